@@ -1,0 +1,1 @@
+"""The content-addressed store: `Store` has the verbs, a backend keeps the bytes."""

@@ -1,0 +1,378 @@
+"""The verbs of the content-addressed store, over any backend.
+
+What is put is checked first (its type is stored, it fits its type) and named by its content; what is
+read is checked against its name, so damage is reported and never returned. Writes are gathered in a
+`Draft` and committed in one transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rolecall import canonical
+from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, NotFound, UsageError
+from rolecall.ids import NODE_ID_LENGTH, is_node_id, node_from_number, node_id, node_number, self_id
+from rolecall.schema import META_SCHEMA, TYPE_NAMES, Type
+from rolecall.store.backend import Backend, Change, Event, Move, Moved, NewEvent, Record, Ref
+
+META = "CTS5P6RD8HMCS"
+"""The id of the meta-schema, the one node that is its own type."""
+
+_FETCH = 200
+_SHORTEST_PREFIX = 4
+
+
+class Node(NamedTuple):
+    id: str
+    type: str
+    payload: Any
+    created: int
+
+
+class Dangling(NamedTuple):
+    """A reference to a node that is not stored."""
+
+    id: str
+    referrer: str
+
+
+class Store:
+    """Nodes, refs and events in one place. `now` gives the time in milliseconds."""
+
+    def __init__(self, backend: Backend, *, now: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self.backend = backend
+        self.now = now
+        self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
+        self._has_builtins = False
+
+    # -- writing --
+
+    def draft(self) -> Draft:
+        """A set of writes that will happen together."""
+        return Draft(self)
+
+    def put(self, type_id: str, payload: Any, *, durable: bool = False) -> str:
+        """Store one node; its id. Putting the same again changes nothing."""
+        return self.put_many([(type_id, payload)], durable=durable)[0]
+
+    def put_many(self, nodes: Iterable[tuple[str, Any]], *, durable: bool = False) -> list[str]:
+        """Store several nodes in one transaction; a later one may use an earlier one as its type."""
+        draft = self.draft()
+        ids = [draft.put(type_id, payload) for type_id, payload in nodes]
+        draft.commit(durable=durable)
+        return ids
+
+    def put_schema(self, schema: dict[str, Any], *, durable: bool = False) -> str:
+        """Register a schema as a type; its id."""
+        return self.put(META, schema, durable=durable)
+
+    def put_text(self, text: str, *, durable: bool = False) -> str:
+        return self.put(BUILTIN["string"], text, durable=durable)
+
+    def move(
+        self, name: str, expected: Ref | None, target: str | None = None, state: Mapping[str, Any] | None = None
+    ) -> Ref:
+        """Compare-and-swap one ref: `expected` is the ref as last seen, None when it must be new."""
+        draft = self.draft()
+        draft.move(name, expected, target, state)
+        return draft.commit()[0]
+
+    # -- reading nodes --
+
+    def get(self, node: str) -> Node:
+        """One node. `NotFound` when it is not there, `Damaged` when it is not what was put."""
+        record = self._record(node)
+        return Node(record.id, record.type, payload_of(record), record.created)
+
+    def has(self, node: str) -> bool:
+        return self.backend.record(_checked_id(node)) is not None
+
+    def resolve(self, prefix: str) -> str:
+        """The one id that begins with `prefix`."""
+        wanted = prefix.upper()
+        if is_node_id(wanted):
+            return wanted
+        if len(wanted) < _SHORTEST_PREFIX or not is_node_id(wanted.ljust(NODE_ID_LENGTH, "0")):
+            raise UsageError(
+                f"{prefix!r} is not a node id",
+                hint=f"An id has 13 characters of 0-9 and A-Z without I, L, O, U; its first {_SHORTEST_PREFIX} may do.",
+            )
+        found = self.backend.ids_with_prefix(wanted, 6)
+        if not found:
+            raise NotFound(f"no node id begins with {wanted}")
+        if len(found) > 1:
+            raise UsageError(
+                f"{wanted} is short for several nodes: {', '.join(found[:5])}{' …' if found[5:] else ''}",
+                hint="Give more characters.",
+            )
+        return found[0]
+
+    def refs_of(self, node: str) -> tuple[str, ...]:
+        """The ids that a node's payload refers to."""
+        return self._refs_in(self._record(node))
+
+    def of_type(self, type_id: str) -> Iterator[str]:
+        """Ids of one type, oldest first."""
+        return self.backend.ids_of_type(_checked_id(type_id))
+
+    def walk(
+        self, *start: str, follow_types: bool = False, limit: int | None = None, seen: set[int] | None = None
+    ) -> Iterator[str | Dangling]:
+        """Everything reachable from `start`, nearest first, each id once.
+
+        Lazy: nodes are read as the caller asks for more. A reference to nothing comes as a `Dangling`.
+        `seen` holds the numbers of ids to stay away from; the walk adds what it visits.
+        """
+        seen = set() if seen is None else seen
+        waiting: deque[int] = deque()
+        referrers: deque[int] = deque()
+
+        def enqueue(nodes: Iterable[str], referrer: int) -> None:
+            for node in nodes:
+                number = node_number(node)
+                if number not in seen:
+                    seen.add(number)
+                    waiting.append(number)
+                    referrers.append(referrer)
+
+        enqueue((_checked_id(node) for node in start), -1)
+        visited = 0
+        while waiting:
+            page = [(waiting.popleft(), referrers.popleft()) for _ in range(min(len(waiting), _FETCH))]
+            names = [node_from_number(number) for number, _ in page]
+            records = {record.id: record for record in self.backend.records(names)}
+            for name, (number, referrer) in zip(names, page, strict=True):
+                if limit is not None and visited >= limit:
+                    return
+                visited += 1
+                record = records.get(name)
+                if record is None:
+                    yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
+                    continue
+                check(record)
+                yield name
+                enqueue(self._refs_in(record), number)
+                if follow_types:
+                    enqueue((record.type,), number)
+
+    def type(self, type_id: str) -> Type:
+        """A stored schema, compiled; `NotFound` when there is none of that id."""
+        known = self._types.get(type_id)
+        if known is None:
+            known = self._types[type_id] = self._load_type(type_id)
+        return known
+
+    # -- reading refs and events --
+
+    def ref(self, name: str) -> Ref | None:
+        return self.backend.ref(name)
+
+    def refs(
+        self,
+        prefix: str = "",
+        *,
+        where: Mapping[str, Sequence[str]] | None = None,
+        before: str | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[Ref]:
+        return self.backend.refs(prefix, where=where, before=before, newest_first=newest_first, limit=limit)
+
+    def history(self, name: str) -> list[Moved]:
+        return self.backend.history(name)
+
+    def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
+        return self.backend.events(stream, after=after, limit=limit)
+
+    def close(self) -> None:
+        self.backend.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- below the verbs --
+
+    def _record(self, node: str) -> Record:
+        record = self.backend.record(_checked_id(node))
+        if record is None:
+            raise NotFound(f"node {node} is not in the store", hint="`rolecall cas schema list` and `cas walk` show what is.")
+        check(record)
+        return record
+
+    def _refs_in(self, record: Record) -> tuple[str, ...]:
+        if record.refs is not None:
+            return record.refs
+        return self.derive_refs(record)
+
+    def derive_refs(self, record: Record) -> tuple[str, ...]:
+        """The references of a record by its schema; what an index may keep."""
+        if record.type in (record.id, META):
+            return ()
+        return self.type(record.type).refs(payload_of(record))
+
+    def _load_type(self, type_id: str) -> Type:
+        if type_id in _BUILTIN_SCHEMAS:
+            return Type(_BUILTIN_SCHEMAS[type_id])
+        record = self.backend.record(_checked_id(type_id))
+        if record is None:
+            raise NotFound(
+                f"type {type_id} is not in the store",
+                hint="Register the schema first: `rolecall cas schema put FILE`. `cas schema list` shows what is there.",
+            )
+        check(record)
+        if record.type not in (META, record.id):
+            raise UsageError(f"{type_id} is not a schema, so it cannot be a type", hint="`rolecall cas schema list` shows the types.")
+        return Type(payload_of(record))
+
+    def builtins(self) -> list[Record]:
+        """The builtin types that every store holds, when this one does not yet."""
+        if not self._has_builtins:
+            self._has_builtins = self.backend.record(META) is not None
+        return [] if self._has_builtins else _builtin_records(self.now())
+
+
+class Draft:
+    """Writes gathered before they happen: each is checked as it is added, all are committed at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._records: dict[str, Record] = {}
+        self._types: dict[str, Type] = {}
+        self._moves: list[Move] = []
+        self._events: list[NewEvent] = []
+
+    def put(self, type_id: str, payload: Any) -> str:
+        """Add one node; its id."""
+        kind = self._types.get(type_id) or self._store.type(_checked_id(type_id))
+        # The bytes come first: encoding finds what has no canonical form before a validator meets it.
+        data = canonical.encode(payload)
+        misfits = kind.misfits(payload)
+        if misfits:
+            raise _misfit(type_id, misfits)
+        record = make_record(type_id, data, kind.refs(payload), self._store.now())
+        self._records[record.id] = record
+        if type_id == META:
+            self._types[record.id] = Type(payload)
+        return record.id
+
+    def put_schema(self, schema: dict[str, Any]) -> str:
+        return self.put(META, schema)
+
+    def put_text(self, text: str) -> str:
+        return self.put(BUILTIN["string"], text)
+
+    def add(self, record: Record) -> None:
+        """Add a node made elsewhere, under its own id; its bytes are checked, its fit is not."""
+        check(record)
+        self._records[record.id] = record
+
+    def move(
+        self, name: str, expected: Ref | None, target: str | None = None, state: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add a compare-and-swap. Neither target nor state: the ref is removed."""
+        if target is not None:
+            _checked_id(target)
+        self._moves.append(Move(_checked_name(name), expected.version if expected else 0, target, state))
+
+    def event(self, stream: str, kind: str, body: Mapping[str, Any]) -> None:
+        self._events.append(NewEvent(stream, kind, body))
+
+    def commit(self, *, durable: bool = False) -> list[Ref]:
+        """Make it all happen, or nothing; the moved refs. A move always waits for the disk."""
+        nodes = [*self._store.builtins(), *self._records.values()]
+        if not (nodes or self._moves or self._events):
+            return []
+        change = Change(nodes, self._moves, self._events)
+        moved = self._store.backend.commit(change, now=self._store.now(), durable=durable or bool(self._moves))
+        self._store._has_builtins = True
+        self._store._types.update(self._types)
+        return moved
+
+
+# -- records --
+
+
+def make_record(type_id: str, data: bytes, refs: tuple[str, ...], created: int) -> Record:
+    return Record(node_id(type_id, data), type_id, data, created, refs, sha256_of(type_id, data))
+
+
+def sha256_of(type_id: str, data: bytes) -> bytes:
+    from hashlib import sha256
+
+    return sha256(type_id.encode("ascii") + data).digest()
+
+
+def check(record: Record) -> None:
+    """Raise `Damaged` unless the bytes are those the id was made from."""
+    if record.id == record.type:
+        intact = self_id(record.data) == record.id
+    else:
+        intact = is_node_id(record.type) and node_id(record.type, record.data) == record.id
+    if not intact:
+        raise Damaged(
+            f"node {record.id} is damaged: its bytes do not give its id",
+            node=record.id,
+            hint="Restore it from a bundle that holds it: `rolecall cas import BUNDLE --repair`.",
+        )
+
+
+def payload_of(record: Record) -> Any:
+    try:
+        return canonical.decode(record.data)
+    except Damaged as exc:
+        raise Damaged(f"node {record.id} is damaged: {exc.message}", node=record.id, hint=exc.hint) from exc
+
+
+def _misfit(type_id: str, misfits: list[str]) -> InvalidSchema | InvalidPayload:
+    listed = "".join(f"\n  {misfit}" for misfit in misfits)
+    if type_id == META:
+        return InvalidSchema(f"the schema is not accepted:{listed}", misfits)
+    return InvalidPayload(
+        f"the payload does not fit type {type_id}:{listed}", misfits, hint=f"`rolecall cas schema get {type_id}` shows the type."
+    )
+
+
+def _checked_id(node: str) -> str:
+    if not is_node_id(node):
+        raise UsageError(f"{node!r} is not a node id", hint="An id has 13 characters of 0-9 and A-Z without I, L, O, U.")
+    return node
+
+
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@._$-")
+
+
+def _checked_name(name: str) -> str:
+    segments = name.split("/")
+    if len(name) > 200 or not all(part and part not in (".", "..") and _NAME_CHARACTERS.issuperset(part) for part in segments):
+        raise UsageError(
+            f"{name!r} is not a ref name",
+            hint="Use segments of letters, digits and @ . _ $ - joined by /, at most 200 characters.",
+        )
+    return name
+
+
+# -- builtin types --
+
+
+def _builtin_schemas() -> dict[str, dict[str, Any]]:
+    schemas = ({"type": name} for name in TYPE_NAMES)
+    return {node_id(META, canonical.encode(schema)): schema for schema in schemas}
+
+
+_BUILTIN_SCHEMAS = _builtin_schemas()
+BUILTIN = {schema["type"]: type_id for type_id, schema in _BUILTIN_SCHEMAS.items()}
+"""The ids of the primitive types by name: string, number, integer, boolean, object, array, null."""
+
+
+def _builtin_records(now: int) -> list[Record]:
+    meta = canonical.encode(META_SCHEMA)
+    records = [Record(META, META, meta, now, (), sha256_of("", meta))]
+    for schema in _BUILTIN_SCHEMAS.values():
+        records.append(make_record(META, canonical.encode(schema), (), now))
+    return records
