@@ -92,7 +92,8 @@ def check_schema(schema: Any) -> None:
     problems = problems_of(schema)
     if problems:
         raise InvalidSchema(
-            f"the schema is not accepted: {problems[0]}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""),
+            f"the schema is not accepted: {problems[0]}"
+            + (f" (and {len(problems) - 1} more)" if problems[1:] else ""),
             problems,
             hint="Accepted keywords: " + ", ".join(sorted(KEYWORDS)) + ".",
         )
@@ -258,7 +259,11 @@ def _ref_finder(schema: Any) -> _Finder | None:
     """A function that collects the references of a payload, or None when the schema has none."""
     if not isinstance(schema, dict):
         return None
-    parts = [part for part in (_own_ref(schema), _branch_refs(schema), _list_refs(schema), _object_refs(schema)) if part]
+    parts = [
+        part
+        for part in (_own_ref(schema), _branch_refs(schema), _list_refs(schema), _object_refs(schema))
+        if part
+    ]
     return _all_of(parts)
 
 
@@ -313,7 +318,9 @@ def _list_refs(schema: dict[str, Any]) -> _Finder | None:
 def _object_refs(schema: dict[str, Any]) -> _Finder | None:
     declared = schema.get("properties", {})
     named = {name: _ref_finder(item) for name, item in declared.items()}
-    patterns = [(_pattern(text), _ref_finder(item)) for text, item in schema.get("patternProperties", {}).items()]
+    patterns = [
+        (_pattern(text), _ref_finder(item)) for text, item in schema.get("patternProperties", {}).items()
+    ]
     others = _ref_finder(schema.get("additionalProperties"))
     if not (others or any(named.values()) or any(finder for _, finder in patterns)):
         return None

@@ -9,11 +9,19 @@ A ref without a target is a small fact rather than a pointer (a lease is one): i
 compare-and-swap like any other, is no root for garbage collection and keeps no history.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations` here: it would make every field of a NamedTuple a string
+# that is compiled when the module is imported, and every command imports this one.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from rolecall.errors import Collision, Conflict, NotFound
+
+Durability = Literal["always", "heads", "never"]
+"""When a commit waits for the disk: every time, when a ref moves, or never. A crash of the process
+loses nothing in any case; only a power cut can take what was not waited for."""
+
+DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 
 class Record(NamedTuple):
@@ -193,3 +201,26 @@ class Backend(Protocol):
 
     def close(self) -> None: ...
 
+
+def no_store(path: str) -> NotFound:
+    return NotFound(
+        f"there is no store at {path}", hint="The first put creates it, e.g. `rolecall cas put-text hello`."
+    )
+
+
+def conflict(move: Move, current: Ref | None) -> Conflict:
+    now = f"is at version {current.version}" if current else "does not exist"
+    return Conflict(
+        f"ref {move.name!r} {now}, not at version {move.expected}",
+        hint="Somebody moved it first. Read it again, then retry.",
+    )
+
+
+def collision(record: Record, sha256: bytes | None) -> Collision:
+    stored = sha256.hex()[:16] if sha256 else "unknown"
+    return Collision(
+        f"node {record.id} is stored with other bytes (SHA-256 {stored}…)",
+        node=record.id,
+        hint="A changed store or a 64-bit collision; nothing was written. "
+        f"Run `rolecall cas verify {record.id}`.",
+    )

@@ -12,15 +12,24 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
-from rolecall.errors import Collision, Conflict, Damaged, NotFound, StorageError
+from rolecall.errors import Damaged, StorageError
 from rolecall.ids import NODE_ID_LENGTH
-from rolecall.store.backend import Change, Damage, Event, Move, Moved, Put, Record, Ref
-
-Durability = Literal["always", "heads", "never"]
-"""When a commit waits for the disk: every time, when a ref moves, or never. A crash of the process
-loses nothing in any case; only a power cut can take what was not waited for."""
+from rolecall.store.backend import (
+    Change,
+    Damage,
+    Durability,
+    Event,
+    Move,
+    Moved,
+    Put,
+    Record,
+    Ref,
+    collision,
+    conflict,
+    no_store,
+)
 
 _FORMAT = 1
 _PAGE = 500
@@ -63,7 +72,9 @@ CREATE TABLE events (
 CREATE INDEX events_of_stream ON events (stream);
 """
 
-_RECORD = "id, type, data, created, refs, sha256"
+_COLUMNS = "id, type, data, created, refs, sha256"
+# The casts keep the driver from stumbling over a value that was changed to another storage class.
+_RECORD = "id, type, CAST(data AS BLOB), created, CAST(refs AS TEXT), CAST(sha256 AS BLOB)"
 
 
 class SqliteBackend:
@@ -73,7 +84,8 @@ class SqliteBackend:
         self.path = path
         self._durability = durability
         self._inside = False
-        with _translated(path):
+        self._translated = _Translation(path)
+        with self._translated:
             self._db = _open(path, create=create)
             self._synchronous = ""
 
@@ -82,7 +94,7 @@ class SqliteBackend:
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         wait = self._durability == "always" or (self._durability == "heads" and durable)
         self._set_synchronous("FULL" if wait else "NORMAL")
-        with _translated(self.path), self._writing():
+        with self._translated, self._writing():
             self._put_records(change.nodes, now)
             moved = [self._move(move, now) for move in change.moves]
             self._db.executemany(
@@ -95,15 +107,16 @@ class SqliteBackend:
         # Two records of one change may be the same node; the dict keeps one of each.
         missing = {record.id: record for record in records}
         for node, sha256, type_id, data, put_at in self._select_in(
-            "SELECT id, sha256, type, data, put_at FROM nodes WHERE id IN", list(missing)
+            "SELECT id, CAST(sha256 AS BLOB), type, CAST(data AS BLOB), put_at FROM nodes WHERE id IN",
+            list(missing),
         ):
             record = missing.pop(node)
             if (type_id, data) != (record.type, record.data):
-                raise _collision(record, sha256)
+                raise collision(record, sha256)
             if put_at < now - _FRESH_MS:
                 self._refresh(node, now)
         self._db.executemany(
-            f"INSERT INTO nodes ({_RECORD}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO nodes ({_COLUMNS}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
                 (r.id, r.type, r.data, r.created, "".join(r.refs or ()), r.sha256, now)
                 for r in missing.values()
@@ -114,7 +127,7 @@ class SqliteBackend:
         """Move an old node to the end, so that a running collection sees it was put again."""
         row = self._db.execute(f"SELECT {_RECORD} FROM nodes WHERE id = ?", (node,)).fetchone()
         self._db.execute("DELETE FROM nodes WHERE id = ?", (node,))
-        self._db.execute(f"INSERT INTO nodes ({_RECORD}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, now))
+        self._db.execute(f"INSERT INTO nodes ({_COLUMNS}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, now))
 
     def _move(self, move: Move, now: int) -> Ref:
         current = self.ref(move.name)
@@ -130,7 +143,9 @@ class SqliteBackend:
             (ref.name, ref.target, _json(ref.state), ref.version, now),
         )
         if ref.target is not None and (current is None or current.target != ref.target):
-            self._db.execute("INSERT INTO moves (name, target, at) VALUES (?, ?, ?)", (ref.name, ref.target, now))
+            self._db.execute(
+                "INSERT INTO moves (name, target, at) VALUES (?, ?, ?)", (ref.name, ref.target, now)
+            )
         return ref
 
     def _set_synchronous(self, mode: str) -> None:
@@ -141,36 +156,40 @@ class SqliteBackend:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A write transaction from its first statement, so that what it reads cannot change under it."""
-        if self._inside:
-            yield
-            return
-        self._db.execute("BEGIN IMMEDIATE")
+        # Inside `exclusive` a commit that fails takes back only itself.
+        begin, end, undo = (
+            ("SAVEPOINT part", "RELEASE part", "ROLLBACK TO part")
+            if self._inside
+            else ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
+        )
+        outer = self._inside
+        self._db.execute(begin)
         self._inside = True
         try:
             yield
-            self._db.execute("COMMIT")
+            self._db.execute(end)
         except BaseException:
             if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+                self._db.execute(undo)
             raise
         finally:
-            self._inside = False
+            self._inside = outer
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        with _translated(self.path), self._writing():
+        with self._translated, self._writing():
             yield
 
     def delete(self, nodes: Iterable[str]) -> int:
         if not self._inside:
             raise RuntimeError("delete is only safe inside exclusive()")
-        with _translated(self.path):
+        with self._translated:
             before = self._db.total_changes
             self._db.executemany("DELETE FROM nodes WHERE id = ?", [(node,) for node in nodes])
             return self._db.total_changes - before
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        with _translated(self.path), self._writing():
+        with self._translated, self._writing():
             if refs is None:
                 self._db.execute("REINDEX")
             else:
@@ -180,13 +199,15 @@ class SqliteBackend:
     # -- reading nodes --
 
     def record(self, node: str) -> Record | None:
-        with _translated(self.path):
+        with self._translated:
             row = self._db.execute(f"SELECT {_RECORD} FROM nodes WHERE id = ?", (node,)).fetchone()
         return _record(row) if row else None
 
     def records(self, nodes: Sequence[str]) -> list[Record]:
-        with _translated(self.path):
-            return [_record(row) for row in self._select_in(f"SELECT {_RECORD} FROM nodes WHERE id IN", nodes)]
+        with self._translated:
+            return [
+                _record(row) for row in self._select_in(f"SELECT {_RECORD} FROM nodes WHERE id IN", nodes)
+            ]
 
     def _select_in(self, select: str, nodes: Sequence[str]) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
@@ -197,9 +218,10 @@ class SqliteBackend:
         return rows
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
-        with _translated(self.path):
+        with self._translated:
             rows = self._db.execute(
-                "SELECT id FROM nodes WHERE id >= ? AND id < ? ORDER BY id LIMIT ?", (prefix, prefix + "~", limit)
+                "SELECT id FROM nodes WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+                (prefix, prefix + "~", limit),
             ).fetchall()
         return [node for (node,) in rows]
 
@@ -212,7 +234,7 @@ class SqliteBackend:
             yield Put(*row)
 
     def position(self) -> tuple[int, int]:
-        with _translated(self.path):
+        with self._translated:
             highest = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
         return highest.get("nodes", 0), highest.get("moves", 0)
 
@@ -220,10 +242,12 @@ class SqliteBackend:
         for row in self._pages(f"seq, {_RECORD}", "", ()):
             yield _record(row[1:])
 
-    def _pages(self, columns: str, where: str, values: tuple[Any, ...], after: int = 0) -> Iterator[tuple[Any, ...]]:
+    def _pages(
+        self, columns: str, where: str, values: tuple[Any, ...], after: int = 0
+    ) -> Iterator[tuple[Any, ...]]:
         query = f"SELECT {columns} FROM nodes WHERE {where}seq > ? ORDER BY seq LIMIT {_PAGE}"
         while True:
-            with _translated(self.path):
+            with self._translated:
                 rows = self._db.execute(query, (*values, after)).fetchall()
             if not rows:
                 return
@@ -233,7 +257,7 @@ class SqliteBackend:
     # -- reading refs and events --
 
     def ref(self, name: str) -> Ref | None:
-        with _translated(self.path):
+        with self._translated:
             row = self._db.execute(
                 "SELECT name, target, state, version, updated FROM refs WHERE name = ?", (name,)
             ).fetchone()
@@ -255,7 +279,7 @@ class SqliteBackend:
         if before is not None:
             tests.append("name < ?" if newest_first else "name > ?")
             values.append(before)
-        with _translated(self.path):
+        with self._translated:
             rows = self._db.execute(
                 f"SELECT name, target, state, version, updated FROM refs WHERE {' AND '.join(tests)}"
                 f" ORDER BY name {'DESC' if newest_first else 'ASC'} LIMIT ?",
@@ -264,7 +288,7 @@ class SqliteBackend:
         return [_ref(row) for row in rows]
 
     def history(self, name: str) -> list[Moved]:
-        with _translated(self.path):
+        with self._translated:
             rows = self._db.execute(
                 "SELECT seq, name, target, at FROM moves WHERE name = ? ORDER BY seq", (name,)
             ).fetchall()
@@ -272,9 +296,10 @@ class SqliteBackend:
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
         while True:
-            with _translated(self.path):
+            with self._translated:
                 rows = self._db.execute(
-                    f"SELECT seq, name, target, at FROM moves WHERE seq > ? ORDER BY seq LIMIT {_PAGE}", (since,)
+                    f"SELECT seq, name, target, at FROM moves WHERE seq > ? ORDER BY seq LIMIT {_PAGE}",
+                    (since,),
                 ).fetchall()
             if not rows:
                 return
@@ -283,23 +308,38 @@ class SqliteBackend:
 
     def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
         test, values = ("", ()) if stream is None else ("stream = ? AND ", (stream,))
-        with _translated(self.path):
+        with self._translated:
             rows = self._db.execute(
                 f"SELECT seq, stream, kind, body, at FROM events WHERE {test}seq > ? ORDER BY seq LIMIT ?",
                 (*values, after, -1 if limit is None else limit),
             ).fetchall()
-        return [Event(seq, name, kind, json.loads(body), at) for seq, name, kind, body, at in rows]
+        return [
+            Event(seq, name, kind, _object(body, f"event {seq}"), at) for seq, name, kind, body, at in rows
+        ]
 
     # -- the container --
 
     def size(self) -> dict[str, Any]:
-        with _translated(self.path):
-            nodes, payloads = self._db.execute("SELECT count(*), COALESCE(sum(length(data)), 0) FROM nodes").fetchone()
-            types = dict(self._db.execute("SELECT type, count(*) FROM nodes GROUP BY type ORDER BY 2 DESC").fetchall())
+        with self._translated:
+            nodes, payloads = self._db.execute(
+                "SELECT count(*), COALESCE(sum(length(data)), 0) FROM nodes"
+            ).fetchone()
+            types = dict(
+                self._db.execute("SELECT type, count(*) FROM nodes GROUP BY type ORDER BY 2 DESC").fetchall()
+            )
             (refs,) = self._db.execute("SELECT count(*) FROM refs").fetchone()
             (events,) = self._db.execute("SELECT count(*) FROM events").fetchone()
-        disk = sum(os.path.getsize(self.path + end) for end in ("", "-wal") if os.path.exists(self.path + end))
-        return {"nodes": nodes, "bytes": payloads, "types": types, "refs": refs, "events": events, "disk": disk}
+        disk = sum(
+            os.path.getsize(self.path + end) for end in ("", "-wal") if os.path.exists(self.path + end)
+        )
+        return {
+            "nodes": nodes,
+            "bytes": payloads,
+            "types": types,
+            "refs": refs,
+            "events": events,
+            "disk": disk,
+        }
 
     def problems(self) -> Iterator[str]:
         try:
@@ -336,7 +376,9 @@ def _connect(path: str) -> sqlite3.Connection:
         # WAL needs a shared-memory file beside the database. Where none can be made, nobody can be
         # writing either, unless a WAL is already there.
         mode = "ro" if os.path.exists(path + "-wal") else "ro&immutable=1"
-        return sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=60)
+        return sqlite3.connect(
+            f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=60
+        )
     return sqlite3.connect(path, isolation_level=None, timeout=60)
 
 
@@ -373,13 +415,19 @@ def _create_tables(db: sqlite3.Connection) -> None:
 # -- translating --
 
 
-@contextmanager
-def _translated(path: str) -> Iterator[None]:
-    """SQLite's errors as ours: what happened, to which file, what to do."""
-    try:
-        yield
-    except sqlite3.DatabaseError as exc:
-        raise _translate(exc, path) from exc
+class _Translation:
+    """SQLite's errors as ours: what happened, to which file, what to do. A class, not a generator:
+    every read passes through it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
+        if isinstance(exc, sqlite3.DatabaseError):
+            raise _translate(exc, self._path) from exc
 
 
 def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
@@ -391,34 +439,18 @@ def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
             "`rolecall cas export` saves that; restore the rest from a bundle.",
         )
     if code == sqlite3.SQLITE_FULL:
-        return StorageError(f"no room to write {path}: {exc}", hint="Free some disk space, then run it again.")
+        return StorageError(
+            f"no room to write {path}: {exc}", hint="Free some disk space, then run it again."
+        )
     if code == sqlite3.SQLITE_READONLY:
         return StorageError(f"{path} cannot be written: {exc}", hint="Make the file and its folder writable.")
     if code == sqlite3.SQLITE_CANTOPEN:
-        return StorageError(f"{path} cannot be opened: {exc}", hint="Check that its folder exists and is yours.")
+        return StorageError(
+            f"{path} cannot be opened: {exc}", hint="Check that its folder exists and is yours."
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageError(f"{path} stayed locked for 60 s", hint="Another process is writing; try again.")
     return StorageError(f"{path}: {exc}", hint="Check the disk and the file, then run it again.")
-
-
-def no_store(path: str) -> NotFound:
-    return NotFound(f"there is no store at {path}", hint="The first put creates it, e.g. `rolecall cas put-text hello`.")
-
-
-def conflict(move: Move, current: Ref | None) -> Conflict:
-    now = f"is at version {current.version}" if current else "does not exist"
-    return Conflict(
-        f"ref {move.name!r} {now}, not at version {move.expected}", hint="Somebody moved it first. Read it again, then retry."
-    )
-
-
-def _collision(record: Record, sha256: bytes | None) -> Collision:
-    stored = sha256.hex()[:16] if sha256 else "unknown"
-    return Collision(
-        f"node {record.id} is stored with other bytes (SHA-256 {stored}…)",
-        node=record.id,
-        hint=f"A changed store or a 64-bit collision; nothing was written. Run `rolecall cas verify {record.id}`.",
-    )
 
 
 def _record(row: tuple[Any, ...]) -> Record:
@@ -432,8 +464,19 @@ def _split(refs: str) -> tuple[str, ...]:
 
 def _ref(row: tuple[Any, ...]) -> Ref:
     name, target, state, version, updated = row
-    return Ref(name, target, json.loads(state), version, updated)
+    return Ref(name, target, _object(state, f"ref {name!r}"), version, updated)
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    # Escapes keep half a character, which has no UTF-8 form and which agents do send.
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError) as exc:
+        raise Damaged(f"{what} is damaged: what is kept with it is not JSON", hint="Restore the store.") from exc
+    if not isinstance(value, dict):
+        raise Damaged(f"{what} is damaged: what is kept with it is not an object", hint="Restore the store.")
+    return value

@@ -5,8 +5,6 @@ read is checked against its name, so damage is reported and never returned. Writ
 `Draft` and committed in one transaction.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rolecall import canonical
 from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, NotFound, UsageError
-from rolecall.ids import NODE_ID_LENGTH, is_node_id, node_from_number, node_id, node_number, self_id
+from rolecall.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
 from rolecall.schema import META_SCHEMA, TYPE_NAMES, Type
 from rolecall.store.backend import Backend, Change, Event, Move, Moved, NewEvent, Record, Ref
 
@@ -42,7 +40,9 @@ class Dangling(NamedTuple):
 class Store:
     """Nodes, refs and events in one place. `now` gives the time in milliseconds."""
 
-    def __init__(self, backend: Backend, *, now: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(
+        self, backend: Backend, *, now: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    ) -> None:
         self.backend = backend
         self.now = now
         self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
@@ -50,7 +50,7 @@ class Store:
 
     # -- writing --
 
-    def draft(self) -> Draft:
+    def draft(self) -> "Draft":
         """A set of writes that will happen together."""
         return Draft(self)
 
@@ -73,7 +73,11 @@ class Store:
         return self.put(BUILTIN["string"], text, durable=durable)
 
     def move(
-        self, name: str, expected: Ref | None, target: str | None = None, state: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        expected: Ref | None,
+        target: str | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> Ref:
         """Compare-and-swap one ref: `expected` is the ref as last seen, None when it must be new."""
         draft = self.draft()
@@ -190,7 +194,7 @@ class Store:
     def close(self) -> None:
         self.backend.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> "Store":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -198,10 +202,18 @@ class Store:
 
     # -- below the verbs --
 
-    def _record(self, node: str) -> Record:
+    def record(self, node: str) -> Record:
+        """A node as stored, unchecked; for verification and export."""
         record = self.backend.record(_checked_id(node))
         if record is None:
-            raise NotFound(f"node {node} is not in the store", hint="`rolecall cas schema list` and `cas walk` show what is.")
+            raise NotFound(
+                f"node {node} is not in the store",
+                hint="`rolecall cas schema list` and `cas stats` show what is.",
+            )
+        return record
+
+    def _record(self, node: str) -> Record:
+        record = self.record(node)
         check(record)
         return record
 
@@ -223,11 +235,14 @@ class Store:
         if record is None:
             raise NotFound(
                 f"type {type_id} is not in the store",
-                hint="Register the schema first: `rolecall cas schema put FILE`. `cas schema list` shows what is there.",
+                hint="Register the schema first: `rolecall cas schema put FILE`. `cas schema list` shows them.",
             )
         check(record)
         if record.type not in (META, record.id):
-            raise UsageError(f"{type_id} is not a schema, so it cannot be a type", hint="`rolecall cas schema list` shows the types.")
+            raise UsageError(
+                f"{type_id} is not a schema, so it cannot be a type",
+                hint="`rolecall cas schema list` shows the types.",
+            )
         return Type(payload_of(record))
 
     def builtins(self) -> list[Record]:
@@ -273,7 +288,11 @@ class Draft:
         self._records[record.id] = record
 
     def move(
-        self, name: str, expected: Ref | None, target: str | None = None, state: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        expected: Ref | None,
+        target: str | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a compare-and-swap. Neither target nor state: the ref is removed."""
         if target is not None:
@@ -289,7 +308,9 @@ class Draft:
         if not (nodes or self._moves or self._events):
             return []
         change = Change(nodes, self._moves, self._events)
-        moved = self._store.backend.commit(change, now=self._store.now(), durable=durable or bool(self._moves))
+        moved = self._store.backend.commit(
+            change, now=self._store.now(), durable=durable or bool(self._moves)
+        )
         self._store._has_builtins = True
         self._store._types.update(self._types)
         return moved
@@ -310,11 +331,7 @@ def sha256_of(type_id: str, data: bytes) -> bytes:
 
 def check(record: Record) -> None:
     """Raise `Damaged` unless the bytes are those the id was made from."""
-    if record.id == record.type:
-        intact = self_id(record.data) == record.id
-    else:
-        intact = is_node_id(record.type) and node_id(record.type, record.data) == record.id
-    if not intact:
+    if not is_id_of(record.id, record.type, record.data):
         raise Damaged(
             f"node {record.id} is damaged: its bytes do not give its id",
             node=record.id,
@@ -334,13 +351,17 @@ def _misfit(type_id: str, misfits: list[str]) -> InvalidSchema | InvalidPayload:
     if type_id == META:
         return InvalidSchema(f"the schema is not accepted:{listed}", misfits)
     return InvalidPayload(
-        f"the payload does not fit type {type_id}:{listed}", misfits, hint=f"`rolecall cas schema get {type_id}` shows the type."
+        f"the payload does not fit type {type_id}:{listed}",
+        misfits,
+        hint=f"`rolecall cas schema get {type_id}` shows the type.",
     )
 
 
 def _checked_id(node: str) -> str:
     if not is_node_id(node):
-        raise UsageError(f"{node!r} is not a node id", hint="An id has 13 characters of 0-9 and A-Z without I, L, O, U.")
+        raise UsageError(
+            f"{node!r} is not a node id", hint="An id has 13 characters of 0-9 and A-Z without I, L, O, U."
+        )
     return node
 
 
@@ -349,7 +370,9 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 def _checked_name(name: str) -> str:
     segments = name.split("/")
-    if len(name) > 200 or not all(part and part not in (".", "..") and _NAME_CHARACTERS.issuperset(part) for part in segments):
+    if len(name) > 200 or not all(
+        part and part not in (".", "..") and _NAME_CHARACTERS.issuperset(part) for part in segments
+    ):
         raise UsageError(
             f"{name!r} is not a ref name",
             hint="Use segments of letters, digits and @ . _ $ - joined by /, at most 200 characters.",

@@ -1,0 +1,40 @@
+# Needs git, make, Python 3.11 or later and the package registries; installs the rest into .venv.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+BIN := .venv/bin
+SOURCES := pyproject.toml README.md $(shell find src -type f -not -name '*.pyc')
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: .venv/installed ## set up and show the main job
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
+
+test: .venv/tested ## set up and run every test
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+check: .venv/tested ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/tested ## measure, as ratios in one run
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## remove everything that was installed or cached
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# A normal install, not an editable one: pip compiles it once, so the command starts fast.
+.venv/installed: .venv/created $(SOURCES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	@touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[test]' --group check
+	@touch $@
+
+.venv/created:
+	sh scripts/make-venv .venv
+	@touch $@

@@ -1,0 +1,187 @@
+"""The command line: finds the command, imports its module, turns errors into exit codes.
+
+Each noun is one module with a table of verbs, imported only when it is the one named, because a
+command that reads one node should cost little more than starting Python. Exit codes: 0 done, 1 "no"
+as an answer, 2 wrong use, 3 not found, 4 damaged, 5 the disk, the server or another process refused.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rolecall import __version__
+
+TYPE_CHECKING = False  # what typing.TYPE_CHECKING is, without importing typing for `--version`
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, HelpFormatter, Namespace
+    from collections.abc import Callable
+
+    from rolecall.errors import RolecallError
+
+NOUNS = {
+    "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
+    "completion": ("rolecall.cli.completion", "print a shell completion script"),
+}
+"""Every noun: its module, loaded on demand, and its line in the help."""
+
+DESCRIPTION = "Runs teams of coding agents through workflows that cannot lose work."
+EXAMPLES = "rolecall cas put-text hello\nrolecall cas get 95ST\nrolecall cas --help"
+
+
+class Verb:
+    """One command of a noun; a noun's module has them as `VERBS`, by name. "" is the noun itself."""
+
+    def __init__(
+        self,
+        run: Callable[[Namespace], int | None],
+        help: str,
+        example: str,
+        arguments: Callable[[ArgumentParser], object] = lambda _: None,
+    ) -> None:
+        self.run = run
+        self.help = help
+        self.example = example
+        self.arguments = arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = sys.argv[1:] if argv is None else argv
+    if args in (["--version"], ["-V"]):
+        print(f"rolecall {__version__}")
+        return 0
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        print("rolecall: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone (`| head`); there is nobody left to tell.
+        sys.stderr.close()
+        return 141
+
+
+def _run(args: list[str]) -> int:
+    from rolecall.errors import RolecallError
+
+    options = _parse(args)
+    try:
+        status = options.run(options)
+        sys.stdout.flush()
+    except RolecallError as error:
+        print(f"rolecall: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        return exit_code(error)
+    return int(status or 0)
+
+
+def exit_code(error: RolecallError) -> int:
+    from rolecall.errors import Damaged, NotFound, UsageError
+
+    for kind, code in ((UsageError, 2), (NotFound, 3), (Damaged, 4)):
+        if isinstance(error, kind):
+            return code
+    return 5
+
+
+# -- parsing --
+
+
+def _parse(args: list[str]) -> Namespace:
+    """Options of the command named; only that command's parser is built when it can be told at once."""
+    if args and args[0] in NOUNS:
+        verbs = _verbs(args[0])
+        for words in (2, 1, 0):
+            name = " ".join(args[1 : 1 + words])
+            if name in verbs and len(args) > words:
+                return _verb_parser(args[0], name, verbs[name]).parse_args(args[1 + words :])
+    return build_parser().parse_args(args)
+
+
+def _verbs(noun: str) -> dict[str, Verb]:
+    from importlib import import_module
+
+    verbs: dict[str, Verb] = import_module(NOUNS[noun][0]).VERBS
+    return verbs
+
+
+def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> ArgumentParser:
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog=f"rolecall {noun} {name}".strip(),
+        description=verb.help[0].upper() + verb.help[1:] + ".",
+        epilog=_examples(verb.example),
+        formatter_class=_formatter(),
+        add_help=add_help,
+    )
+    verb.arguments(parser)
+    parser.set_defaults(run=verb.run)
+    return parser
+
+
+def build_parser() -> ArgumentParser:
+    """The parser with every command in it: for help, completion and commands that are misspelt."""
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="rolecall",
+        description=DESCRIPTION,
+        epilog=_examples(EXAMPLES),
+        formatter_class=_formatter(),
+    )
+    parser.add_argument("--version", "-V", action="version", version=f"rolecall {__version__}")
+    nouns = parser.add_subparsers(metavar="COMMAND", required=True)
+    for noun, (_, line) in NOUNS.items():
+        verbs = _verbs(noun)
+        parents = [_verb_parser(noun, "", verbs[""], add_help=False)] if "" in verbs else []
+        child = nouns.add_parser(
+            noun, help=line, description=line[0].upper() + line[1:] + ".", parents=parents
+        )
+        if not parents:
+            _add_verbs(child, noun, verbs)
+    return parser
+
+
+def _add_verbs(parser: ArgumentParser, noun: str, verbs: dict[str, Verb]) -> None:
+    """Verbs below a noun; a verb of two words ("schema list") makes a level of its own."""
+    commands = parser.add_subparsers(metavar="VERB", required=True)
+    groups: dict[str, dict[str, Verb]] = {}
+    for name, verb in verbs.items():
+        first, _, rest = name.partition(" ")
+        if rest:
+            groups.setdefault(first, {})[rest] = verb
+            continue
+        parent = _verb_parser(noun, name, verb, add_help=False)
+        commands.add_parser(
+            name,
+            help=verb.help,
+            description=parent.description,
+            epilog=parent.epilog,
+            parents=[parent],
+            formatter_class=parent.formatter_class,
+        )
+    for first, group in groups.items():
+        line = f"{first}: {', '.join(group)}"
+        _add_verbs(commands.add_parser(first, help=line, description=line), f"{noun} {first}", group)
+
+
+def _formatter() -> type[HelpFormatter]:
+    """Help that keeps our line breaks. Argparse makes a formatter for every argument it is given, and
+    its own way to the terminal's width imports the compression modules."""
+    import argparse
+    import os
+
+    class Formatter(argparse.RawDescriptionHelpFormatter):
+        def __init__(self, prog: str) -> None:
+            try:
+                width = os.get_terminal_size(1).columns
+            except (OSError, ValueError):
+                width = 100
+            super().__init__(prog, width=min(width, 120) - 2)
+
+    return Formatter
+
+
+def _examples(text: str) -> str:
+    return "examples:\n" + "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,143 @@
+"""How results are shown: text for a terminal, JSON when piped, YAML on request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TextIO
+
+from rolecall.errors import InvalidValue, UsageError
+
+FORMATS = ("text", "json", "yaml")
+
+
+def add_format(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", choices=FORMATS, help="text on a terminal, json when piped (default)")
+
+
+def format_of(options: Namespace) -> str:
+    return options.format or ("text" if sys.stdout.isatty() else "json")
+
+
+def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) -> None:
+    """Print a result; `text` gives the terminal's view, indented JSON when there is none."""
+    kind = format_of(options)
+    if kind == "json":
+        print(json.dumps(value, ensure_ascii=False))
+    elif kind == "yaml":
+        import yaml
+
+        print(yaml.safe_dump(value, allow_unicode=True, sort_keys=False), end="")
+    elif text is not None:
+        print(text())
+    else:
+        print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def show_lines(
+    options: Namespace, key: str, items: Iterable[str], rest: Callable[[], dict[str, Any]] = dict
+) -> None:
+    """Print a long list as it comes: one a line as text, one JSON object with `key` otherwise.
+
+    `rest` is asked at the end for further keys. YAML shares JSON's writing, which YAML can read.
+    """
+    if format_of(options) == "text":
+        for item in items:
+            print(item)
+        for name, value in rest().items():
+            print(f"{name}: {json.dumps(value, ensure_ascii=False)}", file=sys.stderr)
+        return
+    out = sys.stdout
+    out.write("{" + json.dumps(key) + ": [")
+    for index, item in enumerate(items):
+        out.write(("" if index == 0 else ", ") + json.dumps(item))
+    out.write("]")
+    for name, value in rest().items():
+        out.write(f", {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
+    out.write("}\n")
+
+
+def table(rows: Sequence[Sequence[Any]], headings: Sequence[str]) -> str:
+    """Aligned columns; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in [list(headings), *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    right = [all(isinstance(row[column], (int, float)) for row in rows) for column in range(len(headings))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if flush else cell.ljust(width)
+            for cell, width, flush in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+class Progress:
+    """A counter on the terminal's last line while long work runs; silent when nobody looks."""
+
+    def __init__(self, what: str, out: TextIO = sys.stderr) -> None:
+        self._what = what
+        self._out = out if out.isatty() else None
+
+    def __call__(self, count: int) -> None:
+        if self._out:
+            self._out.write(f"\r{self._what}: {count:,}")
+            self._out.flush()
+
+    def done(self) -> None:
+        if self._out:
+            self._out.write("\r\033[K")
+            self._out.flush()
+
+
+def read_input(argument: str) -> str:
+    """The text an argument stands for: `-` is standard input, `@FILE` a file, else itself."""
+    if argument == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    if argument.startswith("@"):
+        return read_file(argument[1:])
+    return argument
+
+
+def read_file(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return _decoded(file.read(), path)
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be read: {exc.strerror}") from exc
+
+
+def _decoded(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise InvalidValue(f"{source} is not UTF-8: byte {exc.start} is {data[exc.start]:#04x}") from exc
+
+
+def parse_json(text: str) -> Any:
+    """JSON as the standard has it: no NaN, no repeated keys, and an error instead of a crash."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
+    except json.JSONDecodeError as exc:
+        raise InvalidValue(
+            f"not JSON: {exc.msg} at line {exc.lineno} column {exc.colno}",
+            hint="Strings need their quotes: '\"hello\"'.",
+        ) from exc
+    except RecursionError as exc:
+        raise InvalidValue("the JSON nests too deeply", hint="Flatten the value.") from exc
+    except ValueError as exc:
+        raise InvalidValue(f"not acceptable JSON: {exc}") from exc
+
+
+def _refuse_constant(name: str) -> None:
+    raise InvalidValue(f"{name} is not JSON", hint="Send null or a string instead.")
+
+
+def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise InvalidValue(f"the key {repeated!r} stands twice in one object")
+    return result

@@ -1,0 +1,108 @@
+"""Garbage collection: remove the nodes that nothing refers to, and never one that something does.
+
+Roots are everything a ref points at or has pointed at, every node put within the grace time (its ref
+may be about to follow) and the builtin types. Marking runs beside writers; before each batch of
+deletions all writers are held off and whatever was put or pointed at since is marked too, so a node
+that came back into use in the meantime survives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from itertools import islice
+from typing import NamedTuple
+
+from rolecall.errors import Damaged
+from rolecall.ids import node_number
+from rolecall.store.store import BUILTIN, META, Dangling, Store
+
+GRACE_MS = 3_600_000
+_BATCH = 2_000
+
+
+class Collection(NamedTuple):
+    total: int
+    """Nodes before."""
+    reachable: int
+    young: int
+    """Not reachable, but put within the grace time (or kept by one that was)."""
+    collected: int
+    """Removed, or removable in a dry run."""
+    dangling: tuple[Dangling, ...]
+    """References to nothing met on the way; the first hundred."""
+    sample: tuple[str, ...]
+    """Some of the collected ids."""
+
+
+def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS) -> Collection:
+    """Find what nothing refers to and, with `delete`, remove it."""
+    marks = _Marks(store)
+    with store.backend.exclusive() if delete else nullcontext():
+        marks.position = store.backend.position()
+    cutoff = store.now() - grace_ms
+    marks.add((META, *BUILTIN.values()))
+    marks.add(moved.target for moved in store.backend.roots())
+    reachable = marks.count
+    marks.add(put.id for put in store.backend.puts() if put.at > cutoff)
+    total = sum(1 for _ in store.backend.puts())
+    sample, collected = _sweep(store, marks, cutoff, delete=delete)
+    return Collection(
+        total, reachable, marks.count - reachable, collected, tuple(marks.dangling), tuple(sample)
+    )
+
+
+def _sweep(store: Store, marks: _Marks, cutoff: int, *, delete: bool) -> tuple[list[str], int]:
+    sample: list[str] = []
+    collected = 0
+    doomed = (put.id for put in store.backend.puts() if put.at <= cutoff and not marks.has(put.id))
+    while batch := list(islice(doomed, _BATCH)):
+        if delete:
+            with store.backend.exclusive():
+                marks.catch_up()
+                batch = [node for node in batch if not marks.has(node)]
+                store.backend.delete(batch)
+        collected += len(batch)
+        sample += batch[: 20 - len(sample)]
+    return sample, collected
+
+
+class _Marks:
+    """What must stay: a set that is always closed under references and types."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: set[int] = set()
+        self.position = (0, 0)
+        self.count = 0
+        self.dangling: list[Dangling] = []
+
+    def has(self, node: str) -> bool:
+        return node_number(node) in self._seen
+
+    def add(self, nodes: Iterable[str]) -> None:
+        nodes = iter(nodes)
+        while batch := list(islice(nodes, _BATCH)):
+            for visit in self._walk(batch):
+                if isinstance(visit, Dangling):
+                    self.dangling += [visit] if len(self.dangling) < 100 else []
+                else:
+                    self.count += 1
+
+    def _walk(self, batch: list[str]) -> Iterator[str | Dangling]:
+        try:
+            yield from self._store.walk(*batch, follow_types=True, seen=self._seen)
+        except Damaged as exc:
+            # What a damaged node refers to cannot be known, so nothing may be removed.
+            raise Damaged(
+                f"nothing was collected: {exc.message}",
+                node=exc.node,
+                hint="Repair it first: `rolecall cas import BUNDLE --repair`.",
+            ) from exc
+
+    def catch_up(self) -> None:
+        """Mark what was put or pointed at since the last look; call it with writers held off."""
+        puts, moves = self.position
+        self.position = self._store.backend.position()
+        self.add(moved.target for moved in self._store.backend.roots(moves))
+        self.add(put.id for put in self._store.backend.puts(puts))

@@ -1,0 +1,77 @@
+"""Fixtures of the whole suite, and the guard that keeps it away from the real home."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["home_guard"]
+
+SCRIPTS = Path(sys.executable).parent
+
+
+class Rolecall:
+    """Runs the installed command in a child process with a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(
+        self,
+        *args: str,
+        input: str | bytes | None = None,
+        env: dict[str, str] | None = None,
+        check: int | None = None,
+        program: str = "rolecall",
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        data = input.encode() if isinstance(input, str) else input
+        done = subprocess.run(
+            [str(SCRIPTS / program), *args],
+            input=data if data is not None else b"",
+            capture_output=True,
+            env={**os.environ, "ROLECALL_HOME": str(self.home), **(env or {})},
+            cwd=cwd,
+            timeout=120,
+            check=False,
+        )
+        result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        if check is not None:
+            assert result.returncode == check, (args, result.returncode, result.stdout, result.stderr)
+        return result
+
+    def json(self, *args: str, **options: Any) -> Any:
+        return json.loads(self(*args, **{"check": 0, **options}).stdout)
+
+
+@pytest.fixture
+def rolecall(tmp_path: Path) -> Rolecall:
+    return Rolecall(tmp_path / "home")
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The reference data beside the project, for tests that look further when it is there."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no reference data beside the project")
+    return folder
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Callable[[], None]]:
+    """What a child calls to give up root, so that file permissions mean something."""
+
+    def give_up_root() -> None:
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+
+    yield give_up_root

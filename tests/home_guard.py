@@ -1,0 +1,52 @@
+"""A pytest plugin: tests run with a home of their own, and a run that touches the real one fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_VARIABLES = ("HOME", "ROLECALL_HOME", "ROLECALL_STORE")
+_real_home = pytest.StashKey[Path]()
+_before = pytest.StashKey[dict[str, tuple[int, int]]]()
+_scratch = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # the controller of a distributed run has done it already
+        return
+    home = Path(os.environ.get("ROLECALL_HOME") or Path.home() / ".rolecall")
+    config.stash[_real_home] = home
+    config.stash[_before] = _snapshot(home)
+    config.stash[_scratch] = tempfile.mkdtemp(prefix="rolecall-test-home-")
+    os.environ["HOME"] = config.stash[_scratch]
+    os.environ["ROLECALL_HOME"] = str(Path(config.stash[_scratch]) / "rolecall")
+    os.environ.pop("ROLECALL_STORE", None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _before not in session.config.stash:
+        return
+    home = session.config.stash[_real_home]
+    if _snapshot(home) != session.config.stash[_before]:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(f"\nERROR: the tests touched the real home {home}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _scratch in config.stash:
+        shutil.rmtree(config.stash[_scratch], ignore_errors=True)
+
+
+def _snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for path in [folder, *folder.rglob("*")] if folder.exists() else []:
+        status = path.lstat()
+        found[str(path)] = (status.st_mtime_ns, status.st_size)
+    return found
