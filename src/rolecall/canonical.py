@@ -123,7 +123,10 @@ def _by_length(pair: tuple[bytes, str]) -> tuple[int, bytes]:
 
 def _write_subclass(value: Any, out: bytearray, depth: int) -> None:
     """An enum member, a str subclass and the like stand for the plain value they extend."""
-    for plain in (str, int, float, dict, list):
+    if isinstance(value, str):
+        # Not str(value): an enum member's own __str__ gives its name.
+        return _write(str.__str__(value), out, depth)
+    for plain in (int, float, dict, list):
         if isinstance(value, plain):
             return _write(plain(value), out, depth)
     raise _Refused(

@@ -1,7 +1,8 @@
 """The only reader of the environment and of configuration files.
 
 Everything else is told. The home folder is `~/.rolecall`, or what ROLECALL_HOME names; the store is
-`store.db` in it, or what ROLECALL_STORE or the `store:` key of `config.yaml` names.
+`store.db` in it, or what ROLECALL_STORE or the `store:` key of `config.yaml` names. `.env` in the home
+adds variables that the environment does not have.
 """
 
 import os
@@ -24,37 +25,90 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.abspath(named) if named else os.path.join(os.path.expanduser("~"), ".rolecall")
 
 
+def config_path(environ: Mapping[str, str] = os.environ) -> str:
+    return os.path.join(home(environ), "config.yaml")
+
+
+# -- the store: read on every command, so without a YAML parser where that can be --
+
+
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     """Where the store is and when it waits for the disk."""
-    folder = home(environ)
-    configured = _configured_store(os.path.join(folder, "config.yaml"))
-    url = environ.get("ROLECALL_STORE") or configured.get("url") or os.path.join(folder, "store.db")
-    durability = configured.get("durability", "heads")
+    section = _store_section(config_path(environ))
+    url = environ.get("ROLECALL_STORE") or section.get("url") or os.path.join(home(environ), "store.db")
+    durability = section.get("durability", "heads")
     if not isinstance(url, str) or durability not in DURABILITIES:
         raise UsageError(
-            f"{os.path.join(folder, 'config.yaml')}: `store` has url {url!r} and durability {durability!r}",
+            f"{config_path(environ)}: `store` has url {url!r} and durability {durability!r}",
             hint=f"url is a path or an address, durability one of {', '.join(DURABILITIES)}.",
         )
     return StoreSettings(url, durability)
 
 
-def _configured_store(path: str) -> Mapping[str, Any]:
-    """The `store:` section of the configuration file; reading YAML costs 30 ms, so only if it has one."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except FileNotFoundError:
-        return {}
+def _store_section(path: str) -> Mapping[str, Any]:
+    text = _read(path)
+    # Reading YAML costs 30 ms; a file without the section does not need it.
     if not any(line.startswith(("store:", '"store":', "'store':")) for line in text.splitlines()):
         return {}
-    import yaml
-
-    try:
-        section = yaml.safe_load(text)["store"]
-    except yaml.YAMLError as exc:
-        raise UsageError(f"{path} is not YAML: {exc}", hint="Correct the file, or move it away.") from exc
+    section = parse(text, path).get("store")
     if isinstance(section, str):
         return {"url": section}
     if not isinstance(section, dict) or not set(section) <= {"url", "durability"}:
         raise UsageError(f"{path}: `store` must be a path or a mapping with `url` and `durability`")
     return section
+
+
+# -- the rest of the configuration --
+
+
+def load(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The whole of `config.yaml`; empty when there is none."""
+    path = config_path(environ)
+    return parse(_read(path), path)
+
+
+def parse(text: str, path: str) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    from rolecall import yaml12
+
+    value = yaml12.load(text, source=path)
+    if not isinstance(value, dict):
+        raise UsageError(f"{path} must be a mapping of settings", hint="Correct the file, or move it away.")
+    return value
+
+
+def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment agents run in: ours, and what `.env` adds to it."""
+    return {**env_file(environ), **environ}
+
+
+def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of `.env` in the home: NAME=VALUE lines, quotes and `export` allowed."""
+    path = os.path.join(home(environ), ".env")
+    found: dict[str, str] = {}
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        text = line.strip().removeprefix("export ")
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise UsageError(f"{path}:{number} is not NAME=VALUE", hint="Correct the line.")
+        found[name.strip()] = _unquoted(value.strip())
+    return found
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value.partition(" #")[0].rstrip()
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} cannot be read: {exc}") from exc

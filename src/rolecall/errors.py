@@ -9,6 +9,8 @@
     |-- Damaged               stored bytes are not what was put: restore them
     |   `-- Collision         an id that already stands for other bytes
     |-- Conflict              somebody else moved first: look again, then retry
+    |-- AgentError            the agent gave no answer; what it gave is kept in the error
+    |-- ExtractError          no model could find the output in an answer, which is kept in the error
     `-- StorageError          the disk, the folder or the server refused: fix that, then retry
 
 Normal endings (a thread completed, suspended, reached a limit) are values, not errors. Only the
@@ -17,7 +19,11 @@ front doors turn an error into an exit code, a status or a tool result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rolecall.agents.protocol import Ending, Turn, Usage
 
 
 class RolecallError(Exception):
@@ -71,6 +77,47 @@ class Collision(Damaged):
 
 class Conflict(RolecallError):
     """A compare-and-swap that lost."""
+
+
+class AgentError(RolecallError):
+    """An agent that did not come to an answer: why, and everything it had given by then."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        ending: Ending,
+        text: str = "",
+        session: str | None = None,
+        usage: Usage | None = None,
+        turns: Sequence[Turn] = (),
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.ending = ending
+        self.text = text
+        self.session = session
+        self.usage = usage
+        self.turns = tuple(turns)
+
+
+class ExtractError(RolecallError):
+    """An answer whose output could not be found; `raw` is the answer, `attempts` what the model said."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        raw: str = "",
+        attempts: Sequence[tuple[str, str]] = (),
+        usage: Mapping[str, int] | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.raw = raw
+        self.attempts = tuple(attempts)
+        """Per attempt: what the model answered, and what was wrong with it."""
+        self.usage = dict(usage or {})
 
 
 class StorageError(RolecallError):

@@ -37,7 +37,7 @@ def self_id(data: bytes) -> str:
 def is_id_of(node: str, type_id: str, data: bytes) -> bool:
     """Whether `node` is the id of these bytes, as a plain or as a self-typed node."""
     prefix = b"" if node == type_id else type_id.encode("ascii", "replace")
-    return xxhash.xxh64_intdigest(prefix + data) == node_number(node)
+    return node_from_number(xxhash.xxh64_intdigest(prefix + data)) == node
 
 
 def is_node_id(text: str) -> bool:

@@ -89,7 +89,10 @@ _FLAGS = ("uniqueItems", "readOnly", "writeOnly", "deprecated")
 
 def check_schema(schema: Any) -> None:
     """Raise `InvalidSchema` with everything that keeps `schema` from being a type."""
-    problems = problems_of(schema)
+    _refuse(problems_of(schema))
+
+
+def _refuse(problems: list[str]) -> None:
     if problems:
         raise InvalidSchema(
             f"the schema is not accepted: {problems[0]}"
@@ -207,6 +210,9 @@ class Type:
     """A schema ready for use: validation and references, compiled once."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
+        # A store made elsewhere may hold anything as a schema. One that is not understood in full
+        # could hide references, so it is no type here.
+        _refuse(list(_problems(schema, "", 0)))
         self.schema = schema
         self.is_meta = schema == META_SCHEMA
         self._find_refs = _ref_finder(schema)
@@ -217,7 +223,10 @@ class Type:
         if self.is_meta:
             return problems_of(payload)
         if self._compiled is None:
-            self._compiled = _validator(self.schema)
+            try:
+                self._compiled = _validator(self.schema)
+            except ValueError as exc:
+                return [f"/: the schema of the type cannot be used: {str(exc).splitlines()[0]}"]
         if self._compiled.is_valid(payload):
             return []
         return [_misfit(error) for error in self._compiled.iter_errors(payload)]
@@ -291,7 +300,7 @@ def _own_ref(schema: dict[str, Any]) -> _Finder | None:
 
 def _branch_refs(schema: dict[str, Any]) -> _Finder | None:
     branches = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
-    branches += [schema[keyword] for keyword in ("if", "then", "else") if keyword in schema]
+    branches += [schema[keyword] for keyword in ("if", "then", "else", "not") if keyword in schema]
     return _all_of([finder for branch in branches if (finder := _ref_finder(branch))])
 
 
@@ -303,7 +312,7 @@ def _list_refs(schema: dict[str, Any]) -> _Finder | None:
         return None
 
     def find(value: Any, found: dict[str, None]) -> None:
-        if not isinstance(value, list):
+        if not isinstance(value, (list, tuple)):  # a tuple has the canonical bytes of a list
             return
         for index, item in enumerate(value):
             finder = first[index] if index < len(first) else rest
@@ -322,15 +331,18 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
         (_pattern(text), _ref_finder(item)) for text, item in schema.get("patternProperties", {}).items()
     ]
     others = _ref_finder(schema.get("additionalProperties"))
-    if not (others or any(named.values()) or any(finder for _, finder in patterns)):
+    keys = _ref_finder(schema.get("propertyNames"))
+    if not (keys or others or any(named.values()) or any(finder for _, finder in patterns)):
         return None
-    if not (patterns or others):
+    if not (keys or patterns or others):
         return _named_refs({name: finder for name, finder in named.items() if finder})
 
     def find(value: Any, found: dict[str, None]) -> None:
         if not isinstance(value, dict):
             return
         for key, item in value.items():
+            if keys:
+                keys(key, found)
             finders = [finder for pattern, finder in patterns if pattern.search(key)]
             if key in named:
                 finders.append(named[key])
@@ -341,12 +353,16 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
     return find
 
 
+# Of these characters alone, a pattern means the same here and in the validator.
+_PLAIN_PATTERN = re.compile(r"\^?(?:[\w .*+?-]|\[\^?(?:\w-\w|\w)+-?\])*\$?", re.ASCII)
+
+
 def _pattern(text: str) -> re.Pattern[str]:
+    # The validator's dialect is not Python's. A pattern in which they may differ is taken to match
+    # every key: the worst that can come of it is a node kept that nobody needs.
     try:
-        return re.compile(text)
+        return re.compile(text if _PLAIN_PATTERN.fullmatch(text) else "")
     except re.error:
-        # The validator's dialect is wider than Python's. A pattern only it knows is taken to match
-        # every key: the worst that can come of it is a node kept that nobody needs.
         return re.compile("")
 
 

@@ -6,14 +6,19 @@ its edges; the store keeps it as a node, with each role's schema as a node of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
 START = "$START"
 END = "$END"
 FAIL = "$FAIL"
 SUSPEND = "$SUSPEND"
+
+ANY_STATUS = "_"
+"""As a key of a status map: whatever the status."""
+START_STATUS = "new"
+"""The key under which later versions of the predecessor keep the edge out of $START."""
 
 Resume = Literal["ephemeral", "bounded", "persistent"]
 
@@ -78,3 +83,158 @@ class Workflow:
     """For $START and each role its edges in order; the first that fits is taken."""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     limits: Limits = Limits()
+    python: str | None = None
+    """Where the workflow is defined when it is defined in Python, as "module:name"."""
+
+
+def is_any_status(source: str, status: str) -> bool:
+    """Whether this key of a status map stands for an edge that is taken whatever the status."""
+    return status == ANY_STATUS or (source == START and status == START_STATUS)
+
+
+# -- the stored form --
+
+_TEXT = {"type": "string"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_COUNT = {"type": "integer", "exclusiveMinimum": 0}
+_AMOUNT = {"type": "number", "exclusiveMinimum": 0}
+_LIMITS = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("steps", "turns", "tokens"), _COUNT),
+        **dict.fromkeys(("cost", "minutes"), _AMOUNT),
+    },
+    "additionalProperties": False,
+}
+_ROLE = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("description", "goal", "procedure", "output", "agent"), _TEXT),
+        "capabilities": {"type": "array", "items": _TEXT},
+        "meta": {"type": "string", "format": "ocas_ref"},
+        "resume": {"type": "string", "enum": list(get_args(Resume))},
+        "limits": _LIMITS,
+        "extract": {"type": "object"},
+    },
+    "required": ["description", "goal", "capabilities", "procedure", "output", "meta"],
+    "additionalProperties": False,
+}
+_EDGE = {
+    "type": "object",
+    "properties": {
+        "role": _TEXT,
+        "prompt": _TEXT,
+        **dict.fromkeys(("status", "condition", "location"), _TEXT_OR_NULL),
+    },
+    "required": ["role", "status", "condition", "prompt", "location"],
+    "additionalProperties": False,
+}
+_CONDITION = {
+    "type": "object",
+    "properties": {"expression": _TEXT, "description": _TEXT},
+    "required": ["expression", "description"],
+    "additionalProperties": False,
+}
+
+WORKFLOW_SCHEMA: dict[str, Any] = {
+    "title": "rolecall.workflow",
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("name", "description", "version", "python"), _TEXT),
+        "roles": {"type": "object", "additionalProperties": _ROLE},
+        "graph": {"type": "object", "additionalProperties": {"type": "array", "items": _EDGE}},
+        "conditions": {"type": "object", "additionalProperties": _CONDITION},
+        "limits": _LIMITS,
+    },
+    "required": ["name", "description", "roles", "graph", "conditions"],
+    "additionalProperties": False,
+}
+"""The type of a stored workflow. What has no value is left out, so a later field changes no id."""
+
+
+def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, Any]:
+    """The stored form; `schema_ids` names the node of each role's schema."""
+    payload: dict[str, Any] = {
+        "name": workflow.name,
+        "description": workflow.description,
+        "roles": {name: _role_payload(role, schema_ids[name]) for name, role in workflow.roles.items()},
+        "graph": {name: [asdict(edge) for edge in edges] for name, edges in workflow.graph.items()},
+        "conditions": {name: asdict(condition) for name, condition in workflow.conditions.items()},
+    }
+    if limits := _limits_payload(workflow.limits):
+        payload["limits"] = limits
+    if workflow.version:
+        payload["version"] = workflow.version
+    if workflow.python is not None:
+        payload["python"] = workflow.python
+    return payload
+
+
+def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
+    payload: dict[str, Any] = {
+        "description": role.description,
+        "goal": role.goal,
+        "capabilities": list(role.capabilities),
+        "procedure": role.procedure,
+        "output": role.output,
+        "meta": schema_id,
+    }
+    limits = _limits_payload(role.limits)
+    optional = {"agent": role.agent, "resume": role.resume, "limits": limits or None, "extract": role.extract}
+    return payload | {key: value for key, value in optional.items() if value is not None}
+
+
+def _limits_payload(limits: Limits) -> dict[str, Any]:
+    return {key: value for key, value in asdict(limits).items() if value is not None}
+
+
+def schema_ids_of(payload: Mapping[str, Any]) -> dict[str, str]:
+    """The node of each role's schema in a stored workflow, ours or the predecessor's."""
+    return {name: role.get("meta") or role["frontmatter"] for name, role in payload["roles"].items()}
+
+
+def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]]) -> Workflow:
+    """The workflow of a stored form; `schemas` holds the roles' schemas by the id of their nodes.
+
+    The predecessor's form is read too: schemas under `frontmatter`, edges as a map from status to target.
+    """
+    ids = schema_ids_of(payload)
+    return Workflow(
+        name=payload["name"],
+        description=payload["description"],
+        version=str(payload.get("version", "")),
+        roles={name: _role(role, schemas[ids[name]]) for name, role in payload["roles"].items()},
+        graph={name: tuple(_edges(name, edges)) for name, edges in payload["graph"].items()},
+        conditions={name: Condition(**entry) for name, entry in (payload.get("conditions") or {}).items()},
+        limits=Limits(**(payload.get("limits") or {})),
+        python=payload.get("python"),
+    )
+
+
+def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
+    return Role(
+        description=payload["description"],
+        goal=payload["goal"],
+        capabilities=tuple(payload["capabilities"]),
+        procedure=payload["procedure"],
+        output=payload["output"],
+        schema=schema,
+        agent=payload.get("agent"),
+        resume=payload.get("resume"),
+        limits=Limits(**(payload.get("limits") or {})),
+        extract=payload.get("extract"),
+    )
+
+
+def _edges(source: str, payload: Any) -> Iterator[Edge]:
+    if isinstance(payload, list):
+        for edge in payload:
+            yield Edge(**edge)
+        return
+    for status, target in payload.items():
+        yield Edge(
+            role=target["role"],
+            status=None if is_any_status(source, status) else status,
+            prompt=target.get("prompt") or "",
+            location=target.get("location"),
+        )

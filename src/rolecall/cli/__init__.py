@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rolecall.errors import RolecallError
 
 NOUNS = {
+    "workflow": ("rolecall.cli.workflow", "put, show, check and draw workflows"),
+    "thread": ("rolecall.cli.thread", "start, step, read and steer threads"),
+    "config": ("rolecall.cli.config", "read and change the configuration"),
+    "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
     "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
 }
@@ -46,10 +50,10 @@ class Verb:
 
 def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
-    if args in (["--version"], ["-V"]):
-        print(f"rolecall {__version__}")
-        return 0
     try:
+        if args in (["--version"], ["-V"]):
+            print(f"rolecall {__version__}", flush=True)
+            return 0
         return _run(args)
     except KeyboardInterrupt:
         print("rolecall: interrupted", file=sys.stderr)
@@ -58,6 +62,10 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of our output is gone (`| head`); there is nobody left to tell.
         sys.stderr.close()
         return 141
+    except OSError as error:
+        print(f"rolecall: {error}", file=sys.stderr)
+        sys.stdout = None  # type: ignore[assignment]  # a full disk would fail again at exit
+        return 5
 
 
 def _run(args: list[str]) -> int:
@@ -68,7 +76,9 @@ def _run(args: list[str]) -> int:
         status = options.run(options)
         sys.stdout.flush()
     except RolecallError as error:
-        print(f"rolecall: {error.message}", file=sys.stderr)
+        from rolecall.cli.output import printable
+
+        print(f"rolecall: {printable(error.message)}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
         return exit_code(error)
@@ -136,7 +146,12 @@ def build_parser() -> ArgumentParser:
         verbs = _verbs(noun)
         parents = [_verb_parser(noun, "", verbs[""], add_help=False)] if "" in verbs else []
         child = nouns.add_parser(
-            noun, help=line, description=line[0].upper() + line[1:] + ".", parents=parents
+            noun,
+            help=line,
+            description=line[0].upper() + line[1:] + ".",
+            epilog=_first_examples(verbs),
+            parents=parents,
+            formatter_class=_formatter(),
         )
         if not parents:
             _add_verbs(child, noun, verbs)
@@ -163,7 +178,14 @@ def _add_verbs(parser: ArgumentParser, noun: str, verbs: dict[str, Verb]) -> Non
         )
     for first, group in groups.items():
         line = f"{first}: {', '.join(group)}"
-        _add_verbs(commands.add_parser(first, help=line, description=line), f"{noun} {first}", group)
+        child = commands.add_parser(
+            first,
+            help=line,
+            description=line,
+            epilog=_first_examples(group),
+            formatter_class=_formatter(),
+        )
+        _add_verbs(child, f"{noun} {first}", group)
 
 
 def _formatter() -> type[HelpFormatter]:
@@ -181,6 +203,10 @@ def _formatter() -> type[HelpFormatter]:
             super().__init__(prog, width=min(width, 120) - 2)
 
     return Formatter
+
+
+def _first_examples(verbs: dict[str, Verb]) -> str:
+    return _examples("\n".join(verb.example.splitlines()[0] for verb in verbs.values()))
 
 
 def _examples(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from typing import Any
 
@@ -262,10 +262,9 @@ def _title(store: Store, type_id: str) -> str:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
 
 
 def _duration(text: str) -> int:
@@ -273,8 +272,8 @@ def _duration(text: str) -> int:
     units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     if text == "0":
         return 0
-    if text[-1:] not in units or not text[:-1].isdigit():
-        raise ValueError
+    if text[-1:] not in units or not text[:-1].isdecimal():
+        raise ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m, 1h, 2d or 0")
     return int(text[:-1]) * units[text[-1]]
 
 

@@ -31,9 +31,16 @@ def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) 
 
         print(yaml.safe_dump(value, allow_unicode=True, sort_keys=False), end="")
     elif text is not None:
-        print(text())
+        print(printable(text()))
     else:
-        print(json.dumps(value, ensure_ascii=False, indent=2))
+        print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
+
+
+def printable(text: str) -> str:
+    """`text` with everything escaped that would steer the terminal or turn its writing around."""
+    steering = [*range(0x20), *range(0x7F, 0xA0), *range(0x200E, 0x2010), *range(0x2028, 0x202F)]
+    steering += range(0x2066, 0x206A)
+    return text.translate({code: f"\\u{code:04x}" for code in steering if chr(code) not in "\n\t"})
 
 
 def show_lines(
@@ -61,7 +68,7 @@ def show_lines(
 
 def table(rows: Sequence[Sequence[Any]], headings: Sequence[str]) -> str:
     """Aligned columns; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in [list(headings), *rows]]
+    cells = [[" ".join(str(cell).split()) for cell in row] for row in [list(headings), *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     right = [all(isinstance(row[column], (int, float)) for row in rows) for column in range(len(headings))]
     return "\n".join(

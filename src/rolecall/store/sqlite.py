@@ -177,6 +177,7 @@ class SqliteBackend:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
+        self._set_synchronous("NORMAL" if self._durability == "never" else "FULL")
         with self._translated, self._writing():
             yield
 
@@ -476,7 +477,9 @@ def _object(text: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as exc:
-        raise Damaged(f"{what} is damaged: what is kept with it is not JSON", hint="Restore the store.") from exc
+        raise Damaged(
+            f"{what} is damaged: what is kept with it is not JSON", hint="Restore the store."
+        ) from exc
     if not isinstance(value, dict):
         raise Damaged(f"{what} is damaged: what is kept with it is not an object", hint="Restore the store.")
     return value

@@ -47,6 +47,9 @@ class Store:
         self.now = now
         self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
         self._has_builtins = False
+        self.registered: dict[int, str] = {}
+        """Types of `Draft.put_as` by the identity of their schemas."""
+        self._kept: list[dict[str, Any]] = []
 
     # -- writing --
 
@@ -245,6 +248,15 @@ class Store:
             )
         return Type(payload_of(record))
 
+    def remember(
+        self, types: Mapping[str, Type], registered: Mapping[int, tuple[str, dict[str, Any]]]
+    ) -> None:
+        """What a committed draft has registered need not be looked up again."""
+        self._has_builtins = True
+        self._types.update(types)
+        self.registered.update({key: type_id for key, (type_id, _) in registered.items()})
+        self._kept += [schema for _, schema in registered.values()]
+
     def builtins(self) -> list[Record]:
         """The builtin types that every store holds, when this one does not yet."""
         if not self._has_builtins:
@@ -259,6 +271,7 @@ class Draft:
         self._store = store
         self._records: dict[str, Record] = {}
         self._types: dict[str, Type] = {}
+        self._registering: dict[int, tuple[str, dict[str, Any]]] = {}
         self._moves: list[Move] = []
         self._events: list[NewEvent] = []
 
@@ -273,7 +286,8 @@ class Draft:
         record = make_record(type_id, data, kind.refs(payload), self._store.now())
         self._records[record.id] = record
         if type_id == META:
-            self._types[record.id] = Type(payload)
+            # From the bytes, not from the caller's object, which may change after this.
+            self._types[record.id] = Type(canonical.decode(data))
         return record.id
 
     def put_schema(self, schema: dict[str, Any]) -> str:
@@ -281,6 +295,14 @@ class Draft:
 
     def put_text(self, text: str) -> str:
         return self.put(BUILTIN["string"], text)
+
+    def put_as(self, schema: dict[str, Any], payload: Any) -> str:
+        """Add a node whose type is a constant of the program, registered when it is new."""
+        type_id = self._store.registered.get(id(schema))
+        if type_id is None:
+            # The dict itself is kept as well, so that its id() is not given to another one.
+            type_id = self._registering.setdefault(id(schema), (self.put_schema(schema), schema))[0]
+        return self.put(type_id, payload)
 
     def add(self, record: Record) -> None:
         """Add a node made elsewhere, under its own id; its bytes are checked, its fit is not."""
@@ -311,8 +333,7 @@ class Draft:
         moved = self._store.backend.commit(
             change, now=self._store.now(), durable=durable or bool(self._moves)
         )
-        self._store._has_builtins = True
-        self._store._types.update(self._types)
+        self._store.remember(self._types, self._registering)
         return moved
 
 
@@ -331,7 +352,8 @@ def sha256_of(type_id: str, data: bytes) -> bytes:
 
 def check(record: Record) -> None:
     """Raise `Damaged` unless the bytes are those the id was made from."""
-    if not is_id_of(record.id, record.type, record.data):
+    # A database that was edited by hand may hold a text where bytes belong.
+    if not isinstance(record.data, bytes) or not is_id_of(record.id, record.type, record.data):
         raise Damaged(
             f"node {record.id} is damaged: its bytes do not give its id",
             node=record.id,

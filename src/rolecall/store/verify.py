@@ -57,7 +57,7 @@ def _verify_batch(store: Store, batch: Sequence[Record | Damage]) -> Verified:
             problems += _record_problems(store, item, referrers)
         except Damaged as exc:
             problems.append(Problem(item.id, "damaged", exc.message))
-    stored = {record.id for record in store.backend.records(list(referrers))}
+    stored = _stored(store, list(referrers))
     for target, referrer in referrers.items():
         if target not in stored:
             problems.append(Problem(referrer, "dangling", f"refers to {target}, which is not stored"))
@@ -90,9 +90,15 @@ def _record_problems(store: Store, record: Record, referrers: dict[str, str]) ->
 
 def _ref_problems(store: Store) -> Iterator[Problem]:
     refs = [ref for ref in store.refs() if ref.target is not None]
-    for start in range(0, len(refs), _BATCH):
-        page = refs[start : start + _BATCH]
-        stored = {record.id for record in store.backend.records([ref.target for ref in page if ref.target])}
-        for ref in page:
-            if ref.target not in stored:
-                yield Problem(ref.name, "dangling", f"points at {ref.target}, which is not stored")
+    stored = _stored(store, [ref.target for ref in refs if ref.target])
+    for ref in refs:
+        if ref.target not in stored:
+            yield Problem(ref.name, "dangling", f"points at {ref.target}, which is not stored")
+
+
+def _stored(store: Store, nodes: Sequence[str]) -> set[str]:
+    """Those of `nodes` that are stored; asked in pages, because the records come with their bytes."""
+    found: set[str] = set()
+    for start in range(0, len(nodes), _BATCH):
+        found.update(record.id for record in store.backend.records(nodes[start : start + _BATCH]))
+    return found

@@ -1,0 +1,172 @@
+# ruff: noqa: S101 -- a shipped test suite asserts
+"""The tests every adapter has to pass. Subclass `AgentContract` in a test module and give the agents.
+
+    class TestMyAgent(AgentContract):
+        def answering(self, workdir): return my_agent(...)
+        ...
+
+Each method makes one agent that behaves in one way, however the adapter brings that about: a small
+program, a script, a stand-in for the model's endpoint. Nothing here needs more than pytest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from rolecall.agents import process
+from rolecall.agents.protocol import EVENT_KINDS, Agent, Context, Reply, ask
+from rolecall.errors import AgentError
+
+ANSWER = "All is well."
+WRITTEN = "written.txt"
+_BOUND = 60.0
+
+
+@dataclass
+class Recorder:
+    """Collects what an agent emits and tells when the first sign of life came."""
+
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __call__(self, kind: str, body: Mapping[str, Any]) -> None:
+        self.events.append((kind, dict(body)))
+        self.first.set()
+
+    def bodies(self, kind: str) -> list[dict[str, Any]]:
+        return [body for seen, body in self.events if seen == kind]
+
+
+def context_for(workdir: Path, recorder: Recorder, *, env: Mapping[str, str]) -> Context:
+    """A context as the engine would give it to the first step of a thread."""
+    return Context(
+        thread="06EXAMPLE00000000000000000",
+        role="worker",
+        start="Do the work.",
+        workdir=workdir,
+        cancel=asyncio.Event(),
+        emit=recorder,
+        env=env,
+    )
+
+
+class AgentContract:
+    env: ClassVar[Mapping[str, str]] = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    session: ClassVar[str | None] = None
+    """The session id that `answering` reports; None for adapters that have no sessions."""
+
+    def answering(self, workdir: Path) -> Agent:
+        """Reads the prompt, whatever its size, gives a sign of life and answers ANSWER."""
+        raise NotImplementedError
+
+    def hanging(self, workdir: Path) -> Agent:
+        """Gives a sign of life and then never ends on its own."""
+        raise NotImplementedError
+
+    def timing_out(self, workdir: Path) -> Agent:
+        """Runs into its own timeout soon."""
+        raise NotImplementedError
+
+    def missing(self, workdir: Path) -> tuple[Agent, str]:
+        """Needs a program that is not installed, and that program's name."""
+        raise NotImplementedError
+
+    def writing(self, workdir: Path) -> Agent:
+        """Writes the file WRITTEN in its work folder by a path relative to it."""
+        raise NotImplementedError
+
+    def test_an_agent_answers_with_text(self, tmp_path: Path) -> None:
+        reply, _ = self._run(self.answering(tmp_path), tmp_path)
+        assert (reply.text.strip(), reply.ending) == (ANSWER, "completed")
+
+    def test_a_prompt_of_a_megabyte_is_taken(self, tmp_path: Path) -> None:
+        reply, _ = self._run(self.answering(tmp_path), tmp_path, prompt="Zeile ü\n" * 131_072)
+        assert reply.text.strip() == ANSWER
+
+    def test_signs_of_life_are_known_events_and_come_before_the_answer(self, tmp_path: Path) -> None:
+        _, recorder = self._run(self.answering(tmp_path), tmp_path)
+        assert recorder.events
+        assert {kind for kind, _ in recorder.events} <= set(EVENT_KINDS)
+
+    def test_the_session_is_reported_live_and_in_the_reply(self, tmp_path: Path) -> None:
+        reply, recorder = self._run(self.answering(tmp_path), tmp_path)
+        assert reply.session == self.session
+        assert recorder.bodies("session") == ([{"session": self.session}] if self.session else [])
+
+    def test_an_agent_works_in_the_work_folder(self, tmp_path: Path) -> None:
+        workdir = tmp_path / "work folder ü"
+        workdir.mkdir()
+        self._run(self.writing(workdir), workdir)
+        assert (workdir / WRITTEN).is_file()
+
+    def test_the_cancel_signal_ends_the_agent_and_every_process_of_it(self, tmp_path: Path) -> None:
+        error, recorder = asyncio.run(self._cancelled(tmp_path, by_signal=True))
+        assert isinstance(error, AgentError)
+        assert error.ending == "interrupted"
+        assert _leftovers(recorder) == []
+
+    def test_cancelling_the_task_ends_the_agent_and_every_process_of_it(self, tmp_path: Path) -> None:
+        error, recorder = asyncio.run(self._cancelled(tmp_path, by_signal=False))
+        assert isinstance(error, asyncio.CancelledError)
+        assert _leftovers(recorder) == []
+
+    def test_a_cancel_before_the_start_starts_nothing(self, tmp_path: Path) -> None:
+        async def scene() -> Recorder:
+            recorder = Recorder()
+            context = context_for(tmp_path, recorder, env=self.env)
+            assert isinstance(context.cancel, asyncio.Event)
+            context.cancel.set()
+            with pytest.raises(AgentError) as caught:
+                await asyncio.wait_for(ask(self.hanging(tmp_path), "Go on.", context=context), _BOUND)
+            assert caught.value.ending == "interrupted"
+            return recorder
+
+        assert asyncio.run(scene()).bodies("process") == []
+
+    def test_a_timeout_is_named_and_leaves_no_process(self, tmp_path: Path) -> None:
+        recorder = Recorder()
+        with pytest.raises(AgentError) as caught:
+            self._run(self.timing_out(tmp_path), tmp_path, recorder=recorder)
+        assert caught.value.ending == "timeout"
+        assert _leftovers(recorder) == []
+
+    def test_a_missing_program_is_named(self, tmp_path: Path) -> None:
+        agent, program = self.missing(tmp_path)
+        with pytest.raises(AgentError, match=program) as caught:
+            self._run(agent, tmp_path)
+        assert caught.value.ending == "failed"
+        assert caught.value.hint
+
+    def _run(
+        self, agent: Agent, workdir: Path, *, prompt: str = "Go on.", recorder: Recorder | None = None
+    ) -> tuple[Reply, Recorder]:
+        seen = recorder or Recorder()
+
+        async def scene() -> Reply:
+            context = context_for(workdir, seen, env=self.env)
+            return await asyncio.wait_for(ask(agent, prompt, context=context), _BOUND)
+
+        return asyncio.run(scene()), seen
+
+    async def _cancelled(self, workdir: Path, *, by_signal: bool) -> tuple[BaseException | None, Recorder]:
+        recorder = Recorder()
+        cancel = asyncio.Event()
+        context = replace(context_for(workdir, recorder, env=self.env), cancel=cancel)
+        task = asyncio.ensure_future(ask(self.hanging(workdir), "Go on.", context=context))
+        await asyncio.wait_for(recorder.first.wait(), _BOUND)
+        if by_signal:
+            cancel.set()
+        else:
+            task.cancel()
+        await asyncio.wait({task}, timeout=_BOUND)
+        return (asyncio.CancelledError() if task.cancelled() else task.exception()), recorder
+
+
+def _leftovers(recorder: Recorder) -> list[int]:
+    return [pid for body in recorder.bodies("process") for pid in process.survivors(body["run"])]

@@ -1,0 +1,430 @@
+"""Run one child process to its end, within bounds, and leave nothing of it behind.
+
+The child gets its prompt on stdin and a session of its own. Its output is passed on as it comes and
+kept up to a size. When it exits, runs out of time or is cancelled, everything it started is ended:
+its process group and session, and (on Linux) every process that still carries the run's mark in its
+environment, which finds daemons that called setsid. Out of reach: a process that left the session
+*and* cleared its environment, one of another user, and outside Linux anything that left the group.
+
+Not here: what the output means; each adapter judges that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from rolecall.agents.protocol import Cancel, Ending
+from rolecall.errors import AgentError
+
+RUN_VARIABLE = "ROLECALL_RUN"
+"""Holds the run ids of a child and of the runs it is nested in, separated by slashes."""
+
+DEFAULT_MAX_OUTPUT = 8 * 1024 * 1024
+DEFAULT_GRACE = 2.0
+
+_MAX_STDERR = 64 * 1024
+_QUOTED_STDERR = 2000
+_PIPE_SIZE = 64 * 1024
+_KILL_PATIENCE = 5.0
+# A child may leave the last of its output to a helper (`tee`) that ends just after it.
+_LINGER = 0.5
+_LONGEST_PAUSE = 0.1
+_HAS_PROC = Path("/proc/self/stat").exists()
+
+
+class Started(NamedTuple):
+    pid: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a child ended and what it printed."""
+
+    ending: Ending
+    reason: str
+    code: int | None
+    """The exit status; negative for a signal; None when the child was never started."""
+    stdout: str
+    stderr: str
+    """The end of it."""
+    dropped: int = 0
+    """Bytes of stdout that were not kept; the text says where."""
+    left: tuple[int, ...] = ()
+    """Processes that could not be ended."""
+
+    def error(self) -> AgentError:
+        return AgentError(
+            self.reason, ending=self.ending, text=self.stdout, hint=_ENDING_HINTS.get(self.ending, "")
+        )
+
+
+_ENDING_HINTS = {
+    "timeout": "Give the agent a longer timeout, or less to do.",
+    "killed": "The program crashed, or ran out of memory; run it by hand in the work folder to see.",
+}
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    prompt: str = "",
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
+    on_start: Callable[[Started], None] | None = None,
+    on_text: Callable[[str], None] | None = None,
+    max_output: int = DEFAULT_MAX_OUTPUT,
+    grace: float = DEFAULT_GRACE,
+) -> Exit:
+    """Run `argv` until it exits, `timeout` seconds have passed or `cancel` is set.
+
+    Raises AgentError when the child cannot be started; every other ending is an Exit. An exception
+    of a callback ends the child and is raised; cancelling the task ends the child, too.
+    """
+    if cancel is not None and cancel.is_set():
+        return Exit("interrupted", f"{argv[0]!r} was cancelled before it started", None, "", "")
+    child = _start(argv, cwd=cwd, env=env, stdout=_Output(max_output, on_text))
+    try:
+        await child.attach(prompt)
+        if on_start is not None:
+            on_start(Started(child.popen.pid, child.run))
+        ending = await child.ended(timeout, cancel)
+    finally:
+        left = await child.end(grace)
+    if child.stdout.failure is not None:
+        raise child.stdout.failure
+    return child.exit(ending, timeout=timeout, left=left)
+
+
+async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int, ...]:
+    """End what is left of a run whose own process died; the ids of what could not be ended."""
+    return await _end_members(run, None, grace=grace)
+
+
+def survivors(run: str, leader: int | None = None) -> list[int]:
+    """The living processes of a run; `leader` adds those of its group and session."""
+    if not _HAS_PROC:
+        return [leader] if leader is not None and _has_group(leader) else []
+    others = (entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [int(pid) for pid in others if _belongs(pid, run, leader) and int(pid) != os.getpid()]
+
+
+def _start(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: _Output) -> _Child:
+    _check_startable(argv[0], cwd=cwd, env=env)
+    run_id = secrets.token_hex(8)
+    marked = {**env, RUN_VARIABLE: f"{env[RUN_VARIABLE]}/{run_id}" if RUN_VARIABLE in env else run_id}
+    try:
+        popen = subprocess.Popen(  # noqa: S603 -- running the user's agent is the purpose; no shell is involved
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd=cwd,
+            env=marked,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise AgentError(
+            f"{argv[0]!r} cannot be started in {str(cwd)!r}: {error}",
+            ending="failed",
+            hint="Run it by hand in that folder; a script needs a first line such as #!/bin/sh.",
+        ) from error
+    return _Child(popen, run_id, stdout=stdout)
+
+
+def _check_startable(program: str, *, cwd: Path, env: Mapping[str, str]) -> None:
+    if not cwd.is_dir():
+        raise AgentError(
+            f"the work folder {str(cwd)!r} does not exist",
+            ending="failed",
+            hint="Create it, or name another work folder.",
+        )
+    # The child looks for a program with a slash from its own folder, and for any other on its own PATH.
+    path = env.get("PATH", os.defpath)
+    wanted = str(cwd / program) if "/" in program else program
+    if shutil.which(wanted, path=path):
+        return
+    if shutil.which(wanted, mode=os.F_OK, path=path):
+        raise AgentError(
+            f"the program {program!r} is not executable", ending="failed", hint=f"chmod +x {program}"
+        )
+    raise AgentError(
+        f"the program {program!r} was not found",
+        ending="failed",
+        hint=f"Install it or correct the name; looked in {str(cwd) if '/' in program else path}.",
+    )
+
+
+class _Output(asyncio.Protocol):
+    """One output pipe: passes text on as it comes, keeps the head and the tail of the bytes."""
+
+    def __init__(self, limit: int, on_text: Callable[[str], None] | None, *, head: bool = True) -> None:
+        self._head_limit = limit // 2 if head else 0
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._on_text = on_text
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.dropped = 0
+        self.closed = asyncio.Event()
+        self.failed = asyncio.Event()
+        self.failure: Exception | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self._keep(data)
+        self._pass_on(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
+        self._pass_on(b"", final=True)
+        self.closed.set()
+
+    def text(self) -> str:
+        self._trim()
+        if not self.dropped:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        gap = f"\n[{self.dropped} bytes dropped]\n" if self._head else ""
+        return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
+
+    def _keep(self, data: bytes) -> None:
+        room = self._head_limit - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        # Trimming at twice the limit moves each byte once, where trimming at each chunk would move all.
+        if len(self._tail) > 2 * self._tail_limit:
+            self._trim()
+
+    def _trim(self) -> None:
+        excess = len(self._tail) - self._tail_limit
+        if excess > 0:
+            del self._tail[:excess]
+            self.dropped += excess
+
+    def _pass_on(self, data: bytes, *, final: bool = False) -> None:
+        if self._on_text is None or self.failure is not None:
+            return
+        text = self._decoder.decode(data, final)
+        if not text:
+            return
+        try:
+            self._on_text(text)
+        except Exception as error:  # raised again by run(), outside the event loop's callback
+            self.failure = error
+            self.failed.set()
+
+
+class _Input:
+    """Writes the prompt as fast as the child reads it, then closes the pipe."""
+
+    def __init__(self, pipe: IO[bytes], data: bytes) -> None:
+        self._pipe = pipe
+        self._rest = memoryview(data)
+        os.set_blocking(pipe.fileno(), False)
+        asyncio.get_running_loop().add_writer(pipe.fileno(), self._write)
+
+    def close(self) -> None:
+        if not self._pipe.closed:
+            asyncio.get_running_loop().remove_writer(self._pipe.fileno())
+            self._pipe.close()
+
+    def _write(self) -> None:
+        try:
+            self._rest = self._rest[os.write(self._pipe.fileno(), self._rest[:_PIPE_SIZE]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # a child need not read its prompt
+            self._rest = self._rest[:0]
+        if not self._rest:
+            self.close()
+
+
+class _Child:
+    """A started process with its pipes; lives inside one call of run()."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], run_id: str, *, stdout: _Output) -> None:
+        self.popen = popen
+        self.run = run_id
+        self.stdout = stdout
+        self._stderr = _Output(_MAX_STDERR, None, head=False)
+        self._exited = asyncio.Event()
+        self._readers: list[asyncio.ReadTransport] = []
+        self._input: _Input | None = None
+
+    async def attach(self, prompt: str) -> None:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._watch, args=(loop,), daemon=True).start()
+        for pipe, output in ((self.popen.stdout, self.stdout), (self.popen.stderr, self._stderr)):
+            reader, _ = await loop.connect_read_pipe(lambda output=output: output, pipe)  # type: ignore[misc]
+            self._readers.append(reader)
+        self._input = _Input(cast("IO[bytes]", self.popen.stdin), prompt.encode("utf-8", "replace"))
+
+    async def ended(self, timeout: float | None, cancel: Cancel | None) -> Ending | None:
+        """Wait for the first of exit, timeout, cancel and a failing callback; None is an exit."""
+        signs = [
+            self._exited.wait(),
+            self.stdout.failed.wait(),
+            *([cancel.wait()] if cancel is not None else []),
+        ]
+        waits = [asyncio.ensure_future(sign) for sign in signs]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._exited.is_set():
+            await self._drained(_LINGER)
+            return None
+        if self.stdout.failure is not None or (cancel is not None and cancel.is_set()):
+            return "interrupted"
+        return "timeout"
+
+    async def end(self, grace: float) -> tuple[int, ...]:
+        """End whatever is left, read what it still wrote, reap the child; what could not be ended."""
+        try:
+            left = await _end_members(self.run, self.popen.pid, grace=grace)
+            await self._drained(_LINGER)
+            if not left:
+                await self._exited.wait()
+        except asyncio.CancelledError:
+            _send(signal.SIGKILL, survivors(self.run, self.popen.pid), leader=self.popen.pid)
+            raise
+        finally:
+            self._close()
+        await asyncio.sleep(0)  # one round of the loop closes the pipes
+        return left
+
+    def exit(self, ending: Ending | None, *, timeout: float | None, left: tuple[int, ...]) -> Exit:
+        code = self.popen.poll()
+        program = str(self.popen.args[0])  # type: ignore[index]
+        stderr = self._stderr.text()
+        how, reason = _judge(ending, code, timeout=timeout)
+        reason = f"{program!r} {reason}"
+        if how in ("failed", "killed") and stderr.strip():
+            reason += f": {stderr.strip()[-_QUOTED_STDERR:]}"
+        if left:
+            reason += f" (processes that could not be ended: {', '.join(map(str, left))})"
+        stdout = self.stdout.text()
+        return Exit(how, reason, code, stdout, stderr, self.stdout.dropped, left)
+
+    async def _drained(self, patience: float) -> None:
+        """Wait until both pipes are at their end; one held open by somebody out of reach is given up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self.stdout.closed.wait()
+                await self._stderr.closed.wait()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if hasattr(os, "waitid"):
+            with suppress(ChildProcessError):  # an end in a hurry was first to reap it
+                # Not reaped here: as long as the child is a zombie no other process can get its id.
+                os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self.popen.wait()
+        with suppress(RuntimeError):  # the loop is gone when the caller was torn down
+            loop.call_soon_threadsafe(self._exited.set)
+
+    def _close(self) -> None:
+        if self._input is not None:
+            self._input.close()
+        for reader in self._readers:
+            reader.close()
+        for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+            if pipe is not None:  # after the readers' own closing; what was never attached is closed here
+                asyncio.get_running_loop().call_soon(pipe.close)
+        with suppress(subprocess.TimeoutExpired):  # what cannot be ended is told as `left`
+            self.popen.wait(_LINGER)
+
+
+def _judge(ending: Ending | None, code: int | None, *, timeout: float | None) -> tuple[Ending, str]:
+    if ending == "timeout":
+        return "timeout", f"ran longer than {timeout:g} s and was ended"
+    if ending == "interrupted":
+        return "interrupted", "was cancelled"
+    if code == 0:
+        return "completed", "exited with status 0"
+    if code is not None and code < 0:
+        return "killed", f"was ended by {_signal_name(-code)}"
+    return "failed", f"exited with status {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+async def _end_members(run: str, leader: int | None, *, grace: float) -> tuple[int, ...]:
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    pause = 0.005
+    is_asked = False
+    while members := survivors(run, leader):
+        waited = loop.time() - begun
+        if waited > grace + _KILL_PATIENCE:
+            return tuple(members)
+        if waited >= grace:
+            _send(signal.SIGKILL, members, leader=leader)
+        elif not is_asked:
+            _send(signal.SIGTERM, members, leader=leader)
+            is_asked = True
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+    return ()
+
+
+def _send(number: signal.Signals, members: Sequence[int], *, leader: int | None) -> None:
+    """Signal the group at once and those outside it one by one, each only once."""
+    # A process that is gone needs no signal; one that may not be signalled is reported as left over.
+    if leader is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, number)
+    for pid in members:
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) != leader:
+                os.kill(pid, number)
+
+
+def _has_group(leader: int) -> bool:
+    try:
+        os.killpg(leader, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _belongs(pid: str, run: str, leader: int | None) -> bool:
+    try:
+        stat = Path("/proc", pid, "stat").read_bytes()
+        # The command name stands in brackets and may hold anything, so fields are counted after it.
+        state, _, group, session = stat[stat.rindex(b")") + 2 :].split(maxsplit=4)[:4]
+        if state in (b"Z", b"X"):
+            return False
+        if leader is not None and leader in (int(group), int(session)):
+            return True
+        return _carries(Path("/proc", pid, "environ").read_bytes(), run)
+    except OSError:  # it ended meanwhile, or belongs to another user
+        return False
+
+
+def _carries(environ: bytes, run: str) -> bool:
+    mark = RUN_VARIABLE.encode() + b"="
+    return any(
+        run.encode() in entry.removeprefix(mark).split(b"/")
+        for entry in environ.split(b"\0")
+        if entry.startswith(mark)
+    )

@@ -1,0 +1,7 @@
+"""`rolecall setup`."""
+
+from __future__ import annotations
+
+from rolecall.cli import Verb
+
+VERBS: dict[str, Verb] = {}

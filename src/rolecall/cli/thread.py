@@ -1,0 +1,7 @@
+"""`rolecall thread`."""
+
+from __future__ import annotations
+
+from rolecall.cli import Verb
+
+VERBS: dict[str, Verb] = {}

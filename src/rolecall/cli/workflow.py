@@ -1,0 +1,7 @@
+"""`rolecall workflow`."""
+
+from __future__ import annotations
+
+from rolecall.cli import Verb
+
+VERBS: dict[str, Verb] = {}

@@ -1,0 +1,61 @@
+"""Who is running a thread: a process, told apart from a later one with the same number.
+
+A lease names its holder by host, process id and the time the process was born. On the same host the
+operating system says whether that very process still lives; of another host only the deadline is known.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+LEASE_MS = 60_000
+"""How long a lease is good without being renewed; what another host has to wait for."""
+
+
+def me(token: str) -> dict[str, Any]:
+    """This process as a lease's holder; `token` tells two runs of one process apart."""
+    pid = os.getpid()
+    return {"host": _host(), "pid": pid, "born": _born(pid), "token": token}
+
+
+def is_alive(lease: Mapping[str, Any], *, now: int) -> bool:
+    """Whether the holder of a lease may still be at work."""
+    if lease.get("host") != _host():
+        return bool(now < lease.get("deadline", 0))
+    pid = lease.get("pid", 0)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    born = _born(pid)
+    return born is None or born == lease.get("born")
+
+
+def describe(lease: Mapping[str, Any]) -> str:
+    return f"process {lease.get('pid')} on {str(lease.get('host', '')).partition('/')[0]}"
+
+
+def _host() -> str:
+    """The host's name and boot: after a reboot the same process number means nothing."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()}/{boot}"
+
+
+def _born(pid: int) -> str | None:
+    """When a process was started, in whatever unit the system gives; None where it does not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The command's name may hold spaces and brackets, so fields are counted from its end.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == b"Z" else fields[19].decode()

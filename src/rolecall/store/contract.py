@@ -1,0 +1,708 @@
+"""What every backend must do, as a test suite that any backend's author can run.
+
+Subclass `StoreContract` in a pytest module and give it two fixtures:
+
+    class TestMyBackend(StoreContract):
+        @pytest.fixture
+        def place(self, tmp_path): ...                 # whatever you need
+
+        @pytest.fixture
+        def backend(self, place): ...                  # a Backend on a fresh, empty place
+
+        @pytest.fixture
+        def reopen(self, place): ...                   # a callable: another Backend on the same place
+
+Closing what the fixtures open is theirs to do. `pytest.register_assert_rewrite("rolecall.store.contract")`
+in a conftest makes failures show the values compared. Without `reopen` the tests that need a second writer
+are skipped. The suite drives the backend through `Store` wherever the verbs can see the fact, and
+directly where they cannot: damage, collisions, positions. It says nothing about speed, and nothing
+about crashes, which need a process to kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from rolecall import canonical
+from rolecall.errors import (
+    Collision,
+    Conflict,
+    Damaged,
+    InvalidPayload,
+    InvalidSchema,
+    InvalidValue,
+    NotFound,
+    UsageError,
+)
+from rolecall.ids import is_node_id
+from rolecall.store.backend import Backend, Change, Move, NewEvent, Record, Ref
+from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
+
+Reopen = Callable[[], Backend]
+
+NODE: dict[str, Any] = {"type": "string", "format": "ocas_ref"}
+LINK = {
+    "type": "object",
+    "required": ["name"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string"},
+        "next": {"anyOf": [NODE, {"type": "null"}]},
+        "either": {"oneOf": [NODE, {"type": "integer"}]},
+        "many": {"type": "array", "items": NODE},
+        "named": {"type": "object", "additionalProperties": NODE},
+    },
+}
+ABSENT = "0000000000000"
+TEN_MINUTES = 600_000
+
+
+class Clock:
+    """A time that moves only when told to."""
+
+    def __init__(self, ms: int = 1_700_000_000_000) -> None:
+        self.ms = ms
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class CountingReads:
+    """A backend that counts the nodes read through it; everything else passes."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def record(self, node: str) -> Record | None:
+        self.read += 1
+        return self._backend.record(node)
+
+    def records(self, nodes: Sequence[str]) -> list[Record]:
+        self.read += len(nodes)
+        return self._backend.records(nodes)
+
+
+def damaged(record: Record) -> Record:
+    """The record with a flipped bit: what a failing disk or a hand edit leaves."""
+    return record._replace(data=record.data[:-1] + bytes([record.data[-1] ^ 1]))
+
+
+def chain(store: Store, length: int) -> list[str]:
+    """Linked nodes, the newest first."""
+    draft = store.draft()
+    link = draft.put_schema(LINK)
+    ids: list[str] = []
+    for index in range(length):
+        ids.insert(0, draft.put(link, {"name": f"step {index}", "next": ids[0] if ids else None}))
+    draft.commit()
+    return ids
+
+
+class StoreContract:
+    """The promises. `backend` is yours to give; `reopen` too, if a second writer can exist."""
+
+    @pytest.fixture
+    def reopen(self) -> Reopen:
+        pytest.skip("this backend gives no `reopen`")
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def store(self, backend: Backend, clock: Clock) -> Store:
+        return Store(backend, now=clock)
+
+    @pytest.fixture
+    def link(self, store: Store) -> str:
+        return store.put_schema(LINK)
+
+    # -- nodes: put and get --
+
+    def test_what_is_put_can_be_got(self, store: Store, clock: Clock) -> None:
+        node = store.put(BUILTIN["object"], {"text": "naïve ☃ \0 🎭", "list": [1, 2.5, None, True]})
+        assert is_node_id(node)
+        assert store.get(node) == (
+            node,
+            BUILTIN["object"],
+            {"text": "naïve ☃ \0 🎭", "list": [1, 2.5, None, True]},
+            clock.ms,
+        )
+        assert store.has(node)
+
+    def test_the_same_content_has_the_same_id_in_any_key_order(self, store: Store) -> None:
+        first = store.put(BUILTIN["object"], {"a": 1, "bb": {"x": 1, "y": 2}})
+        second = store.put(BUILTIN["object"], {"bb": {"y": 2, "x": 1}, "a": 1})
+        assert first == second
+        assert list(store.of_type(BUILTIN["object"])) == [first]
+
+    def test_the_same_payload_under_another_type_is_another_node(self, store: Store) -> None:
+        titled = store.put_schema({"type": "string", "title": "titled"})
+        assert store.put_text("x") != store.put(titled, "x")
+
+    def test_a_second_put_keeps_the_time_of_the_first(self, store: Store, clock: Clock) -> None:
+        node = store.put_text("kept")
+        created = clock.ms
+        for later in (1, 2 * TEN_MINUTES):
+            clock.ms = created + later
+            assert store.put_text("kept") == node
+            assert store.get(node).created == created
+        assert store.backend.size()["nodes"] == 9
+
+    def test_an_absent_node_is_not_found(self, store: Store) -> None:
+        assert not store.has(ABSENT)
+        with pytest.raises(NotFound, match=ABSENT):
+            store.get(ABSENT)
+        assert store.backend.record(ABSENT) is None
+        assert store.backend.records([ABSENT]) == []
+
+    def test_records_gives_those_that_are_stored_out_of_many(self, store: Store) -> None:
+        ids = store.put_many([(BUILTIN["integer"], number) for number in range(1200)])
+        found = store.backend.records([*ids, ABSENT])
+        assert {record.id for record in found} == set(ids)
+        assert store.backend.records([]) == []
+
+    def test_a_megabyte_comes_back_whole(self, store: Store) -> None:
+        text = "0123456789abcdef" * 65_536
+        assert store.get(store.put_text(text)).payload == text
+
+    def test_the_first_commit_stores_the_builtin_types(self, store: Store) -> None:
+        assert store.backend.record(META) is None
+        store.put_text("first")
+        assert store.get(META).type == META
+        assert [store.get(node).payload for node in BUILTIN.values()] == [{"type": name} for name in BUILTIN]
+        assert store.backend.size()["nodes"] == 1 + len(BUILTIN) + 1
+
+    # -- nodes: what is refused --
+
+    def test_an_unknown_type_is_refused_and_nothing_written(self, store: Store) -> None:
+        with pytest.raises(NotFound, match=ABSENT):
+            store.put(ABSENT, {})
+        assert store.backend.size()["nodes"] == 0
+
+    def test_a_node_that_is_no_schema_cannot_be_a_type(self, store: Store) -> None:
+        text = store.put_text("no schema")
+        with pytest.raises(UsageError, match=text):
+            store.put(text, 1)
+
+    def test_every_misfit_of_a_payload_is_listed_with_its_path(self, store: Store, link: str) -> None:
+        with pytest.raises(InvalidPayload) as caught:
+            store.put(link, {"next": 7, "many": ["x"], "extra": 1})
+        paths = {problem.split(":")[0] for problem in caught.value.problems}
+        assert paths == {"/", "/next", "/many/0"}
+        assert len(caught.value.problems) == 4
+
+    def test_a_schema_outside_the_accepted_set_is_refused_with_every_problem(self, store: Store) -> None:
+        with pytest.raises(InvalidSchema) as caught:
+            store.put_schema({"type": "text", "$ref": "#/x"})
+        assert len(caught.value.problems) == 2
+
+    def test_a_value_without_canonical_form_is_refused(self, store: Store) -> None:
+        with pytest.raises(InvalidValue, match="/here"):
+            store.put(BUILTIN["object"], {"here": float("nan")})
+
+    def test_a_bad_node_in_the_middle_of_a_batch_writes_nothing(self, store: Store) -> None:
+        nodes = [(BUILTIN["string"], "good"), (BUILTIN["string"], 5), (BUILTIN["string"], "also good")]
+        with pytest.raises(InvalidPayload):
+            store.put_many(nodes)
+        assert list(store.backend.scan()) == []
+
+    def test_a_later_node_of_a_batch_may_have_an_earlier_one_as_its_type(self, store: Store) -> None:
+        draft = store.draft()
+        kind = draft.put_schema({"type": "integer", "minimum": 10})
+        node = draft.put(kind, 11)
+        with pytest.raises(InvalidPayload):
+            draft.put(kind, 9)
+        assert not store.has(node)
+        draft.commit()
+        assert store.get(node).type == kind
+
+    def test_the_same_node_twice_in_one_change_is_stored_once(self, backend: Backend) -> None:
+        record = make_record(BUILTIN["string"], canonical.encode("twice"), (), 1)
+        backend.commit(Change([record, record]), now=1, durable=True)
+        assert [item.id for item in backend.scan()] == [record.id]
+        assert backend.size()["nodes"] == 1
+
+    def test_other_bytes_under_a_stored_id_are_a_collision_and_write_nothing(self, store: Store) -> None:
+        node = store.put_text("first")
+        before = store.backend.record(node)
+        assert before is not None
+        other = make_record(BUILTIN["string"], canonical.encode("beside"), (), 1)
+        change = Change([other, damaged(before)], [Move("r", 0, other.id)], [NewEvent("s", "k", {})])
+        with pytest.raises(Collision, match=node) as caught:
+            store.backend.commit(change, now=2, durable=True)
+        assert caught.value.node == node
+        assert store.backend.record(node) == before
+        assert not store.has(other.id)
+        assert (store.ref("r"), store.events()) == (None, [])
+
+    # -- nodes: damage --
+
+    def test_a_damaged_node_is_named_and_never_returned(self, store: Store, backend: Backend) -> None:
+        store.put_text("intact")
+        record = damaged(make_record(BUILTIN["string"], canonical.encode("was this"), (), 1))
+        backend.commit(Change([record]), now=1, durable=True)
+        for read in (store.get, store.refs_of, lambda node: list(store.walk(node))):
+            with pytest.raises(Damaged, match=record.id) as caught:
+                read(record.id)
+            assert caught.value.node == record.id
+
+    def test_a_damaged_schema_is_no_type(self, store: Store, backend: Backend) -> None:
+        store.put_text("intact")
+        schema = damaged(make_record(META, canonical.encode({"type": "string", "title": "t"}), (), 1))
+        backend.commit(Change([schema]), now=1, durable=True)
+        with pytest.raises(Damaged, match=schema.id):
+            store.put(schema.id, "x")
+
+    def test_scan_gives_damaged_records_too(self, store: Store, backend: Backend) -> None:
+        text = store.put_text("intact")
+        record = damaged(make_record(BUILTIN["string"], canonical.encode("was this"), (), 1))
+        backend.commit(Change([record]), now=1, durable=True)
+        scanned = {item.id for item in backend.scan()}
+        assert scanned == {META, *BUILTIN.values(), text, record.id}
+
+    # -- nodes: finding --
+
+    def test_a_prefix_stands_for_the_one_node_it_begins(self, store: Store) -> None:
+        node = store.put_text("found by its beginning")
+        assert [store.resolve(text) for text in (node[:6], node[:6].lower(), node, node.lower())] == [
+            node
+        ] * 4
+
+    def test_an_ambiguous_short_or_impossible_prefix_is_refused(self, store: Store, backend: Backend) -> None:
+        ids = ["ABCD000000001", "ABCD000000002", "ABCE000000001"]
+        records = [Record(node, BUILTIN["string"], b"\x60", 1, (), None) for node in ids]
+        backend.commit(Change(records), now=1, durable=True)
+        with pytest.raises(UsageError, match="ABCD000000001, ABCD000000002"):
+            store.resolve("abcd")
+        with pytest.raises(UsageError, match="'ABC'"):
+            store.resolve("ABC")
+        with pytest.raises(UsageError, match="'ABCU'"):
+            store.resolve("ABCU")
+        with pytest.raises(NotFound, match="ZZZZ"):
+            store.resolve("ZZZZ")
+        assert store.resolve("ABCE") == ids[2]
+        assert backend.ids_with_prefix("ABC", 2) == ids[:2]
+
+    def test_of_type_gives_the_oldest_first(self, store: Store) -> None:
+        first = store.put_many([(BUILTIN["integer"], number) for number in (5, 3, 9)])
+        store.put_text("in between")
+        last = store.put(BUILTIN["integer"], 1)
+        store.put(BUILTIN["integer"], 5)
+        assert list(store.of_type(BUILTIN["integer"])) == [*first, last]
+        assert list(store.of_type(ABSENT)) == []
+
+    def test_of_type_reaches_beyond_one_page(self, store: Store) -> None:
+        ids = store.put_many([(BUILTIN["integer"], number) for number in range(1100)])
+        assert list(store.of_type(BUILTIN["integer"])) == ids
+
+    # -- nodes: references --
+
+    def test_references_are_found_through_nullable_choices_lists_and_maps(
+        self, store: Store, link: str
+    ) -> None:
+        a, b, c, d = (store.put_text(text) for text in "abcd")
+        whole = {"name": a, "next": a, "either": b, "many": [c, a], "named": {"x": d}}
+        assert set(store.refs_of(store.put(link, whole))) == {a, b, c, d}
+        assert store.refs_of(store.put(link, {"name": "none", "next": None, "either": 4, "many": []})) == ()
+
+    def test_walk_visits_nearest_first_and_each_node_once(self, store: Store, link: str) -> None:
+        shared = store.put(link, {"name": "shared"})
+        left = store.put(link, {"name": "left", "next": shared})
+        right = store.put(link, {"name": "right", "next": shared})
+        top = store.put(link, {"name": "top", "many": [left, right, shared]})
+        root = store.put(link, {"name": "root", "next": top})
+        assert list(store.walk(root)) == [root, top, left, right, shared]
+        assert list(store.walk(left, right)) == [left, right, shared]
+
+    def test_walk_reads_only_as_far_as_it_is_asked(self, store: Store, backend: Backend) -> None:
+        ids = chain(store, 600)
+        counting = CountingReads(backend)
+        visits = Store(counting).walk(ids[0])
+        assert list(islice(visits, 3)) == ids[:3]
+        assert counting.read < 10
+        assert list(visits) == ids[3:]
+
+    def test_walk_stops_at_its_limit(self, store: Store) -> None:
+        ids = chain(store, 10)
+        assert list(store.walk(ids[0], limit=4)) == ids[:4]
+        assert list(store.walk(ids[0], limit=0)) == []
+
+    def test_walk_follows_types_only_when_asked(self, store: Store, link: str) -> None:
+        node = store.put(link, {"name": "typed"})
+        assert list(store.walk(node)) == [node]
+        assert list(store.walk(node, follow_types=True)) == [node, link, META]
+
+    def test_walk_stays_away_from_what_was_seen(self, store: Store) -> None:
+        ids = chain(store, 4)
+        seen: set[int] = set()
+        assert list(store.walk(ids[2], seen=seen)) == ids[2:]
+        assert list(store.walk(ids[0], seen=seen)) == ids[:2]
+
+    def test_a_dangling_reference_comes_with_its_referrer(self, store: Store, link: str) -> None:
+        node = store.put(link, {"name": "points nowhere", "next": ABSENT})
+        assert list(store.walk(node)) == [node, Dangling(ABSENT, node)]
+        assert list(store.walk(ABSENT)) == [Dangling(ABSENT, "")]
+
+    # -- refs --
+
+    def test_a_ref_is_created_and_moved_by_compare_and_swap(self, store: Store, clock: Clock) -> None:
+        assert store.ref("thread/one") is None
+        a, b = store.put_text("a"), store.put_text("b")
+        created = store.move("thread/one", None, a, {"status": "idle"})
+        assert created == Ref("thread/one", a, {"status": "idle"}, 1, clock.ms)
+        clock.ms += 5
+        moved = store.move("thread/one", created, b, {"status": "idle", "more": [1, {"x": None}]})
+        assert moved == Ref("thread/one", b, {"status": "idle", "more": [1, {"x": None}]}, 2, clock.ms)
+        assert store.ref("thread/one") == moved
+
+    def test_a_stale_version_is_a_conflict_and_changes_nothing(self, store: Store) -> None:
+        a = store.put_text("a")
+        first = store.move("r", None, a)
+        second = store.move("r", first, a, {"n": 2})
+        stale: Ref | None
+        for stale in (None, first):
+            with pytest.raises(Conflict, match="'r'"):
+                store.move("r", stale, a, {"n": 3})
+        with pytest.raises(Conflict, match="'absent'"):
+            store.move("absent", second, a)
+        assert store.refs() == [second]
+
+    def test_a_lost_compare_and_swap_writes_no_node_and_no_event(self, store: Store) -> None:
+        head = store.move("r", None, store.put_text("a"))
+        draft = store.draft()
+        node = draft.put_text("never")
+        draft.move("fresh", None, node)
+        draft.move("r", None, node)
+        draft.event("r", "moved", {})
+        with pytest.raises(Conflict):
+            draft.commit()
+        assert not store.has(node)
+        assert (store.refs(), store.events()) == ([head], [])
+        assert [moved.name for moved in store.backend.roots()] == ["r"]
+
+    def test_moves_of_one_change_come_back_in_their_order(self, store: Store) -> None:
+        a = store.put_text("a")
+        draft = store.draft()
+        for name in ("z", "a", "m"):
+            draft.move(name, None, a)
+        assert [ref.name for ref in draft.commit()] == ["z", "a", "m"]
+
+    def test_one_change_may_move_a_ref_twice(self, backend: Backend) -> None:
+        moves = [Move("r", 0, None, {"n": 1}), Move("r", 1, None, {"n": 2})]
+        backend.commit(Change(moves=moves), now=1, durable=True)
+        assert backend.ref("r") == Ref("r", None, {"n": 2}, 2, 1)
+
+    def test_a_removed_ref_is_gone_with_its_history_and_can_be_made_again(self, store: Store) -> None:
+        a = store.put_text("a")
+        ref = store.move("r", None, a)
+        store.move("r", ref)
+        assert store.ref("r") is None
+        assert store.history("r") == []
+        assert list(store.backend.roots()) == []
+        with pytest.raises(Conflict, match="does not exist"):
+            store.move("r", ref, a)
+        assert store.move("r", None, a).target == a
+        assert [moved.target for moved in store.history("r")] == [a]
+
+    def test_a_ref_without_target_has_no_history_and_is_no_root(self, store: Store) -> None:
+        held = store.move("lease/one", None, None, {"host": "h"})
+        held = store.move("lease/one", held, None, {})
+        assert store.ref("lease/one") == held
+        assert (held.target, held.state, held.version) == (None, {}, 2)
+        assert store.history("lease/one") == []
+        assert list(store.backend.roots()) == []
+
+    def test_history_tells_every_target_and_ignores_moves_of_state_alone(
+        self, store: Store, clock: Clock
+    ) -> None:
+        a, b = store.put_text("a"), store.put_text("b")
+        ref = None
+        for target, state in ((a, {}), (a, {"s": 1}), (b, {"s": 1}), (a, {})):
+            clock.ms += 1
+            ref = store.move("r", ref, target, state)
+        start = clock.ms - 4
+        assert [(moved.name, moved.target, moved.at - start) for moved in store.history("r")] == [
+            ("r", a, 1),
+            ("r", b, 3),
+            ("r", a, 4),
+        ]
+        assert store.history("other") == []
+
+    def test_a_state_keeps_any_json(self, store: Store) -> None:
+        state = {
+            "zero": "\0",
+            "half": "\ud800",
+            "wide": "☃🎭",
+            "n": 1.5,
+            "none": None,
+            "": [],
+            "a.b'\"": {"x": [True]},
+        }
+        store.move("r", None, None, state)
+        found = store.ref("r")
+        assert found is not None and found.state == state
+        assert store.refs(where={"wide": ["☃🎭"]}) == [found]
+
+    def test_an_impossible_ref_name_is_refused(self, store: Store) -> None:
+        for name in ("", "a//b", "../a", "a b", "x" * 201):
+            with pytest.raises(UsageError):
+                store.move(name, None, None, {})
+
+    @pytest.fixture
+    def threads(self, store: Store) -> Store:
+        """Refs `thread/0` to `thread/5`, of which the even ones are idle, and two others."""
+        draft = store.draft()
+        for number in (3, 0, 5, 1, 4, 2):
+            status = "running" if number % 2 else "idle"
+            draft.move(f"thread/{number}", None, None, {"status": status, "flow": f"f{number % 3}"})
+        draft.move("thread", None, None, {"status": "idle"})
+        draft.move("threads/x", None, None, {"status": 1})
+        draft.commit()
+        return store
+
+    def test_refs_are_listed_by_prefix_in_the_order_of_their_names(self, threads: Store) -> None:
+        assert _names(threads.refs("thread/")) == "0 1 2 3 4 5"
+        assert _names(threads.refs("thread/", newest_first=True)) == "5 4 3 2 1 0"
+        assert [ref.name for ref in threads.refs()][:1] == ["thread"]
+        assert len(threads.refs()) == 8
+        assert threads.refs("none") == []
+
+    def test_refs_are_selected_by_the_strings_of_their_state(self, threads: Store) -> None:
+        assert _names(threads.refs("thread/", where={"status": ["idle"]})) == "0 2 4"
+        assert _names(threads.refs("thread/", where={"status": ["idle", "running"], "flow": ["f0"]})) == "0 3"
+        assert threads.refs(where={"status": ["killed"]}) == []
+        assert threads.refs(where={"status": []}) == []
+        assert threads.refs(where={"absent": ["x"]}) == []
+        assert threads.refs("threads/", where={"status": ["1"]}) == []
+
+    def test_refs_come_in_pages_in_both_directions(self, threads: Store) -> None:
+        newest = threads.refs("thread/", newest_first=True, limit=2)
+        assert _names(newest) == "5 4"
+        assert _names(threads.refs("thread/", before=newest[-1].name, newest_first=True, limit=3)) == "3 2 1"
+        assert _names(threads.refs("thread/", before="thread/3", limit=9)) == "4 5"
+        idle = threads.refs(
+            "thread/", where={"status": ["idle"]}, before="thread/4", newest_first=True, limit=1
+        )
+        assert _names(idle) == "2"
+        assert threads.refs(limit=0) == []
+
+    # -- events --
+
+    def test_events_come_in_order_by_stream_and_after_a_number(self, store: Store, clock: Clock) -> None:
+        for kind in ("one", "two", "three"):
+            draft = store.draft()
+            draft.event("a", kind, {"kind": kind, "zero": "\0", "half": "\udfff"})
+            draft.event("b", kind, {})
+            draft.commit()
+        assert [(event.stream, event.kind) for event in store.events()] == [
+            (stream, kind) for kind in ("one", "two", "three") for stream in ("a", "b")
+        ]
+        of_a = store.events("a")
+        assert [event.body for event in of_a] == [
+            {"kind": kind, "zero": "\0", "half": "\udfff"} for kind in ("one", "two", "three")
+        ]
+        assert {event.at for event in of_a} == {clock.ms}
+        assert store.events("a", after=of_a[0].seq) == of_a[1:]
+        assert store.events("a", after=of_a[0].seq, limit=1) == of_a[1:2]
+        assert store.events(after=of_a[-1].seq, limit=0) == []
+        assert store.events("c") == []
+
+    def test_numbers_of_events_rise(self, store: Store) -> None:
+        for _ in range(3):
+            draft = store.draft()
+            draft.event("s", "k", {})
+            draft.event("s", "k", {})
+            draft.commit()
+        numbers = [event.seq for event in store.events()]
+        assert numbers == sorted(set(numbers)) and numbers[0] > 0
+
+    # -- what garbage collection needs --
+
+    def test_puts_tell_ids_in_the_order_of_their_put(self, store: Store, clock: Clock) -> None:
+        store.put_text("first")
+        start = store.backend.position()[0]
+        ids = store.put_many([(BUILTIN["integer"], number) for number in (2, 1, 3)])
+        found = list(store.backend.puts(start))
+        assert [(put.id, put.at) for put in found] == [(node, clock.ms) for node in ids]
+        assert found[-1].seq == store.backend.position()[0]
+        assert list(store.backend.puts(found[-1].seq)) == []
+        assert len(list(store.backend.puts())) == store.backend.size()["nodes"]
+
+    def test_an_old_node_put_again_counts_as_just_put(self, store: Store, clock: Clock) -> None:
+        node = store.put_text("old")
+        before = store.backend.record(node)
+        with store.backend.exclusive():
+            position = store.backend.position()[0]
+        clock.ms += TEN_MINUTES + 1
+        store.put_text("old")
+        assert [(put.id, put.at) for put in store.backend.puts(position)] == [(node, clock.ms)]
+        assert [put.id for put in store.backend.puts()].count(node) == 1
+        assert store.backend.record(node) == before
+
+    def test_roots_tell_every_move_beyond_a_position(self, store: Store) -> None:
+        a, b = store.put_text("a"), store.put_text("b")
+        ref = store.move("r", None, a)
+        with store.backend.exclusive():
+            position = store.backend.position()[1]
+        store.move("r", ref, b)
+        store.move("other", None, a)
+        assert [(moved.name, moved.target) for moved in store.backend.roots()] == [
+            ("r", a),
+            ("r", b),
+            ("other", a),
+        ]
+        assert [(moved.name, moved.target) for moved in store.backend.roots(position)] == [
+            ("r", b),
+            ("other", a),
+        ]
+
+    def test_positions_never_go_back(self, store: Store) -> None:
+        node = store.put_text("a")
+        ref = store.move("r", None, node)
+        before = store.backend.position()
+        with store.backend.exclusive():
+            store.backend.delete([node])
+        store.move("r", ref)
+        assert store.backend.position() >= before
+        store.put_text("b")
+        assert store.backend.position()[0] > before[0]
+
+    def test_delete_removes_nodes_inside_exclusive_only(self, store: Store) -> None:
+        kept, gone = store.put_text("kept"), store.put_text("gone")
+        with pytest.raises(RuntimeError):
+            store.backend.delete([gone])
+        assert store.has(gone)
+        with store.backend.exclusive():
+            assert store.backend.delete([gone, ABSENT]) == 1
+        assert (store.has(kept), store.has(gone)) == (True, False)
+        assert gone not in store.of_type(BUILTIN["string"])
+        assert store.put_text("gone") == gone
+        assert store.has(gone)
+
+    def test_an_error_inside_exclusive_leaves_the_backend_usable(self, store: Store) -> None:
+        node = store.put_text("a")
+        with pytest.raises(KeyError), store.backend.exclusive():
+            raise KeyError
+        with pytest.raises(RuntimeError):
+            store.backend.delete([node])
+        assert store.has(store.put_text("b"))
+
+    def test_a_commit_inside_exclusive_is_still_whole_or_nothing(self, store: Store) -> None:
+        head = store.move("r", None, store.put_text("a"))
+        with store.backend.exclusive():
+            draft = store.draft()
+            lost = draft.put_text("lost")
+            draft.move("r", None, lost)
+            with pytest.raises(Conflict):
+                draft.commit()
+            kept = store.put_text("kept")
+        assert (store.has(lost), store.has(kept)) == (False, True)
+        assert store.ref("r") == head
+
+    def test_reindex_keeps_everything_and_replaces_given_references(self, store: Store, link: str) -> None:
+        a = store.put_text("a")
+        node = store.put(link, {"name": "n", "next": a})
+        ref = store.move("r", None, node)
+        before = sorted(item for item in store.backend.scan() if isinstance(item, Record))
+        store.backend.reindex({node: (a,)})
+        store.backend.reindex()
+        assert sorted(item for item in store.backend.scan() if isinstance(item, Record)) == before
+        assert (store.refs(), store.refs_of(node)) == ([ref], (a,))
+
+    # -- the container --
+
+    def test_size_counts_what_is_there(self, store: Store) -> None:
+        empty = store.backend.size()
+        assert [empty[figure] for figure in ("nodes", "bytes", "refs", "events")] == [0, 0, 0, 0]
+        assert empty["types"] == {}
+        store.put_text("12345678")
+        draft = store.draft()
+        draft.move("r", None, None, {})
+        draft.event("s", "k", {})
+        draft.commit()
+        size = store.backend.size()
+        assert [size[figure] for figure in ("nodes", "refs", "events")] == [9, 1, 1]
+        assert size["types"] == {META: 8, BUILTIN["string"]: 1}
+        assert size["bytes"] == sum(
+            len(record.data) for record in store.backend.records([META, *_stored(store)[1:]])
+        )
+        assert size["disk"] > size["bytes"]
+
+    def test_a_sound_container_has_no_problems(self, store: Store) -> None:
+        chain(store, 5)
+        assert list(store.backend.problems()) == []
+
+    def test_iterators_may_be_left_open_while_writing(self, store: Store) -> None:
+        store.put_many([(BUILTIN["integer"], number) for number in range(600)])
+        scan: Iterator[Any] = store.backend.scan()
+        next(scan)
+        node = store.put_text("written meanwhile")
+        assert node in {record.id for record in scan}
+
+    # -- two writers --
+
+    def test_a_reopened_store_has_everything(self, store: Store, reopen: Reopen) -> None:
+        ids = chain(store, 3)
+        draft = store.draft()
+        draft.move("r", None, ids[0], {"status": "idle"})
+        draft.event("s", "k", {"n": 1})
+        draft.commit()
+        store.close()
+        again = Store(reopen())
+        assert list(again.walk(ids[0])) == ids
+        assert [ref[:4] for ref in again.refs()] == [("r", ids[0], {"status": "idle"}, 1)]
+        assert [moved.target for moved in again.history("r")] == [ids[0]]
+        assert [event.body for event in again.events("s")] == [{"n": 1}]
+        assert again.backend.size()["nodes"] == 8 + 1 + 3
+
+    def test_a_second_writer_sees_each_commit_at_once(self, store: Store, reopen: Reopen) -> None:
+        other = Store(reopen())
+        node = store.put_text("here")
+        assert other.get(node).payload == "here"
+        ref = store.move("r", None, node)
+        assert other.move("r", ref, node, {"by": "other"}) == store.ref("r")
+        assert other.put_text("here") == node
+        assert [put.id for put in store.backend.puts()].count(node) == 1
+
+    def test_of_two_writers_one_wins_the_creation_and_one_the_move(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        other = Store(reopen())
+        a, b = store.put_text("a"), store.put_text("b")
+        ref = store.move("r", None, a)
+        with pytest.raises(Conflict):
+            other.move("r", None, b)
+        other.move("r", ref, b)
+        with pytest.raises(Conflict):
+            store.move("r", ref, a)
+        assert [moved.target for moved in store.history("r")] == [a, b]
+
+    def test_a_type_put_by_one_writer_serves_the_other(self, store: Store, reopen: Reopen) -> None:
+        other = Store(reopen())
+        link = store.put_schema(LINK)
+        assert store.get(other.put(link, {"name": "x"})).type == link
+
+    def test_two_writers_each_bring_the_builtin_types_once(self, store: Store, reopen: Reopen) -> None:
+        other = Store(reopen())
+        draft = other.draft()
+        draft.put_text("second")
+        store.put_text("first")
+        draft.commit()
+        assert store.backend.size()["types"][META] == 8
+
+
+def _names(refs: list[Any]) -> str:
+    return " ".join(ref.name.removeprefix("thread/") for ref in refs)
+
+
+def _stored(store: Store) -> list[str]:
+    return [put.id for put in store.backend.puts()]

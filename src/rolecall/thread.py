@@ -1,0 +1,334 @@
+"""What a thread is made of: start, steps, attempts, and a lazy view over the chain of them.
+
+A thread is one ref, `thread/<id>`. It points at the newest node of the chain, and its state holds what
+must be known at a glance: status, next role, who is running it. Everything else is in the chain: each
+step names the one before it, so a fork is another ref on the same nodes and nothing is ever rewritten.
+
+Besides roles two kinds of steps exist: `$PERSON` is what a person said to a suspended thread, `$FORK`
+is where a fork went on with another workflow or prompt. On the command line's read path.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rolecall.errors import Damaged, NotFound, UsageError
+from rolecall.ids import is_thread_id, thread_id
+from rolecall.store.backend import Ref
+from rolecall.store.store import Node, Store
+
+PERSON = "$PERSON"
+FORK = "$FORK"
+
+STATUSES = ("queued", "idle", "running", "suspended", "completed", "failed", "killed")
+ENDED = ("completed", "failed", "killed")
+
+# -- node types --
+
+_TEXT = {"type": "string"}
+_REF = {"type": "string", "format": "ocas_ref"}
+_REF_OR_NULL = {"anyOf": [_REF, {"type": "null"}]}
+_INTEGER = {"type": "integer"}
+_LIMITS = {"type": "object", "additionalProperties": {"type": "number"}}
+
+
+def _type(title: str, required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "title": title,
+        "type": "object",
+        "properties": required | (optional or {}),
+        "required": sorted(required),
+        "additionalProperties": False,
+    }
+
+
+START_SCHEMA = _type(
+    "rolecall.start",
+    {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT},
+    {"forked_from": _REF, "limits": _LIMITS},
+)
+STEP_SCHEMA = _type(
+    "rolecall.step",
+    {
+        "start": _REF,
+        "prev": _REF_OR_NULL,
+        "number": _INTEGER,
+        "role": _TEXT,
+        "output": _REF,
+        "agent": _TEXT,
+        "started_at": _INTEGER,
+        "completed_at": _INTEGER,
+        "cwd": _TEXT,
+        "totals": {"type": "object"},
+    },
+    {
+        "raw": _REF,
+        "body": _REF,
+        "body_at": _INTEGER,
+        "detail": _REF,
+        "prompt": _REF,
+        "edge_prompt": _TEXT,
+        "session": _TEXT,
+        "usage": {"type": "object"},
+        "attempt": _REF,
+        "children": {"type": "array", "items": _TEXT},
+    },
+)
+ATTEMPT_SCHEMA = _type(
+    "rolecall.attempt",
+    {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
+    {
+        "state": {"type": "string", "enum": ["asked", "answered", "failed"]},
+        "error": _TEXT,
+        "ending": _TEXT,
+        "raw": _REF,
+        "detail": _REF,
+        "prompt": _REF,
+        "edge_prompt": _TEXT,
+        "session": _TEXT,
+        "usage": {"type": "object"},
+        "completed_at": _INTEGER,
+        "previous": _REF,
+        "number": _INTEGER,
+    },
+)
+DETAIL_SCHEMA = _type(
+    "rolecall.detail",
+    {"turns": {"type": "array", "items": {"type": "object"}}},
+    {
+        "files": {"type": "array", "items": _TEXT},
+        "ending": _TEXT,
+        "reason": _TEXT,
+        "notes": {"type": "array", "items": _TEXT},
+    },
+)
+# A prompt is kept in parts, so that what every prompt of a thread says is stored once.
+PROMPT_SCHEMA = _type(
+    "rolecall.prompt",
+    {
+        "parts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"literal": _TEXT, "text": _REF, "from": _INTEGER, "to": _INTEGER},
+                "additionalProperties": False,
+            },
+        }
+    },
+)
+PERSON_SCHEMA = _type("rolecall.person", {"reason": _TEXT, "answer": _TEXT, "role": _TEXT})
+FORK_SCHEMA = _type("rolecall.fork", {"from": _TEXT})
+SUSPENSION_SCHEMA = _type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
+
+
+# -- names and refs --
+
+
+def ref_name(thread: str) -> str:
+    return f"thread/{thread}"
+
+
+def attempt_name(thread: str) -> str:
+    """The ref that keeps attempts reachable until a step takes them into the chain."""
+    return f"attempt/{thread}"
+
+
+def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> str:
+    return thread_id(now, randomness(10))
+
+
+def find(store: Store, text: str) -> Ref:
+    """The ref of a thread by its id, or by an unambiguous end or beginning of one."""
+    wanted = text.upper()
+    if is_thread_id(wanted) and (ref := store.ref(ref_name(wanted))):
+        return ref
+    if len(wanted) < 4 or is_thread_id(wanted):
+        raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
+    found = [
+        ref for ref in store.refs("thread/") if ref.name[7:].startswith(wanted) or ref.name.endswith(wanted)
+    ]
+    if not found:
+        raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
+    if len(found) > 1:
+        names = ", ".join(ref.name[7:] for ref in found[:5])
+        raise UsageError(f"{text!r} is short for several threads: {names}", hint="Give more characters.")
+    return found[0]
+
+
+# -- the chain --
+
+
+class Start(NamedTuple):
+    id: str
+    workflow: str
+    prompt: str
+    cwd: str
+    limits: Mapping[str, float]
+
+
+class Chain:
+    """A thread's steps, newest first, read from the store as far as somebody looks."""
+
+    def __init__(self, store: Store, head: str) -> None:
+        self._store = store
+        self.head = head
+        node = store.get(head)
+        self._head: Node | None = None if _is_start(node.payload) else node
+        self._start_id: str = head if self._head is None else node.payload["start"]
+        self._start = node if self._head is None else None
+
+    @property
+    def start(self) -> Start:
+        if self._start is None:
+            self._start = self._store.get(self._start_id)
+        payload = self._start.payload
+        return Start(
+            self._start.id,
+            payload["workflow"],
+            payload["prompt"],
+            payload.get("cwd", ""),
+            payload.get("limits", {}),
+        )
+
+    @property
+    def last(self) -> "Step | None":
+        """The newest step; None right after the start."""
+        return Step(self._store, self._head) if self._head else None
+
+    def __iter__(self) -> "Iterator[Step]":
+        node = self._head
+        while node is not None:
+            yield Step(self._store, node)
+            previous = node.payload["prev"]
+            node = self._store.get(previous) if previous else None
+
+
+class Step:
+    """One step of a chain; what it refers to is read when it is asked for."""
+
+    def __init__(self, store: Store, node: Node) -> None:
+        self._store = store
+        self.id = node.id
+        self.payload: dict[str, Any] = _modern(node.payload)
+
+    @property
+    def number(self) -> int:
+        return int(self.payload["number"])
+
+    @property
+    def role(self) -> str:
+        return str(self.payload["role"])
+
+    @property
+    def agent(self) -> str:
+        return str(self.payload["agent"])
+
+    @property
+    def output(self) -> Any:
+        return self._store.get(self.payload["output"]).payload
+
+    @property
+    def raw(self) -> str:
+        """The agent's answer as it came."""
+        return self._text("raw")
+
+    @property
+    def body(self) -> str:
+        """The answer without its frontmatter."""
+        if "body" in self.payload:
+            return self._text("body")
+        return self.raw[self.payload.get("body_at", 0) :]
+
+    @property
+    def prompt(self) -> str:
+        node = self.payload.get("prompt")
+        return prompt_text(self._store, node) if node else ""
+
+    def _text(self, key: str) -> str:
+        node = self.payload.get(key)
+        text = self._store.get(node).payload if node else ""
+        if not isinstance(text, str):
+            raise Damaged(f"step {self.id} names {node} as its {key}, which is no text", node=self.id)
+        return text
+
+
+def prompt_text(store: Store, node: str) -> str:
+    """The whole of a prompt that was stored in parts."""
+    payload = store.get(node).payload
+    if isinstance(payload, str):
+        return payload
+    return "".join(_part(store, part) for part in payload["parts"])
+
+
+def _part(store: Store, part: dict[str, Any]) -> str:
+    if "literal" in part:
+        return str(part["literal"])
+    return str(store.get(part["text"]).payload)[part.get("from", 0) : part.get("to")]
+
+
+def _is_start(payload: Any) -> bool:
+    return (
+        isinstance(payload, dict) and "workflow" in payload and "prompt" in payload and "role" not in payload
+    )
+
+
+_OLD_NAMES = {"startedAtMs": "started_at", "completedAtMs": "completed_at", "edgePrompt": "edge_prompt"}
+
+
+def _modern(payload: Any) -> dict[str, Any]:
+    """A step payload by our field names; the predecessor's steps are shown like ours."""
+    if not isinstance(payload, dict) or "role" not in payload or "prev" not in payload:
+        raise UsageError(
+            "the node is not a step", hint="`rolecall thread steps THREAD` lists a thread's steps."
+        )
+    if "number" in payload:
+        return payload
+    renamed = {_OLD_NAMES.get(key, key): value for key, value in payload.items()}
+    renamed["prompt"] = renamed.pop("assembledPrompt", None)
+    return {
+        "number": 0,
+        "totals": {},
+        **{key: value for key, value in renamed.items() if value is not None or key == "prev"},
+    }
+
+
+# -- what was used --
+
+_COUNTED = ("steps", "turns", "tokens", "cost", "minutes")
+
+
+def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict[str, float]:
+    """One call of an agent in the units that limits are given in."""
+    usage = usage or {}
+    tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+    used = {
+        "steps": steps,
+        "turns": usage.get("turns") or 0,
+        "tokens": tokens,
+        "cost": usage.get("cost") or 0,
+    }
+    return {**{key: value for key, value in used.items() if value}, "minutes": round(ms / 60_000, 4)}
+
+
+def add_totals(totals: Mapping[str, Any], role: str, used: Mapping[str, float]) -> dict[str, Any]:
+    """Running totals with one more call in them, for the thread and for the role."""
+    roles = dict(totals.get("roles", {}))
+    roles[role] = _sum(roles.get(role, {}), used)
+    return {**_sum(totals, used), "roles": roles}
+
+
+def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]:
+    return {
+        key: round(one.get(key, 0) + other.get(key, 0), 6)
+        for key in _COUNTED
+        if one.get(key, 0) or other.get(key, 0)
+    }
+
+
+def over_limit(limits: Mapping[str, float | None], used: Mapping[str, Any], whose: str) -> str | None:
+    """Which limit is used up, in words; None while there is room for one more step."""
+    for key in _COUNTED:
+        limit = limits.get(key)
+        if limit is not None and used.get(key, 0) >= limit:
+            return f"{whose} has used {used.get(key, 0):g} of {limit:g} {key}"
+    return None

@@ -1,0 +1,488 @@
+"""YAML 1.2 core values from text, safe with hostile input, with the place of everything read.
+
+Built on the events of libyaml, so nothing of PyYAML's YAML 1.1 resolution remains: `yes`, `12:30`,
+`1_000` and dates are text, `012` is 12, `<<` is a key like any other, and a key is the text written.
+Keys given twice, tags beyond the core, several documents and values that would not be JSON are refused;
+nesting, size and what aliases may expand to are bounded. It opens no file: `!include` works only when
+the caller hands in a function that reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from rolecall.errors import UsageError
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 100
+MAX_ALIASED = 200_000
+"""What all aliases together may stand for, in nodes and characters."""
+
+Path = tuple[str | int, ...]
+Include = Callable[[str, str], tuple[str, str]]
+"""(path as written, file it is written in) -> (name of the file, its text); raises `UsageError`."""
+
+_CORE = "tag:yaml.org,2002:"
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
+_WORDS = {
+    "": None,
+    "~": None,
+    **dict.fromkeys(("null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NAN = (".nan", ".NaN", ".NAN")
+_MOST_DIGITS = 400
+
+
+class Place(NamedTuple):
+    """Where something was written; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class Problem(NamedTuple):
+    """Something wrong with a text: what, where, and what to do about it."""
+
+    severity: Literal["error", "warning"]
+    message: str
+    file: str
+    line: int
+    column: int
+    hint: str = ""
+
+    def __str__(self) -> str:
+        hint = f". {self.hint}" if self.hint else ""
+        return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{hint}"
+
+
+class Node:
+    """A value, where it stands, and where its keys and parts stand."""
+
+    __slots__ = ("height", "key_places", "parts", "place", "value", "weight")
+
+    def __init__(self, value: Any, place: Place, *, weight: int = 1, height: int = 0) -> None:
+        self.value = value
+        self.place = place
+        self.weight = weight
+        self.height = height
+        self.parts: dict[str | int, Node] = {}
+        self.key_places: dict[str | int, Place] = {}
+
+    def add(self, key: str | int, part: Node, key_place: Place) -> None:
+        self.parts[key] = part
+        self.key_places[key] = key_place
+        self.weight += part.weight + (len(key) if isinstance(key, str) else 0)
+        self.height = max(self.height, part.height + 1)
+
+
+class Marks:
+    """Finds the place of any path of a value that was read."""
+
+    def __init__(self, root: Node) -> None:
+        self._root = root
+
+    def at(self, path: Path, *, key: bool = False) -> Place:
+        """The place of the value at `path`, or of its key; of the nearest thing around it when it is absent."""
+        node, place = self._root, self._root.place
+        for step in path:
+            part = node.parts.get(step)
+            if part is None:
+                return place
+            place = node.key_places[step] if key else part.place
+            node = part
+        return place
+
+
+class Document(NamedTuple):
+    """What was read; `node` is None when the text could not be read to its end."""
+
+    node: Node | None
+    problems: list[Problem]
+
+
+def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> Any:
+    """The value of one YAML document; `UsageError` with file, line and column when it has none."""
+    return load_marked(text, source=source, max_bytes=max_bytes)[0]
+
+
+def load_marked(
+    text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
+) -> tuple[Any, Marks]:
+    """The value of one YAML document and the places of everything in it."""
+    node, problems = read(text, source=source, max_bytes=max_bytes, include=include)
+    if problems:
+        first = problems[0]
+        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        raise UsageError(f"{first.file}:{first.line}:{first.column}: {first.message}{more}", hint=first.hint)
+    assert node is not None  # noqa: S101 - a document without problems was read to its end
+    return node.value, Marks(node)
+
+
+def read(
+    text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
+) -> Document:
+    """Like `load_marked`, with every problem collected instead of raised."""
+    budget = _Budget(max_bytes, include)
+    try:
+        return Document(_Reader(text, (source,), budget).document(), budget.problems)
+    except _Unreadable as exc:
+        return Document(None, [*budget.problems, exc.problem])
+
+
+class _Unreadable(Exception):
+    def __init__(self, place: Place, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.problem = Problem("error", message, *place, hint)
+
+
+class _Budget:
+    """What one document, its includes among it, may still use."""
+
+    def __init__(self, max_bytes: int, include: Include | None) -> None:
+        self.max_bytes = max_bytes
+        self.include = include
+        self.bytes_left = max_bytes
+        self.aliased_left = MAX_ALIASED
+        self.problems: list[Problem] = []
+
+    def report(self, place: Place, message: str, hint: str = "") -> None:
+        self.problems.append(Problem("error", message, *place, hint))
+
+    def take(self, text: str, place: Place) -> None:
+        # A character is at least a byte, so an enormous text is refused before it is encoded.
+        self.bytes_left -= max(
+            len(text), len(text.encode("utf-8", "surrogatepass")) if len(text) < self.max_bytes else 0
+        )
+        if self.bytes_left < 0:
+            raise _Unreadable(place, f"the text is larger than {self.max_bytes:,} bytes")
+
+
+class _Reader:
+    """Composes one file from its events."""
+
+    def __init__(self, text: str, files: tuple[str, ...], budget: _Budget) -> None:
+        self._file = files[-1]
+        self._files = files
+        self._budget = budget
+        self._anchors: dict[str, Node | None] = {}
+        budget.take(text, Place(self._file, 1, 1))
+        self._events = _events(text.removeprefix("\ufeff"), self._file)
+        self._event: Any = None
+
+    def document(self) -> Node:
+        self._advance()  # to the start of the stream
+        if self._advance() == "StreamEndEvent":
+            return Node(None, Place(self._file, 1, 1))
+        self._advance()
+        node = self._node(0)
+        self._advance()  # to the end of the document
+        if self._advance() != "StreamEndEvent":
+            raise _Unreadable(
+                self._place(), "a second document begins here", "Keep one document in one text."
+            )
+        return node
+
+    def _advance(self) -> str:
+        self._event = next(self._events)
+        return type(self._event).__name__
+
+    def _place(self) -> Place:
+        return _place(self._file, self._event.start_mark)
+
+    def _node(self, depth: int) -> Node:
+        """The node that begins at the current event; leaves the current event at its last one."""
+        event, place = self._event, self._place()
+        kind = type(event).__name__
+        if depth > MAX_DEPTH:
+            raise _Unreadable(place, f"the text nests deeper than {MAX_DEPTH} levels")
+        if kind == "AliasEvent":
+            return self._aliased(event.anchor, place, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = None
+        if event.tag == "!include":
+            node = self._included(place, kind, depth)
+        elif kind == "ScalarEvent":
+            node = self._scalar(place)
+        elif kind == "MappingStartEvent":
+            node = self._mapping(place, depth)
+        else:
+            node = self._sequence(place, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _aliased(self, anchor: str, place: Place, depth: int) -> Node:
+        if anchor not in self._anchors:
+            raise _Unreadable(place, f"the alias *{anchor} has no anchor &{anchor} before it")
+        node = self._anchors[anchor]
+        if node is None:
+            raise _Unreadable(place, f"the alias *{anchor} stands inside its own anchor")
+        self._budget.aliased_left -= node.weight
+        if self._budget.aliased_left < 0:
+            raise _Unreadable(
+                place,
+                f"the aliases expand to more than {MAX_ALIASED:,} values and characters",
+                "Write less by alias.",
+            )
+        if depth + node.height > MAX_DEPTH:
+            raise _Unreadable(place, f"the alias *{anchor} nests the text deeper than {MAX_DEPTH} levels")
+        return node
+
+    def _scalar(self, place: Place) -> Node:
+        event = self._event
+        text: str = event.value
+        try:
+            value = _resolved(text, _scalar_tag(event))
+        except ValueError as exc:
+            self._budget.report(place, str(exc))
+            value = text
+        return Node(value, place, weight=1 + len(text))
+
+    def _sequence(self, place: Place, depth: int) -> Node:
+        self._check_tag("seq", place)
+        value: list[Any] = []
+        node = Node(value, place)
+        while self._advance() != "SequenceEndEvent":
+            part = self._node(depth + 1)
+            node.add(len(value), part, part.place)
+            value.append(part.value)
+        return node
+
+    def _mapping(self, place: Place, depth: int) -> Node:
+        self._check_tag("map", place)
+        value: dict[str, Any] = {}
+        node = Node(value, place)
+        while self._advance() != "MappingEndEvent":
+            key, key_place = self._key(depth)
+            self._advance()
+            part = self._node(depth + 1)
+            if key in value:
+                first = node.key_places[key]
+                self._budget.report(
+                    key_place,
+                    f"the key {key!r} is given twice; the first is at line {first.line}, column {first.column}",
+                )
+                continue
+            node.add(key, part, key_place)
+            value[key] = part.value
+        return node
+
+    def _key(self, depth: int) -> tuple[str, Place]:
+        place = self._place()
+        if type(self._event).__name__ == "ScalarEvent" and self._event.tag in (None, "!", _CORE + "str"):
+            if self._event.anchor:
+                self._anchors[self._event.anchor] = Node(
+                    self._event.value, place, weight=1 + len(self._event.value)
+                )
+            return self._event.value, place
+        node = self._node(depth + 1)
+        if isinstance(node.value, str):
+            return node.value, place
+        self._budget.report(
+            place,
+            "a key must be text, not a list, a mapping or another type",
+            'Text that begins with { or [ needs quotes, a template too: "{{name}}".',
+        )
+        return f"<key at {place.line}:{place.column}>", place
+
+    def _check_tag(self, core: str, place: Place) -> None:
+        tag = self._event.tag
+        if tag not in (None, "!", _CORE + core):
+            self._budget.report(place, _unknown_tag(tag), _TAG_HINT)
+
+    def _included(self, place: Place, kind: str, depth: int) -> Node:
+        if kind != "ScalarEvent":
+            raise _Unreadable(place, "!include takes the path of a file")
+        path: str = self._event.value
+        if self._budget.include is None:
+            self._budget.report(place, "!include is not available here")
+            return Node(None, place)
+        try:
+            file, text = self._budget.include(path, self._file)
+            if file in self._files:
+                raise UsageError(
+                    f"!include {path!r} goes round in a circle: {' -> '.join((*self._files, file))}"
+                )
+            return self._read_included(file, text, depth)
+        except UsageError as exc:
+            self._budget.report(place, exc.message, exc.hint)
+            return Node(None, place)
+
+    def _read_included(self, file: str, text: str, depth: int) -> Node:
+        if len(self._files) > 20:
+            raise UsageError(f"!include {file!r} is more than 20 files deep")
+        start = Place(file, 1, 1)
+        if file.lower().endswith((".yaml", ".yml")):
+            node = _Reader(text, (*self._files, file), self._budget).document()
+        elif file.lower().endswith(".json"):
+            self._budget.take(text, start)
+            node = _json_node(text, start)
+        else:
+            self._budget.take(text, start)
+            node = Node(text, start, weight=1 + len(text))
+        if depth + node.height > MAX_DEPTH:
+            raise UsageError(f"!include {file!r} nests the text deeper than {MAX_DEPTH} levels")
+        return node
+
+
+def _events(text: str, file: str) -> Any:
+    """The events of a text, with every way in which it is no YAML turned into one."""
+    import yaml
+    from yaml._yaml import CParser
+
+    try:
+        # Encoded here, because the parser counts the columns of bytes in characters as well.
+        parser = CParser(text.encode("utf-8"))
+        while True:
+            event = parser.get_event()
+            if event is None:
+                return
+            yield event
+    except UnicodeEncodeError as exc:
+        place = _place_of_offset(text, exc.start, file)
+        raise _Unreadable(place, "a lone surrogate is not text") from None
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        place = _place(file, mark) if mark else Place(file, 1, 1)
+        raise _Unreadable(place, f"not valid YAML: {_reason(exc)}", _syntax_hint(exc, text)) from None
+    except yaml.reader.ReaderError as exc:
+        place = _place_of_offset(text, exc.position, file, in_bytes=True)
+        raise _Unreadable(place, f"not valid YAML: {exc.reason}") from None
+    except yaml.YAMLError as exc:
+        raise _Unreadable(Place(file, 1, 1), f"not valid YAML: {exc}") from None
+
+
+def _reason(exc: Any) -> str:
+    parts = [part for part in (exc.context, exc.problem) if part]
+    return ", ".join(parts) or "it cannot be read"
+
+
+def _syntax_hint(exc: Any, text: str) -> str:
+    problem = exc.problem or ""
+    if "mapping values are not allowed" in problem:
+        return "Text that contains ': ' needs quotes."
+    if "cannot start any token" in problem:
+        is_tab = text.startswith("\t", exc.problem_mark.index)
+        return (
+            "Indent with spaces, not with tabs."
+            if is_tab
+            else "Text that begins with this character needs quotes."
+        )
+    if "did not find expected" in problem:
+        return "Look at the indentation and the quotes on this line and the one before."
+    return ""
+
+
+def _place(file: str, mark: Any) -> Place:
+    return Place(file, mark.line + 1, mark.column + 1)
+
+
+def _place_of_offset(text: str, offset: int, file: str, *, in_bytes: bool = False) -> Place:
+    before = text.encode("utf-8")[:offset].decode("utf-8", "ignore") if in_bytes else text[:offset]
+    return Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
+
+
+_TAG_HINT = "Only the tags of the YAML core and, in workflows, !include are understood."
+
+
+def _unknown_tag(tag: str) -> str:
+    return f"the tag {tag.replace(_CORE, '!!')!r} is not accepted here"
+
+
+def _scalar_tag(event: Any) -> str:
+    """The core tag a scalar was given, or `plain` when its text decides."""
+    if event.tag is None:
+        return "plain" if event.implicit[0] else "str"
+    if event.tag == "!":
+        return "str"
+    tag: str = event.tag.removeprefix(_CORE)
+    if tag == event.tag or tag not in ("str", "int", "float", "bool", "null"):
+        raise ValueError(f"{_unknown_tag(event.tag)}. {_TAG_HINT}")
+    return tag
+
+
+def _resolved(text: str, tag: str) -> Any:
+    if tag == "str":
+        return text
+    value = _plain(text)
+    if tag == "float" and type(value) is int:
+        return float(value)
+    if tag != "plain" and _tag_of(value) != tag:
+        raise ValueError(f"{text[:40]!r} is not of the type !!{tag}")
+    return value
+
+
+def _tag_of(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _plain(text: str) -> Any:
+    """The value of an unquoted scalar by the YAML 1.2 core schema."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "-+.0123456789":
+        return text
+    if _INTEGER.fullmatch(text):
+        return int(_short(text))
+    if _BASED.fullmatch(text):
+        return int(_short(text), 0)
+    if _FLOAT.fullmatch(text):
+        return float(_short(text))
+    if infinite := _INFINITE.fullmatch(text):
+        return float(infinite[1] + "inf")
+    return float("nan") if text in _NAN else text
+
+
+def _short(text: str) -> str:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits is too long; quote it when text is meant")
+    return text
+
+
+def _json_node(text: str, place: Place) -> Node:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the key {twice!r} is given twice in one object")
+        return value
+
+    try:
+        value = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=once, parse_constant=_no_constant)
+        return _plain_node(value, place)
+    except json.JSONDecodeError as exc:
+        raise UsageError(f"{place.file}:{exc.lineno}:{exc.colno}: not valid JSON: {exc.msg}") from None
+    except (ValueError, RecursionError) as exc:
+        raise UsageError(f"{place.file}: not valid JSON: {exc}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _plain_node(value: Any, place: Place) -> Node:
+    node = Node(value, place, weight=1 + len(value) if isinstance(value, str) else 1)
+    parts: Any = ()
+    if isinstance(value, str):
+        value.encode()  # JSON can spell lone surrogates, which are no text
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    for key, part in parts:
+        str(key).encode()
+        node.add(key, _plain_node(part, place), place)
+    return node

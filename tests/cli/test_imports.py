@@ -1,0 +1,81 @@
+"""What the read path imports: start-up time is a feature, and an import is how it gets lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+HEAVY = {
+    "jsonschema_rs", "yaml", "asyncio", "dataclasses", "inspect", "pathlib", "shutil", "subprocess", "psycopg",
+    "rich", "tarfile", "tempfile", "hashlib",
+}  # fmt: skip
+
+OURS_FOR_A_READ = {
+    "rolecall",
+    "rolecall.canonical",
+    "rolecall.cli",
+    "rolecall.cli.cas",
+    "rolecall.cli.output",
+    "rolecall.config",
+    "rolecall.errors",
+    "rolecall.ids",
+    "rolecall.schema",
+    "rolecall.store",
+    "rolecall.store.backend",
+    "rolecall.store.sqlite",
+    "rolecall.store.store",
+    "rolecall.workspace",
+}
+
+DUMP = """
+import sys
+before = set(sys.modules)
+from rolecall.cli import main
+status = main(sys.argv[1:])
+print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def modules_of(rolecall: Rolecall, *args: str) -> set[str]:
+    # -S and -I leave out what an environment's own start-up files import, which is not ours to answer for.
+    source = Path(__file__).parents[2] / "src"
+    site = [path for path in sys.path if path.endswith("site-packages")]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", DUMP, *args],
+        env={"ROLECALL_HOME": str(rolecall.home), "PYTHONPATH": ":".join([str(source), *site])},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("verb", ["get", "has", "refs", "walk"])
+def test_reading_a_node_imports_nothing_heavy(rolecall: Rolecall, verb: str) -> None:
+    node = rolecall.json("cas", "put-text", "hello")["hash"]
+    modules = modules_of(rolecall, "cas", verb, node)
+    assert not modules & HEAVY
+    assert {name for name in modules if name.split(".")[0] == "rolecall"} == OURS_FOR_A_READ
+
+
+def test_version_imports_the_command_line_and_nothing_else(rolecall: Rolecall) -> None:
+    modules = modules_of(rolecall, "--version")
+    assert not modules & (HEAVY | {"argparse", "json", "re", "typing", "sqlite3"})
+    assert modules >= {"rolecall", "rolecall.cli"}
+    assert {name for name in modules if name.startswith("rolecall")} == {"rolecall", "rolecall.cli"}
+
+
+def test_putting_a_text_needs_a_validator_but_no_yaml(rolecall: Rolecall) -> None:
+    modules = modules_of(rolecall, "cas", "put-text", "hello")
+    assert "jsonschema_rs" in modules
+    assert not modules & {"yaml", "asyncio", "psycopg", "rich", "tarfile"}
