@@ -198,8 +198,8 @@ def test_subclasses_stand_for_the_plain_value_they_extend() -> None:
 
 
 def test_undefined_is_left_out_of_objects_and_null_elsewhere() -> None:
-    assert decode(bytes.fromhex("a2" "6161f7" "616201")) == {"b": 1}
-    assert decode(bytes.fromhex("83" "01f702")) == [1, None, 2]
+    assert decode(bytes.fromhex("a26161f7616201")) == {"b": 1}
+    assert decode(bytes.fromhex("8301f702")) == [1, None, 2]
     assert decode(bytes.fromhex("f7")) is None
 
 

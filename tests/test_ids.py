@@ -89,9 +89,7 @@ def test_thread_id_carries_its_time(ms: int, randomness: bytes) -> None:
     assert ids.thread_time(thread) == ms
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, SHIFT_LIMIT - 1), st.binary(min_size=10, max_size=10)), max_size=20)
-)
+@given(st.lists(st.tuples(st.integers(0, SHIFT_LIMIT - 1), st.binary(min_size=10, max_size=10)), max_size=20))
 def test_sorting_thread_ids_sorts_by_time(pairs: list[tuple[int, bytes]]) -> None:
     names = sorted(ids.thread_id(ms, randomness) for ms, randomness in pairs)
     assert [ids.thread_time(name) for name in names] == sorted(ms for ms, _ in pairs)

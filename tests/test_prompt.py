@@ -116,15 +116,18 @@ def test_every_kept_prompt_is_compared() -> None:
 
 
 def test_parts_come_in_the_fixed_order() -> None:
-    assert [part.name for part in ask().parts] == [
-        "deliver",
-        "scope",
-        "role",
-        "task",
-        "happened",
-        "instruction",
-    ]
-    assert [part.name for part in ask(last_turn=2).parts] == ["happened", "instruction", "reminder"]
+    names = list(dict.fromkeys(part.name for part in ask().parts))
+    assert names == ["deliver", "scope", "role", "task", "happened", "step", "instruction"]
+    names = list(dict.fromkeys(part.name for part in ask(last_turn=2).parts))
+    assert names == ["happened", "step", "instruction", "reminder"]
+
+
+def test_pieces_make_the_text_and_reports_are_pieces_of_their_own() -> None:
+    prompt = ask()
+    assert "".join(prompt.pieces) == prompt.text
+    quoted = [part.quoted for part in prompt.parts if part.quoted]
+    assert quoted
+    assert set(quoted) <= set(prompt.pieces)
 
 
 def test_what_does_not_change_is_the_same_prefix_at_every_step() -> None:

@@ -18,10 +18,7 @@ from rolecall.errors import UsageError
 
 ROOTS = ("start", "steps", "steps_count")
 START_FIELDS = ("workflow", "prompt", "cwd")
-STEP_FIELDS = (
-    *("role", "output", "agent", "detail", "prompt", "edge_prompt", "session", "usage", "children"),
-    *("started_at", "completed_at", "cwd"),
-)
+STEP_FIELDS = ("role", "output")
 MAX_LENGTH = 2_000
 MAX_DEPTH = 60
 MAX_STEPS = 1_000
@@ -88,7 +85,9 @@ def evaluate(
         raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
     count = len(steps) if steps_count is None else steps_count
     seen = _seen(parsed.window, steps, count, expression)
-    return _run(parsed.program, {"start": dict(start), "steps": seen, "steps_count": count}, expression, seconds)
+    return _run(
+        parsed.program, {"start": dict(start), "steps": seen, "steps_count": count}, expression, seconds
+    )
 
 
 def _seen(

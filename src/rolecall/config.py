@@ -54,7 +54,10 @@ def _store_section(path: str) -> Mapping[str, Any]:
     if isinstance(section, str):
         return {"url": section}
     if not isinstance(section, dict) or not set(section) <= {"url", "durability"}:
-        raise UsageError(f"{path}: `store` must be a path or a mapping with `url` and `durability`")
+        raise UsageError(
+            f"{path}: `store` must be a path or a mapping with `url` and `durability`",
+            hint="For example `store: /srv/rolecall/store.db`.",
+        )
     return section
 
 
@@ -111,4 +114,4 @@ def _read(path: str) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError(f"{path} cannot be read: {exc}") from exc
+        raise UsageError(f"{path} cannot be read: {exc}", hint="Correct the file, or move it away.") from exc

@@ -19,7 +19,7 @@ from typing import Any
 
 from rolecall import holder, prompt, reply, thread
 from rolecall.agents import protocol
-from rolecall.errors import AgentError, Conflict, ExtractError, RolecallError, UsageError
+from rolecall.errors import AgentError, Conflict, ExtractError, RolecallError, StorageError, UsageError
 from rolecall.mask import Mask
 from rolecall.playbook import Playbook
 from rolecall.record import Answer, Recorder
@@ -30,6 +30,8 @@ from rolecall.thread import Chain
 from rolecall.turn import Turn, next_of
 
 HUMAN = "human"
+_GLANCE = 2.0
+"""Seconds between two looks at whether the thread is still ours."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Engine:
         """Take exactly one step."""
         held = _take(self.store, name, self.token())
         try:
-            async with _renewed(self.store, held):
-                return await self._advance(held, cancel)
+            async with _looked_after(self.store, held, cancel) as stop:
+                return await self._advance(held, stop)
         finally:
             _let_go(self.store, held)
 
@@ -101,21 +103,17 @@ class Engine:
         way = next_of(turn)
         if not isinstance(way, Next):
             return self._settle(held, way)
-        limit = turn.over_limit(way.role, held.limits)
+        record = Recorder(self.store, held.thread, turn, way, mask=self.mask, watch=self.watch)
+        limit = turn.over_limit(way.role, held.limits, record.totals())
         if limit:
-            return self._settle(held, Suspended(limit))
-        record = Recorder(self.store, held.thread, turn, way, mask=self.mask)
+            return self._settle(held, Suspended(limit.reason), f"resume {held.thread} --limit {limit.more} --run")
         function = turn.playbook.functions.get(way.role)
         if function is not None:
             return self._commit(held, record, await turn.call(function))
         cast = self.cast(turn.playbook, way.role)
         if cast.name == HUMAN:
-            return self._settle(
-                held,
-                Suspended(
-                    f"{way.role} is played by a person: answer with `rolecall thread answer {held.thread}`"
-                ),
-            )
+            reason = f"{way.role} is played by a person: answer with `rolecall thread answer {held.thread}`"
+            return self._settle(held, Suspended(reason), f"answer {held.thread}")
         answer = record.waiting_answer() or await self._ask(record, cast, cancel)
         return await self._understand(held, record, cast, answer, cancel)
 
@@ -125,21 +123,17 @@ class Engine:
         """Call the agent; its answer, or the error that kept it from giving one, already on record."""
         text, session = await record.prompt_for(cast) if again is None else (again, record.session)
         record.asking(cast.name)
-        self.watch("step_started", {"role": record.role, "agent": cast.name})
-
-        def emit(kind: str, body: Mapping[str, Any]) -> None:
-            record.sign(kind, body)
-            self.watch(kind, body)
-
         context = protocol.Context(
             thread=record.thread, role=record.role, start=record.turn.task, workdir=Path(record.workdir), cancel=cancel,
-            emit=emit, steps=record.turn.messages, session=session, attempt=record.tries,
+            emit=record.sign, steps=record.turn.messages, session=session, attempt=record.tries,
             capabilities=record.turn.role(record.role).capabilities, env=self.environment,
         )  # fmt: skip
         try:
             return record.answered(await protocol.ask(cast.agent, text, context=context))
         except RolecallError as error:
             return error
+        except Exception as error:  # an adapter is anybody's code, and its step is where its faults end
+            return AgentError(f"the agent {cast.name!r} failed: {type(error).__name__}: {error}", ending="failed")
 
     async def _understand(
         self,
@@ -208,8 +202,8 @@ class Engine:
         )
         return Outcome(held.thread, step, status, role, reason, step)
 
-    def _settle(self, held: _Held, way: Route) -> Outcome:
-        """No step: the thread ends or waits as it is."""
+    def _settle(self, held: _Held, way: Route, onward: str = "") -> Outcome:
+        """No step: the thread ends or waits as it is; `onward` is the verb that lets it go on."""
         status, role, reason = status_after(way)
         draft = self.store.draft()
         draft.event(held.thread, status, {"reason": reason})
@@ -218,7 +212,13 @@ class Engine:
             self.store,
             draft,
             held.head,
-            {**state, "status": status, "role": role or state.get("role"), "reason": reason},
+            {
+                **state,
+                "status": status,
+                "role": role or state.get("role"),
+                "reason": reason,
+                "onward": onward,
+            },
         )
         self.watch(status, {"reason": reason})
         return Outcome(held.thread, held.head, status, role, reason)
@@ -229,8 +229,10 @@ class Engine:
         if isinstance(error, ExtractError) and record.turn.playbook.moderator:
             return self._commit(held, record, record.unreadable(error))
         if isinstance(error, AgentError) and error.ending == "interrupted":
+            held.ref(self.store)
             return Outcome(held.thread, held.head, "idle", record.role, "interrupted")
-        return self._settle(held, Suspended(f"{record.role}: {error.message}"))
+        reason = f"{record.role}: {error.message}"
+        return self._settle(held, Suspended(reason), f"resume {held.thread} --run")
 
 
 def status_after(way: Route) -> tuple[str, str | None, str]:
@@ -267,7 +269,7 @@ class _Held:
         return ref
 
     def state(self, store: Store) -> dict[str, Any]:
-        return {key: value for key, value in self.ref(store).state.items() if key not in ("lease", "reason")}
+        return thread.lasting(self.ref(store).state)
 
     def move(self, store: Store, draft: Any, target: str, state: Mapping[str, Any]) -> None:
         ref = self.ref(store)
@@ -278,7 +280,17 @@ class _Held:
 
 
 def _take(store: Store, name: str, token: str) -> _Held:
-    ref = thread.find(store, name)
+    while True:
+        ref = thread.find(store, name)
+        try:
+            return _taken(store, ref, token)
+        except Conflict:
+            # Whoever moved it first has left a trace that says more than the lost race does.
+            if thread.find(store, name).version == ref.version:
+                raise
+
+
+def _taken(store: Store, ref: Ref, token: str) -> _Held:
     ident, state = ref.name[7:], ref.state
     status = state.get("status", "idle")
     if status in thread.ENDED:
@@ -298,7 +310,7 @@ def _take(store: Store, name: str, token: str) -> _Held:
             hint=f"Follow it: `rolecall thread watch {ident}`.",
         )
     mine = {**holder.me(token), "deadline": now + holder.LEASE_MS}
-    store.move(ref.name, ref, ref.target, {**state, "status": "running", "lease": mine})
+    store.move(ref.name, ref, ref.target, {**state, "status": "running", "lease": mine}, durable=False)
     return _Held(ident, ref.target or "", token, state.get("limits", {}))
 
 
@@ -312,18 +324,40 @@ def _let_go(store: Store, held: _Held) -> None:
 
 
 @asynccontextmanager
-async def _renewed(store: Store, held: _Held) -> AsyncIterator[None]:
-    """Keep the lease fresh while a step runs, for those who can only go by its deadline."""
+async def _looked_after(store: Store, held: _Held, cancel: protocol.Cancel) -> AsyncIterator[protocol.Cancel]:
+    """Keep the lease fresh while a step runs; the signal that ends the step when the caller cancels it or
+    the thread is no longer ours, because it was killed or taken over."""
+    stop = asyncio.Event()
 
-    async def renew() -> None:
-        while True:
-            await asyncio.sleep(holder.LEASE_MS / 3000)
-            ref = held.ref(store)
-            lease = {**ref.state["lease"], "deadline": store.now() + holder.LEASE_MS}
-            store.move(ref.name, ref, ref.target, {**ref.state, "lease": lease})
+    async def look() -> None:
+        while not await _within(_GLANCE, cancel):
+            try:
+                _renew(store, held)
+            except Conflict:
+                break
+            except StorageError:
+                continue  # the step's own commit meets the same trouble, and can report it
+        stop.set()
 
-    task = asyncio.create_task(renew())
+    task = asyncio.create_task(look())
     try:
-        yield
+        yield stop
     finally:
         task.cancel()
+
+
+async def _within(seconds: float, cancel: protocol.Cancel) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await cancel.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _renew(store: Store, held: _Held) -> None:
+    ref = held.ref(store)
+    lease = ref.state["lease"]
+    if lease["deadline"] - store.now() < holder.LEASE_MS * 2 / 3:
+        lease = {**lease, "deadline": store.now() + holder.LEASE_MS}
+        store.move(ref.name, ref, ref.target, {**ref.state, "lease": lease}, durable=False)

@@ -15,7 +15,8 @@ from rolecall.route import STATUS_KEYS
 
 Variant = tuple[Mapping[str, Any], ...]
 
-_MOST_VARIANTS = 200
+MOST_VARIANTS = 200
+"""More are not told apart; a schema that has as many is not judged."""
 
 
 class Statuses(NamedTuple):
@@ -57,11 +58,11 @@ def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
     if both:
         # Either branch may apply, or neither when one is not given.
         variants = _crossed(variants, both if "then" in schema and "else" in schema else [*both, ()])
-    return tuple(variants[:_MOST_VARIANTS])
+    return tuple(variants[:MOST_VARIANTS])
 
 
 def _crossed(left: Sequence[Variant], right: Sequence[Variant]) -> list[Variant]:
-    return [(*one, *other) for one in left for other in right][:_MOST_VARIANTS]
+    return [(*one, *other) for one in left for other in right][:MOST_VARIANTS]
 
 
 def _list(value: Any) -> list[Mapping[str, Any]]:

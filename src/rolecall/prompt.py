@@ -42,6 +42,8 @@ class PastStep:
 class Part:
     name: str
     text: str
+    quoted: str = ""
+    """The report of an earlier step that stands in the text as it is."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,16 @@ class Prompt:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """The text cut where later prompts of the thread will say the same again."""
-        last = len(self.parts) - 1
-        return tuple(part.text + ("\n" if at == last else "\n\n") for at, part in enumerate(self.parts))
+        """The text cut so that reports, and what every prompt of the thread says, are pieces of their own."""
+        pieces: list[str] = []
+        for at, part in enumerate(self.parts, 1):
+            end = "\n" if at == len(self.parts) else "\n\n"
+            if part.quoted:
+                before, quoted, after = part.text.partition(part.quoted)
+                pieces += [before, quoted, after + end]
+            else:
+                pieces.append(part.text + end)
+        return tuple(pieces)
 
     @property
     def text(self) -> str:
@@ -269,22 +278,22 @@ def _role(role: Role, name: str) -> str:
 
 
 def _happened(steps: Iterable[PastStep], *, since: int, quota: int, show_command: str) -> list[Part]:
-    shown: list[str] = []
+    shown: list[Part] = []
     oldest, left = 0, quota
     for step in steps:
         if step.number <= since:
             break
-        text = _step(step, show_command)
-        if shown and len(text) > left:
+        part = _step(step, show_command)
+        if shown and len(part.text) > left:
             break
-        shown.append(text)
-        oldest, left = step.number, left - len(text)
+        shown.append(part)
+        oldest, left = step.number, left - len(part.text)
     if not shown:
         return []
     title = "# What happened since your last turn" if since else "# What happened"
     omitted = oldest - since - 1
     notice = [_omitted(since + 1, oldest - 1, show_command)] if omitted else []
-    return [Part("happened", text) for text in (title, *notice, *reversed(shown))]
+    return [*(Part("happened", text) for text in (title, *notice)), *reversed(shown)]
 
 
 def _omitted(first: int, last: int, show_command: str) -> str:
@@ -293,7 +302,7 @@ def _omitted(first: int, last: int, show_command: str) -> str:
     return f"{which} not shown here. To read more: `{show_command}`"
 
 
-def _step(step: PastStep, show_command: str) -> str:
+def _step(step: PastStep, show_command: str) -> Part:
     by = f" ({step.agent})" if step.agent else ""
     lines = [f"## Step {step.number}: {step.role}{by}", ""]
     lines.append(f"Output: `{json.dumps(dict(step.output), ensure_ascii=False)}`")
@@ -304,4 +313,4 @@ def _step(step: PastStep, show_command: str) -> str:
     if body:
         # Reports have headings of their own; the tags keep them apart from ours.
         lines += ["", f"<report step={step.number}>", body, "</report>"]
-    return "\n".join(lines)
+    return Part("step", "\n".join(lines), quoted=body)

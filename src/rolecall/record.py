@@ -34,7 +34,7 @@ ERROR_SCHEMA: dict[str, Any] = {
     "required": ["$status", "reason"],
     "additionalProperties": False,
 }
-_LITERAL = 100
+_LITERAL = 40
 """A part of a prompt shorter than this is not worth a node of its own."""
 
 
@@ -59,6 +59,7 @@ class Recorder:
         self.workdir = _workdir(turn.chain.start.cwd, way.location)
         self._started = store.now()
         self._prompt: prompt.Prompt | None = None
+        self._quotes: dict[str, tuple[str, int]] = {}
         self._ref = store.ref(thread.attempt_name(name))
         self._note: dict[str, Any] = self._left_behind()
         self.tries = len(list(self._attempts()))
@@ -121,8 +122,13 @@ class Recorder:
 
     def _past(self) -> Iterator[prompt.PastStep]:
         for step in self.turn.chain:
-            if step.role != thread.FORK:
-                yield prompt.PastStep(step.number, step.role, step.output, step.body, step.agent)
+            if step.role == thread.FORK:
+                continue
+            body = step.body
+            if "raw" in step.payload and "body" not in step.payload:
+                quoted = body.strip()
+                self._quotes[quoted] = (step.payload["raw"], step.payload["body_at"] + body.index(quoted))
+            yield prompt.PastStep(step.number, step.role, step.output, body, step.agent)
 
     def asking(self, agent: str) -> None:
         note = {
@@ -151,12 +157,6 @@ class Recorder:
 
     def answered(self, reply: protocol.Reply) -> Answer:
         """Write the answer down before anything is done with it."""
-        detail = {
-            "turns": [_turn(turn) for turn in reply.turns],
-            "files": list(reply.files),
-            "ending": reply.ending,
-            "reason": reply.reason,
-        }
         text = self._mask.text(reply.text)
         self._write(
             {
@@ -164,7 +164,7 @@ class Recorder:
                 "raw": text,
                 "session": reply.session or self._note.get("session"),
                 "usage": _usage(reply.usage),
-                "detail": self._mask.value(detail),
+                "detail": self._mask.value(_detail(reply)),
                 "completed_at": self._store.now(),
                 "step": reply.step,
             }
@@ -280,7 +280,7 @@ class Recorder:
             **_where_body(draft, raw, body),
             "prompt": self._put_prompt(draft),
             "edge_prompt": self._mask.text(self._way.prompt) or None,
-            "detail": draft.put_as(DETAIL_SCHEMA, _filled(note["detail"])) if note.get("detail") else None,
+            "detail": draft.put_as(DETAIL_SCHEMA, note["detail"]) if note.get("detail") else None,
             "session": note.get("session"),
             "usage": usage or None,
             "attempt": self._ref.target if self._ref else None,
@@ -309,11 +309,17 @@ class Recorder:
     def _put_prompt(self, draft: Draft) -> str | None:
         if self._prompt is None:
             return None
-        parts: list[dict[str, Any]] = []
-        for part in self._prompt.pieces:
-            text = self._mask.text(part)
-            parts.append({"text": draft.put_text(text)} if len(text) > _LITERAL else {"literal": text})
+        parts = [self._prompt_part(draft, self._mask.text(piece)) for piece in self._prompt.pieces]
         return draft.put_as(PROMPT_SCHEMA, {"parts": parts})
+
+    def _prompt_part(self, draft: Draft, text: str) -> dict[str, Any]:
+        """A piece of a prompt: short ones as they are, a report as a place in the answer it came from."""
+        if len(text) <= _LITERAL:
+            return {"literal": text}
+        if text in self._quotes:
+            raw, start = self._quotes[text]
+            return {"text": raw, "from": start, "to": start + len(text)}
+        return {"text": draft.put_text(text)}
 
     def _totals_with_attempts(self) -> dict[str, Any]:
         totals = dict(self.turn.totals)
@@ -357,6 +363,15 @@ def _where_body(draft: Draft, raw: str, body: str) -> dict[str, Any]:
     if raw.endswith(body):
         return {"body_at": len(raw) - len(body)}
     return {"body": draft.put_text(body)}
+
+
+def _detail(reply: protocol.Reply) -> dict[str, Any] | None:
+    """What the agent did besides answering; None when it only answered."""
+    told = {"files": list(reply.files), "reason": reply.reason}
+    if reply.ending != "completed":
+        told["ending"] = reply.ending
+    turns = [_turn(turn) for turn in reply.turns]
+    return {"turns": turns, **_filled(told)} if turns or any(told.values()) else None
 
 
 def _turn(turn: protocol.Turn) -> dict[str, Any]:

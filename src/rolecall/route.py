@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rolecall import condition, template
+from rolecall import template
 from rolecall.errors import UsageError
 from rolecall.workflow import END, FAIL, SUSPEND, Edge, Workflow
 
@@ -122,6 +122,9 @@ def _edge(
 
 
 def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
+    # Imported here because most workflows are routed by status alone.
+    from rolecall import condition
+
     if name not in workflow.conditions:
         known = ", ".join(workflow.conditions) or "none"
         raise UsageError(f"the condition {name!r} is not defined (defined: {known}).", hint=_FORK_HINT)

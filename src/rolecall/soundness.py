@@ -51,7 +51,10 @@ class Finding(NamedTuple):
 
 def check(workflow: Workflow, *, unusable: Collection[str] = ()) -> list[Finding]:
     """Every finding; schemas of the roles named in `unusable` are known to be broken and are not looked at."""
+    vast = [name for name, role in workflow.roles.items() if _is_vast(role) and name not in unusable]
+    unusable = {*unusable, *vast}
     return [
+        *(Finding("warning", ("roles", name, "schema"), _VAST) for name in vast),
         *_graph_findings(workflow),
         *_order_findings(workflow),
         *_condition_findings(workflow, unusable),
@@ -60,6 +63,15 @@ def check(workflow: Workflow, *, unusable: Collection[str] = ()) -> list[Finding
         *_loop_findings(workflow),
         *_role_findings(workflow),
     ]
+
+
+_VAST = (
+    f"the schema has more than {outcome.MOST_VARIANTS} variants, so statuses and templates are not checked"
+)
+
+
+def _is_vast(role: Role) -> bool:
+    return len(outcome.variants_of(role.schema)) >= outcome.MOST_VARIANTS
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
@@ -377,8 +389,9 @@ def _loop_findings(workflow: Workflow) -> Iterator[Finding]:
     free = [name for name, role in workflow.roles.items() if role.limits == Limits()]
     loop = _loop(workflow, free)
     if loop:
+        shown = loop if len(loop) <= 8 else [*loop[:4], "…", *loop[-3:]]
         message = (
-            f"{' -> '.join(loop)} can go round for ever: neither the workflow nor these roles have limits"
+            f"{' -> '.join(shown)} can go round for ever: neither the workflow nor these roles have limits"
         )
         yield Finding("warning", ("graph", loop[0]), message, "Add for instance `limits: {steps: 30}`.", True)
 

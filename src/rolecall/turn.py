@@ -7,15 +7,15 @@ from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
 
-from rolecall import route, thread
+from rolecall import condition, route, thread
 from rolecall.errors import ExtractError, UsageError
 from rolecall.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
 from rolecall.route import Ended, Failed, Next, Route, Stuck, Suspended
 from rolecall.thread import FORK, PERSON, Chain, Step
 from rolecall.workflow import END, START, SUSPEND, Role
 
-RECENT = 50
-"""How many of the latest steps a condition can see."""
+MOST_STEPS = 1_000
+"""How many of the latest steps a condition can see that asks about all of them."""
 ERROR = "$ERROR"
 
 
@@ -109,18 +109,25 @@ def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mappin
     if turn.playbook.moderator is not None:
         return _moderated(turn, turn.playbook.moderator, role, output, body, is_new=bool(added))
     count = turn.last.number if turn.last else 0
-    # Most workflows route by status; reading past steps is for those that ask about them.
-    asks = any(edge.condition for edge in turn.workflow.graph.get(role, ()))
+    new = list(added or ())
     return route.route(
         turn.workflow,
         role=role,
         output=output,
-        start={"prompt": turn.task, "cwd": turn.chain.start.cwd},
-        steps=[*turn.messages.recent(RECENT), *(added or ())] if asks else [],
-        steps_count=count + len(added or ()),
+        start={"workflow": turn.workflow.name, "prompt": turn.task, "cwd": turn.chain.start.cwd},
+        steps=[*turn.messages.recent(_steps_asked_about(turn, role)), *new],
+        steps_count=count + len(new),
         thread=turn.thread,
         body=body,
     )
+
+
+def _steps_asked_about(turn: Turn, role: str) -> int:
+    """How many past steps the conditions of a role look at: most look at the last, most roles have none."""
+    names = {edge.condition for edge in turn.workflow.graph.get(role, ()) if edge.condition}
+    known = [turn.workflow.conditions[name].expression for name in names if name in turn.workflow.conditions]
+    windows = [condition.window(expression) for expression in known]
+    return max((MOST_STEPS if window is None else window for window in windows), default=0)
 
 
 def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: str, *, is_new: bool) -> Route:

@@ -76,7 +76,14 @@ def test_answers_have_exactly_the_shapes_of_the_predecessor(
 
 
 def test_a_reply_in_json_is_one_line(rolecall: Rolecall, small: dict[str, str]) -> None:
-    for args in (["get", HELLO], ["has", HELLO], ["walk", small["root"]], ["stats"], ["schema", "list"], ["gc"]):
+    for args in (
+        ["get", HELLO],
+        ["has", HELLO],
+        ["walk", small["root"]],
+        ["stats"],
+        ["schema", "list"],
+        ["gc"],
+    ):
         assert rolecall("cas", *args, check=0).stdout.count("\n") == 1
 
 

@@ -159,6 +159,11 @@ class Backend(Protocol):
         `before` starts after that name in the chosen direction, so that pages can follow each other."""
         ...
 
+    def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
+        """Names of refs, last first, without a look at what is kept with them: it may be damaged.
+        `before` starts below that name."""
+        ...
+
     def history(self, name: str) -> list[Moved]:
         """What a ref has pointed at, oldest first, up to now."""
         ...

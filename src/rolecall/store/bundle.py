@@ -7,9 +7,12 @@ their ids and times. What is damaged is named, and nothing is taken over before 
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import os
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -213,16 +216,26 @@ def _opened(path: str) -> Iterator[Store]:
         with Store(FilesBackend(path, create=False)) as source:
             yield source
         return
+    with tempfile.TemporaryDirectory(prefix="rolecall-import-") as scratch:
+        _unpack(path, scratch)
+        with Store(FilesBackend(scratch, create=False)) as source:
+            yield source
+
+
+def _unpack(path: str, folder: str) -> None:
     try:
-        with tempfile.TemporaryDirectory(prefix="rolecall-import-") as scratch:
-            with tarfile.open(path) as tar:
-                # The `data` filter refuses absolute paths, links out of the folder and devices.
-                tar.extractall(scratch, filter="data")
-            with Store(FilesBackend(scratch, create=False)) as source:
-                yield source
+        with tarfile.open(path) as tar:
+            # The `data` filter refuses absolute paths, links out of the folder and devices.
+            tar.extractall(folder, filter="data")
+            # Cut off between two files, a tar reads as a shorter one; only its closing block is missing.
+            tar.fileobj.seek(tar.offset)  # type: ignore[union-attr]
+            if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # type: ignore[union-attr]
+                raise tarfile.ReadError("it ends too early")
     except FileNotFoundError as exc:
         raise NotFound(f"there is no bundle or folder at {path}") from exc
-    except (tarfile.TarError, EOFError) as exc:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as exc:
         raise Damaged(
             f"{path} is not a whole bundle: {exc}", hint="Export it again, or fetch it again."
         ) from exc
+    except OSError as exc:
+        raise StorageError(f"{path} could not be unpacked: {exc}") from exc

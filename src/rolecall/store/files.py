@@ -570,6 +570,11 @@ class FilesBackend:
         with _translated(self.path):
             return self._look(page)
 
+    def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
+        with _translated(self.path):
+            found = self._look(lambda view: view.names(prefix))
+        return sorted((name for name in found if before is None or name < before), reverse=True)[:limit]
+
     def history(self, name: str) -> list[Moved]:
         def moves(view: _View) -> list[Moved]:
             recorded = [move for move in _moves(self._root, view.over) if move.name == name]

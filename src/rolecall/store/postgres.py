@@ -361,6 +361,14 @@ class PostgresBackend:
         )
         return [_ref(row) for row in rows]
 
+    def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
+        below = prefix + "\U0010ffff" if before is None else before
+        rows = self._read(
+            "SELECT name FROM refs WHERE name >= %s AND name < %s ORDER BY name DESC LIMIT %s",
+            (prefix, below, limit),
+        )
+        return [name for (name,) in rows]
+
     def history(self, name: str) -> list[Moved]:
         rows = self._read("SELECT seq, name, target, at FROM moves WHERE name = %s ORDER BY seq", (name,))
         return [Moved(*row) for row in rows]

@@ -288,6 +288,15 @@ class SqliteBackend:
             ).fetchall()
         return [_ref(row) for row in rows]
 
+    def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
+        below = prefix + "\U0010ffff" if before is None else before
+        with self._translated:
+            rows = self._db.execute(
+                "SELECT name FROM refs WHERE name >= ? AND name < ? ORDER BY name DESC LIMIT ?",
+                (prefix, below, -1 if limit is None else limit),
+            ).fetchall()
+        return [name for (name,) in rows]
+
     def history(self, name: str) -> list[Moved]:
         with self._translated:
             rows = self._db.execute(
@@ -438,6 +447,10 @@ def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
             f"{path} is damaged: {exc}",
             hint="Keep a copy of the file. `rolecall cas verify` says what can be read; "
             "`rolecall cas export` saves that; restore the rest from a bundle.",
+        )
+    if "malformed JSON" in str(exc):
+        return Damaged(
+            f"{path} is damaged: what is kept with a ref is not JSON", hint="Restore it from a copy."
         )
     if code == sqlite3.SQLITE_FULL:
         return StorageError(

@@ -20,6 +20,9 @@ META = "CTS5P6RD8HMCS"
 """The id of the meta-schema, the one node that is its own type."""
 
 _FETCH = 200
+# Nodes never change, so the ones just read need not be read again: a run looks at its latest steps.
+_RECENT = 256
+_LARGE = 65_536
 _SHORTEST_PREFIX = 4
 
 
@@ -50,6 +53,7 @@ class Store:
         self.registered: dict[int, str] = {}
         """Types of `Draft.put_as` by the identity of their schemas."""
         self._kept: list[dict[str, Any]] = []
+        self._recent: dict[str, Node] = {}
 
     # -- writing --
 
@@ -81,18 +85,32 @@ class Store:
         expected: Ref | None,
         target: str | None = None,
         state: Mapping[str, Any] | None = None,
+        *,
+        durable: bool = True,
     ) -> Ref:
         """Compare-and-swap one ref: `expected` is the ref as last seen, None when it must be new."""
         draft = self.draft()
         draft.move(name, expected, target, state)
-        return draft.commit()[0]
+        return draft.commit(durable=durable)[0]
 
     # -- reading nodes --
 
     def get(self, node: str) -> Node:
-        """One node. `NotFound` when it is not there, `Damaged` when it is not what was put."""
-        record = self._record(node)
-        return Node(record.id, record.type, payload_of(record), record.created)
+        """One node. `NotFound` when it is not there, `Damaged` when it is not what was put.
+
+        Its payload is shared with later callers, who must leave it as it is.
+        """
+        known = self._recent.pop(node, None)
+        if known is None:
+            record = self._record(node)
+            known = Node(record.id, record.type, payload_of(record), record.created)
+            if len(record.data) > _LARGE:
+                return known
+        # The dict is in order of use: what was used longest ago comes first.
+        self._recent[node] = known
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+        return known
 
     def has(self, node: str) -> bool:
         return self.backend.record(_checked_id(node)) is not None
@@ -324,14 +342,17 @@ class Draft:
     def event(self, stream: str, kind: str, body: Mapping[str, Any]) -> None:
         self._events.append(NewEvent(stream, kind, body))
 
-    def commit(self, *, durable: bool = False) -> list[Ref]:
-        """Make it all happen, or nothing; the moved refs. A move always waits for the disk."""
+    def commit(self, *, durable: bool | None = None) -> list[Ref]:
+        """Make it all happen, or nothing; the moved refs.
+
+        A commit that moves a ref waits for the disk unless told otherwise; another one does not.
+        """
         nodes = [*self._store.builtins(), *self._records.values()]
         if not (nodes or self._moves or self._events):
             return []
         change = Change(nodes, self._moves, self._events)
         moved = self._store.backend.commit(
-            change, now=self._store.now(), durable=durable or bool(self._moves)
+            change, now=self._store.now(), durable=bool(self._moves) if durable is None else durable
         )
         self._store.remember(self._types, self._registering)
         return moved
