@@ -1,4 +1,8 @@
-"""A tour of the store: what `make demo` shows. Runs the real command in a temporary home."""
+"""What `make demo` shows: a bug is planned, fixed, rejected, fixed again and approved, then the thread is forked.
+
+The workflow, the engine and the commands are the real ones; only the agent is scripted, so that the demo
+needs no key and no network. It runs in a temporary git repository with a home of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,64 +13,123 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-PERSON = {
-    "title": "Person",
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "friends": {"type": "array", "items": {"type": "string", "format": "ocas_ref"}},
-    },
-    "required": ["name"],
-    "additionalProperties": False,
-}
+HERE = Path(__file__).parent / "demo"
+CODE = "def add(a, b):\n    return a - b\n"
+TEST = """import unittest
+
+from calc import add
+
+
+class Adding(unittest.TestCase):
+    def test_two_and_three_make_five(self):
+        self.assertEqual(add(2, 3), 5)
+"""
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rolecall-demo-") as folder:
-        tour = Tour(Path(folder))
-        tour.say("A type is a JSON Schema, and itself a node:")
-        person = tour.run("cas", "schema", "put", json.dumps(PERSON))["hash"]
-        tour.say("A node's id is made from its content, so the same thing always has the same id:")
-        ada = tour.run("cas", "put", person, '{"name": "Ada"}')["hash"]
-        tour.run("cas", "put", person, '{ "name" : "Ada" }')
-        tour.say("Nodes refer to nodes; what does not fit its type is refused, with every reason:")
-        bob = tour.run("cas", "put", person, json.dumps({"name": "Bob", "friends": [ada]}))["hash"]
-        tour.run("cas", "put", person, '{"name": 7, "age": 40}', fails=2)
-        tour.say("Ids may be shortened, chains walked:")
-        tour.run("cas", "get", bob[:5])
-        tour.run("cas", "walk", bob)
-        tour.say("Now somebody changes a stored byte behind our back. It is noticed, never returned:")
-        tour.tamper(ada)
-        tour.run("cas", "get", ada, fails=4)
-        tour.run("cas", "verify", fails=4)
-        tour.say("Done. Your own store is made by the first put: try `.venv/bin/rolecall cas put-text hello`.")
+        demo = Demo(Path(folder))
+        demo.make_project()
+        demo.say("A repository with a failing test, and a workflow: plan, develop, review until it is green.")
+        demo.tests(green=False)
+        demo.rolecall("workflow", "graph", "fix-bug", "--as", "text")
+
+        demo.say("Start a thread and let it run. Every step is committed before the next one begins.")
+        agent = f"scripted:{HERE / 'script.yaml'}"
+        thread = demo.rolecall_json(
+            "thread", "start", "fix-bug", "-p", "add(2, 3) must be 5", "--agent", agent
+        )["thread"]
+        demo.rolecall("thread", "run", thread)
+        demo.tests(green=True)
+
+        demo.say("What happened can be read afterwards, by anybody, from any process.")
+        demo.rolecall("thread", "read", thread)
+        demo.rolecall("thread", "show", thread)
+
+        demo.say("Fork it at the rejection: another thread on the same steps, at the price of one ref.")
+        steps = demo.rolecall_json("thread", "steps", thread)["steps"]
+        rejection = next(s for s in steps if (s.get("output") or {}).get("status") == "rejected")
+        demo.rolecall("thread", "fork", thread, "--at", rejection["hash"])
+        demo.rolecall("thread", "list", "--all")
+
+    demo.say("That was a temporary folder. To try it on your own:")
+    print("  .venv/bin/rolecall setup                       # name a provider and an agent")
+    print(
+        "  .venv/bin/rolecall thread start examples/demo/fix-bug.yaml -p 'Fix …' --agent 'command:your-agent --print'"
+    )
+    print("  .venv/bin/rolecall thread run THREAD")
+    print("  .venv/bin/rolecall --help")
 
 
-class Tour:
+class Demo:
     def __init__(self, folder: Path) -> None:
-        self._home = folder / "home"
-        self._program = str(Path(sys.executable).parent / "rolecall")
+        self._work = folder / "calc"
+        scripts = Path(sys.executable).parent
+        self._env = {
+            **os.environ,
+            "ROLECALL_HOME": str(folder / "home"),
+            "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self._program = str(scripts / "rolecall")
+
+    def make_project(self) -> None:
+        (self._work / ".workflows").mkdir(parents=True)
+        (self._work / "calc.py").write_text(CODE)
+        (self._work / "test_calc.py").write_text(TEST)
+        (self._work / ".workflows" / "fix-bug.yaml").write_text((HERE / "fix-bug.yaml").read_text())
+        subprocess.run(["git", "init", "-q", "."], cwd=self._work, check=True)
 
     def say(self, text: str) -> None:
         print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
-    def run(self, *args: str, fails: int = 0) -> dict[str, str]:
-        """Show a command and what it prints; stop the tour if it does not end as it should."""
-        print("$ rolecall " + shlex.join(args), flush=True)
-        env = {**os.environ, "ROLECALL_HOME": str(self._home)}
-        done = subprocess.run([self._program, *args], env=env, capture_output=True, text=True, check=False)
-        print((done.stdout + done.stderr).rstrip(), flush=True)
-        if done.returncode != fails:
-            sys.exit(f"the demo expected exit code {fails} and got {done.returncode}")
-        return json.loads(done.stdout) if not fails else {}
+    def tests(self, *, green: bool) -> None:
+        print("$ python3 -m unittest -q", flush=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "unittest", "-q"],
+            cwd=self._work,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        print(done.stderr.strip().splitlines()[-1], flush=True)
+        if (done.returncode == 0) != green:
+            sys.exit(f"the demo expected the tests to be {'green' if green else 'red'}")
 
-    def tamper(self, node: str) -> None:
-        import sqlite3
+    def rolecall(self, *args: str) -> None:
+        self._show(args)
+        done = subprocess.run(
+            [self._program, *args, *self._as_text(args)], cwd=self._work, env=self._env, check=False
+        )
+        if done.returncode != 0:
+            sys.exit(f"`rolecall {shlex.join(args)}` ended with exit code {done.returncode}")
 
-        with sqlite3.connect(self._home / "store.db") as db:
-            db.execute("UPDATE nodes SET data = replace(data, 'Ada', 'Eve') WHERE id = ?", (node,))
-        db.close()
+    def rolecall_json(self, *args: str) -> Any:
+        self._show(args)
+        done = subprocess.run(
+            [self._program, *args, "--format", "json"],
+            cwd=self._work,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            sys.exit(f"`rolecall {shlex.join(args)}` ended with exit code {done.returncode}: {done.stderr}")
+        if args[1] == "start":
+            print(done.stdout.strip(), flush=True)
+        return json.loads(done.stdout)
+
+    def _show(self, args: tuple[str, ...]) -> None:
+        print("$ rolecall " + shlex.join(args).replace(str(HERE), "examples/demo"), flush=True)
+
+    @staticmethod
+    def _as_text(args: tuple[str, ...]) -> list[str]:
+        """People read this, also when it is piped."""
+        return [] if args[1] in ("graph", "read") else ["--format", "text"]
 
 
 if __name__ == "__main__":

@@ -126,7 +126,8 @@ def _write_subclass(value: Any, out: bytearray, depth: int) -> None:
     if isinstance(value, str):
         # Not str(value): an enum member's own __str__ gives its name.
         return _write(str.__str__(value), out, depth)
-    for plain in (int, float, dict, list):
+    plain_kinds: tuple[Any, ...] = (int, float, dict, list)
+    for plain in plain_kinds:
         if isinstance(value, plain):
             return _write(plain(value), out, depth)
     raise _Refused(
@@ -169,7 +170,7 @@ def _written_as(number: float) -> int:
     mantissa, _, exponent = repr(number).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = int(whole + fraction.rstrip("0"))
-    return digits * 10 ** (int(exponent or 0) - len(fraction.rstrip("0")))
+    return int(digits * 10 ** (int(exponent or 0) - len(fraction.rstrip("0"))))
 
 
 def _write_float(value: float, out: bytearray) -> None:

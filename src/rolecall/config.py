@@ -35,7 +35,11 @@ def config_path(environ: Mapping[str, str] = os.environ) -> str:
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     """Where the store is and when it waits for the disk."""
     section = _store_section(config_path(environ))
-    url = environ.get("ROLECALL_STORE") or section.get("url") or os.path.join(home(environ), "store.db")
+    configured = section.get("url") or "store.db"
+    if isinstance(configured, str) and ":" not in configured:
+        # A path in a file is meant from where the file is, not from where the command was given.
+        configured = os.path.join(home(environ), os.path.expanduser(configured))
+    url = environ.get("ROLECALL_STORE") or configured
     durability = section.get("durability", "heads")
     if not isinstance(url, str) or durability not in DURABILITIES:
         raise UsageError(

@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except OSError as error:
         print(f"rolecall: {error}", file=sys.stderr)
-        sys.stdout = None  # type: ignore[assignment]  # a full disk would fail again at exit
+        sys.stdout = None  # a full disk would fail again at exit
         return 5
 
 
@@ -76,13 +76,18 @@ def _run(args: list[str]) -> int:
         status = options.run(options)
         sys.stdout.flush()
     except RolecallError as error:
-        from rolecall.cli.output import printable
-
-        print(f"rolecall: {printable(error.message)}", file=sys.stderr)
-        if error.hint:
-            print(f"  {error.hint}", file=sys.stderr)
-        return exit_code(error)
+        return report(error)
     return int(status or 0)
+
+
+def report(error: RolecallError) -> int:
+    """Print an error and what to do about it; the exit code it means."""
+    from rolecall.cli.output import printable
+
+    print(f"rolecall: {printable(error.message)}", file=sys.stderr)
+    if error.hint:
+        print(f"  {error.hint}", file=sys.stderr)
+    return exit_code(error)
 
 
 def exit_code(error: RolecallError) -> int:

@@ -201,12 +201,20 @@ def _export_bundle(store: Store, path: str, nodes: Sequence[str], progress: Prog
                 tar.add(os.path.join(scratch, "store"), arcname=".")
             with open(packed, "rb") as file:
                 os.fsync(file.fileno())
-            os.link(packed, path)
+            _place(packed, path)
     except OSError as exc:
         raise StorageError(
             f"{path} could not be written: {exc.strerror}", hint="Nothing was left behind."
         ) from exc
     return copied
+
+
+def _place(packed: str, path: str) -> None:
+    """Give the finished bundle its name. A link never overwrites; where there are none, a rename must do."""
+    try:
+        os.link(packed, path)
+    except PermissionError:
+        os.rename(packed, path)
 
 
 @contextmanager
@@ -228,8 +236,8 @@ def _unpack(path: str, folder: str) -> None:
             # The `data` filter refuses absolute paths, links out of the folder and devices.
             tar.extractall(folder, filter="data")
             # Cut off between two files, a tar reads as a shorter one; only its closing block is missing.
-            tar.fileobj.seek(tar.offset)  # type: ignore[union-attr]
-            if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # type: ignore[union-attr]
+            tar.fileobj.seek(tar.offset)
+            if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("it ends too early")
     except FileNotFoundError as exc:
         raise NotFound(f"there is no bundle or folder at {path}") from exc

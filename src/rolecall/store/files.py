@@ -51,6 +51,7 @@ _MOVES = "moves.jsonl"
 _EVENTS = "events.jsonl"
 _INDEX = "cas/_index"
 _HASHES = "cas/_sha256"
+_LINE_KEYS = {_MOVES: {"seq", "name", "target", "at"}, _EVENTS: {"seq", "stream", "kind", "body", "at"}}
 # Files only we append to: a last line without its newline was never finished.
 _OURS = (_MOVES, _EVENTS, _HASHES)
 
@@ -1034,6 +1035,8 @@ def _numbered(root: Path, name: str, journal: _Journal, after: int, counter: str
                 if not line.endswith(b"\n"):
                     break
                 entry = _loaded(line, path)
+                if not isinstance(entry, dict) or not entry.keys() >= _LINE_KEYS[name]:
+                    raise _damaged_file(path, "a line does not say what it must")
                 if after < entry["seq"] <= last:
                     yield entry
     for text in journal.lines.get(name, ()):

@@ -253,7 +253,13 @@ class SqliteBackend:
             if not rows:
                 return
             yield from rows
-            after = rows[-1][0]
+            after = self._last_of(rows, after)
+
+    def _last_of(self, rows: list[tuple[Any, ...]], after: int) -> int:
+        """Where the next page begins. Rows of a damaged table may come in any order, without an end."""
+        if rows[-1][0] <= after:
+            raise _damaged(self.path, f"row {rows[-1][0]} comes after row {after}")
+        return int(rows[-1][0])
 
     # -- reading refs and events --
 
@@ -314,7 +320,7 @@ class SqliteBackend:
             if not rows:
                 return
             yield from (Moved(*row) for row in rows)
-            since = rows[-1][0]
+            since = self._last_of(rows, since)
 
     def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
         test, values = ("", ()) if stream is None else ("stream = ? AND ", (stream,))
@@ -353,7 +359,8 @@ class SqliteBackend:
 
     def problems(self) -> Iterator[str]:
         try:
-            for (line,) in self._db.execute("PRAGMA quick_check"):
+            # Unlike quick_check, this one also finds a row that its index has lost.
+            for (line,) in self._db.execute("PRAGMA integrity_check"):
                 if line != "ok":
                     yield f"{self.path}: {line}"
         except sqlite3.DatabaseError as exc:
@@ -442,12 +449,9 @@ class _Translation:
 
 def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return Damaged(
-            f"{path} is damaged: {exc}",
-            hint="Keep a copy of the file. `rolecall cas verify` says what can be read; "
-            "`rolecall cas export` saves that; restore the rest from a bundle.",
-        )
+    # The driver gives no code to a text that is not UTF-8; only damage makes one.
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(exc).startswith("Could not decode"):
+        return _damaged(path, str(exc))
     if "malformed JSON" in str(exc):
         return Damaged(
             f"{path} is damaged: what is kept with a ref is not JSON", hint="Restore it from a copy."
@@ -467,12 +471,22 @@ def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
     return StorageError(f"{path}: {exc}", hint="Check the disk and the file, then run it again.")
 
 
+def _damaged(path: str, reason: str) -> Damaged:
+    return Damaged(
+        f"{path} is damaged: {reason}",
+        hint="Keep a copy of the file. `rolecall cas verify` says what can be read; "
+        "`rolecall cas export` saves that; restore the rest from a bundle.",
+    )
+
+
 def _record(row: tuple[Any, ...]) -> Record:
     node, type_id, data, created, refs, sha256 = row
     return Record(node, type_id, data, created, _split(refs), sha256)
 
 
-def _split(refs: str) -> tuple[str, ...]:
+def _split(refs: str | None) -> tuple[str, ...]:
+    if refs is None:
+        return ("",)  # Lost to damage; what is no node's references is noticed by whoever needs them.
     return tuple(refs[at : at + NODE_ID_LENGTH] for at in range(0, len(refs), NODE_ID_LENGTH))
 
 

@@ -157,7 +157,10 @@ class Store:
 
         def enqueue(nodes: Iterable[str], referrer: int) -> None:
             for node in nodes:
-                number = node_number(node)
+                try:
+                    number = node_number(node)
+                except ValueError as exc:
+                    raise _wrong_refs(node_from_number(referrer)) from exc
                 if number not in seen:
                     seen.add(number)
                     waiting.append(number)
@@ -175,6 +178,8 @@ class Store:
                 visited += 1
                 record = records.get(name)
                 if record is None:
+                    if referrer >= 0:
+                        self._check_refs(node_from_number(referrer))
                     yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
                     continue
                 check(record)
@@ -248,6 +253,18 @@ class Store:
         if record.type in (record.id, META):
             return ()
         return self.type(record.type).refs(payload_of(record))
+
+    def _check_refs(self, node: str) -> None:
+        """Raise `Damaged` when the references kept with a node are not those of its payload."""
+        record = self.backend.record(node)
+        if record is None or record.refs is None:
+            return
+        try:
+            derived = self.derive_refs(record)
+        except (NotFound, UsageError):
+            return  # Its type is what is missing.
+        if record.refs != derived:
+            raise _wrong_refs(node)
 
     def _load_type(self, type_id: str) -> Type:
         if type_id in _BUILTIN_SCHEMAS:
@@ -373,13 +390,25 @@ def sha256_of(type_id: str, data: bytes) -> bytes:
 
 def check(record: Record) -> None:
     """Raise `Damaged` unless the bytes are those the id was made from."""
-    # A database that was edited by hand may hold a text where bytes belong.
-    if not isinstance(record.data, bytes) or not is_id_of(record.id, record.type, record.data):
+    # A damaged database, or one edited by hand, may hold anything where bytes or a text belong.
+    if (
+        not isinstance(record.data, bytes)
+        or not isinstance(record.type, str)
+        or not is_id_of(record.id, record.type, record.data)
+    ):
         raise Damaged(
             f"node {record.id} is damaged: its bytes do not give its id",
             node=record.id,
             hint="Restore it from a bundle that holds it: `rolecall cas import BUNDLE --repair`.",
         )
+
+
+def _wrong_refs(node: str) -> Damaged:
+    return Damaged(
+        f"node {node} is damaged: the references kept with it are not its own",
+        node=node,
+        hint="Run `rolecall cas reindex`.",
+    )
 
 
 def payload_of(record: Record) -> Any:

@@ -41,9 +41,13 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
         return
     yield Verified(0, [Problem("", "container", text) for text in store.backend.problems()])
     scan = store.backend.scan()
-    while batch := list(islice(scan, _BATCH)):
-        yield _verify_batch(store, batch)
-    yield Verified(0, list(_ref_problems(store)))
+    try:
+        while batch := list(islice(scan, _BATCH)):
+            yield _verify_batch(store, batch)
+        yield Verified(0, list(_ref_problems(store)))
+    except Damaged as exc:
+        # What lies beyond cannot be reached; what was found so far must still be told.
+        yield Verified(0, [Problem(exc.node, "container", exc.message)])
 
 
 def _verify_batch(store: Store, batch: Sequence[Record | Damage]) -> Verified:
