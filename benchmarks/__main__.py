@@ -7,9 +7,9 @@ import os
 import platform
 import sqlite3
 
-from benchmarks import startup, store
+from benchmarks import engine, startup, store, threads
 
-_ALL = {"startup": startup.main, "store": store.main}
+_ALL = {"startup": startup.main, "store": store.main, "engine": engine.main, "threads": threads.main}
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ _TARGET = 4.0
 
 def main(*, quick: bool = False) -> None:
     rounds = 10 if quick else 40
-    with tempfile.TemporaryDirectory(prefix="rolecall-bench-") as folder, _scripts(folder) as scripts:
-        environ = _environ(folder)
+    with tempfile.TemporaryDirectory(prefix="rolecall-bench-") as folder, installed(folder) as scripts:
+        environ = clean_environ(folder)
         rolecall, python = str(scripts / "rolecall"), str(scripts / "python")
         put = subprocess.run(
             [rolecall, "cas", "put-text", "hello", "--format", "json"],
@@ -35,7 +35,7 @@ def main(*, quick: bool = False) -> None:
             "rolecall --version": [rolecall, "--version"],
             "rolecall cas get ID": [rolecall, "cas", "get", json.loads(put.stdout)["hash"]],
         }
-        runs = [_run(command, environ) for command in ([python, "-c", "pass"], *commands.values())]
+        runs = [run_of(command, environ) for command in ([python, "-c", "pass"], *commands.values())]
         interleaved(2, *runs)  # the first runs read the files from the disk
         bare, *found = interleaved(rounds, *runs)
     rows = [_row(name, timing, bare) for name, timing in zip(commands, found, strict=True)]
@@ -54,11 +54,11 @@ def _row(name: str, timing: Timing, bare: Timing) -> Row:
     )
 
 
-def _run(command: list[str], environ: dict[str, str]) -> Callable[[], Timing]:
-    return lambda: timed(lambda: subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL))
+def run_of(command: list[str], environ: dict[str, str]) -> Callable[[], Timing]:
+    return lambda: timed(lambda: subprocess.run(command, env=environ, check=True, capture_output=True))
 
 
-def _environ(folder: str) -> dict[str, str]:
+def clean_environ(folder: str) -> dict[str, str]:
     """The caller's environment without what slows Python down or leads to the caller's own store."""
     left_out = ("PYTHON", "ROLECALL_", "COVERAGE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
@@ -66,13 +66,13 @@ def _environ(folder: str) -> dict[str, str]:
 
 
 @contextmanager
-def _scripts(folder: str) -> Iterator[Path]:
+def installed(folder: str) -> Iterator[Path]:
     """The folder of commands of an environment with a normal install."""
     if not _is_editable():
         yield Path(sys.executable).parent
         return
     target = Path(folder) / "venv"
-    environ = {**_environ(folder), "PYTHON": sys.executable}
+    environ = {**clean_environ(folder), "PYTHON": sys.executable}
     subprocess.run(["sh", "scripts/make-venv", str(target)], cwd=_REPOSITORY, env=environ, check=True)
     pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, str(_REPOSITORY)], env=environ, check=True)

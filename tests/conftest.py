@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest_plugins = ["home_guard"]
+pytest_plugins = ["home_guard", "postgres_fixture", "program_fixture"]
 
 SCRIPTS = Path(sys.executable).parent
 
@@ -42,7 +41,9 @@ class Rolecall:
             timeout=120,
             check=False,
         )
-        result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        result = subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
         if check is not None:
             assert result.returncode == check, (args, result.returncode, result.stdout, result.stderr)
         return result
@@ -63,15 +64,3 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no reference data beside the project")
     return folder
-
-
-@pytest.fixture
-def as_nobody() -> Iterator[Callable[[], None]]:
-    """What a child calls to give up root, so that file permissions mean something."""
-
-    def give_up_root() -> None:
-        if os.getuid() == 0:
-            os.setgid(65534)
-            os.setuid(65534)
-
-    yield give_up_root

@@ -122,14 +122,6 @@ def test_parts_come_in_the_fixed_order() -> None:
     assert names == ["happened", "step", "instruction", "reminder"]
 
 
-def test_pieces_make_the_text_and_reports_are_pieces_of_their_own() -> None:
-    prompt = ask()
-    assert "".join(prompt.pieces) == prompt.text
-    quoted = [part.quoted for part in prompt.parts if part.quoted]
-    assert quoted
-    assert set(quoted) <= set(prompt.pieces)
-
-
 def test_what_does_not_change_is_the_same_prefix_at_every_step() -> None:
     first, second = ask(newest_first=STEPS[2:], instruction="Go.").text, ask().text
     start = first.index("# What happened")

@@ -287,3 +287,22 @@ def test_json_written_as_yaml_comes_back_the_same(value: Any) -> None:
     import yaml
 
     assert yaml12.load(yaml.safe_dump(value, default_style='"')) == value
+
+
+FLAT_LINES = st.from_regex(r"[$a-z-]{1,4}: {1,2}[a-z0-9.][a-z0-9 ./_-]{0,8}", fullmatch=True)
+
+
+@given(
+    st.lists(FLAT_LINES, min_size=1, max_size=3)
+    .map("\n".join)
+    .flatmap(lambda text: st.sampled_from((text, text + "\n")))
+)
+@settings(max_examples=500)
+def test_a_flat_text_is_read_by_the_short_way_as_by_the_parser(text: str) -> None:
+    document = yaml12.read(text)
+    if document.problems:
+        with pytest.raises(UsageError):
+            yaml12.load(text)
+    else:
+        assert document.node is not None
+        assert repr(yaml12.load(text)) == repr(document.node.value)

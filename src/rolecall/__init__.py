@@ -1,3 +1,62 @@
-"""Rolecall runs teams of coding agents through workflows that cannot lose work."""
+"""Rolecall runs teams of coding agents through workflows that cannot lose work.
+
+The names below are the public ones. Each is imported when it is first used, because starting quickly
+is a feature of the command line.
+"""
+
+TYPE_CHECKING = False  # what typing.TYPE_CHECKING is, without importing typing for `--version`
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rolecall.agents.command import command
+    from rolecall.agents.external import external
+    from rolecall.agents.protocol import Agent, Context, Reply, Usage
+    from rolecall.authoring import Role, Workflow, compile
+    from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
+    from rolecall.playbook import Message, RoleResult, ThreadContext
+    from rolecall.workflow import END, Limits
+
+__all__ = [
+    "END",
+    "Agent",
+    "AgentError",
+    "Context",
+    "ExtractError",
+    "Limits",
+    "Message",
+    "Reply",
+    "Role",
+    "RoleResult",
+    "RolecallError",
+    "ThreadContext",
+    "Usage",
+    "UsageError",
+    "Workflow",
+    "command",
+    "compile",
+    "external",
+]
+
+_HOMES = {
+    "rolecall.agents.command": ("command",),
+    "rolecall.agents.external": ("external",),
+    "rolecall.agents.protocol": ("Agent", "Context", "Reply", "Usage"),
+    "rolecall.authoring": ("Role", "Workflow", "compile"),
+    "rolecall.errors": ("AgentError", "ExtractError", "RolecallError", "UsageError"),
+    "rolecall.playbook": ("Message", "RoleResult", "ThreadContext"),
+    "rolecall.workflow": ("END", "Limits"),
+}
+
+if not TYPE_CHECKING:  # a type checker that saw this would accept every name
+
+    def __getattr__(name):
+        for module, names in _HOMES.items():
+            if name in names:
+                from importlib import import_module
+
+                return getattr(import_module(module), name)
+        raise AttributeError(f"module 'rolecall' has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -50,7 +50,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
 
 
 def _store_section(path: str) -> Mapping[str, Any]:
-    text = _read(path)
+    text = read_text(path)
     # Reading YAML costs 30 ms; a file without the section does not need it.
     if not any(line.startswith(("store:", '"store":', "'store':")) for line in text.splitlines()):
         return {}
@@ -71,7 +71,7 @@ def _store_section(path: str) -> Mapping[str, Any]:
 def load(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The whole of `config.yaml`; empty when there is none."""
     path = config_path(environ)
-    return parse(_read(path), path)
+    return parse(read_text(path), path)
 
 
 def parse(text: str, path: str) -> dict[str, Any]:
@@ -80,6 +80,8 @@ def parse(text: str, path: str) -> dict[str, Any]:
     from rolecall import yaml12
 
     value = yaml12.load(text, source=path)
+    if value is None:  # nothing but comments
+        return {}
     if not isinstance(value, dict):
         raise UsageError(f"{path} must be a mapping of settings", hint="Correct the file, or move it away.")
     return value
@@ -94,7 +96,7 @@ def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of `.env` in the home: NAME=VALUE lines, quotes and `export` allowed."""
     path = os.path.join(home(environ), ".env")
     found: dict[str, str] = {}
-    for number, line in enumerate(_read(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         text = line.strip().removeprefix("export ")
         if not text or text.startswith("#"):
             continue
@@ -111,7 +113,8 @@ def _unquoted(value: str) -> str:
     return value.partition(" #")[0].rstrip()
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """A file of the home; empty when there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

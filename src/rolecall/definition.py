@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from rolecall import canonical, schema, soundness, yaml12
@@ -18,6 +19,7 @@ from rolecall.errors import InvalidValue, NotFound, UsageError
 from rolecall.soundness import did_you_mean
 from rolecall.workflow import (
     ANY_STATUS,
+    END,
     START,
     START_STATUS,
     Condition,
@@ -86,6 +88,22 @@ def parse(
     )
     has_error = any(problem.severity == "error" for problem in found)
     return Definition(None if has_error else workflow, found)
+
+
+def judge(value: Mapping[str, Any], *, place: yaml12.Place, name: str | None = None) -> Definition:
+    """The workflow of a value that has the form of the YAML but was made in memory, at `place`. Without a
+    `graph` a moderator decides where to go, so only the rest is judged."""
+    problems: list[Problem] = []
+    is_moderated = "graph" not in value
+    # One way through every role has nothing to be found fault with, so only the rest is.
+    steps = [START, *value["roles"], END]
+    graph = dict(pairwise(steps)) if is_moderated else value["graph"]
+    root = yaml12.Node({**value, "graph": graph}, place)
+    workflow = _Reader(root.value, Marks(root), problems).workflow(name)
+    has_error = any(problem.severity == "error" for problem in problems)
+    if workflow is not None and is_moderated:
+        workflow = replace(workflow, graph={})
+    return Definition(None if has_error else workflow, tuple(dict.fromkeys(problems)))
 
 
 # -- files --

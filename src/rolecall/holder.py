@@ -7,7 +7,6 @@ operating system says whether that very process still lives; of another host onl
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,15 +46,17 @@ def _host() -> str:
             boot = file.read().strip()
     except OSError:
         boot = ""
-    return f"{socket.gethostname()}/{boot}"
+    return f"{os.uname().nodename}/{boot}"
 
 
 def _born(pid: int) -> str | None:
-    """When a process was started, in whatever unit the system gives; None where it does not."""
+    """When a process was started, in whatever unit the system gives; None where it does not.
+
+    A process that has ended and waits for its parent to notice was never born."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The command's name may hold spaces and brackets, so fields are counted from its end.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[0] == b"Z" else fields[19].decode()
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()

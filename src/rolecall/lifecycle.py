@@ -34,27 +34,54 @@ def start(
         raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
     if not os.path.isdir(cwd):
         raise UsageError(f"the work folder {cwd!r} does not exist")
+    if agent and mask.text(agent) != agent:
+        raise UsageError(
+            "the agent's command holds a secret, and it would be stored",
+            hint="Let the command read the secret from its environment.",
+        )
     draft = store.draft()
-    node = workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow)
-    name = store.get(workflow).payload["name"] if isinstance(workflow, str) else workflow.workflow.name
     fields = {
-        "workflow": node,
+        "workflow": workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow),
         "prompt": mask.text(prompt),
         "cwd": os.path.realpath(cwd),
         "limits": dict(limits or {}),
     }
-    head = draft.put_as(START_SCHEMA, {key: value for key, value in fields.items() if value})
+    head = draft.put_as(START_SCHEMA, _given(fields))
+    draft.commit()
+    book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
+    return _point(store, head, book, {"agent": agent}, event=("started", {"workflow": fields["workflow"]}))
+
+
+def _point(
+    store: Store, head: str, book: Playbook, facts: Mapping[str, Any], *, event: tuple[str, Mapping[str, Any]]
+) -> Ref:
+    """A new thread whose head is `head`, with what must be known of it at a glance."""
+    from rolecall.route import Next, Stuck
+    from rolecall.turn import Turn, next_of
+
     ident = thread.new_thread_id(store.now())
+    chain = Chain(store, head)
+    way = next_of(Turn(ident, chain, book))
+    if isinstance(way, Stuck):
+        raise UsageError(f"the thread could not take its next step: {way.reason}")
     state = {
         "status": "idle",
-        "workflow": node,
-        "name": name,
-        "title": _title(fields["prompt"]),
-        "cwd": fields["cwd"],
+        "workflow": chain.start.workflow,
+        "name": book.workflow.name,
+        "title": _title(chain.start.prompt),
+        "cwd": chain.start.cwd,
+        "role": way.role if isinstance(way, Next) else None,
+        "steps": chain.last.number if chain.last else None,
+        **facts,
     }
-    draft.event(ident, "started", {"workflow": node, "name": name})
-    draft.move(thread.ref_name(ident), None, head, state | ({"agent": agent} if agent else {}))
+    draft = store.draft()
+    draft.event(ident, event[0], {"name": book.workflow.name, **event[1]})
+    draft.move(thread.ref_name(ident), None, head, _given(state))
     return draft.commit(durable=True)[0]
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value}
 
 
 def _title(prompt: str) -> str:
@@ -74,53 +101,35 @@ def fork(
     """A new thread that shares the chain up to `at` (a start or a step). Changing the workflow or the
     prompt adds a start of its own; otherwise a fork is one ref."""
     chain = Chain(store, at)
-    draft = store.draft()
-    head, node = at, chain.start.workflow
+    head = at
     if workflow is not None or prompt is not None:
-        node = (
-            workflow
-            if isinstance(workflow, str)
-            else registry.add_workflow(draft, workflow)
-            if workflow
-            else node
-        )
-        fields = {
-            "workflow": node,
-            "prompt": mask.text(prompt or chain.start.prompt),
-            "cwd": chain.start.cwd,
-            "forked_from": at,
-        }
-        head = draft.put_as(START_SCHEMA, fields)
-        if chain.last is not None:
-            head = _put_mark(store, draft, chain, head)
-    ident = thread.new_thread_id(store.now())
-    name = (
-        workflow.workflow.name
-        if workflow is not None and not isinstance(workflow, str)
-        else store.get(node).payload["name"]
-    )
-    state = {
-        "status": "idle",
-        "workflow": node,
-        "name": name,
-        "title": _title(prompt or chain.start.prompt),
-        "cwd": chain.start.cwd,
-        "forked_from": at,
-        "steps": chain.last.number if chain.last else 0,
-    }
+        head = _put_own_start(store, chain, workflow, mask.text(prompt or chain.start.prompt))
+    stored = workflow if isinstance(workflow, str) else chain.start.workflow
+    book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
+    facts: dict[str, Any] = {"forked_from": at}
     if source is not None:
-        state |= {"forked_thread": source.name[7:]} | {
-            key: source.state[key] for key in ("limits", "agent") if key in source.state
-        }
-    draft.event(ident, "forked", {"from": at})
-    draft.move(thread.ref_name(ident), None, head, state)
-    return draft.commit(durable=True)[0]
+        facts |= {"forked_thread": source.name[7:]}
+        facts |= {key: source.state[key] for key in ("limits", "agent") if key in source.state}
+    return _point(store, head, book, facts, event=("forked", {"from": at}))
 
 
-def _put_mark(store: Store, draft: Any, chain: Chain, start_id: str) -> str:
-    """The step that says: from here on another start counts."""
-    assert chain.last is not None  # noqa: S101 - callers fork a step here, not a start
-    return _put_marker(store, draft, chain, FORK, draft.put_as(FORK_SCHEMA, {"from": chain.head}), start_id)
+def _put_own_start(store: Store, chain: Chain, workflow: str | Playbook | None, prompt: str) -> str:
+    """A start of the fork's own; after a step, a `$FORK` step says that it counts from there on."""
+    draft = store.draft()
+    node = chain.start.workflow if workflow is None else workflow
+    fields = {
+        "workflow": node if isinstance(node, str) else registry.add_workflow(draft, node),
+        "prompt": prompt,
+        "cwd": chain.start.cwd,
+        "limits": dict(chain.start.limits),
+        "forked_from": chain.head,
+    }
+    head = draft.put_as(START_SCHEMA, _given(fields))
+    if chain.last is not None:
+        mark = draft.put_as(FORK_SCHEMA, {"from": chain.head})
+        head = _put_marker(store, draft, chain, FORK, mark, head)
+    draft.commit()
+    return head
 
 
 def _put_marker(store: Store, draft: Any, chain: Chain, role: str, output: str, start_id: str) -> str:
@@ -157,17 +166,24 @@ def resume(
             hint=f"Fork it to go on: `rolecall thread fork {ref.name[7:]}`.",
         )
     _refuse_running(store, ref)
+    has_answer = answer is not None and answer.strip() != ""
+    if status == "suspended" and not has_answer and "role" not in ref.state:
+        raise UsageError(
+            f"thread {ref.name[7:]} waits for an answer: {ref.state.get('reason', '')}",
+            hint=f"Give it: `rolecall thread resume {ref.name[7:]} -p '…'`.",
+        )
     chain = Chain(store, ref.target or "")
     draft = store.draft()
     head = ref.target
-    state = {key: value for key, value in ref.state.items() if key not in ("reason", "lease")}
-    if answer is not None and answer.strip():
+    state = thread.lasting(ref.state)
+    if answer is not None and has_answer:
         said = {
             "reason": ref.state.get("reason", ""),
             "answer": mask.text(answer),
             "role": _asking_role(chain, ref),
         }
         head = _put_marker(store, draft, chain, PERSON, draft.put_as(PERSON_SCHEMA, said), chain.start.id)
+        state |= {"role": said["role"], "steps": (chain.last.number if chain.last else 0) + 1}
     if limits:
         state["limits"] = {**state.get("limits", {}), **limits}
     draft.event(ref.name[7:], "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})})
@@ -188,10 +204,19 @@ def _asking_role(chain: Chain, ref: Ref) -> str:
 
 def kill(store: Store, ref: Ref, reason: str = "killed by a person") -> tuple[Ref, Mapping[str, Any] | None]:
     """End a thread for good. The lease of a process that runs it right now is returned, to be signalled."""
+    while True:
+        try:
+            return _killed(store, ref, reason)
+        except Conflict:
+            # Whoever runs it renews its lease; killing it does not depend on that.
+            ref = thread.find(store, ref.name[7:])
+
+
+def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any] | None]:
     if ref.state.get("status") in thread.ENDED:
         raise UsageError(f"thread {ref.name[7:]} is already {ref.state['status']}")
     lease = ref.state.get("lease")
-    state = {key: value for key, value in ref.state.items() if key not in ("lease", "role")}
+    state = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
     draft = store.draft()
     draft.event(ref.name[7:], "killed", {"reason": reason})
     draft.move(ref.name, ref, ref.target, {**state, "status": "killed", "reason": reason})
@@ -205,8 +230,8 @@ def answer(
     """A person plays the role that is due: the typed output, checked, becomes the step."""
     from rolecall.engine import status_after
     from rolecall.record import Recorder
-    from rolecall.route import Next
-    from rolecall.schema import Type
+    from rolecall.reply import Shape
+    from rolecall.route import Next, Stuck, Suspended
     from rolecall.turn import Turn, next_of
 
     _refuse_running(store, ref)
@@ -216,18 +241,23 @@ def answer(
     way = next_of(turn)
     if not isinstance(way, Next):
         raise UsageError(
-            f"no role of thread {ref.name[7:]} is due", hint=f"See `rolecall thread show {ref.name[7:]}`."
+            f"no role of thread {ref.name[7:]} is due: {way.reason}"
+            if isinstance(way, Suspended | Stuck)
+            else f"no role of thread {ref.name[7:]} is due",
+            hint=f"Go on with `{thread.continuation(ref)}`.",
         )
-    misfits = Type(dict(turn.role(way.role).schema)).misfits(output)
+    misfits = Shape(turn.role(way.role).schema).misfits(output)
     if misfits:
         listed = "".join(f"\n  {misfit}" for misfit in misfits)
         raise InvalidPayload(f"the answer does not fit what {way.role} has to give:{listed}", misfits)
     record = Recorder(store, turn.thread, turn, way, mask=mask)
+    if record.agent:
+        record.failed("a person answered in its place")
     draft = store.draft()
     step, onward = record.put_step(draft, {"output": dict(output), "text": body, "agent": "human"})
     status, role, reason = status_after(onward)
-    state = {key: value for key, value in ref.state.items() if key not in ("reason", "lease", "role")}
-    state |= {"status": status, "role": role, "reason": reason, "steps": record.number}
+    state = thread.lasting(ref.state) | {"status": status, "role": role, "reason": reason}
+    state["steps"] = record.number
     draft.event(turn.thread, "step", {"step": step, "role": way.role, "status": status, "next": role})
     record.settle(draft)
     draft.move(ref.name, ref, step, {key: value for key, value in state.items() if value not in (None, "")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,21 +11,28 @@ MASKED = "***MASKED***"
 SHORTEST = 8
 """A value shorter than this would be found in harmless text."""
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|_(?:PASS|PWD|AUTH)$", re.IGNORECASE
+)
+_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
 
 def secrets_in(environ: Mapping[str, str], *, always: Iterable[str] = ()) -> tuple[str, ...]:
-    """The values that must not leave: of variables named like secrets, and of those in `always`."""
+    """The values that must not leave: of variables named like secrets, of those in `always`, and the
+    passwords in addresses."""
     names = {name for name in environ if _SECRET_NAME.search(name)} | set(always)
     values = {environ[name].strip() for name in names if name in environ}
+    values.update(found for value in environ.values() for found in _PASSWORD_IN_ADDRESS.findall(value))
     # Longest first, so that a secret that contains another is replaced whole.
     return tuple(sorted((value for value in values if len(value) >= SHORTEST), key=len, reverse=True))
 
 
 class Mask:
     def __init__(self, secrets: Iterable[str]) -> None:
-        kept = [secret for secret in secrets if secret]
-        self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
+        # A secret with a quote or a line break is written differently inside JSON.
+        kept = {form for secret in secrets if secret for form in (secret, json.dumps(secret)[1:-1])}
+        self._forms = sorted(kept, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if kept else None
 
     def text(self, text: str) -> str:
         return self._pattern.sub(MASKED, text) if self._pattern else text
@@ -40,3 +48,40 @@ class Mask:
         if isinstance(value, (list, tuple)):
             return [self.value(item) for item in value]
         return value
+
+    def stream(self) -> Stream:
+        return Stream(self)
+
+    def certain(self, text: str) -> int:
+        """How much of a text that goes on can be masked already: no secret reaches over its end."""
+        if self._pattern is None:
+            return len(text)
+        at = len(text) - self._begun(text)
+        over = (match.start() for match in self._pattern.finditer(text) if match.start() < at < match.end())
+        return next(over, at)
+
+    def _begun(self, text: str) -> int:
+        """How many characters at the end of `text` may be the beginning of a secret."""
+        for length in range(min(len(text), len(self._forms[0]) - 1), 0, -1):
+            end = text[-length:]
+            if any(form.startswith(end) and form != end for form in self._forms):
+                return length
+        return 0
+
+
+class Stream:
+    """Masks a text that comes in pieces: what may be the beginning of a secret waits for the next piece."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        text = self._held + piece
+        at = self._mask.certain(text)
+        self._held = text[at:]
+        return self._mask.text(text[:at])
+
+    def rest(self) -> str:
+        text, self._held = self._mask.text(self._held), ""
+        return text

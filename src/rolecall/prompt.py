@@ -42,8 +42,8 @@ class PastStep:
 class Part:
     name: str
     text: str
-    quoted: str = ""
-    """The report of an earlier step that stands in the text as it is."""
+    step: int | None = None
+    """The number of the earlier step that the text tells of, told by `past_step`."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,8 @@ class Prompt:
     parts: tuple[Part, ...]
 
     @property
-    def pieces(self) -> tuple[str, ...]:
-        """The text cut so that reports, and what every prompt of the thread says, are pieces of their own."""
-        pieces: list[str] = []
-        for at, part in enumerate(self.parts, 1):
-            end = "\n" if at == len(self.parts) else "\n\n"
-            if part.quoted:
-                before, quoted, after = part.text.partition(part.quoted)
-                pieces += [before, quoted, after + end]
-            else:
-                pieces.append(part.text + end)
-        return tuple(pieces)
-
-    @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        return "\n\n".join(part.text for part in self.parts) + "\n"
 
 
 def assemble(
@@ -283,7 +270,8 @@ def _happened(steps: Iterable[PastStep], *, since: int, quota: int, show_command
     for step in steps:
         if step.number <= since:
             break
-        part = _step(step, show_command)
+        is_whole = len(step.body) <= NEWEST_STEP_LIMIT
+        part = Part("step", past_step(step, show_command), step.number if is_whole else None)
         if shown and len(part.text) > left:
             break
         shown.append(part)
@@ -302,7 +290,9 @@ def _omitted(first: int, last: int, show_command: str) -> str:
     return f"{which} not shown here. To read more: `{show_command}`"
 
 
-def _step(step: PastStep, show_command: str) -> Part:
+def past_step(step: PastStep, show_command: str) -> str:
+    """How an earlier step is told. Stored prompts name steps and rely on this to tell them the same way
+    again: a change of the form is a new function beside this one, with a number of its own."""
     by = f" ({step.agent})" if step.agent else ""
     lines = [f"## Step {step.number}: {step.role}{by}", ""]
     lines.append(f"Output: `{json.dumps(dict(step.output), ensure_ascii=False)}`")
@@ -313,4 +303,4 @@ def _step(step: PastStep, show_command: str) -> Part:
     if body:
         # Reports have headings of their own; the tags keep them apart from ours.
         lines += ["", f"<report step={step.number}>", body, "</report>"]
-    return Part("step", "\n".join(lines), quoted=body)
+    return "\n".join(lines)

@@ -9,19 +9,21 @@ links the attempts before it, and the ref goes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from rolecall import prompt, thread
 from rolecall.agents import protocol
-from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
+from rolecall.errors import AgentError, Conflict, ExtractError, NotFound, RolecallError, UsageError
 from rolecall.mask import Mask
 from rolecall.reply import Reply, Suspension
 from rolecall.route import Next, Route
+from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 from rolecall.thread import ATTEMPT_SCHEMA, DETAIL_SCHEMA, PROMPT_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
-from rolecall.turn import ERROR, Turn, way_on
+from rolecall.turn import ERROR, Turn, crashed, way_on
 from rolecall.workflow import SUSPEND
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ ERROR_SCHEMA: dict[str, Any] = {
     "required": ["$status", "reason"],
     "additionalProperties": False,
 }
-_LITERAL = 40
+_LITERAL = 60
 """A part of a prompt shorter than this is not worth a node of its own."""
 
 
@@ -49,8 +51,20 @@ class Answer:
 class Recorder:
     """The records of one step of one thread, from before it is asked until it is in the chain."""
 
-    def __init__(self, store: Store, name: str, turn: Turn, way: Next, *, mask: Mask) -> None:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        turn: Turn,
+        way: Next,
+        *,
+        mask: Mask,
+        watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
+        is_owner: bool = True,
+    ) -> None:
+        """`is_owner` is False in the process of an external agent: the one that asked it keeps the ref."""
         self._store = store
+        self._watch = watch
         self.thread = name
         self.turn = turn
         self.role = way.role
@@ -59,9 +73,17 @@ class Recorder:
         self.workdir = _workdir(turn.chain.start.cwd, way.location)
         self._started = store.now()
         self._prompt: prompt.Prompt | None = None
-        self._quotes: dict[str, tuple[str, int]] = {}
+        self._told: dict[int | None, str] = {}
+        self._is_owner = is_owner
         self._ref = store.ref(thread.attempt_name(name))
-        self._note: dict[str, Any] = self._left_behind()
+        self._attempt = self._ref.target if self._ref else None
+        self._note: dict[str, Any] = dict(self._ref.state) if self._ref else {}
+        if self._is_left_here():
+            self._started = self._note.get("started_at", self._started)
+        self._since: int | None = None
+        self._live = mask.stream()
+        self.agent = str(self._note.get("agent", ""))
+        """The name of the agent that is being asked."""
         self.tries = len(list(self._attempts()))
 
     @property
@@ -74,49 +96,72 @@ class Recorder:
 
     # -- before the answer --
 
-    def _left_behind(self) -> dict[str, Any]:
-        """The note of an earlier process about this very step, if there is one."""
-        note = dict(self._ref.state) if self._ref else {}
-        if note.get("head") != self.turn.chain.head or note.get("role") != self.role:
-            return {}
-        self._started = note.get("started_at", self._started)
-        return note
+    def _is_left_here(self) -> bool:
+        """Whether the note is about this very step, and not one that a person has moved the thread away from."""
+        return self._note.get("head") == self.turn.chain.head and self._note.get("role") == self.role
 
-    def waiting_answer(self) -> Answer | None:
+    async def waiting_answer(self) -> Answer | None:
         """An answer that had arrived before the process that asked for it died."""
-        if "raw" not in self._note:
+        if not self._is_left_here() or ("raw" not in self._note and "step" not in self._note):
             return None
-        return Answer(self._note["raw"], self._note.get("session"), self._note.get("step"))
+        # What was asked is told by the chain, so the step can keep it as if nothing had happened.
+        self._since = self._note.get("since")
+        await self._assemble()
+        return Answer(self._note.get("raw", ""), self._note.get("session"), self._note.get("step"))
 
     async def prompt_for(self, cast: Cast) -> tuple[str, str | None]:
         """What to tell the agent, and the session to tell it in."""
-        if self._note:
-            self.failed("the process that ran this attempt is gone")
-        goal = self.turn.playbook.prompts.get(self.role)
-        role = self.turn.role(self.role)
-        task = self.turn.task if goal is None else f"{self.turn.task}\n\n{await goal(self.turn.context())}"
-        session, last_turn = self._resumable(cast)
+        await self.close_left_behind()
+        self.agent = self._mask.text(cast.name)
+        session, self._since = self._resumable(cast)
+        return (await self._assemble()).text, session
+
+    async def _assemble(self) -> prompt.Prompt:
         self._prompt = prompt.assemble(
-            role,
+            self.turn.role(self.role),
             name=self.role,
-            task=task,
+            task=await self._task(),
             newest_first=self._past(),
             instruction=self._way.prompt,
             show_command=f"rolecall thread read {self.thread}",
-            last_turn=last_turn,
+            last_turn=self._since,
         )
-        return self._prompt.text, session
+        return self._prompt
+
+    async def _task(self) -> str:
+        """What the thread is for and, where that is Python's to say, what the role is to do about it."""
+        told = self.turn.playbook.prompts.get(self.role)
+        if told is None:
+            return self.turn.task
+        try:
+            text = await told(self.turn.context())
+        except Exception as exc:
+            raise crashed(f"the prompt of {self.role}", exc) from exc
+        if not isinstance(text, str):
+            raise UsageError(f"the prompt of {self.role} must return text, not {type(text).__name__}")
+        return f"{self.turn.task}\n\n{text}"
+
+    async def close_left_behind(self) -> None:
+        """Nobody reads what the child of a dead process still says, so it must not go on working."""
+        if "agent" not in self._note or not self._is_owner:
+            return
+        if run := self._note.get("run"):
+            from rolecall.agents.process import end_leftovers
+
+            await end_leftovers(run)
+        self.failed("the process that ran this attempt is gone")
 
     def _resumable(self, cast: Cast) -> tuple[str | None, int | None]:
         """The agent's own session to go on in, and the step that ended it last; neither when it cannot."""
         if not getattr(cast.agent, "can_resume", False):
             return None, None
-        if interrupted := self._note.get("session"):
+        if self._is_left_here() and (interrupted := self._note.get("session")):
             return interrupted, None
         if self.turn.role(self.role).resume not in ("bounded", "persistent"):
             return None, None
         for step in self.turn.chain:
-            if step.role == self.role and step.agent == cast.name and step.payload.get("session"):
+            is_same = step.role == self.role and step.agent == self.agent
+            if is_same and step.payload.get("session"):
                 return step.payload["session"], step.number
         return None, None
 
@@ -124,52 +169,69 @@ class Recorder:
         for step in self.turn.chain:
             if step.role == thread.FORK:
                 continue
-            body = step.body
-            if "raw" in step.payload and "body" not in step.payload:
-                quoted = body.strip()
-                self._quotes[quoted] = (step.payload["raw"], step.payload["body_at"] + body.index(quoted))
-            yield prompt.PastStep(step.number, step.role, step.output, body, step.agent)
+            self._told[step.number] = step.id
+            yield thread.told(step)
 
-    def asking(self, agent: str) -> None:
+    def asking(self, agent: str, *, run: str = "") -> None:
+        """Note who is asked before it is; `run` marks whatever processes the agent is going to start."""
+        self.agent = self._mask.text(agent)
         note = {
             "head": self.turn.chain.head,
             "role": self.role,
-            "agent": agent,
+            "agent": self.agent,
+            "run": run,
+            "since": self._since,
             "started_at": self._started,
-            "session": self._note.get("session"),
+            "session": self._note.get("session") if self._is_left_here() else None,
         }
-        self._write(note, event=("step_started", {"role": self.role, "agent": agent, "number": self.number}))
+        event = {"role": self.role, "agent": self.agent, "number": self.number}
+        self._write(note, event=("step_started", event))
 
     def sign(self, kind: str, body: Mapping[str, Any]) -> None:
-        """A live sign of the agent. Its session and its child are noted at once, so that whoever takes
-        the thread up after a crash can resume the one and end the other."""
-        event = (kind, self._mask.value(dict(body)))
-        if kind in ("session", "process"):
-            self._write(
-                {**self._note, **_filled({key: body.get(key) for key in ("session", "run")})}, event=event
-            )
+        """A live sign of the agent. Its session is noted at once, so that whoever takes the thread up
+        after a crash can resume it."""
+        told = _plain(body)
+        if kind == "text" and isinstance(told.get("text"), str):
+            told["text"] = self._live.feed(told["text"])
+            if not told["text"]:
+                return
+        event = (kind, self._mask.value(told))
+        if kind == "session" and self._is_owner:
+            self._write({**self._note, **_filled({"session": event[1].get("session")})}, event=event)
             return
+        self._tell(*event)
+
+    def _tell(self, kind: str, body: Mapping[str, Any]) -> None:
         draft = self._store.draft()
-        draft.event(self.thread, *event)
+        draft.event(self.thread, kind, body)
         draft.commit()
+        self._watch(kind, body)
 
     # -- the answer --
 
     def answered(self, reply: protocol.Reply) -> Answer:
         """Write the answer down before anything is done with it."""
-        text = self._mask.text(reply.text)
-        self._write(
-            {
-                **self._note,
-                "raw": text,
-                "session": reply.session or self._note.get("session"),
-                "usage": _usage(reply.usage),
-                "detail": self._mask.value(_detail(reply)),
-                "completed_at": self._store.now(),
-                "step": reply.step,
-            }
-        )
+        self._tell_rest()
+        text = self._mask.text(_plain(reply.text))
+        note = {
+            **self._note,
+            "raw": text,
+            "session": self._mask.value(reply.session) or self._note.get("session"),
+            "usage": _usage(reply.usage),
+            "detail": self._mask.value(_plain(_detail(reply))),
+            "completed_at": self._store.now(),
+            "step": reply.step,
+        }
+        try:
+            self._write(note)
+        except Conflict:
+            self._keep_beside("the thread was taken over before this answer came")
+            raise
         return Answer(text, self._note.get("session"), reply.step)
+
+    def _tell_rest(self) -> None:
+        if rest := self._live.rest():
+            self._tell("text", {"text": rest})
 
     def add_usage(self, usage: Mapping[str, Any]) -> None:
         """What the extract model used belongs to the step it was asked for."""
@@ -182,44 +244,71 @@ class Recorder:
 
     def failed(self, error: str, cause: RolecallError | None = None) -> None:
         """Turn the note into an attempt node: nothing the agent gave is lost."""
-        note, draft = self._note, self._store.draft()
-        raw = note.get("raw")
-        usage = note.get("usage")
-        session = note.get("session")
-        ending = ""
+        self._tell_rest()
         if isinstance(cause, AgentError):
-            raw, ending, session = cause.text or raw, cause.ending, cause.session or session
-            usage = _usage(cause.usage) or usage
+            self._note |= self._given_by(cause)
+        ending = cause.ending if isinstance(cause, AgentError) else ""
+        if self._is_owner:
+            self._look_again()
+        draft = self._store.draft()
+        attempt = self._put_attempt(draft, error, ending)
+        kept = _filled({key: self._note.get(key) for key in ("head", "role", "session")})
+        if "session" not in kept or ending in ("failed", "killed"):
+            kept = {}  # a session that may itself be what is broken is not tried again
+        event = {"attempt": attempt, "role": self.role, "error": self._mask.text(_plain(error))}
+        draft.event(self.thread, "attempt_failed", event)
+        if self._is_owner:
+            draft.move(thread.attempt_name(self.thread), self._ref, attempt, kept)
+        self._ref = next(iter(draft.commit()), self._ref)
+        self._attempt, self._note = attempt, kept
+        self.tries += 1
+        self._started = self._store.now()
+        self._watch("attempt_failed", event)
+
+    def _given_by(self, error: AgentError) -> dict[str, Any]:
+        """What an agent had given before it failed."""
+        turns = {"turns": [_turn(turn) for turn in error.turns]} if error.turns else None
+        given = {"raw": error.text, "session": error.session, "detail": turns}
+        return _filled({**self._mask.value(_plain(given)), "usage": _usage(error.usage)})
+
+    def _keep_beside(self, error: str) -> None:
+        """Add an attempt to those of whoever runs the thread now; the note there is theirs and stays."""
+        name = thread.attempt_name(self.thread)
+        while True:
+            ref = self._store.ref(name)
+            self._attempt = ref.target if ref else None
+            draft = self._store.draft()
+            draft.move(name, ref, self._put_attempt(draft, error), ref.state if ref else {})
+            try:
+                draft.commit()
+            except Conflict:
+                continue
+            return
+
+    def _put_attempt(self, draft: Draft, error: str, ending: str = "") -> str:
+        note = self._note
+        raw = note.get("raw")
         fields = {
             "start": self.turn.chain.start.id,
-            "head": self.turn.chain.head,
-            "role": self.role,
-            "agent": note.get("agent", ""),
+            "head": note.get("head", self.turn.chain.head),
+            "role": note.get("role", self.role),
+            "agent": note.get("agent", self.agent),
             "state": "failed",
-            "error": self._mask.text(error),
-            "ending": ending or None,
-            "started_at": self._started,
+            "error": self._mask.text(_plain(error)),
+            "ending": ending,
+            "started_at": note.get("started_at", self._started),
             "completed_at": self._store.now(),
             "cwd": self.workdir,
             "edge_prompt": self._mask.text(self._way.prompt) or None,
-            "raw": draft.put_text(self._mask.text(raw)) if raw else None,
+            "raw": draft.put_text(raw) if raw else None,
             "prompt": self._put_prompt(draft),
             "detail": draft.put_as(DETAIL_SCHEMA, note["detail"]) if note.get("detail") else None,
-            "session": session,
-            "usage": usage,
-            "previous": self._ref.target if self._ref else None,
+            "session": note.get("session"),
+            "usage": note.get("usage"),
+            "previous": self._attempt,
             "number": self.number,
         }
-        attempt = draft.put_as(ATTEMPT_SCHEMA, _filled(fields))
-        kept = {"session": session} if session else {}
-        draft.event(
-            self.thread, "attempt_failed", {"attempt": attempt, "role": self.role, "error": fields["error"]}
-        )
-        draft.move(thread.attempt_name(self.thread), self._ref, attempt, kept)
-        self._ref = draft.commit()[0]
-        self._note = kept
-        self.tries += 1
-        self._started = self._store.now()
+        return draft.put_as(ATTEMPT_SCHEMA, _filled(fields, keep=("agent",)))
 
     # -- the step --
 
@@ -236,27 +325,40 @@ class Recorder:
 
     def adopted(self, step: str) -> dict[str, Any]:
         """A step an external agent has put: taken only if it extends what we gave out."""
-        payload = self._store.get(step).payload
+        try:
+            node = self._store.get(step)
+        except NotFound as exc:
+            raise _not_ours(f"it is not in the store: {step}") from exc
+        if self._store.type(node.type).schema != STEP_SCHEMA:
+            raise _not_ours(f"{step} is a node of another type")
         expected = {
             "start": self.turn.chain.start.id,
             "prev": self.turn.chain.head if self.turn.last else None,
+            "number": self.number,
             "role": self.role,
         }
         wrong = [
-            f"{key} {payload.get(key)!r} instead of {value!r}"
+            f"{key} is {node.payload[key]!r}, not {value!r}"
             for key, value in expected.items()
-            if payload.get(key) != value
+            if node.payload[key] != value
         ]
         if wrong:
-            raise AgentError(
-                f"the agent returned a step that is not the one asked for: {'; '.join(wrong)}",
-                ending="failed",
-            )
-        done = thread.Step(self._store, self._store.get(step))
+            raise _not_ours("; ".join(wrong))
+        done = thread.Step(self._store, node)
+        self._check_output(done)
         return {"step": step, "output": done.output, "body": done.body}
+
+    def _check_output(self, step: thread.Step) -> None:
+        allowed = [dict(self.turn.role(self.role).schema), SUSPENSION_SCHEMA]
+        if self.turn.playbook.moderator is not None:
+            allowed.append(ERROR_SCHEMA)
+        if self._store.type(self._store.get(step.payload["output"]).type).schema not in allowed:
+            raise _not_ours(f"its output has another type than {self.role} has to give")
 
     def put_step(self, draft: Draft, found: Mapping[str, Any]) -> tuple[str, Route]:
         """Add the step to `draft`; its id and where the thread goes from it."""
+        if self._is_owner:
+            self._look_again()
         output, body = (
             self._mask.value(found["output"]),
             self._mask.text(found.get("body", found.get("text", ""))),
@@ -275,7 +377,7 @@ class Recorder:
             "number": self.number,
             "role": self.role,
             "output": self._put_output(draft, found, output),
-            "agent": found.get("agent") or note.get("agent", ""),
+            "agent": found.get("agent") or self.agent,
             "raw": draft.put_text(raw) if raw else None,
             **_where_body(draft, raw, body),
             "prompt": self._put_prompt(draft),
@@ -283,11 +385,11 @@ class Recorder:
             "detail": draft.put_as(DETAIL_SCHEMA, note["detail"]) if note.get("detail") else None,
             "session": note.get("session"),
             "usage": usage or None,
-            "attempt": self._ref.target if self._ref else None,
+            "attempt": self._attempt,
             "started_at": self._started,
             "completed_at": now,
             "cwd": self.workdir,
-            "totals": thread.add_totals(self._totals_with_attempts(), self.role, used),
+            "totals": thread.add_totals(self.totals(), self.role, used),
         }
         return draft.put_as(STEP_SCHEMA, _filled(fields, keep=("prev",))), onward
 
@@ -309,19 +411,18 @@ class Recorder:
     def _put_prompt(self, draft: Draft) -> str | None:
         if self._prompt is None:
             return None
-        parts = [self._prompt_part(draft, self._mask.text(piece)) for piece in self._prompt.pieces]
+        parts = [self._prompt_part(draft, part) for part in self._prompt.parts]
         return draft.put_as(PROMPT_SCHEMA, {"parts": parts})
 
-    def _prompt_part(self, draft: Draft, text: str) -> dict[str, Any]:
-        """A piece of a prompt: short ones as they are, a report as a place in the answer it came from."""
-        if len(text) <= _LITERAL:
-            return {"literal": text}
-        if text in self._quotes:
-            raw, start = self._quotes[text]
-            return {"text": raw, "from": start, "to": start + len(text)}
-        return {"text": draft.put_text(text)}
+    def _prompt_part(self, draft: Draft, part: prompt.Part) -> dict[str, Any]:
+        """A part of a prompt: an earlier step by its id, a short text as it is, a long one as a node."""
+        text = self._mask.text(part.text)
+        if part.step in self._told and text == part.text:
+            return {"step": self._told[part.step], "form": 1}
+        return {"text": draft.put_text(text)} if len(text) > _LITERAL else {"literal": text}
 
-    def _totals_with_attempts(self) -> dict[str, Any]:
+    def totals(self) -> dict[str, Any]:
+        """What the thread has used so far, failed attempts of this step included."""
         totals = dict(self.turn.totals)
         for attempt in self._attempts():
             ms = attempt.get("completed_at", 0) - attempt["started_at"]
@@ -331,7 +432,7 @@ class Recorder:
         return totals
 
     def _attempts(self) -> Iterator[dict[str, Any]]:
-        node = self._ref.target if self._ref else None
+        node = self._attempt
         while node is not None:
             payload = self._store.get(node).payload
             yield payload
@@ -339,14 +440,40 @@ class Recorder:
 
     def _write(self, note: dict[str, Any], event: tuple[str, Mapping[str, Any]] | None = None) -> None:
         self._note = _filled(note)
+        if not self._is_owner:
+            return
+        self._look_again()
         draft = self._store.draft()
-        draft.move(
-            thread.attempt_name(self.thread), self._ref, self._ref.target if self._ref else None, self._note
-        )
+        draft.move(thread.attempt_name(self.thread), self._ref, self._attempt, self._note)
         if event is not None:
             draft.event(self.thread, *event)
         # A process that dies loses nothing of this; waiting for the disk is left to the step's commit.
         self._ref = draft.commit(durable=False)[0]
+        if event is not None:
+            self._watch(*event)
+
+    def _look_again(self) -> None:
+        """The attempts' ref as it is now. A step that lost its thread may have added an attempt to it; that
+        somebody else has written a note means that we are the ones who lost it."""
+        ref = self._store.ref(thread.attempt_name(self.thread))
+        if _run_of(ref) != _run_of(self._ref):
+            raise Conflict(
+                f"thread {self.thread} was taken over while this step ran",
+                hint=f"What the agent gave is kept. See `rolecall thread show {self.thread}`.",
+            )
+        self._ref, self._attempt = ref, ref.target if ref else None
+
+
+def _run_of(ref: Ref | None) -> Any:
+    return ref.state.get("run") if ref else None
+
+
+def _not_ours(reason: str) -> AgentError:
+    return AgentError(
+        f"the agent returned a step that is not the one asked for: {reason}",
+        ending="failed",
+        hint="It must open the same store and put one step on the head it was given, for the role it was given.",
+    )
 
 
 def _workdir(cwd: str, location: str | None) -> str:
@@ -384,6 +511,20 @@ def _turn(turn: protocol.Turn) -> dict[str, Any]:
 
 def _usage(usage: protocol.Usage | None) -> dict[str, Any]:
     return {key: value for key, value in asdict(usage).items() if value} if usage else {}
+
+
+def _plain(value: Any) -> Any:
+    """What an agent gave as a value that can be stored: an adapter is anybody's code."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    is_known = (
+        value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value))
+    )
+    return value if is_known else _plain(str(value))
 
 
 def _filled(fields: Mapping[str, Any], keep: tuple[str, ...] = ()) -> dict[str, Any]:

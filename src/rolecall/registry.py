@@ -10,15 +10,18 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
 from rolecall.ids import is_node_id
-from rolecall.store.store import Draft, Store
+from rolecall.store.store import Draft, Node, Store
 
 if TYPE_CHECKING:
     from rolecall.playbook import Playbook
+    from rolecall.workflow import Workflow
+    from rolecall.yaml12 import Problem
 
 FOLDERS = (".workflows", "workflows")
 ENDINGS = (".yaml", ".yml", ".py")
+_ATTEMPTS = 20
 
 
 class Found(NamedTuple):
@@ -33,6 +36,23 @@ class Entry(NamedTuple):
     node: str | None
     path: str | None
     origin: str
+
+
+class Version(NamedTuple):
+    """One entry of a name's history."""
+
+    node: str
+    at: int
+    """Milliseconds at which it became the current one."""
+    version: str
+    is_current: bool
+
+
+class Checked(NamedTuple):
+    """What a file defines, and everything there is to say about it; no playbook when one is an error."""
+
+    playbook: Playbook | None
+    problems: tuple[Problem, ...]
 
 
 def ref_name(name: str) -> str:
@@ -51,7 +71,16 @@ def add_workflow(draft: Draft, playbook: Playbook) -> str:
 
 
 def register(store: Store, playbook: Playbook) -> str:
-    """Put a workflow and make it the current version of its name."""
+    """Put a workflow and make it the current version of its name; of two at once both count, one after the other."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return _register(store, playbook)
+        except Conflict:
+            continue
+    return _register(store, playbook)
+
+
+def _register(store: Store, playbook: Playbook) -> str:
     draft = store.draft()
     node = add_workflow(draft, playbook)
     ref = store.ref(ref_name(playbook.workflow.name))
@@ -61,57 +90,99 @@ def register(store: Store, playbook: Playbook) -> str:
     return node
 
 
+def stored_form(playbook: Playbook) -> Node:
+    """The node a workflow would become, without storing it."""
+    from rolecall import canonical
+    from rolecall.ids import node_id
+    from rolecall.store.store import META
+    from rolecall.workflow import WORKFLOW_SCHEMA, to_payload
+
+    roles = playbook.workflow.roles
+    ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in roles.items()}
+    payload = to_payload(playbook.workflow, ids)
+    type_id = node_id(META, canonical.encode(WORKFLOW_SCHEMA))
+    return Node(node_id(type_id, canonical.encode(payload)), type_id, payload, 0)
+
+
 # -- finding --
 
 
-def find(store: Store, text: str, *, folder: str) -> Found:
-    """The workflow that `text` names; `NotFound` says where was looked."""
+def find(store: Store | None, text: str, *, folder: str) -> Found:
+    """The workflow that `text` names; `NotFound` says where was looked. Files are found without a store."""
     if not text:
         raise UsageError("a workflow needs a name, a path or an id")
-    if is_node_id(text) and store.has(text):
+    if store is not None and is_node_id(text) and store.has(text):
         return Found(text, None)
-    if "/" in text or text.endswith(ENDINGS):
-        return Found(None, _file(os.path.join(folder, os.path.expanduser(text))))
+    if is_path(text):
+        return Found(None, find_file(text, folder=folder))
     for path in project_files(folder):
         if _name_of(path) == text:
             return Found(None, path)
-    ref = store.ref(ref_name(text)) if _is_name(text) else None
+    ref = store.ref(ref_name(text)) if store is not None and _is_name(text) else None
     if ref is not None:
         return Found(ref.target, None)
+    if store is not None and (node := _by_beginning(store, text)):
+        return Found(node, None)
     raise _unknown(store, text, folder)
 
 
-def _file(path: str) -> str:
-    for candidate in (
-        path,
-        os.path.join(path, "index.yaml"),
-        os.path.join(path, "index.yml"),
-        os.path.join(path, "index.py"),
-    ):
+def is_path(text: str) -> bool:
+    return "/" in text or text.endswith(ENDINGS)
+
+
+def find_file(path: str, *, folder: str) -> str:
+    """The workflow file at a path, or the index file of a folder."""
+    path = os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
+    for candidate in (path, *(os.path.join(path, "index" + ending) for ending in ENDINGS)):
         if os.path.isfile(candidate):
-            return os.path.realpath(candidate)
+            return candidate
     raise NotFound(
         f"there is no workflow file {path}",
         hint="`rolecall workflow list` shows the workflows that are known here.",
     )
 
 
+def _by_beginning(store: Store, text: str) -> str | None:
+    """The stored workflow whose id begins with `text`; names are in lower case, ids are not."""
+    if text != text.upper() or is_node_id(text):
+        return None
+    try:
+        return store.resolve(text)
+    except NotFound:
+        return None
+    except UsageError as exc:
+        if "several" in exc.message:
+            raise
+        return None
+
+
 def project_files(folder: str) -> Iterator[str]:
-    """Workflow files of the project: nearest folder first, up to the repository's root."""
+    """Workflow files of the project: nearest folder first, up to the repository's root. Outside a
+    repository only the folder itself counts: what lies above it is somebody else's."""
     folder = os.path.abspath(folder)
+    root = _repository(folder) or folder
     while True:
         for name in FOLDERS:
             yield from _files_in(os.path.join(folder, name))
-        parent = os.path.dirname(folder)
-        if os.path.exists(os.path.join(folder, ".git")) or parent == folder:
+        if folder == root:
             return
+        folder = os.path.dirname(folder)
+
+
+def _repository(folder: str) -> str | None:
+    while not os.path.exists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
         folder = parent
+    return folder
 
 
 def _files_in(folder: str) -> Iterator[str]:
     if not os.path.isdir(folder):
         return
-    names = sorted(os.listdir(folder))
+    # What begins like this is not meant to be named: __init__.py, a file an editor keeps.
+    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "_")))
     for ending in ENDINGS:
         for name in names:
             if name.endswith(ending) and os.path.isfile(os.path.join(folder, name)):
@@ -139,11 +210,23 @@ def listed(store: Store | None, *, folder: str) -> list[Entry]:
     return list(entries.values())
 
 
+def history(store: Store, name: str) -> list[Version]:
+    """The versions a name has had, newest first."""
+    moves = store.history(ref_name(name)) if _is_name(name) else []
+    versions = [
+        Version(
+            move.target, move.at, str(workflow_node(store, move.target).payload.get("version", "")), False
+        )
+        for move in reversed(moves)
+    ]
+    return [versions[0]._replace(is_current=True), *versions[1:]] if versions else []
+
+
 def _is_name(text: str) -> bool:
     return all(character.isalnum() or character in "-_." for character in text)
 
 
-def _unknown(store: Store, text: str, folder: str) -> NotFound:
+def _unknown(store: Store | None, text: str, folder: str) -> NotFound:
     from difflib import get_close_matches
 
     names = [entry.name for entry in listed(store, folder=folder)]
@@ -158,34 +241,66 @@ def _unknown(store: Store, text: str, folder: str) -> NotFound:
 # -- loading --
 
 
-def load_file(path: str) -> Playbook:
-    """A workflow file as a playbook; every problem of it in one error."""
+def check_file(path: str) -> Checked:
+    """What a workflow file defines, with every problem and warning."""
     from rolecall.playbook import Playbook
 
     if path.endswith(".py"):
-        from rolecall.authoring import load_python
-
-        return load_python(path)
+        return _check_python(path)
     from rolecall.definition import load_file as load_yaml
 
     definition = load_yaml(path)
-    errors = [problem for problem in definition.problems if problem.severity == "error"]
-    if errors or definition.workflow is None:
-        listed = "".join(f"\n  {problem}" for problem in errors)
-        raise UsageError(f"{path} has {len(errors)} problem{'s' if errors[1:] else ''}:{listed}")
-    return Playbook(definition.workflow)
+    workflow = definition.workflow
+    return Checked(Playbook(workflow) if workflow is not None else None, definition.problems)
+
+
+def _check_python(path: str) -> Checked:
+    from rolecall.authoring import load_python
+    from rolecall.yaml12 import Problem
+
+    try:
+        return Checked(load_python(path), ())
+    except RolecallError as exc:
+        return Checked(None, (Problem("error", exc.message, path, 1, 1, exc.hint),))
+
+
+def load_file(path: str) -> Playbook:
+    """A workflow file as a playbook; every problem of it in one error."""
+    checked = check_file(path)
+    if checked.playbook is not None:
+        return checked.playbook
+    errors = [problem for problem in checked.problems if problem.severity == "error"]
+    lines = "".join(f"\n  {problem}" for problem in errors)
+    raise UsageError(f"{path} has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
+
+
+def workflow_node(store: Store, node: str) -> Node:
+    """The node of a stored workflow, ours or the predecessor's; `UsageError` when it is something else."""
+    found = store.get(node)
+    if isinstance(found.payload, dict) and {"name", "roles", "graph"} <= set(found.payload):
+        return found
+    raise UsageError(
+        f"node {node} is not a workflow",
+        hint="`rolecall workflow list` shows the workflows that are known here.",
+    )
 
 
 def load_node(store: Store, node: str) -> Playbook:
     """A stored workflow as a playbook; one written in Python is loaded from its file again."""
-    from rolecall.playbook import Playbook
-    from rolecall.workflow import from_payload, schema_ids_of
-
-    payload: dict[str, Any] = store.get(node).payload
-    ids = schema_ids_of(payload)
-    workflow = from_payload(payload, {schema: store.get(schema).payload for schema in ids.values()})
+    workflow, ids = read_node(store, node)
     if workflow.python is None:
+        from rolecall.playbook import Playbook
+
         return Playbook(workflow, schema_ids=ids)
     from rolecall.authoring import load_python
 
     return load_python(workflow.python, expected=workflow, schema_ids=ids)
+
+
+def read_node(store: Store, node: str) -> tuple[Workflow, dict[str, str]]:
+    """A stored workflow as a value, and the node of each role's schema."""
+    from rolecall.workflow import from_payload, schema_ids_of
+
+    payload: dict[str, Any] = workflow_node(store, node).payload
+    ids = schema_ids_of(payload)
+    return from_payload(payload, {schema: store.get(schema).payload for schema in ids.values()}), ids

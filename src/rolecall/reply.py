@@ -27,6 +27,8 @@ PREAMBLE_LINES = 20
 PREAMBLE_CHARACTERS = 2000
 MAX_BLOCKS = 64
 """How many blocks are compared before a text counts as ambiguous."""
+MAX_LINES = 100_000
+"""Lines of an answer that are looked at; a flood of short ones would take many times its size in memory."""
 
 STATUS_FIELDS = ("$status", "status")
 STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
@@ -63,6 +65,8 @@ class Problem:
 def parse(text: str, schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
     """What the answer says. A schema that names no field asks for no frontmatter: all is body."""
     shape = Shape(schema)
+    if text.count("\n") > MAX_LINES and shape.declared:
+        return Problem(f"the answer has more than {MAX_LINES:,} lines")
     lines = _plain(text).split("\n")
     blocks = _blocks(lines)
     for block in blocks:

@@ -8,27 +8,50 @@ defaultModel:   a model alias
 agentOverrides: {WORKFLOW: {ROLE: alias}}
 modelOverrides: {SCENE: model alias}         the scene `extract` reads answers
 extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
+store:          a path or an address, or {url, durability}
+
+A key belongs to the endpoint it is written beside: it is never sent to one that another section names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rolecall.errors import NotFound, UsageError
 
-KEYS = (
-    "providers",
-    "models",
-    "agents",
-    "defaultAgent",
-    "defaultModel",
-    "agentOverrides",
-    "modelOverrides",
-    "extract",
-    "store",
-)
+Path = tuple[str, ...]
+
+_SECTIONS: dict[str, Any] = {
+    "providers": {"*": {"baseUrl": "url", "apiKey": "secret", "apiKeyEnv": "variable"}},
+    "models": {"*": {"provider": "text", "name": "text"}},
+    "agents": {"*": {"command": "text", "args": "texts"}},
+    "defaultAgent": "text",
+    "defaultModel": "text",
+    "agentOverrides": {"*": {"*": "text"}},
+    "modelOverrides": {"*": "text"},
+    "extract": {
+        "provider": "text",
+        "baseUrl": "url",
+        "model": "text",
+        "apiKey": "secret",
+        "apiKeyEnv": "variable",
+        "timeout": "seconds",
+    },
+    "store": {"url": "text", "durability": "durability"},
+}
+"""Every key and the kind of its value; `*` is a name of the user's own."""
+
+KEYS = tuple(_SECTIONS)
+
+_DURABILITIES = ("always", "heads", "never")
+_STEP = re.compile(r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)')
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
+
+
+# -- agents --
 
 
 def agent_for(
@@ -51,15 +74,26 @@ def external_command(settings: Mapping[str, Any], alias: str) -> list[str] | Non
     if entry is None:
         return None
     if not isinstance(entry, Mapping) or not isinstance(entry.get("command"), str):
-        raise UsageError(f"the agent {alias!r} of the configuration has no `command`")
-    return [entry["command"], *map(str, entry.get("args") or ())]
+        raise UsageError(
+            f"the agent {alias!r} of the configuration has no `command`",
+            hint=f"`rolecall config set agents.{alias}.command PROGRAM`",
+        )
+    args = entry.get("args") or []
+    if not isinstance(args, list):
+        raise UsageError(f"`args` of the agent {alias!r} of the configuration must be a list")
+    return [entry["command"], *map(str, args)]
 
 
-def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: tuple[str, ...]) -> NotFound:
+def is_known_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> bool:
+    return alias in _mapping(settings, "agents") or alias.partition(":")[0] in adapters
+
+
+def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> NotFound:
     known = sorted({*_mapping(settings, "agents"), *adapters})
-    close = get_close_matches(alias, known, n=1)
-    guess = f"Did you mean {close[0]!r}? " if close else ""
-    return NotFound(f"there is no agent {alias!r}", hint=f"{guess}Known: {', '.join(known)}.")
+    return NotFound(f"there is no agent {alias!r}", hint=f"{_guess(alias, known)}Known: {', '.join(known)}.")
+
+
+# -- the model that reads answers --
 
 
 def extract_endpoint(
@@ -67,37 +101,251 @@ def extract_endpoint(
 ) -> dict[str, Any] | None:
     """Where answers are read that carry no frontmatter: base_url, model, api_key, timeout; None: nowhere.
 
-    `extract` of the configuration, with the role's overrides on top; else the model alias of the scene.
+    What the role's overrides do not say, `extract` of the configuration does; without both, the model of
+    the scene `extract`, or the default one.
     """
-    section = {**_mapping(settings, "extract"), **(overrides or {})}
-    if not section:
-        alias = _mapping(settings, "modelOverrides").get("extract") or settings.get("defaultModel")
-        alias = "extract" if "extract" in _mapping(settings, "models") and not alias else alias
-        if not alias:
-            return None
-        section = {"model": alias}
-    model = _mapping(_mapping(settings, "models").get(str(section.get("model"))))
-    provider_name = section.get("provider") or model.get("provider")
-    provider = _mapping(_mapping(settings, "providers").get(str(provider_name)))
-    base_url = section.get("baseUrl") or section.get("base_url") or provider.get("baseUrl")
-    name = model.get("name") or section.get("model")
-    if not base_url or not name:
+    levels = [level for level in (_mapping(overrides), _mapping(settings, "extract")) if level]
+    for level in levels:
+        _check_extract(level)
+    alias = _scene_model(settings)
+    if not levels and not alias:
+        return None
+    levels.append({"model": alias} if alias else {})
+    named = next((level["model"] for level in levels if level.get("model")), None)
+    depth, base_url, provider_key = _place(settings, levels)
+    if not named or not base_url:
         raise UsageError(
-            f"`extract` needs a model and a base URL; it has model {name!r} and base URL {base_url!r}",
+            f"`extract` needs a model and a base URL; it has model {named!r} and base URL {base_url!r}",
             hint="Set `extract: {baseUrl: …, model: …, apiKeyEnv: …}` or name a configured provider.",
         )
-    key = _key({**provider, **section}, environment, str(provider_name or ""))
-    return {"base_url": base_url, "model": name, "api_key": key, "timeout": float(section.get("timeout", 60))}
+    keys = [level for level in levels[: depth + 1] if level.get("apiKey") or level.get("apiKeyEnv")]
+    return {
+        "base_url": base_url,
+        "model": str(_mapping(_mapping(settings, "models").get(str(named))).get("name") or named),
+        "api_key": _key((keys or [provider_key])[0], environment),
+        "timeout": next((float(level["timeout"]) for level in levels if level.get("timeout")), 60.0),
+    }
 
 
-def _key(entry: Mapping[str, Any], environment: Mapping[str, str], provider: str) -> str | None:
-    """A key written down, or read from the variable that is named; never one meant for somebody else."""
+def _scene_model(settings: Mapping[str, Any]) -> str | None:
+    models = _mapping(settings, "models")
+    alias = _mapping(settings, "modelOverrides").get("extract") or (
+        "extract" if "extract" in models else None
+    )
+    alias = alias or settings.get("defaultModel")
+    if alias and alias not in models:
+        known = ", ".join(models) or "none"
+        raise UsageError(
+            f"there is no model {alias!r} in the configuration",
+            hint=f"{_guess(str(alias), models)}Known: {known}. `rolecall setup` adds one.",
+        )
+    return str(alias) if alias else None
+
+
+def _place(
+    settings: Mapping[str, Any], levels: Sequence[Mapping[str, Any]]
+) -> tuple[int, str | None, Mapping[str, Any]]:
+    """Which level names the endpoint, its address, and what keeps the key that is meant for it."""
+    for depth, level in enumerate(levels):
+        model = _mapping(_mapping(settings, "models").get(str(level.get("model"))))
+        name = level.get("provider") or model.get("provider")
+        if not name and not level.get("baseUrl"):
+            continue
+        provider = _provider(settings, str(name)) if name else {}
+        address = level.get("baseUrl") or provider.get("baseUrl")
+        is_providers_own = address == provider.get("baseUrl")
+        return depth, address, provider if is_providers_own else {}
+    return 0, None, {}
+
+
+def _provider(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    providers = _mapping(settings, "providers")
+    if name in providers:
+        return _mapping(providers[name])
+    known = ", ".join(providers) or "none"
+    raise UsageError(
+        f"there is no provider {name!r} in the configuration",
+        hint=f"{_guess(name, providers)}Known: {known}.",
+    )
+
+
+def _check_extract(section: Mapping[str, Any]) -> None:
+    for key, value in section.items():
+        kind = kind_of(("extract", key))
+        if value is not None and not _fits(value, kind):
+            raise UsageError(f"extract.{key} must be {_KINDS[kind]}, not {value!r}")
+
+
+def _key(entry: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """A key written down, or read from the variable that is named; a variable without value is an error."""
     if entry.get("apiKey"):
         return str(entry["apiKey"])
-    variable = entry.get("apiKeyEnv") or (
-        f"{provider.upper().replace('-', '_')}_API_KEY" if provider else None
-    )
-    return environment.get(str(variable)) if variable else None
+    variable = entry.get("apiKeyEnv")
+    if not variable:
+        return None
+    if not environment.get(str(variable)):
+        raise UsageError(
+            f"the variable {variable!r}, which the configuration names for a key, is not set",
+            hint="Write it into `.env` in the home, or run `rolecall setup` again.",
+        )
+    return environment[str(variable)]
+
+
+# -- the keys --
+
+_KINDS = {
+    "text": "text",
+    "texts": 'a JSON array of texts, such as ["--yes"]',
+    "url": "an address that begins with http:// or https://",
+    "secret": "text",
+    "variable": "the name of an environment variable",
+    "seconds": "a number of seconds above 0",
+    "durability": f"one of {', '.join(_DURABILITIES)}",
+}
+
+
+def path_of(key: str) -> Path:
+    """The steps of a dotted key; a step that contains a dot stands in double quotes."""
+    steps, at = [], 0
+    while match := _STEP.match(key, at):
+        steps.append(match[1] or match[2])
+        at = match.end()
+    if at != len(key) or not steps or key.endswith("."):
+        raise UsageError(
+            f"{key!r} is not a key",
+            hint='Keys are joined by dots; a name with a dot is quoted: models."gpt-4.1".name',
+        )
+    return tuple(steps)
+
+
+def key_of(path: Path) -> str:
+    return ".".join(f'"{step}"' if "." in step else step for step in path)
+
+
+def kind_of(path: Path) -> str:
+    """The kind of the value at a path; "" for a section. An unknown key is an error."""
+    level: Any = _SECTIONS
+    for depth, step in enumerate(path):
+        if not isinstance(level, dict):
+            raise UsageError(f"{key_of(path[:depth])} is a single value and has no key {step!r}")
+        if step not in level and "*" not in level:
+            raise UsageError(
+                f"{key_of(path[: depth + 1])!r} is not a key of the configuration",
+                hint=f"{_guess(step, level)}Keys{' of ' + key_of(path[:depth]) if depth else ''}: {', '.join(level)}.",
+            )
+        level = level.get(step, level.get("*"))
+    return "" if isinstance(level, dict) else str(level)
+
+
+def value_from(text: str, path: Path) -> Any:
+    """The value that `text` stands for at a path."""
+    kind = kind_of(path)
+    if not kind:
+        names = ", ".join(_below(path))
+        raise UsageError(
+            f"{key_of(path)} is a section",
+            hint=f"Set one of its keys: {key_of(path)}.NAME with NAME of {names}.",
+        )
+    value = _parsed(text, kind)
+    if not _fits(value, kind):
+        shown = "that" if kind == "secret" else repr(text)
+        raise UsageError(f"{key_of(path)} must be {_KINDS[kind]}, not {shown}")
+    return value
+
+
+def _below(path: Path) -> list[str]:
+    level: Any = _SECTIONS
+    for step in path:
+        level = level.get(step, level.get("*"))
+    return ["any name" if name == "*" else name for name in level]
+
+
+def _parsed(text: str, kind: str) -> Any:
+    if kind == "seconds":
+        return float(text) if re.fullmatch(r"[0-9]*\.?[0-9]+", text) else None
+    if kind == "texts":
+        import json
+
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None
+    return text
+
+
+def _fits(value: Any, kind: str) -> bool:
+    match kind:
+        case "seconds":
+            return (
+                isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+            )
+        case "texts":
+            return isinstance(value, list) and all(isinstance(item, str) and _is_line(item) for item in value)
+        case "durability":
+            return value in _DURABILITIES
+    if not isinstance(value, str) or not _is_line(value):
+        return False
+    if kind == "url":
+        return re.match(r"https?://[^/\s]", value) is not None and not re.search(r"\s", value)
+    return kind != "variable" or _VARIABLE.fullmatch(value) is not None
+
+
+def _is_line(text: str) -> bool:
+    return bool(text.strip()) and text.isprintable()
+
+
+def problems(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
+    """What is wrong with a configuration as it stands: unknown keys, misfits, names that lead nowhere."""
+    return [*_shape_problems(settings, ()), *dangling(settings, adapters=adapters)]
+
+
+def _shape_problems(value: Mapping[str, Any], path: Path) -> Iterator[str]:
+    for key, item in value.items():
+        here = (*path, key)
+        try:
+            kind = kind_of(here)
+        except UsageError as exc:
+            yield f"{exc.message}. {exc.hint}"
+            continue
+        is_short_store = here == ("store",) and isinstance(item, str)
+        if kind and item is not None and not _fits(item, kind):
+            yield f"{key_of(here)} must be {_KINDS[kind]}"
+        elif not kind and isinstance(item, Mapping):
+            yield from _shape_problems(item, here)
+        elif not kind and item is not None and not is_short_store:
+            yield f"{key_of(here)} must be a mapping"
+
+
+def dangling(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
+    """Names that the configuration uses and does not define."""
+    agents = [("defaultAgent", settings.get("defaultAgent"))]
+    for workflow, roles in _mapping(settings, "agentOverrides").items():
+        agents += [(f"agentOverrides.{workflow}.{role}", alias) for role, alias in _mapping(roles).items()]
+    models = [("defaultModel", settings.get("defaultModel"))]
+    models += [
+        (f"modelOverrides.{scene}", alias) for scene, alias in _mapping(settings, "modelOverrides").items()
+    ]
+    providers = [("extract.provider", _mapping(settings, "extract").get("provider"))]
+    for name, entry in _mapping(settings, "models").items():
+        providers.append((f"models.{name}.provider", _mapping(entry).get("provider")))
+    return [
+        *_missing("agent", agents, {*_mapping(settings, "agents"), *adapters}, is_spec=True),
+        *_missing("model", models, _mapping(settings, "models")),
+        *_missing("provider", providers, _mapping(settings, "providers")),
+    ]
+
+
+def _missing(
+    what: str, named: Sequence[tuple[str, Any]], known: Collection[str], *, is_spec: bool = False
+) -> Iterator[str]:
+    for key, name in named:
+        if not isinstance(name, str) or name in known or (is_spec and name.partition(":")[0] in known):
+            continue
+        listed = ", ".join(sorted(known)) or "none"
+        yield f"{key}: there is no {what} {name!r}. {_guess(name, known)}Known: {listed}."
+
+
+# -- secrets --
 
 
 def secrets_of(settings: Any) -> list[str]:
@@ -108,6 +356,25 @@ def secrets_of(settings: Any) -> list[str]:
     if isinstance(settings, list):
         return [secret for value in settings for secret in secrets_of(value)]
     return []
+
+
+def masked(value: Any, mask: str) -> Any:
+    """A part of the configuration to be shown: keys and passwords in addresses replaced by `mask`."""
+    if isinstance(value, Mapping):
+        return {
+            key: mask if key == "apiKey" and item not in (None, "") else masked(item, mask)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [masked(item, mask) for item in value]
+    return _PASSWORD.sub(rf"\1:{mask}@", value) if isinstance(value, str) else value
+
+
+def _guess(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, [one for one in known if one != "*"], n=1)
+    return f"Did you mean {close[0]!r}? " if close else ""
 
 
 def _mapping(value: Any, key: str | None = None) -> Mapping[str, Any]:

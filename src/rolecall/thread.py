@@ -10,12 +10,15 @@ is where a fork went on with another workflow or prompt. On the command line's r
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Damaged, NotFound, UsageError
 from rolecall.ids import is_thread_id, thread_id
 from rolecall.store.backend import Ref
 from rolecall.store.store import Node, Store
+
+if TYPE_CHECKING:
+    from rolecall.prompt import PastStep
 
 PERSON = "$PERSON"
 FORK = "$FORK"
@@ -102,7 +105,7 @@ DETAIL_SCHEMA = _type(
         "notes": {"type": "array", "items": _TEXT},
     },
 )
-# A prompt is kept in parts, so that what every prompt of a thread says is stored once.
+# A prompt is kept in parts, earlier steps by their ids, so that a thread grows by what is new.
 PROMPT_SCHEMA = _type(
     "rolecall.prompt",
     {
@@ -110,7 +113,7 @@ PROMPT_SCHEMA = _type(
             "type": "array",
             "items": {
                 "type": "object",
-                "properties": {"literal": _TEXT, "text": _REF, "from": _INTEGER, "to": _INTEGER},
+                "properties": {"literal": _TEXT, "text": _REF, "step": _REF, "form": _INTEGER},
                 "additionalProperties": False,
             },
         }
@@ -144,15 +147,30 @@ def find(store: Store, text: str) -> Ref:
         return ref
     if len(wanted) < 4 or is_thread_id(wanted):
         raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
-    found = [
-        ref for ref in store.refs("thread/") if ref.name[7:].startswith(wanted) or ref.name.endswith(wanted)
-    ]
-    if not found:
-        raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
+    names = store.backend.names("thread/")
+    found = [name for name in names if name[7:].startswith(wanted) or name.endswith(wanted)]
     if len(found) > 1:
-        names = ", ".join(ref.name[7:] for ref in found[:5])
-        raise UsageError(f"{text!r} is short for several threads: {names}", hint="Give more characters.")
-    return found[0]
+        shown = ", ".join(name[7:] for name in found[:5])
+        raise UsageError(f"{text!r} is short for several threads: {shown}", hint="Give more characters.")
+    ref = store.ref(found[0]) if found else None
+    if ref is None:
+        raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
+    return ref
+
+
+def lasting(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A thread's state without what holds only as long as the thread stays as it is."""
+    return {key: value for key, value in state.items() if key not in ("lease", "reason", "onward")}
+
+
+def continuation(ref: Ref, *, is_held: bool = False) -> str | None:
+    """The command that lets a thread go on, or shows it while a living process runs it; None: it ended."""
+    ident, status = ref.name[7:], ref.state.get("status", "idle")
+    if status in ENDED:
+        return None
+    if status == "suspended":
+        return "rolecall thread " + (ref.state.get("onward") or f"resume {ident} -p '…' --run")
+    return f"rolecall thread watch {ident}" if is_held else f"rolecall thread run {ident}"
 
 
 # -- the chain --
@@ -174,7 +192,7 @@ class Chain:
         self.head = head
         node = store.get(head)
         self._head: Node | None = None if _is_start(node.payload) else node
-        self._start_id: str = head if self._head is None else node.payload["start"]
+        self._start_id: str = head if self._head is None else _modern(node.payload)["start"]
         self._start = node if self._head is None else None
 
     @property
@@ -213,7 +231,8 @@ class Step:
 
     @property
     def number(self) -> int:
-        return int(self.payload["number"])
+        """Its place in the chain; the predecessor's steps do not say it, so they are counted."""
+        return int(self.payload["number"]) or sum(1 for _ in Chain(self._store, self.id))
 
     @property
     def role(self) -> str:
@@ -237,7 +256,16 @@ class Step:
         """The answer without its frontmatter."""
         if "body" in self.payload:
             return self._text("body")
-        return self.raw[self.payload.get("body_at", 0) :]
+        if "raw" in self.payload or "body_at" in self.payload:
+            return self.raw[self.payload.get("body_at", 0) :]
+        # The predecessor kept no answer beside the conversation, whose last word is the answer.
+        spoken = [turn["text"] for turn in self.turns if turn["role"] == "assistant" and turn["text"]]
+        return str(spoken[-1]) if spoken else ""
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        """The conversation with the agent: role, text and tool calls of each turn."""
+        return turns_of(self._store, self.payload.get("detail"))
 
     @property
     def prompt(self) -> str:
@@ -252,18 +280,55 @@ class Step:
         return text
 
 
+def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
+    """The turns of a detail node; the predecessor's are nodes of their own, with names of its own."""
+    kept = store.get(detail).payload if detail else None
+    turns = kept.get("turns") if isinstance(kept, dict) else None
+    read = (store.get(turn).payload if isinstance(turn, str) else turn for turn in turns or ())
+    return [_turn(turn) for turn in read if isinstance(turn, dict)]
+
+
+def _turn(turn: dict[str, Any]) -> dict[str, Any]:
+    calls = turn.get("tool_calls") or turn.get("toolCalls") or ()
+    return {
+        "role": str(turn.get("role", "")),
+        "text": str(turn.get("text") or turn.get("content") or ""),
+        "tool_calls": [_tool_call(call) for call in calls if isinstance(call, dict)],
+    }
+
+
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
+    given: Any = next((call[key] for key in ("arguments", "args", "input") if key in call), {})
+    return {
+        "name": str(call.get("name") or call.get("tool") or ""),
+        "arguments": given,
+        "result": str(call.get("result") or call.get("output") or ""),
+    }
+
+
 def prompt_text(store: Store, node: str) -> str:
     """The whole of a prompt that was stored in parts."""
     payload = store.get(node).payload
     if isinstance(payload, str):
         return payload
-    return "".join(_part(store, part) for part in payload["parts"])
+    return "\n\n".join(_part(store, part) for part in payload["parts"]) + "\n"
 
 
 def _part(store: Store, part: dict[str, Any]) -> str:
     if "literal" in part:
         return str(part["literal"])
-    return str(store.get(part["text"]).payload)[part.get("from", 0) : part.get("to")]
+    if "text" in part:
+        return str(store.get(part["text"]).payload)
+    from rolecall.prompt import past_step
+
+    return past_step(told(Step(store, store.get(part["step"]))), "")
+
+
+def told(step: Step) -> "PastStep":
+    """A step as later roles are told of it."""
+    from rolecall.prompt import PastStep
+
+    return PastStep(step.number, step.role, step.output, step.body, step.agent)
 
 
 def _is_start(payload: Any) -> bool:
@@ -283,7 +348,7 @@ def _modern(payload: Any) -> dict[str, Any]:
         )
     if "number" in payload:
         return payload
-    renamed = {_OLD_NAMES.get(key, key): value for key, value in payload.items()}
+    renamed: dict[str, Any] = {_OLD_NAMES.get(key) or key: value for key, value in payload.items()}
     renamed["prompt"] = renamed.pop("assembledPrompt", None)
     return {
         "number": 0,
@@ -325,10 +390,6 @@ def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]
     }
 
 
-def over_limit(limits: Mapping[str, float | None], used: Mapping[str, Any], whose: str) -> str | None:
-    """Which limit is used up, in words; None while there is room for one more step."""
-    for key in _COUNTED:
-        limit = limits.get(key)
-        if limit is not None and used.get(key, 0) >= limit:
-            return f"{whose} has used {used.get(key, 0):g} of {limit:g} {key}"
-    return None
+def over_limit(limits: Mapping[str, float], used: Mapping[str, Any]) -> str | None:
+    """Which limit is used up; None while there is room for one more step."""
+    return next((key for key in _COUNTED if key in limits and used.get(key, 0) >= limits[key]), None)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import traceback
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from rolecall import condition, route, thread
-from rolecall.errors import ExtractError, UsageError
+from rolecall import canonical, route, thread
+from rolecall.agents import protocol
+from rolecall.errors import AgentError, ExtractError, InvalidPayload, UsageError
 from rolecall.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
 from rolecall.route import Ended, Failed, Next, Route, Stuck, Suspended
+from rolecall.schema import Type
 from rolecall.thread import FORK, PERSON, Chain, Step
 from rolecall.workflow import END, START, SUSPEND, Role
 
 MOST_STEPS = 1_000
 """How many of the latest steps a condition can see that asks about all of them."""
 ERROR = "$ERROR"
+T = TypeVar("T")
 
 
 class Turn:
@@ -47,38 +52,99 @@ class Turn:
     def role(self, name: str) -> Role:
         return self.workflow.roles[name]
 
-    def over_limit(self, role: str, raised: Mapping[str, float]) -> str | None:
-        """The limit that forbids another step, in words."""
-        of_thread = {**_given(self.workflow.limits), **self.chain.start.limits, **raised}
-        used_by_role = self.totals.get("roles", {}).get(role, {})
-        reason = thread.over_limit(of_thread, self.totals, "the thread") or thread.over_limit(
-            _given(self.role(role).limits), used_by_role, f"the role {role}"
-        )
-        if reason is None:
-            return None
-        key = reason.rpartition(" ")[2]
-        return (
-            f"limit reached: {reason}; raise it with `rolecall thread resume {self.thread} --limit {key}=…`"
-        )
+    def over_limit(self, role: str, raised: Mapping[str, float], used: Mapping[str, Any]) -> Reached | None:
+        """The limit that forbids another step. One of a role is given to a thread as `ROLE.steps`."""
+        given = {**self.chain.start.limits, **raised}
+        own = {
+            key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
+        }
+        of_thread, of_role = _given(self.workflow.limits) | given, _given(self.role(role).limits) | own
+        if key := thread.over_limit(of_thread, used):
+            return _reached(key, of_thread[key], used, "the thread", "")
+        by_role = used.get("roles", {}).get(role, {})
+        if key := thread.over_limit(of_role, by_role):
+            return _reached(key, of_role[key], by_role, f"the role {role}", f"{role}.")
+        return None
 
     def context(self, error: ExtractError | None = None) -> ThreadContext:
         return ThreadContext(self.thread, self.task, self.messages, self.chain.start.cwd, error)
 
-    async def call(self, function: RoleFunction) -> dict[str, Any]:
-        """A hand-written role: its result, checked."""
-        result = await function(self.context())
-        content, meta = (
-            (result.content, result.meta)
-            if isinstance(result, RoleResult)
-            else (result.get("content"), result.get("meta"))
-        )
-        if not isinstance(content, str) or not isinstance(meta, Mapping):
-            raise UsageError("a role function must return `content` (a string) and `meta` (an object)")
-        return {
-            "output": dict(meta),
-            "text": content,
-            "agent": f"python:{getattr(function, '__name__', 'role')}",
-        }
+    async def call(self, role: str, function: RoleFunction, *, cancel: protocol.Cancel) -> dict[str, Any]:
+        """A hand-written role: its result, checked. AgentError when it raises, UsageError for a wrong result."""
+        try:
+            result = await _unless(cancel, function(self.context()))
+        except AgentError:
+            raise
+        except Exception as exc:
+            raise crashed(f"the function of {role}", exc) from exc
+        content, meta = _content_and_meta(result)
+        _check_output(meta, content, self.role(role).schema)
+        return {"output": meta, "text": content, "agent": f"python:{name_of(function)}"}
+
+
+def name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def crashed(what: str, error: Exception) -> AgentError:
+    """Code that is not ours and raised: what, and the line of it that did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return AgentError(f"{what} failed: {type(error).__name__}: {error}{place}", ending="failed")
+
+
+async def _unless(cancel: protocol.Cancel, work: Awaitable[T]) -> T:
+    """The result of `work`, which is given up when `cancel` is set first."""
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(cancel.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise AgentError("the role was interrupted", ending="interrupted")
+        return task.result()
+    finally:
+        for future in (task, stop):
+            future.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+
+
+def _content_and_meta(result: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(result, RoleResult):
+        result = {"content": result.content, "meta": result.meta}
+    if not isinstance(result, Mapping):
+        raise UsageError(f"a role function must return `content` and `meta`, not {type(result).__name__}")
+    content, meta = result.get("content"), result.get("meta")
+    if not isinstance(content, str):
+        raise UsageError(f"`content` of a role function must be a string, not {type(content).__name__}")
+    if not isinstance(meta, Mapping):
+        raise UsageError(f"`meta` of a role function must be an object, not {type(meta).__name__}")
+    return content, dict(meta)
+
+
+def _check_output(output: dict[str, Any], content: str, schema: Mapping[str, Any]) -> None:
+    for value in (output, content):
+        canonical.encode(value)
+    misfits = Type(dict(schema)).misfits(output)
+    if misfits:
+        listed = "".join(f"\n  {misfit}" for misfit in misfits)
+        raise InvalidPayload(f"`meta` does not fit the schema of the role:{listed}", misfits)
+
+
+class Reached(NamedTuple):
+    """A limit that leaves no room for another step."""
+
+    reason: str
+    more: str
+    """The limit to give instead, as `steps=40`."""
+
+
+def _reached(key: str, limit: float, used: Mapping[str, Any], whose: str, prefix: str) -> Reached:
+    more = limit * 2
+    while more <= used.get(key, 0):
+        more *= 2
+    return Reached(
+        f"limit reached: {whose} has used {used.get(key, 0):g} of {limit:g} {key}",
+        f"{prefix}{key}={more:.15g}",
+    )
 
 
 def _given(limits: Any) -> dict[str, float]:
@@ -125,13 +191,17 @@ def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mappin
 def _steps_asked_about(turn: Turn, role: str) -> int:
     """How many past steps the conditions of a role look at: most look at the last, most roles have none."""
     names = {edge.condition for edge in turn.workflow.graph.get(role, ()) if edge.condition}
+    if not names:
+        return 0
+    from rolecall import condition
+
     known = [turn.workflow.conditions[name].expression for name in names if name in turn.workflow.conditions]
     windows = [condition.window(expression) for expression in known]
     return max((MOST_STEPS if window is None else window for window in windows), default=0)
 
 
 def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: str, *, is_new: bool) -> Route:
-    steps = [*turn.messages, Message(role, body, output)] if is_new else turn.messages
+    steps = Messages(turn.chain, newest=Message(role, body, output)) if is_new else turn.messages
     error = ExtractError(str(output.get("reason", "")), raw=body) if _is_error(output) else None
     context = ThreadContext(turn.thread, turn.task, steps, turn.chain.start.cwd, error)
     try:
@@ -140,7 +210,7 @@ def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: s
         return Stuck(f"the moderator failed: {type(exc).__name__}: {exc}")
     if chosen == END:
         return Ended()
-    if chosen not in turn.workflow.roles:
+    if not isinstance(chosen, str) or chosen not in turn.workflow.roles:
         return Failed(
             f"the moderator named {chosen!r}, which is no role (roles: {', '.join(turn.workflow.roles)})"
         )
@@ -154,9 +224,10 @@ def _is_error(output: Any) -> bool:
 class Messages(Sequence[Message]):
     """The steps of a chain as Python code sees them, oldest first; read from the newest on demand."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, *, newest: Message | None = None) -> None:
+        """`newest` is a step about to be taken, which is not in the chain yet."""
         self._chain = chain
-        self._newest_first: list[Message] = []
+        self._newest_first: list[Message] = [newest] if newest else []
         self._steps = (step for step in chain if step.role != FORK)
         self._is_complete = False
 

@@ -61,12 +61,12 @@ def engine(
     watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
 ) -> Engine:
     """An engine on `store` with the configured agents; `agent` plays every role when given."""
-    from secrets import token_hex
+    import os
 
     from rolecall import registry
     from rolecall.engine import Engine
 
-    settings, environment = config.load(), config.environment()
+    settings, environment = config.load(), _for_children(config.environment())
     loaded: dict[str, Playbook] = {}
 
     def playbook(node: str) -> Playbook:
@@ -79,11 +79,23 @@ def engine(
         playbook=playbook,
         cast=lambda book, role: cast(settings, book, role, override=agent),
         extract=_extractor(settings, environment),
-        token=lambda: token_hex(8),
+        token=lambda: os.urandom(8).hex(),
         environment=environment,
         mask=mask(),
         watch=watch,
     )
+
+
+def _for_children(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of agents, who work in other folders: the same home and store by absolute paths."""
+    import os
+
+    kind, colon, rest = environment.get("ROLECALL_STORE", "").rpartition(":")
+    if rest and not rest.startswith("//") and kind in ("", "files", "sqlite"):
+        environment["ROLECALL_STORE"] = f"{kind}{colon}{os.path.abspath(rest)}"
+    if environment.get("ROLECALL_HOME"):
+        environment["ROLECALL_HOME"] = config.home(environment)
+    return environment
 
 
 def cast(settings: Mapping[str, Any], book: Playbook, role: str, *, override: str | None = None) -> Cast:

@@ -531,3 +531,85 @@ def test_a_decided_change_that_cannot_be_spread_is_seen_and_finished_later(tmp_p
     backend.commit(Change(events=[NewEvent("s", "after", {})]), now=NOW, durable=True)
     assert [(e.seq, e.kind) for e in backend.events()] == [(1, "big"), (2, "decided"), (3, "after")]
     assert not (tmp_path / "journal.json").exists()
+
+
+def test_nodes_that_lie_elsewhere_are_read_beside_the_refs_of_the_folder(tmp_path: Path) -> None:
+    root, cas = tmp_path / "workflow", tmp_path / "json-cas"
+    node = write_node(cas, STRING, canonical.encode("elsewhere"), NOW)
+    root.mkdir()
+    (root / "threads.yaml").write_text(f"{THREAD}: {node}\n")
+    (root / "workflows.yaml").write_text(f"solve: {node}\n")
+    before = tree(tmp_path)
+    with pytest.raises(NotFound):
+        FilesBackend(str(root), create=False)
+    backend = FilesBackend(str(root), cas=str(cas))
+    assert {ref.name: ref.target for ref in backend.refs()} == {
+        f"thread/{THREAD}": node,
+        "workflow/solve": node,
+    }
+    assert Store(backend).get(node).payload == "elsewhere"
+    assert list(backend.ids_of_type(STRING)) == [node]
+    assert [put.id for put in backend.puts()] == [node]
+    assert list(backend.problems()) == []
+    assert backend.size()["disk"] == sum(len(data) for _, data in before.values())
+    assert tree(tmp_path) == before and not (root / "cas").exists()
+
+
+@pytest.mark.parametrize("layout", [".", "nodes"])
+def test_a_bare_node_folder_is_read_as_a_store_without_refs(tmp_path: Path, layout: str) -> None:
+    node = write_node(tmp_path / layout, STRING, canonical.encode("bare"), NOW)
+    (tmp_path / "_index").mkdir()
+    (tmp_path / "_index" / STRING).write_text(f"{node}\n")
+    before = tree(tmp_path)
+    backend = FilesBackend(str(tmp_path))
+    assert Store(backend).get(node).payload == "bare"
+    assert list(backend.ids_of_type(STRING)) == [node]
+    assert backend.refs() == [] and list(backend.roots()) == [] and backend.size()["nodes"] == 1
+    assert list(backend.problems()) == []
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_node_folder_without_its_own_lock_is_never_written(tmp_path: Path, bare: bool) -> None:
+    root, cas = tmp_path / "root", tmp_path / "nodes-of-many"
+    write_node(cas, STRING, canonical.encode("old"), NOW)
+    root.mkdir()
+    before = tree(tmp_path)
+    backend = FilesBackend(str(cas)) if bare else FilesBackend(str(root), cas=str(cas))
+    with pytest.raises(StorageError, match="nodes-of-many"):
+        put(backend, text("new"))
+    with pytest.raises(StorageError, match="nodes-of-many"):
+        move(backend, "note/x", text("old").id)
+    with pytest.raises(StorageError, match="nodes-of-many"), backend.exclusive():
+        pass
+    with pytest.raises(StorageError, match="nodes-of-many"):
+        backend.reindex()
+    assert tree(tmp_path) == before and os.listdir(root) == []
+
+
+def test_a_node_folder_that_is_named_must_be_there_and_the_usual_one_stays_writable(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="none"):
+        FilesBackend(str(tmp_path), cas=str(tmp_path / "none"))
+    with pytest.raises(NotFound, match="typo"):
+        FilesBackend(str(tmp_path / "typo"), cas=str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    backend = FilesBackend(str(tmp_path), cas=str(tmp_path / "cas"))
+    put(backend, text("a"))
+    assert (tmp_path / f"cas/{text('a').id}.bin").exists()
+
+
+def test_files_that_only_look_like_nodes_do_not_stop_a_store_from_being_made(tmp_path: Path) -> None:
+    (tmp_path / "firmware.bin").write_bytes(b"\0")
+    (tmp_path / "nodes").mkdir()
+    put(FilesBackend(str(tmp_path)), text("a"))
+    assert (tmp_path / f"cas/{text('a').id}.bin").exists()
+
+
+def test_a_damaged_counter_is_reported_among_the_other_problems(tmp_path: Path) -> None:
+    backend = FilesBackend(str(tmp_path))
+    put(backend, text("a"))
+    move(backend, "note/x", text("a").id)
+    (tmp_path / "counters.json").write_text("{")
+    (tmp_path / "threads.yaml").write_text("[\n")
+    found = "\n".join(backend.problems())
+    assert "counters.json" in found and "threads.yaml" in found

@@ -93,6 +93,7 @@ def race(store: Store, name: str, wins: int) -> None:
             store.put_text("what several put and nobody keeps")
             continue
         won += 1
+        store.put_text(f"{name} {moved.version} kept by nobody")
         say(moved.version)
 
 
@@ -147,7 +148,7 @@ class Fuse:
         elif kind == "files":
             for name in ("replace", "rename", "fsync", "unlink", "utime", "ftruncate", "mkdir"):
                 setattr(os, name, self.around(getattr(os, name)))
-            os.write = self.around_write(os.write)  # type: ignore[assignment]
+            os.write = self.around_write(os.write)
         else:
             import psycopg
 

@@ -6,7 +6,6 @@ is no fallback: a name that is not in the table is an error before anything runs
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,11 @@ if TYPE_CHECKING:
 
 ADAPTERS = {
     "command": "rolecall.agents.command",
+    "external": "rolecall.agents.external",
     "scripted": "rolecall.agents.scripted",
 }
-"""Adapter name -> the module whose `from_argument` makes the agent."""
+"""Adapter name -> the module whose `from_argument` makes the agent. `human` is no adapter: a role played by
+a person suspends the thread until `thread answer` gives its output."""
 
 
 def resolve(spec: str) -> Agent:
@@ -32,6 +33,8 @@ def resolve(spec: str) -> Agent:
 
 
 def _unknown(name: str) -> NotFound:
+    from difflib import get_close_matches
+
     close = get_close_matches(name, ADAPTERS, n=1)
     guess = f"Did you mean {close[0]!r}? " if close else ""
     return NotFound(

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import os
-import secrets
-import shutil
 import signal
 import subprocess
 import threading
@@ -119,14 +117,18 @@ def survivors(run: str, leader: int | None = None) -> list[int]:
     """The living processes of a run; `leader` adds those of its group and session."""
     if not _HAS_PROC:
         return [leader] if leader is not None and _has_group(leader) else []
-    others = (entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    others = (name for name in os.listdir("/proc") if name.isdigit())
     return [int(pid) for pid in others if _belongs(pid, run, leader) and int(pid) != os.getpid()]
+
+
+def marked(env: Mapping[str, str], run: str) -> dict[str, str]:
+    """An environment whose processes are found again by `run`, and by the runs it is nested in."""
+    return {**env, RUN_VARIABLE: f"{env[RUN_VARIABLE]}/{run}" if RUN_VARIABLE in env else run}
 
 
 def _start(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: _Output) -> _Child:
     _check_startable(argv[0], cwd=cwd, env=env)
-    run_id = secrets.token_hex(8)
-    marked = {**env, RUN_VARIABLE: f"{env[RUN_VARIABLE]}/{run_id}" if RUN_VARIABLE in env else run_id}
+    run_id = os.urandom(8).hex()
     try:
         popen = subprocess.Popen(  # noqa: S603 -- running the user's agent is the purpose; no shell is involved
             list(argv),
@@ -135,7 +137,7 @@ def _start(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: _O
             stderr=subprocess.PIPE,
             bufsize=0,
             cwd=cwd,
-            env=marked,
+            env=marked(env, run_id),
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -157,9 +159,9 @@ def _check_startable(program: str, *, cwd: Path, env: Mapping[str, str]) -> None
     # The child looks for a program with a slash from its own folder, and for any other on its own PATH.
     path = env.get("PATH", os.defpath)
     wanted = str(cwd / program) if "/" in program else program
-    if shutil.which(wanted, path=path):
+    if _is_found(wanted, path, os.F_OK | os.X_OK):
         return
-    if shutil.which(wanted, mode=os.F_OK, path=path):
+    if _is_found(wanted, path, os.F_OK):
         raise AgentError(
             f"the program {program!r} is not executable", ending="failed", hint=f"chmod +x {program}"
         )
@@ -168,6 +170,13 @@ def _check_startable(program: str, *, cwd: Path, env: Mapping[str, str]) -> None
         ending="failed",
         hint=f"Install it or correct the name; looked in {str(cwd) if '/' in program else path}.",
     )
+
+
+def _is_found(program: str, path: str, mode: int) -> bool:
+    # Not shutil.which, because shutil brings the compression modules along, and every step would wait for them.
+    folders = [""] if "/" in program else path.split(os.pathsep)
+    files = (os.path.join(folder, program) for folder in folders)
+    return any(os.access(file, mode) and not os.path.isdir(file) for file in files)
 
 
 class _Output(asyncio.Protocol):
@@ -409,16 +418,21 @@ def _has_group(leader: int) -> bool:
 
 def _belongs(pid: str, run: str, leader: int | None) -> bool:
     try:
-        stat = Path("/proc", pid, "stat").read_bytes()
+        stat = _bytes_of(f"/proc/{pid}/stat")
         # The command name stands in brackets and may hold anything, so fields are counted after it.
         state, _, group, session = stat[stat.rindex(b")") + 2 :].split(maxsplit=4)[:4]
         if state in (b"Z", b"X"):
             return False
         if leader is not None and leader in (int(group), int(session)):
             return True
-        return _carries(Path("/proc", pid, "environ").read_bytes(), run)
+        return _carries(_bytes_of(f"/proc/{pid}/environ"), run)
     except OSError:  # it ended meanwhile, or belongs to another user
         return False
+
+
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def _carries(environ: bytes, run: str) -> bool:

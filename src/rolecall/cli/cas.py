@@ -11,6 +11,7 @@ from rolecall.cli import Verb
 from rolecall.cli.output import (
     Progress,
     add_format,
+    add_store,
     format_of,
     parse_json,
     read_file,
@@ -282,11 +283,7 @@ def _duration(text: str) -> int:
 
 def _common(parser: ArgumentParser) -> None:
     add_format(parser)
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
-    )
+    add_store(parser)
 
 
 def _one_node(parser: ArgumentParser) -> None:

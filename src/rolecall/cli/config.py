@@ -1,7 +1,164 @@
-"""`rolecall config`."""
+"""`rolecall config`: reads and changes `config.yaml` in the home."""
 
 from __future__ import annotations
 
-from rolecall.cli import Verb
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any
 
-VERBS: dict[str, Verb] = {}
+from rolecall.cli import Verb
+from rolecall.cli.output import add_format, printable, read_input, show
+from rolecall.errors import NotFound, UsageError
+from rolecall.settings import Path
+
+
+def _get(options: Namespace) -> None:
+    from rolecall import config
+    from rolecall.settings import kind_of, path_of
+
+    path = path_of(options.key)
+    kind_of(path)
+    value = _at(config.load(), path)
+    if not options.reveal:
+        value = _masked({path[-1]: value})[path[-1]]
+    show(options, {"value": value}, (lambda: value) if isinstance(value, str) else None)
+
+
+def _at(settings: Any, path: Path) -> Any:
+    from rolecall.settings import key_of
+
+    for step in path:
+        settings = settings.get(step) if isinstance(settings, dict) else None
+    if settings is None:
+        raise NotFound(
+            f"{key_of(path)} is not set", hint=f"`rolecall config set {key_of(path)} VALUE` sets it."
+        )
+    return settings
+
+
+def _masked(value: Any) -> Any:
+    from rolecall.mask import MASKED
+    from rolecall.settings import masked
+    from rolecall.workspace import mask
+
+    return mask().value(masked(value, MASKED))
+
+
+def _set(options: Namespace) -> None:
+    from rolecall import config, configfile
+    from rolecall.mask import MASKED
+    from rolecall.settings import key_of, masked, path_of, value_from
+
+    path = path_of(options.key)
+    text = read_input(options.value) if options.value == "-" else options.value
+    value = value_from(text.removesuffix("\n") if options.value == "-" else text, path)
+    file = config.config_path()
+
+    def edit(text: str) -> str:
+        changed = configfile.with_value(text, path, value, source=file)
+        _refuse_dangling(config.parse(changed, file), path)
+        return changed
+
+    configfile.change(file, edit)
+    if path[-1] == "apiKey":
+        print(
+            f"warning: the key now stands in {file}; better keep it in .env there and name it with "
+            f"{key_of((*path[:-1], 'apiKeyEnv'))}",
+            file=sys.stderr,
+        )
+    shown = masked({path[-1]: value}, MASKED)[path[-1]]
+    show(options, {"key": options.key, "value": shown}, lambda: f"{options.key} = {shown}")
+
+
+def _refuse_dangling(settings: dict[str, Any], path: Path) -> None:
+    """A name that leads nowhere is refused when it is set, not when a thread needs it."""
+    from rolecall.settings import dangling
+
+    found = [one for one in dangling(settings, adapters=_adapters()) if one.startswith(".".join(path) + ":")]
+    if found:
+        raise UsageError(found[0], hint="Nothing was changed.")
+
+
+def _adapters() -> tuple[str, ...]:
+    from rolecall.agents import ADAPTERS
+
+    return (*ADAPTERS, "human")
+
+
+def _unset(options: Namespace) -> None:
+    from rolecall import config, configfile
+    from rolecall.settings import path_of
+
+    path, file = path_of(options.key), config.config_path()
+    # A key that is not known any more may still stand in the file, and this is how it gets out.
+    value = _at(config.load(), path)
+    configfile.change(file, lambda text: configfile.without_value(text, path, source=file))
+    shown = _masked({path[-1]: value})[path[-1]]
+    show(options, {"key": options.key, "value": None, "was": shown}, lambda: f"{options.key} removed")
+
+
+def _list(options: Namespace) -> None:
+    from rolecall import config
+    from rolecall.settings import problems
+
+    settings = config.load()
+    for problem in problems(settings, adapters=_adapters()):
+        print(f"warning: {config.config_path()}: {printable(problem)}", file=sys.stderr)
+    shown = _masked(settings)
+    show(options, shown, lambda: _listed(shown, config.config_path()))
+
+
+def _listed(settings: dict[str, Any], file: str) -> str:
+    from rolecall.document import dump
+
+    return f"# {file}\n" + (dump(settings).rstrip() if settings else "# nothing is set")
+
+
+# -- the table --
+
+
+def _get_arguments(parser: ArgumentParser) -> None:
+    _key_argument(parser)
+    parser.add_argument("--reveal", action="store_true", help="show keys and passwords")
+    add_format(parser)
+
+
+def _key_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY", help="joined by dots: providers.openrouter.baseUrl")
+
+
+def _set_arguments(parser: ArgumentParser) -> None:
+    _key_argument(parser)
+    parser.add_argument(
+        "value", metavar="VALUE", help="the value; a JSON array for `args`; - reads standard input"
+    )
+    add_format(parser)
+
+
+def _unset_arguments(parser: ArgumentParser) -> None:
+    _key_argument(parser)
+    add_format(parser)
+
+
+VERBS = {
+    "get": Verb(
+        _get,
+        "print one setting, or a section of them",
+        "rolecall config get defaultAgent\nrolecall config get providers.openrouter",
+        _get_arguments,
+    ),
+    "set": Verb(
+        _set,
+        "change one setting; comments in the file stay",
+        "rolecall config set defaultAgent command:./agent.sh\n"
+        'rolecall config set agents.hermes.args \'["--profile", "work"]\'',
+        _set_arguments,
+    ),
+    "unset": Verb(
+        _unset,
+        "remove one setting, or a section of them",
+        "rolecall config unset agentOverrides.solve-issue.reviewer",
+        _unset_arguments,
+    ),
+    "list": Verb(_list, "print all settings, keys masked", "rolecall config list", add_format),
+}

@@ -17,6 +17,14 @@ def add_format(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help="text on a terminal, json when piped (default)")
 
 
+def add_store(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
+    )
+
+
 def format_of(options: Namespace) -> str:
     return options.format or ("text" if sys.stdout.isatty() else "json")
 

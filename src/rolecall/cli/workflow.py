@@ -1,7 +1,524 @@
-"""`rolecall workflow`."""
+"""`rolecall workflow`: put, show, check, draw and compare workflows."""
 
 from __future__ import annotations
 
-from rolecall.cli import Verb
+import json
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-VERBS: dict[str, Verb] = {}
+from rolecall.cli import Verb
+from rolecall.cli.output import add_format, add_store, format_of, printable, show, table
+from rolecall.errors import NotFound, RolecallError, UsageError
+
+if TYPE_CHECKING:
+    from rolecall.registry import Checked, Entry
+    from rolecall.store.store import Node, Store
+    from rolecall.workflow import Workflow
+    from rolecall.yaml12 import Problem
+
+LOCAL = "(local)"
+"""What stands for the id of a workflow that is a file of the project."""
+
+_PICTURES = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid"}
+
+
+class Chosen(NamedTuple):
+    """The workflow an argument names."""
+
+    workflow: Workflow
+    node: Node
+    path: str | None
+
+
+# -- the verbs --
+
+
+def _put(options: Namespace) -> int:
+    from rolecall import registry
+    from rolecall.workspace import open_store
+
+    path = _file(options.file)
+    checked = registry.check_file(path)
+    for problem in checked.problems:
+        print(printable(str(problem)), file=sys.stderr)
+    if checked.playbook is None:
+        count = sum(problem.severity == "error" for problem in checked.problems)
+        print(
+            f"rolecall: {path} has {count} problem{'s' if count > 1 else ''}; nothing was stored",
+            file=sys.stderr,
+        )
+        return 2
+    with open_store(options.store) as store:
+        node = registry.register(store, checked.playbook)
+    name = checked.playbook.workflow.name
+    show(options, {"name": name, "hash": node}, lambda: f"{name} {node}")
+    return 0
+
+
+def _show(options: Namespace) -> None:
+    from rolecall.document import to_yaml
+
+    with _Place(options) as place:
+        chosen = place.choose(options.workflow)
+    if options.yaml:
+        _refuse_python(chosen)
+        print(to_yaml(chosen.workflow), end="")
+        return
+    shown = {
+        "hash": chosen.node.id,
+        "name": chosen.workflow.name,
+        "type": chosen.node.type,
+        "payload": _payload(options, chosen),
+        "timestamp": chosen.node.created or None,
+        "origin": "local" if chosen.path else "global",
+        "path": chosen.path,
+    }
+    show(options, shown, lambda: _show_text(chosen))
+
+
+def _payload(options: Namespace, chosen: Chosen) -> Any:
+    """As stored in JSON; elsewhere, where it is a person who reads, with the schemas written out."""
+    if format_of(options) == "json":
+        return chosen.node.payload
+    from rolecall.document import to_document
+
+    return to_document(chosen.workflow)
+
+
+def _show_text(chosen: Chosen) -> str:
+    from rolecall.document import to_yaml
+
+    where = f"file {chosen.path}" if chosen.path else f"put {_time(chosen.node.created)}"
+    return f"# {chosen.node.id}, {where}\n{to_yaml(chosen.workflow)}".rstrip()
+
+
+def _list(options: Namespace) -> None:
+    from rolecall import registry
+
+    with _Place(options) as place:
+        entries = registry.listed(place.store, folder=os.getcwd())
+        rows = [_listed(place.store, entry) for entry in entries]
+    if not rows and format_of(options) == "text":
+        print("No workflow is known here. `rolecall workflow put FILE` adds one.", file=sys.stderr)
+        return
+    headings = ("name", "hash", "origin", "versions", "description")
+    show(options, rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
+
+
+def _listed(store: Store | None, entry: Entry) -> dict[str, Any]:
+    from rolecall import registry
+
+    versions = len(store.history(registry.ref_name(entry.name))) if store else 0
+    shown = {"name": entry.name, "hash": entry.node or LOCAL, "origin": entry.origin, "path": entry.path}
+    return {**shown, "description": _description(store, entry), "versions": versions}
+
+
+def _description(store: Store | None, entry: Entry) -> str | None:
+    """None where it cannot be had: a listing runs no Python and stops at no damaged entry."""
+    try:
+        if entry.path is None:
+            from rolecall.registry import workflow_node
+
+            found = workflow_node(store, entry.node).payload if store and entry.node else {}
+        elif entry.path.endswith(".py"):
+            return None
+        else:
+            from rolecall.definition import load_file
+
+            workflow = load_file(entry.path).workflow
+            return workflow.description if workflow else "(does not validate)"
+    except RolecallError as error:
+        return f"({error.message})"
+    return str(found.get("description", ""))
+
+
+def _validate(options: Namespace) -> int:
+    reports = []
+    with _Place(options) as place:
+        for text in options.workflows or _all_of_project():
+            reports.append(_report(place, text))
+    show(options, reports, lambda: "\n".join(line for report in reports for line in _report_lines(report)))
+    return 0 if all(report["valid"] for report in reports) else 2
+
+
+def _all_of_project() -> list[str]:
+    from rolecall import registry
+
+    paths = list(registry.project_files(os.getcwd()))
+    if not paths:
+        raise UsageError(
+            "there is no workflow in this project",
+            hint="Name a file, or put one into the folder `workflows`.",
+        )
+    return paths
+
+
+def _report(place: _Place, text: str) -> dict[str, Any]:
+    from rolecall import registry
+    from rolecall.yaml12 import Problem
+
+    try:
+        found = registry.find(place.store, _as_path(text), folder=os.getcwd())
+        if found.path is not None:
+            file, checked = found.path, registry.check_file(found.path)
+        else:
+            file, checked = str(found.node), _check_stored(place.store, str(found.node))
+    except RolecallError as error:
+        problem = Problem("error", error.message, text, 1, 1, error.hint)
+        return {"file": text, "name": None, "hash": None, "valid": False, "problems": [problem._asdict()]}
+    problems = [*checked.problems, *(_agent_problems(file, checked) if checked.playbook else ())]
+    return {
+        "file": file,
+        "name": checked.playbook.workflow.name if checked.playbook else None,
+        "hash": registry.stored_form(checked.playbook).id if checked.playbook else None,
+        "valid": checked.playbook is not None,
+        "problems": [problem._asdict() for problem in problems],
+    }
+
+
+def _check_stored(store: Store | None, node: str) -> Checked:
+    """A stored workflow by today's rules; the lines are those of `workflow show --yaml`."""
+    from rolecall import definition, registry
+    from rolecall.document import to_yaml
+    from rolecall.playbook import Playbook
+
+    if store is None:
+        raise NotFound(f"there is no workflow {node}")
+    workflow, _ = registry.read_node(store, node)
+    if workflow.python is not None:
+        return registry.Checked(registry.load_node(store, node), ())
+    found = definition.parse(to_yaml(workflow), source=node)
+    return registry.Checked(Playbook(workflow) if found.workflow else None, found.problems)
+
+
+def _agent_problems(file: str, checked: Checked) -> Iterator[Problem]:
+    """Warnings about roles that nobody here would play, and about overrides that fit no role."""
+    from rolecall import agents, config
+    from rolecall.engine import HUMAN
+    from rolecall.settings import agent_for, is_known_agent, unknown_agent
+    from rolecall.yaml12 import Problem
+
+    book, settings, adapters = checked.playbook, config.load(), (*agents.ADAPTERS, HUMAN)
+    if book is None:
+        return
+    name = book.workflow.name
+    for role, entry in book.workflow.roles.items():
+        if role in book.agents or role in book.functions:
+            continue
+        place = _line_of(file, ("roles", role, *(("agent",) if entry.agent else ())))
+        try:
+            alias = agent_for(settings, workflow=name, role=role, named=entry.agent, override=None)
+        except UsageError as error:
+            yield Problem("warning", error.message, file, *place, error.hint)
+            continue
+        if not is_known_agent(settings, alias, adapters):
+            unknown = unknown_agent(settings, alias, adapters)
+            yield Problem("warning", f"{role}: {unknown.message}", file, *place, unknown.hint)
+    for role in _overridden(settings, name) - set(book.workflow.roles):
+        message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
+        yield Problem("warning", message, file, 1, 1, f"Roles: {', '.join(book.workflow.roles)}.")
+
+
+def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
+    overrides = (settings.get("agentOverrides") or {}).get(workflow)
+    return set(overrides) if isinstance(overrides, dict) else set()
+
+
+def _line_of(file: str, path: tuple[str, ...]) -> tuple[int, int]:
+    """Where a key stands in a file; what is included stands elsewhere, so the file is read without it."""
+    from rolecall import yaml12
+
+    if not file.endswith((".yaml", ".yml")):
+        return 1, 1
+    with open(file, encoding="utf-8") as stream:
+        node = yaml12.read(stream.read(), source=file, include=lambda path, _: (path, "{}")).node
+    if node is None:
+        return 1, 1
+    place = yaml12.Marks(node).at(path, key=True)
+    return place.line, place.column
+
+
+def _report_lines(report: dict[str, Any]) -> Iterator[str]:
+    from rolecall.yaml12 import Problem
+
+    problems = [Problem(**problem) for problem in report["problems"]]
+    yield from map(str, problems)
+    counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
+    found = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items() if count)
+    yield f"{report['file']}: {'valid' if report['valid'] else 'not valid'}{f' ({found})' if found else ''}"
+
+
+def _graph(options: Namespace) -> None:
+    from rolecall import draw
+
+    with _Place(options) as place:
+        workflow = place.choose(options.workflow).workflow
+    if not workflow.graph:
+        raise UsageError(
+            f"{workflow.name} has no graph to draw: its moderator is a Python function",
+            hint="`rolecall thread steps THREAD` shows the way a thread took.",
+        )
+    ending = os.path.splitext(options.output or "")[1]
+    kind = options.picture or _PICTURES.get(ending, "text")
+    drawn = {"text": draw.to_text, "svg": draw.to_svg, "mermaid": draw.to_mermaid}[kind](workflow)
+    if not options.output:
+        print(drawn, end="")
+        return
+    with open(options.output, "w", encoding="utf-8") as file:
+        file.write(drawn)
+    print(f"{options.output} written", file=sys.stderr)
+
+
+def _schema(_options: Namespace) -> None:
+    from rolecall.definition import json_schema
+
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _history(options: Namespace) -> None:
+    from rolecall import registry
+
+    with _Place(options) as place:
+        versions = registry.history(place.store, options.name) if place.store else []
+    if not versions:
+        raise NotFound(
+            f"no workflow {options.name!r} has been put",
+            hint="`rolecall workflow list` shows what there is; `workflow put FILE` adds a version.",
+        )
+    rows = [
+        {"hash": one.node, "timestamp": one.at, "version": one.version, "current": one.is_current}
+        for one in versions
+    ]
+    cells = [(_time(one.at), one.node, one.version, "current" if one.is_current else "") for one in versions]
+    show(options, rows, lambda: table(cells, ("put", "hash", "version", "")))
+
+
+def _diff(options: Namespace) -> None:
+    from rolecall.document import changes, diff
+
+    with _Place(options) as place:
+        before, after = _sides(place, options)
+    found = changes(before.workflow, after.workflow)
+    text = diff(before.workflow, after.workflow, names=(_shown(before), _shown(after)))
+    shown = {
+        "from": {"name": before.workflow.name, "hash": before.node.id, "path": before.path},
+        "to": {"name": after.workflow.name, "hash": after.node.id, "path": after.path},
+        "same": before.node.id == after.node.id,
+        "changes": [{**change._asdict(), "fields": list(change.fields)} for change in found],
+        "diff": text,
+    }
+    summary = "\n".join(map(str, found)) or "the same"
+    show(options, shown, lambda: f"{summary}\n\n{text}".rstrip())
+
+
+def _sides(place: _Place, options: Namespace) -> tuple[Chosen, Chosen]:
+    """What is compared, the older first: two that are named, or one with what is registered."""
+    first = place.choose(options.first)
+    if options.second is not None:
+        return first, place.choose(options.second)
+    from rolecall import registry
+
+    name = first.workflow.name
+    versions = registry.history(place.store, name) if place.store else []
+    if first.path is not None and versions:
+        return place.load(versions[0].node), first
+    others = [version.node for version in versions if version.node != first.node.id]
+    if not others:
+        raise NotFound(
+            f"there is no other version of {name!r} to compare with",
+            hint="Name two workflows, or put this one first.",
+        )
+    if versions[0].node != first.node.id:
+        return first, place.load(versions[0].node)
+    return place.load(others[0]), first
+
+
+# -- what an argument names --
+
+
+class _Place:
+    """The folder and, when there is one, the store in which workflows are looked for."""
+
+    def __init__(self, options: Namespace) -> None:
+        self.store = _store_if_any(options.store)
+
+    def __enter__(self) -> _Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.store is not None:
+            self.store.close()
+
+    def choose(self, text: str) -> Chosen:
+        from rolecall import registry
+
+        found = registry.find(self.store, _as_path(text), folder=os.getcwd())
+        if found.node is not None:
+            return self.load(found.node)
+        path = str(found.path)
+        playbook = registry.load_file(path)
+        node = registry.stored_form(playbook)
+        if self.store is not None and self.store.has(node.id):
+            node = node._replace(created=self.store.get(node.id).created)
+        return Chosen(playbook.workflow, node, path)
+
+    def load(self, node: str) -> Chosen:
+        from rolecall import registry
+
+        if self.store is None:
+            raise NotFound(f"there is no workflow {node}")
+        return Chosen(registry.read_node(self.store, node)[0], registry.workflow_node(self.store, node), None)
+
+
+def _store_if_any(url: str | None) -> Store | None:
+    """The store; None when none has been made yet, unless it was asked for by name."""
+    from rolecall.workspace import open_store
+
+    try:
+        return open_store(url, create=False)
+    except NotFound:
+        if url is not None:
+            raise
+        return None
+
+
+def _file(text: str) -> str:
+    """The file to be put: a path, or the name of a workflow of the project."""
+    from rolecall import registry
+
+    path = registry.find(None, _as_path(text), folder=os.getcwd()).path
+    return str(path)
+
+
+def _as_path(text: str) -> str:
+    """A file that lies here is meant by its bare name too, whatever its ending."""
+    return f"./{text}" if "/" not in text and "." in text and os.path.isfile(text) else text
+
+
+def _refuse_python(chosen: Chosen) -> None:
+    if chosen.workflow.python is not None:
+        raise UsageError(
+            f"{chosen.workflow.name} is written in Python, so it has no YAML",
+            hint=f"It is defined in {chosen.workflow.python}.",
+        )
+
+
+def _shown(chosen: Chosen) -> str:
+    return chosen.path or f"{chosen.workflow.name} {chosen.node.id}"
+
+
+def _time(milliseconds: int) -> str:
+    from datetime import datetime
+
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+# -- the table --
+
+
+def _common(parser: ArgumentParser) -> None:
+    add_format(parser)
+    add_store(parser)
+
+
+def _put_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a workflow in YAML or Python, or its folder")
+    _common(parser)
+
+
+def _workflow_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "workflow", metavar="WORKFLOW", help="an id, a path, or a name here or in the registry"
+    )
+
+
+def _show_arguments(parser: ArgumentParser) -> None:
+    _workflow_argument(parser)
+    parser.add_argument("--yaml", action="store_true", help="print YAML that can be edited and put again")
+    _common(parser)
+
+
+def _validate_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "workflows", metavar="WORKFLOW", nargs="*", help="files or names (default: all of the project)"
+    )
+    _common(parser)
+
+
+def _graph_arguments(parser: ArgumentParser) -> None:
+    _workflow_argument(parser)
+    parser.add_argument(
+        "--as",
+        dest="picture",
+        choices=("text", "svg", "mermaid"),
+        help="default: by the ending of the file, else text",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write it to a file: .svg, .mmd, .txt")
+    add_store(parser)
+
+
+def _history_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the name of a workflow that has been put")
+    _common(parser)
+
+
+def _diff_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("first", metavar="A", help="an id, a path or a name")
+    parser.add_argument(
+        "second",
+        metavar="B",
+        nargs="?",
+        help="what to compare it with (default: a file with the version that was put, else the version before)",
+    )
+    _common(parser)
+
+
+VERBS = {
+    "put": Verb(
+        _put,
+        "check a workflow and make it the current version of its name",
+        "rolecall workflow put workflows/solve-issue.yaml",
+        _put_arguments,
+    ),
+    "show": Verb(
+        _show,
+        "print a workflow",
+        "rolecall workflow show solve-issue\nrolecall workflow show solve-issue --yaml > solve-issue.yaml",
+        _show_arguments,
+    ),
+    "list": Verb(
+        _list, "list the workflows of the project and of the registry", "rolecall workflow list", _common
+    ),
+    "validate": Verb(
+        _validate,
+        "report everything that is wrong with workflows; nothing is stored",
+        "rolecall workflow validate solve-issue.yaml\nrolecall workflow validate",
+        _validate_arguments,
+    ),
+    "graph": Verb(
+        _graph,
+        "draw a workflow",
+        "rolecall workflow graph solve-issue\nrolecall workflow graph solve-issue -o solve-issue.svg",
+        _graph_arguments,
+    ),
+    "schema": Verb(
+        _schema,
+        "print the JSON Schema of a workflow's YAML, for editors",
+        "rolecall workflow schema > workflow.schema.json",
+    ),
+    "history": Verb(
+        _history,
+        "list the versions of a workflow, newest first",
+        "rolecall workflow history solve-issue",
+        _history_arguments,
+    ),
+    "diff": Verb(
+        _diff,
+        "show how two versions of a workflow differ",
+        "rolecall workflow diff solve-issue.yaml\nrolecall workflow diff 3J5PZ3D1X8Q2M solve-issue",
+        _diff_arguments,
+    ),
+}

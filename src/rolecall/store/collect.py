@@ -45,11 +45,24 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS) -> Collecti
     marks.add(moved.target for moved in store.backend.roots())
     reachable = marks.count
     marks.add(put.id for put in store.backend.puts() if put.at > cutoff)
+    if delete and marks.dangling:
+        _refuse_faulty(store, marks.dangling[0])
     total = sum(1 for _ in store.backend.puts())
     sample, collected = _sweep(store, marks, cutoff, delete=delete)
     return Collection(
         total, reachable, marks.count - reachable, collected, tuple(marks.dangling), tuple(sample)
     )
+
+
+def _refuse_faulty(store: Store, dangling: Dangling) -> None:
+    """A reference to nothing may mean that an index lost the node, and with it the way to its children."""
+    fault = next(iter(store.backend.problems()), None)
+    if fault is not None:
+        raise Damaged(
+            f"nothing was collected: {dangling.referrer} refers to {dangling.id}, which cannot be found, and {fault}",
+            node=dangling.id,
+            hint="Run `rolecall cas verify`, then repair or reindex the store.",
+        )
 
 
 def _sweep(store: Store, marks: _Marks, cutoff: int, *, delete: bool) -> tuple[list[str], int]:

@@ -476,6 +476,14 @@ class StoreContract:
         assert len(threads.refs()) == 8
         assert threads.refs("none") == []
 
+    def test_names_are_listed_last_first_in_pages(self, threads: Store) -> None:
+        names = threads.backend.names
+        assert names("thread/") == [f"thread/{number}" for number in (5, 4, 3, 2, 1, 0)]
+        assert names("thread/", limit=2) == ["thread/5", "thread/4"]
+        assert names("thread/", before="thread/4", limit=2) == ["thread/3", "thread/2"]
+        assert names() == ["threads/x", *names("thread/"), "thread"]
+        assert names("none") == []
+
     def test_refs_are_selected_by_the_strings_of_their_state(self, threads: Store) -> None:
         assert _names(threads.refs("thread/", where={"status": ["idle"]})) == "0 2 4"
         assert _names(threads.refs("thread/", where={"status": ["idle", "running"], "flow": ["f0"]})) == "0 3"

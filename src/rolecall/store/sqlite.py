@@ -374,18 +374,29 @@ class SqliteBackend:
 
 
 def _open(path: str, *, create: bool) -> sqlite3.Connection:
-    exists = os.path.exists(path)
+    exists = _exists(path)
     if not exists and not create:
         raise no_store(path)
     if not exists:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    db = _connect(path)
     try:
-        _prepare(db, path, create=create)
-    except BaseException:
-        db.close()
-        raise
-    return db
+        return _prepared(_connect(path), path, create=create)
+    except sqlite3.OperationalError as exc:
+        if getattr(exc, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_SHMSIZE:
+            raise
+    # A full disk has no room for the file that connections share. Alone, a connection does without.
+    db = _connect(path)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return _prepared(db, path, create=create)
+
+
+def _exists(path: str) -> bool:
+    """Whether there is a file; an error when that may not be known."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -403,6 +414,15 @@ def _quoted(path: str) -> str:
     from urllib.parse import quote
 
     return quote(path)
+
+
+def _prepared(db: sqlite3.Connection, path: str, *, create: bool) -> sqlite3.Connection:
+    try:
+        _prepare(db, path, create=create)
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
@@ -445,6 +465,11 @@ class _Translation:
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
         if isinstance(exc, sqlite3.DatabaseError):
             raise _translate(exc, self._path) from exc
+        if isinstance(exc, OSError):
+            raise StorageError(
+                f"{self._path} cannot be used: {exc.strerror}: {exc.filename}",
+                hint="Check that its folder exists and is yours.",
+            ) from exc
 
 
 def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:

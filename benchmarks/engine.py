@@ -1,0 +1,322 @@
+"""The engine: what a durable step costs, whether it grows with the thread, how much it stores, and a peer.
+
+The agent is an async function that answers with 1 KB at once, so what is left is the engine's own work:
+lease, routing, prompt, reading and checking the answer, and the commit. The peer is LangGraph with its
+SQLite saver, installed into an environment of its own: one `invoke` per step on one thread id, each adding
+the same 1 KB to the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.measure import Row, Timing, print_table, timed, times
+from rolecall import lifecycle, registry
+from rolecall.engine import Cast, Engine
+from rolecall.errors import ExtractError
+from rolecall.mask import Mask
+from rolecall.store.backend import Durability
+from rolecall.store.sqlite import SqliteBackend
+from rolecall.store.store import Store
+
+_GROWTH = 1.2
+_SIZE_MB = 5.0
+_AGAINST_PEER = 3.0
+_ANSWER = 1_000
+_ROUND = 100
+_WARM = 5
+_SHORT = 25
+_LAST = 50
+
+_WORKFLOW = """\
+name: take-turns
+description: Two roles that hand on to each other.
+roles:
+  writer:
+    goal: Write.
+    meta: &meta
+      type: object
+      properties: {status: {type: string, enum: [done]}, note: {type: string}}
+      required: [status]
+  reader:
+    goal: Read.
+    meta: *meta
+graph:
+  $START: writer
+  writer: {done: {role: reader, prompt: Read it.}}
+  reader: {done: {role: writer, prompt: Write again.}}
+limits: {steps: 100000}
+"""
+
+_PEER = """\
+import json, operator, random, resource, sys, time
+from importlib.metadata import version
+from typing import Annotated, TypedDict
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import END, START, StateGraph
+
+
+class State(TypedDict):
+    log: Annotated[list, operator.add]
+
+
+def answer(state):
+    return {"log": [random.randbytes(500).hex()]}
+
+
+graph = StateGraph(State)
+graph.add_node("answer", answer)
+graph.add_edge(START, "answer")
+graph.add_edge("answer", END)
+thread = {"configurable": {"thread_id": "1"}}
+with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
+    saver.setup()
+    app = graph.compile(checkpointer=saver)
+    pragma = lambda name: saver.conn.execute(f"PRAGMA {name}").fetchone()[0]
+    names = ("langgraph", "langgraph-checkpoint-sqlite")
+    about = {"versions": {name: version(name) for name in names},
+             "journal_mode": pragma("journal_mode"), "synchronous": pragma("synchronous")}
+    print(json.dumps(about), flush=True)
+    for line in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(int(line)):
+            app.invoke({"log": []}, thread)
+        print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), flush=True)
+"""
+
+
+def main(*, quick: bool = False) -> None:
+    steps = 200 if quick else 1_000
+    with tempfile.TemporaryDirectory(prefix="rolecall-bench-") as folder:
+        growth(folder, steps=steps)
+        against_peer(folder, steps=steps)
+
+
+# -- a thread that can be stepped --
+
+
+class Player:
+    """A thread in a store of its own, and an engine whose agent answers at once."""
+
+    def __init__(self, path: str, *, durability: Durability = "heads") -> None:
+        self.path = path
+        self.store = Store(SqliteBackend(path, durability=durability))
+        self._loop = asyncio.new_event_loop()
+        self._book = registry.load_file(_workflow_file(os.path.dirname(path)))
+        self._engine = Engine(
+            store=self.store,
+            playbook=lambda _node: self._book,
+            cast=lambda _book, _role: Cast("benchmark", _answer),
+            extract=_no_model,
+            token=lambda: os.urandom(8).hex(),
+            environment={},
+            mask=Mask([]),
+        )
+        self.thread = self.start()
+
+    def start(self) -> str:
+        """Make a thread; the steps that follow are its steps."""
+        cwd = os.path.dirname(self.path)
+        ref = lifecycle.start(self.store, self._book, "Take turns.", cwd=cwd, mask=self._engine.mask)
+        self.thread = ref.name.removeprefix("thread/")
+        return self.thread
+
+    def step(self, count: int = 1) -> None:
+        self._loop.run_until_complete(self._steps(count))
+
+    async def _steps(self, count: int) -> None:
+        cancel = asyncio.Event()
+        for _ in range(count):
+            await self._engine.step(self.thread, cancel=cancel)
+
+    def close(self) -> None:
+        """Close everything; the store's log is folded back into its file."""
+        self._loop.close()
+        self.store.close()
+
+
+def _workflow_file(folder: str) -> str:
+    path = Path(folder) / "take-turns.yaml"
+    path.write_text(_WORKFLOW, encoding="utf-8")
+    return str(path)
+
+
+async def _answer(_prompt: str, _context: Any) -> str:
+    words = random.randbytes(_ANSWER // 2).hex()
+    return f"---\nstatus: done\nnote: n{words[:40]}\n---\n{words[40:]}"
+
+
+async def _no_model(raw: str, _schema: Mapping[str, Any], _overrides: Mapping[str, Any] | None) -> Any:
+    raise ExtractError("no model reads answers here", raw=raw)
+
+
+# -- growth with the thread --
+
+
+def growth(folder: str, *, steps: int) -> None:
+    rows = []
+    for durability, name in (("heads", "a commit waits for the disk"), ("never", "it does not")):
+        size, early, late = _early_and_late(folder, durability, steps)  # type: ignore[arg-type]
+        rows.append(
+            Row(
+                f"a step, {name}",
+                f"{late.wall * 1e3:.2f} ms",
+                f"{early.wall * 1e3:.2f} ms",
+                times(late.wall, early.wall),
+                times(late.cpu, early.cpu),
+                f"≤ {_GROWTH:g}",
+                late.wall <= _GROWTH * early.wall,
+            )
+        )
+    megabytes = size / 1e6
+    rows.append(
+        Row(
+            f"the store after {steps:,} steps",
+            f"{megabytes:.2f} MB",
+            target=f"< {_SIZE_MB:g} MB",
+            met=megabytes < _SIZE_MB,
+        )
+    )
+    print_table(
+        f"Growth with the thread: the last {_LAST} of {steps:,} steps against steps {_WARM} to {_SHORT} of "
+        "threads in fresh stores (medians, taken in turn)",
+        rows,
+    )
+
+
+def _early_and_late(folder: str, durability: Durability, steps: int) -> tuple[int, Timing, Timing]:
+    """The size of the store at the end, an early step and a late one."""
+    long = Player(os.path.join(folder, f"long-{durability}.db"), durability=durability)
+    long.step(steps - _LAST)
+    players = [long]
+    early: list[Timing] = []
+    late: list[Timing] = []
+    for number in range(_LAST):
+        if number % (_SHORT - _WARM) == 0:
+            players.append(
+                Player(os.path.join(folder, f"short-{durability}-{number}.db"), durability=durability)
+            )
+            players[-1].step(_WARM)
+        early.append(timed(players[-1].step))
+        late.append(timed(long.step))
+    for player in players:
+        player.close()
+    return os.path.getsize(long.path), _median(early), _median(late)
+
+
+def _median(timings: list[Timing]) -> Timing:
+    return Timing(median(timing.wall for timing in timings), median(timing.cpu for timing in timings))
+
+
+# -- against a peer --
+
+
+class _Peer:
+    """LangGraph in an environment and a process of its own, told how many steps to take."""
+
+    def __init__(self, folder: str) -> None:
+        python = _environment(os.path.join(folder, "langgraph"), "langgraph", "langgraph-checkpoint-sqlite")
+        script = os.path.join(folder, "peer.py")
+        Path(script).write_text(_PEER, encoding="utf-8")
+        self.path = os.path.join(folder, "langgraph.db")
+        self._process = subprocess.Popen(
+            [python, script, self.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.about: dict[str, Any] = json.loads(self._said())
+
+    def step(self, count: int) -> Timing:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        return Timing(*json.loads(self._said()))
+
+    def _said(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def _environment(target: str, *packages: str) -> str:
+    """The Python of a new environment with these packages."""
+    python = os.path.join(target, "bin", "python")
+    subprocess.run([sys.executable, "-m", "venv", target], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+    subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
+    return python
+
+
+def against_peer(folder: str, *, steps: int) -> None:
+    try:
+        peer = _Peer(folder)
+    except subprocess.CalledProcessError:
+        print("\nLangGraph could not be installed, so there is no peer to compare with")
+        return
+    ours = Player(os.path.join(folder, "ours.db"))
+    hasty = Player(os.path.join(folder, "hasty.db"), durability="never")
+    works = [_stepping(ours), _stepping(hasty), peer.step]
+    found: list[list[Timing]] = [[] for _ in works]
+    for _ in range(steps // _ROUND):
+        for timings, work in zip(found, works, strict=True):
+            timings.append(work(_ROUND))
+    for each in (ours, hasty, peer):
+        each.close()
+    _print_against(found, peer.about, steps=steps)
+    sizes = [os.path.getsize(each.path) / 1e6 for each in (ours, peer)]
+    print(f"  stored: {sizes[0]:.1f} MB, LangGraph {sizes[1]:,.0f} MB")
+    with suppress(FileNotFoundError):
+        os.remove(peer.path)
+
+
+def _stepping(player: Player) -> Callable[[int], Timing]:
+    return lambda count: timed(lambda: player.step(count))
+
+
+def _print_against(found: list[list[Timing]], about: Mapping[str, Any], *, steps: int) -> None:
+    rows = []
+    names = ("durability heads: one flush a step", "durability never: no flush")
+    for name, timings in zip(names, found, strict=False):
+        rows += [
+            _rate_row(f"{name}, steps 1 to {steps:,}", _sum(timings), _sum(found[2]), steps),
+            _rate_row(f"{name}, the last {_ROUND}", timings[-1], found[2][-1], _ROUND),
+        ]
+    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+    setting = ("OFF", "NORMAL", "FULL", "EXTRA")[about["synchronous"]]
+    print_table(
+        f"Steps per second against {versions} (journal {about['journal_mode']}, synchronous {setting}, its "
+        f"defaults), rounds of {_ROUND} steps in turn",
+        rows,
+    )
+
+
+def _sum(timings: list[Timing]) -> Timing:
+    return Timing(sum(timing.wall for timing in timings), sum(timing.cpu for timing in timings))
+
+
+def _rate_row(name: str, ours: Timing, peer: Timing, steps: int) -> Row:
+    return Row(
+        name,
+        f"{steps / ours.wall:,.0f}/s",
+        f"{steps / peer.wall:,.0f}/s",
+        times(peer.wall, ours.wall),
+        times(peer.cpu, ours.cpu),
+        f"≥ {_AGAINST_PEER:g}",
+        peer.wall >= _AGAINST_PEER * ours.wall,
+    )
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv[1:])

@@ -1,0 +1,426 @@
+"""`rolecall thread`, the verbs that read: show, list, steps, read, step-details, fork, diff, export, import.
+
+Show, list, steps and read are what people and scripts call all the time, so this module imports next to
+nothing; what a verb needs besides is imported in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from rolecall import report, thread, threadview
+from rolecall.cli.output import add_format, add_store, printable, show, table
+from rolecall.errors import UsageError
+from rolecall.store.store import Store
+from rolecall.thread import Chain
+from rolecall.workspace import open_store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rolecall.threadlist import Filter
+
+_PAGE = 50
+
+
+# -- show --
+
+
+def run_show(options: Namespace) -> int:
+    with _reading(options) as store:
+        card = threadview.card(store, thread.find(store, options.thread))
+    show(options, card, lambda: _card_text(card))
+    return 4 if card["status"] == "damaged" else 0
+
+
+def _card_text(card: Mapping[str, Any]) -> str:
+    if card["status"] == "damaged":
+        return f"thread {card['thread']} is damaged: {card['reason']}"
+    lines = [f"{name:12} {value}" for name, value in _card_lines(card)]
+    if rows := report.usage_rows(card["usage"]):
+        lines += ["", table(rows, report.USAGE_HEADINGS)]
+    lines += [f"failed attempt of {a['role']}: {_short(a['error'], 200)}" for a in card["attempts"]]
+    if card["continue"]:
+        lines += ["", card["continue"]]
+    return "\n".join(lines)
+
+
+def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    pending = card["pending"]
+    lines = [
+        ("thread", card["thread"]),
+        ("title", card["title"]),
+        ("workflow", f"{card['name']} ({card['workflow']})"),
+        ("status", f"{card['status']}: {card['reason']}" if card["reason"] else card["status"]),
+        ("next role", card["currentRole"]),
+        ("steps", card["steps"]),
+        ("head", card["head"]),
+        ("limits", ", ".join(f"{key} {value:g}" for key, value in card["limits"].items())),
+        ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
+        ("run by", card["lease"]["holder"] if card["lease"] else ""),
+        ("forked from", card["forkedFrom"]),
+        ("work folder", card["cwd"]),
+    ]
+    return [(name, value) for name, value in lines if value not in (None, "")]
+
+
+# -- list --
+
+
+def run_list(options: Namespace) -> None:
+    from itertools import islice
+
+    from rolecall.threadlist import listed
+
+    asked = _filter(options)
+    with _reading(options) as store:
+        last = options.skip + options.limit
+        entries = list(islice(listed(store, asked, page=options.page), options.skip, last + 1))
+        now = store.now()
+    shown = entries[: options.limit]
+    show(options, shown, lambda: _list_text(shown, now))
+    if shown and len(entries) > options.limit:
+        print(f"there are more: --page {shown[-1]['thread']}", file=sys.stderr)
+
+
+def _filter(options: Namespace) -> Filter:
+    from rolecall.threadlist import Filter
+
+    active = [status for status in thread.STATUSES if status not in thread.ENDED]
+    known = {*thread.STATUSES, "crashed", "damaged"}
+    named = [word.strip() for word in (options.status or "").split(",") if word.strip()]
+    wanted: set[str] = {*active, "crashed", "damaged"} if not named else set()
+    for word in named:
+        wanted.update(
+            (*active, "crashed") if word == "active" else ["killed" if word == "cancelled" else word]
+        )
+    if wanted - known:
+        raise UsageError(
+            f"{sorted(wanted - known)[0]!r} is no status",
+            hint=f"Statuses are {', '.join(sorted(known))}; active stands for those that have not ended.",
+        )
+    statuses = frozenset(known if options.all else wanted)
+    words = tuple((options.text or "").lower().split())
+    return Filter(statuses, options.workflow, options.since or 0, options.before, words)
+
+
+def _list_text(entries: list[dict[str, Any]], now: int) -> str:
+    if not entries:
+        return "no threads (--all shows those that have ended)"
+    rows = [
+        (
+            entry["thread"],
+            entry["name"] or "",
+            entry["status"],
+            entry["currentRole"] or "",
+            entry["steps"],
+            _ago(now - entry["updated"]) if entry["updated"] else "",
+            _short(
+                entry["reason"] if entry["status"] in ("damaged", "suspended") else entry["title"] or "", 60
+            ),
+        )
+        for entry in entries
+    ]
+    return table(rows, ("thread", "workflow", "status", "next", "steps", "updated", "title"))
+
+
+def _ago(ms: int) -> str:
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= size:
+            return f"{ms // size} {unit} ago"
+    return "now"
+
+
+def _short(text: str | None, limit: int) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+# -- steps --
+
+
+def run_steps(options: Namespace) -> None:
+    with _reading(options) as store:
+        ref = thread.find(store, options.thread)
+        chain = Chain(store, ref.target or "")
+        steps = [threadview.step_entry(step, number) for step, number in threadview.numbered(ref, chain)]
+        first = threadview.start_entry(store, chain.start)
+    shown = {"thread": ref.name[7:], "workflow": first["workflow"], "steps": [first, *reversed(steps)]}
+    show(options, shown, lambda: _steps_text(shown["steps"]))
+
+
+def _steps_text(steps: list[dict[str, Any]]) -> str:
+    rows = [(0, steps[0]["hash"], "(start)", "", "", "", _short(steps[0]["prompt"], 60))]
+    for step in steps[1:]:
+        said = report.pretty(step["output"])
+        spent = report.duration(step["durationMs"])
+        rows.append(
+            (
+                step["number"],
+                step["hash"],
+                step["role"],
+                step["agent"],
+                step["status"] or "",
+                spent,
+                _short(said, 60),
+            )
+        )
+    return table(rows, ("", "step", "role", "agent", "status", "time", "output"))
+
+
+# -- read --
+
+
+def run_read(options: Namespace) -> int:
+    with _reading(options) as store:
+        ref = thread.find(store, options.thread)
+        found = threadview.read(
+            store,
+            ref,
+            quota=options.quota,
+            before=options.before,
+            with_start=options.start or options.before is None,
+        )
+    if options.format in ("json", "yaml"):
+        show(options, found)
+    else:
+        print(printable(found["text"]) if sys.stdout.isatty() else found["text"])
+    return 4 if found["problem"] else 0
+
+
+# -- step-details --
+
+
+def run_step_details(options: Namespace) -> None:
+    with _reading(options) as store:
+        found = threadview.details_named(store, options.step)
+    limit = None if options.full else report.SHORT
+    render = report.detail_markdown if "number" in found else report.attempt_markdown
+    show(options, found, lambda: render(found, with_prompt=options.prompt, limit=limit))
+
+
+# -- fork --
+
+
+def run_fork(options: Namespace) -> None:
+    from rolecall import lifecycle, registry
+    from rolecall.cli.output import read_input
+    from rolecall.workspace import mask
+
+    prompt = None if options.prompt is None else read_input(options.prompt)
+    with open_store(options.store) as store:
+        at, source = threadview.step_named(store, options.thread, options.at)
+        workflow: Any = None
+        if options.workflow is not None:
+            found = registry.find(store, options.workflow, folder=os.getcwd())
+            workflow = found.node or registry.load_file(found.path or "")
+        ref = lifecycle.fork(store, at, mask=mask(), source=source, workflow=workflow, prompt=prompt)
+    ident = ref.name[7:]
+    shown = {"thread": ident, "forkedFrom": {"step": at}, "continue": thread.continuation(ref)}
+    show(options, shown, lambda: f"{ident}\n{shown['continue']}")
+
+
+# -- diff --
+
+
+def run_diff(options: Namespace) -> None:
+    with _reading(options) as store:
+        one, other = (thread.find(store, name) for name in (options.one, options.other))
+        found = threadview.difference(store, one, other)
+    show(options, found, lambda: _diff_text(found))
+
+
+def _diff_text(found: Mapping[str, Any]) -> str:
+    if found["common"] is None:
+        lines = ["the threads share nothing"]
+    else:
+        lines = [f"the same up to {found['common']} ({found['commonSteps']} steps)"]
+    if found["prompt"]:
+        lines += ["", "prompt", *found["prompt"]]
+    for pair in found["steps"]:
+        roles = " / ".join(step["role"] if step else "(none)" for step in pair["steps"])
+        lines += ["", f"step {pair['number']}: {roles}", *pair["output"], *pair["body"]]
+        if not pair["output"] and not pair["body"]:
+            lines.append("the same output")
+    return "\n".join(lines if found["steps"] or found["prompt"] else [*lines, "and no further"])
+
+
+# -- export --
+
+
+def run_export(options: Namespace) -> None:
+    kind = os.path.splitext(options.file)[1].lower()
+    if kind not in (".html", ".htm", ".md"):
+        raise UsageError(f"{options.file!r} is neither a .html nor a .md file")
+    if os.path.lexists(options.file) and not options.force:
+        raise UsageError(f"{options.file} exists", hint="Name a new file, or overwrite it with --force.")
+    with _reading(options) as store:
+        card, steps = threadview.gather(store, thread.find(store, options.thread))
+    limit = None if options.full else report.SHORT
+    render = report.markdown if kind == ".md" else report.html
+    data = render(card, steps, limit=limit).encode("utf-8", "backslashreplace")
+    _write_file(options.file, data, overwrite=options.force)
+    shown = {"thread": card["thread"], "file": options.file, "steps": len(steps), "bytes": len(data)}
+    show(options, shown, lambda: f"{options.file}: {len(steps)} steps, {len(data):,} bytes")
+
+
+def _write_file(path: str, data: bytes, *, overwrite: bool) -> None:
+    """Whole or not at all; a link, unlike a rename, never takes the place of a file."""
+    scratch = f"{path}.{os.getpid()}.part"
+    try:
+        with open(scratch, "xb") as file:
+            file.write(data)
+        if overwrite:
+            os.replace(scratch, path)
+        else:
+            os.link(scratch, path)
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists", hint="Name a new file, or overwrite it with --force.") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+
+
+# -- import --
+
+
+def run_import(options: Namespace) -> int:
+    from rolecall.cli.output import Progress
+    from rolecall.threadimport import import_threads
+
+    progress = Progress("imported")
+    with open_store(options.store) as store:
+        done = import_threads(
+            store, options.folder, cas=options.cas, keep_going=options.keep_going, progress=progress
+        )
+    progress.done()
+    shown = done._asdict() | {
+        "unread": [unread._asdict() for unread in done.unread],
+        "problems": [problem._asdict() for problem in done.problems],
+    }
+    show(options, shown, lambda: _import_text(shown))
+    return 4 if done.unread else 0
+
+
+def _import_text(shown: Mapping[str, Any]) -> str:
+    lines = [
+        f"{len(shown['threads'])} threads, {len(shown['workflows'])} workflows and {shown['nodes']} nodes imported"
+    ]
+    lines += [f"kept as it is here: {name}" for name in shown["kept"]]
+    lines += [f"not imported: {unread['name']}: {unread['reason']}" for unread in shown["unread"]]
+    lines += [f"{problem['kind']}: {problem['node']} {problem['text']}" for problem in shown["problems"]]
+    return "\n".join(lines)
+
+
+# -- arguments --
+
+
+def _reading(options: Namespace) -> Store:
+    return open_store(options.store, create=False)
+
+
+def _common(parser: ArgumentParser) -> None:
+    add_format(parser)
+    add_store(parser)
+
+
+def _one_thread(parser: ArgumentParser) -> None:
+    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
+    _common(parser)
+
+
+def show_arguments(parser: ArgumentParser) -> None:
+    _one_thread(parser)
+
+
+def steps_arguments(parser: ArgumentParser) -> None:
+    _one_thread(parser)
+
+
+def list_arguments(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--status", metavar="S,S", help="only these; active stands for all that have not ended (default)")
+    add("--all", action="store_true", help="also those that have ended")
+    add("--workflow", metavar="NAME", help="only threads of this workflow, by name or id")
+    add("--since", "--after", type=_when, metavar="TIME", help="started since: 30m, 24h, 7d, or 2026-01-31")
+    add("--before", type=_when, metavar="TIME", help="started before that time")
+    add("--text", metavar="WORDS", help="only those with all these words in title, workflow or reason")
+    add("--limit", "--take", type=_count, default=_PAGE, metavar="N", help=f"at most N (default {_PAGE})")
+    add("--skip", type=_count, default=0, metavar="N", help="leave out the first N")
+    add("--page", metavar="THREAD", help="go on after this thread, the last one of the page before")
+    _common(parser)
+
+
+def read_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
+    parser.add_argument("--quota", type=_count, default=4000, metavar="N", help="characters (default 4000)")
+    parser.add_argument("--before", metavar="STEP", help="only what came before this step, by id or number")
+    parser.add_argument("--start", action="store_true", help="with --before: show the task as well")
+    _common(parser)
+
+
+def step_details_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "step", metavar="STEP", help="a step's or an attempt's id, THREAD#N, or THREAD (its last)"
+    )
+    parser.add_argument("--prompt", action="store_true", help="show what the agent was told")
+    parser.add_argument("--full", action="store_true", help="do not shorten long texts")
+    _common(parser)
+
+
+def fork_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("thread", metavar="THREAD|STEP", help="a thread, THREAD#N, or a step's id")
+    parser.add_argument("--at", metavar="STEP|N|start", help="where (default: at the thread's head)")
+    parser.add_argument("--workflow", "-w", metavar="NAME", help="go on with another workflow or version")
+    parser.add_argument("-p", "--prompt", metavar="TEXT", help="go on with another task; @FILE and - read it")
+    _common(parser)
+
+
+def diff_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("one", metavar="THREAD", help="a thread")
+    parser.add_argument("other", metavar="THREAD", help="another thread")
+    _common(parser)
+
+
+def export_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
+    parser.add_argument("file", metavar="FILE", help="a new .html or .md file")
+    parser.add_argument("--full", action="store_true", help="do not shorten long texts")
+    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    _common(parser)
+
+
+def import_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="the storage folder of uwf, with threads.yaml in it")
+    parser.add_argument("--cas", metavar="DIR", help="where its nodes are, when not (only) in DIR/cas")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="take the intact nodes when some are damaged"
+    )
+    _common(parser)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is not a number")
+    return int(text)
+
+
+def _when(text: str) -> int:
+    """A moment in milliseconds: so long ago, or a date with or without a time (UTC unless it says else)."""
+    import time
+
+    units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+    if text[-1:] in units and text[:-1].isdecimal():
+        return max(time.time_ns() // 1_000_000 - int(text[:-1]) * units[text[-1]], 0)
+    from datetime import UTC, datetime
+
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no time such as 30m, 24h, 7d or 2026-01-31T12:00") from error
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,0 +1,315 @@
+"""Node files: their bytes, where they lie, and the two lists beside them, by type and of SHA-256.
+
+A node lies in the node folder or, in the newer layout, in `nodes/` within it; both are read. Reading is
+as of the journal, so a node is here from the moment its change is decided. Nothing here knows of refs
+or takes the lock. Above is `files`; below are `journal` and `disk`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rolecall import canonical
+from rolecall.errors import Damaged
+from rolecall.ids import is_node_id, node_id, node_number, self_id
+from rolecall.store.backend import Damage, Record, collision
+from rolecall.store.disk import changed_ns, read, replace, temporary_name
+from rolecall.store.journal import Journal, plan_line, read_journal, sweep
+
+# As a journal names them. Only a node folder in its usual place is ever written to.
+_CAS = "cas"
+_INDEX = "cas/_index"
+_HASHES = "cas/_sha256"
+
+_HEAD = b"\xa3dtype\x6d"
+_PAYLOAD = b"gpayload"
+_TIMESTAMP = b"itimestamp\x1b"
+
+
+class NodeFolder:
+    """The nodes in `path`, with those that a journal in the store folder `root` is about to put there."""
+
+    def __init__(self, path: Path, *, root: Path) -> None:
+        self.path = path
+        self._root = root
+        self._newer = path / "nodes"
+        self._index = path / "_index"
+        self._hashes = path / "_sha256"
+
+    def find(self, node: str) -> Path | None:
+        return next((path for path in self._places(node) if path.exists()), None)
+
+    def _places(self, node: str) -> tuple[Path, Path]:
+        return self.path / f"{node}.bin", self._newer / f"{node}.bin"
+
+    def record(self, node: str) -> Record | None:
+        found = self._load(node)
+        return found._replace(sha256=self._sha256(node)) if found else None
+
+    def _load(self, node: str) -> Record | None:
+        # The predecessor moves old files to the newer place and a journal's files are moved into
+        # theirs, so a file may be missed once on its way, not twice.
+        for _ in range(2):
+            for path in chain(self._places(node), self._pending(node)):
+                data = read(path)
+                if data is not None:
+                    return parse_node(data, path, node=node)
+        return None
+
+    def _pending(self, node: str) -> Iterator[Path]:
+        journal = read_journal(self._root)
+        if journal is not None and node in journal.nodes:
+            yield self._root / journal.nodes[node][0]
+
+    def _sha256(self, node: str) -> bytes | None:
+        data = b"\n" + (read(self._hashes / node[:2]) or b"")
+        at = data.rfind(b"\n" + node.encode() + b" ")
+        found = _hash_in(data[at + 1 : at + 79].decode("ascii", "replace")) if at >= 0 else None
+        if found is None and (journal := read_journal(self._root)) is not None:
+            lines = journal.lines.get(f"{_HASHES}/{node[:2]}", ())
+            found = _hash_in(next((line for line in lines if line.startswith(node)), ""))
+        return found
+
+    def of_type(self, type_id: str) -> Iterator[str]:
+        """Ids of one type, oldest first."""
+        if not self._index.is_dir():
+            yield from (node for _, node in sorted(self._by_type().get(type_id, [])))
+            return
+        journal = read_journal(self._root)
+        pending = journal.nodes if journal else {}
+        seen: set[int] = set()
+        for node in self._indexed(type_id, journal):
+            if not is_node_id(node) or node_number(node) in seen:
+                continue
+            if self.find(node) is not None or node in pending:
+                seen.add(node_number(node))
+                yield node
+
+    def _indexed(self, type_id: str, journal: Journal | None) -> Iterator[str]:
+        if type_id.encode() in (read(self._index / "_meta") or b"").split():
+            yield type_id
+        path = self._index / type_id
+        if path.exists():
+            with path.open("rb") as file:
+                for line in file:
+                    yield line.strip().decode("ascii", "replace")
+        if journal is not None:
+            yield from journal.lines.get(f"{_INDEX}/{type_id}", ())
+
+    def _by_type(self) -> dict[str, list[tuple[int, str]]]:
+        """Time and id of the readable nodes of each type, and of the self-referencing under `_meta`."""
+        members: dict[str, list[tuple[int, str]]] = {}
+        for item in self.scan(hashes=False):
+            # A damaged node has no type to be listed under; a scan reports it.
+            if isinstance(item, Record):
+                members.setdefault(item.type, []).append((item.created, item.id))
+                if item.type == item.id:
+                    members.setdefault("_meta", []).append((item.created, item.id))
+        return members
+
+    def listing(self) -> Iterator[tuple[str, Path]]:
+        """Every node file, each id once, with those a journal is about to put in place."""
+        journal = read_journal(self._root)
+        nodes = journal.nodes if journal else {}
+        pending = {node: self._root / temporary for node, (temporary, _) in nodes.items()}
+        both = self._newer.is_dir()
+        for folder in (self._newer, self.path) if both else (self.path,):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    node = _node_of(entry.name)
+                    if node is None or (both and folder == self.path and (self._newer / entry.name).exists()):
+                        continue
+                    pending.pop(node, None)
+                    yield node, Path(entry.path)
+        yield from pending.items()
+
+    def _listing_with_latest(self) -> Iterator[tuple[str, Path]]:
+        """The listing, then what was put while it went on: a folder being read need not show that.
+
+        A node put again in the meantime may come twice.
+        """
+        start = self.latest_put()
+        young: set[str] = set()
+        for node, path in self.listing():
+            if changed_ns(path) > start:
+                young.add(node)
+            yield node, path
+        if self.latest_put() != start:
+            for node, path in self.listing():
+                if node not in young and changed_ns(path) > start:
+                    yield node, path
+
+    def latest_put(self) -> int:
+        """The time of the latest put by a writer that took the lock; the lock file keeps it."""
+        return changed_ns(self._root / ".lock")
+
+    def scan(self, *, hashes: bool) -> Iterator[Record | Damage]:
+        for node, path in self._listing_with_latest():
+            data = read(path)
+            if data is None:
+                path = self.find(node) or path
+                data = read(path)
+            if data is None:
+                continue
+            try:
+                record = parse_node(data, path, node=node)
+            except Damaged as exc:
+                yield Damage(node, exc.message)
+                continue
+            yield record._replace(sha256=self._sha256(node)) if hashes else record
+
+    def times(self) -> Iterator[tuple[str, int]]:
+        """When each node was last put: the time its file was last changed."""
+        for node, path in self.listing():
+            try:
+                yield node, path.stat().st_mtime_ns
+            except FileNotFoundError:
+                place = self.find(node)
+                if place is not None:
+                    yield node, place.stat().st_mtime_ns
+
+    def compare(self, records: Sequence[Record]) -> tuple[list[Record], list[Path]]:
+        """The records that are new, and the files of those that are here with the same bytes."""
+        fresh: list[Record] = []
+        known: list[Path] = []
+        for record in {record.id: record for record in records}.values():
+            path = self.find(record.id)
+            if path is None:
+                fresh.append(record)
+                continue
+            stored = parse_node(path.read_bytes(), path, node=record.id)
+            if (stored.type, stored.data) != (record.type, record.data):
+                raise collision(record, self._sha256(record.id))
+            known.append(path)
+        return fresh, known
+
+    def plan(self, journal: Journal, fresh: Sequence[Record]) -> None:
+        """Give new nodes their files and their lines."""
+        if fresh and not self._index.is_dir():
+            self.rebuild_index()
+        folder = f"{_CAS}/nodes" if self._newer.is_dir() else _CAS
+        for record in fresh:
+            journal.nodes[record.id] = [temporary_name(), f"{folder}/{record.id}.bin"]
+            for type_id in (record.type, "_meta") if record.type == record.id else (record.type,):
+                plan_line(journal, self._root, file=f"{_INDEX}/{type_id}", line=record.id, shared=True)
+            if record.sha256 is not None:
+                line = f"{record.id} {record.sha256.hex()}"
+                plan_line(journal, self._root, file=f"{_HASHES}/{record.id[:2]}", line=line)
+
+    def delete(self, nodes: Iterable[str]) -> int:
+        doomed = set(nodes)
+        found = 0
+        for node in doomed:
+            paths = [path for path in self._places(node) if path.exists()]
+            found += bool(paths)
+            for path in paths:
+                path.unlink()
+        self._drop_lines(self._index, doomed)
+        self._drop_lines(self._hashes, doomed)
+        return found
+
+    def _drop_lines(self, folder: Path, doomed: set[str]) -> None:
+        gone = {node.encode() for node in doomed}
+        for path in list(folder.iterdir()) if folder.is_dir() else []:
+            lines = path.read_bytes().splitlines()
+            kept = [line for line in lines if line[:13] not in gone]
+            if not kept:
+                path.unlink()
+            elif len(kept) < len(lines):
+                replace(path, b"\n".join(kept) + b"\n", root=self._root, sync=False)
+
+    def rebuild_index(self) -> None:
+        fresh = self._root / temporary_name()
+        fresh.mkdir(parents=True)
+        for type_id, members in self._by_type().items():
+            (fresh / type_id).write_text("".join(f"{node}\n" for _, node in sorted(members)))
+        if self._index.is_dir():
+            self._index.replace(self._root / temporary_name())
+        fresh.replace(self._index)
+        sweep(self._root)
+
+    def problems(self) -> Iterator[str]:
+        for folder in (self.path, self._newer):
+            for entry in sorted(os.scandir(folder), key=lambda e: e.name) if folder.is_dir() else ():
+                # The predecessor keeps its variables here, under names of their own.
+                known = entry.name.startswith(("_", "variables.db"))
+                newer = folder == self.path and entry.name == "nodes"
+                if not known and not newer and _node_of(entry.name) is None:
+                    yield f"{entry.path}: not the name of a node file"
+        for path in sorted(self._index.iterdir()) if self._index.is_dir() else ():
+            for number, line in enumerate(path.read_bytes().splitlines(), 1):
+                if not is_node_id(line.decode("ascii", "replace").strip()):
+                    yield f"{path}: line {number} is not a node id; `rolecall cas reindex` rebuilds it"
+
+
+def holds_nodes(folder: Path) -> bool:
+    """Whether `folder` is a node folder by itself, though no store folder is around it."""
+    if (folder / "_index").is_dir():
+        return True
+    places = [place for place in (folder, folder / "nodes") if place.is_dir()]
+    return any(_node_of(path.name) for place in places for path in place.glob("*.bin"))
+
+
+def _node_of(file: str) -> str | None:
+    return file[:-4] if file.endswith(".bin") and is_node_id(file[:-4]) else None
+
+
+def _hash_in(line: str) -> bytes | None:
+    try:
+        return bytes.fromhex(line[14:78]) if len(line) >= 78 else None
+    except ValueError:
+        return None
+
+
+def node_bytes(record: Record) -> bytes:
+    """The deterministic CBOR of {type, payload, timestamp}; shorter keys come first."""
+    head = b"\xa3" + canonical.encode("type") + canonical.encode(record.type) + canonical.encode("payload")
+    return head + record.data + canonical.encode("timestamp") + canonical.encode(record.created)
+
+
+def parse_node(data: bytes, path: Path, *, node: str) -> Record:
+    try:
+        return _quick_record(node, data) or _record(node, data)
+    except Damaged as exc:
+        raise Damaged(
+            f"node {node} is damaged: {path}: {exc.message}",
+            node=node,
+            hint="Restore it from a bundle that holds it: `rolecall cas import BUNDLE --repair`.",
+        ) from exc
+
+
+def _quick_record(node: str, data: bytes) -> Record | None:
+    """A record cut out by position; only when the id proves the cut right."""
+    if not (data.startswith(_HEAD) and data[20:28] == _PAYLOAD and data[-19:-8] == _TIMESTAMP):
+        return None
+    payload = data[28:-19]
+    try:
+        type_id = data[7:20].decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    if (self_id(payload) if type_id == node else node_id(type_id, payload)) != node:
+        return None
+    return Record(node, type_id, payload, int.from_bytes(data[-8:], "big"), None, None)
+
+
+def _record(node: str, data: bytes) -> Record:
+    if data[:1] != b"\xa3":
+        raise Damaged("the file is empty" if not data else "it does not begin like a node file")
+    found: dict[str, Any] = {}
+    at = 1
+    for _ in range(3):
+        key, start = canonical.decode_at(data, at)
+        value, at = canonical.decode_at(data, start)
+        # The payload is kept as it lies: an undefined property would not survive decoding.
+        found[str(key)] = data[start:at] if key == "payload" else value
+    if at != len(data):
+        raise Damaged(f"{len(data) - at} bytes follow the node")
+    if found.keys() != {"type", "payload", "timestamp"}:
+        raise Damaged("it has other fields than type, payload and timestamp")
+    if not isinstance(found["type"], str) or not isinstance(found["timestamp"], int | float):
+        raise Damaged("its type or timestamp is of the wrong kind")
+    return Record(node, found["type"], found["payload"], int(found["timestamp"]), None, None)

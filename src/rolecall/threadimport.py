@@ -1,0 +1,173 @@
+"""Threads from a folder that the predecessor (`uwf`) wrote: its nodes as they are, its threads as ours.
+
+Its steps are read by `rolecall.thread` under our names, so nothing is rewritten and every id stays what it
+was. What its files do not say and a listing needs, such as a title or the number of steps, is worked out
+from the chain once, here. Importing again brings only what is new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rolecall import registry, thread
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.store.backend import Ref
+from rolecall.store.bundle import import_from
+from rolecall.store.files import FilesBackend
+from rolecall.store.store import Draft, Store
+from rolecall.store.verify import Problem
+from rolecall.thread import Chain
+
+
+class Unread(NamedTuple):
+    """A thread or a workflow whose nodes are missing or damaged."""
+
+    name: str
+    reason: str
+
+
+class Imported(NamedTuple):
+    threads: list[str]
+    """Threads that were new here or had gone on there."""
+    workflows: list[str]
+    nodes: int
+    kept: list[str]
+    """Threads and workflows that point elsewhere here and were left alone."""
+    unread: list[Unread]
+    problems: list[Problem]
+    """What is odd about single nodes."""
+
+
+def import_threads(
+    store: Store,
+    folder: str,
+    *,
+    cas: str | None = None,
+    keep_going: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Imported:
+    """Take over every thread and workflow of `folder`. `cas` names a folder of nodes beside it, because
+    the predecessor keeps them elsewhere unless told not to."""
+    places = _node_folders(folder, cas)
+    nodes, problems = 0, list[Problem]()
+    for place in places:
+        copied = import_from(store, place, keep_going=keep_going, progress=progress)
+        nodes += copied.nodes
+        problems += copied.problems
+    with Store(FilesBackend(folder, create=False, cas=places[0])) as source:
+        unread = list[Unread]()
+        workflows, kept = _import_workflows(store, source, unread)
+        threads, kept_threads = _import_threads(store, source, unread)
+    return Imported(threads, workflows, nodes, kept + kept_threads, unread, problems)
+
+
+def _node_folders(folder: str, cas: str | None) -> list[str]:
+    if not os.path.isdir(folder):
+        raise NotFound(f"there is no folder {folder!r}")
+    if cas is not None and not os.path.isdir(cas):
+        raise NotFound(f"there is no folder {cas!r}")
+    # Its command line and its agents may have written to different places; both belong to the threads.
+    found = [place for place in (cas, os.path.join(folder, "cas")) if place and os.path.isdir(place)]
+    if not found:
+        raise UsageError(
+            f"there are no nodes in {folder!r}",
+            hint="uwf keeps them in ~/.uncaged/json-cas unless it is told not to: add --cas DIR.",
+        )
+    return list(dict.fromkeys(os.path.realpath(place) for place in found))
+
+
+# -- workflows --
+
+
+def _import_workflows(store: Store, source: Store, unread: list[Unread]) -> tuple[list[str], list[str]]:
+    taken, kept = list[str](), list[str]()
+    draft = store.draft()
+    for ref in source.refs("workflow/"):
+        present = store.ref(ref.name)
+        if present is not None and present.target == ref.target:
+            continue
+        if present is not None:
+            kept.append(ref.name)
+            continue
+        try:
+            store.get(ref.target or "")
+            draft.move(ref.name, None, ref.target, dict(ref.state))
+        except RolecallError as error:
+            unread.append(Unread(ref.name, error.message))
+            continue
+        taken.append(ref.name[9:])
+    draft.commit(durable=True)
+    return taken, kept
+
+
+# -- threads --
+
+
+def _import_threads(store: Store, source: Store, unread: list[Unread]) -> tuple[list[str], list[str]]:
+    taken, kept = list[str](), list[str]()
+    draft = store.draft()
+    for ref in source.refs("thread/"):
+        try:
+            verdict = _add_thread(store, draft, ref)
+        except RolecallError as error:
+            unread.append(Unread(ref.name, error.message))
+            continue
+        if verdict is not None:
+            (taken if verdict else kept).append(ref.name[7:] if verdict else ref.name)
+    draft.commit(durable=True)
+    return taken, kept
+
+
+def _add_thread(store: Store, draft: Draft, ref: Ref) -> bool | None:
+    """Whether the thread was taken over; None when it stands here as it stands there."""
+    state = _state(store, ref)
+    present = store.ref(ref.name)
+    if present is not None:
+        if present.target == ref.target and present.state.get("status") == state["status"]:
+            return None
+        # One that has gone on only there is brought up to date; what was done here is never undone.
+        if present.state.get("imported") != present.version or not _leads_to(store, ref, present.target):
+            return False
+    draft.event(ref.name[7:], "imported", {"head": ref.target})
+    version = present.version + 1 if present else 1
+    draft.move(ref.name, present, ref.target, {**state, "imported": version})
+    return True
+
+
+def _leads_to(store: Store, ref: Ref, node: str | None) -> bool:
+    chain = Chain(store, ref.target or "")
+    return chain.start.id == node or any(step.id == node for step in chain)
+
+
+def _state(store: Store, ref: Ref) -> dict[str, Any]:
+    chain = Chain(store, ref.target or "")
+    start = chain.start
+    title = next((line.strip() for line in start.prompt.splitlines() if line.strip()), "")
+    state = {
+        **thread.lasting(ref.state),
+        "status": ref.state.get("status", "idle"),
+        "workflow": start.workflow,
+        "name": store.get(start.workflow).payload.get("name"),
+        "title": title if len(title) <= 100 else title[:99] + "…",
+        "cwd": start.cwd,
+        "steps": sum(1 for _ in chain),
+    }
+    if state["status"] in thread.ENDED:
+        state["ended_at"] = ref.updated
+    else:
+        state["role"] = _role_due(store, ref, chain)
+    return {key: value for key, value in state.items() if value not in (None, "")}
+
+
+def _role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
+    """Who is next; nobody where the workflow cannot be followed, which does not keep the thread out."""
+    from rolecall.route import Next
+    from rolecall.turn import Turn, next_of
+
+    try:
+        way = next_of(Turn(ref.name[7:], chain, registry.load_node(store, chain.start.workflow)))
+    except RolecallError:
+        return None
+    return way.role if isinstance(way, Next) else None

@@ -1,0 +1,278 @@
+"""`rolecall config` and `rolecall setup` as a user meets them, with a terminal and without."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+KEY = "sk-test-0123456789"
+MASKED = "***MASKED***"
+PROGRAM = str(Path(sys.executable).parent / "rolecall")
+
+
+def assert_error(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+# -- config --
+
+
+def test_set_get_and_list_answer_like_the_predecessor(rolecall: Rolecall) -> None:
+    url = "https://openrouter.ai/api/v1"
+    done = rolecall.json("config", "set", "providers.openrouter.baseUrl", url)
+    assert done == {"key": "providers.openrouter.baseUrl", "value": url}
+    assert rolecall.json("config", "get", "providers.openrouter.baseUrl") == {"value": url}
+    assert rolecall.json("config", "set", "agents.hermes.args", '["--a", "b c"]')["value"] == ["--a", "b c"]
+    assert rolecall.json("config", "list") == {
+        "providers": {"openrouter": {"baseUrl": url}},
+        "agents": {"hermes": {"args": ["--a", "b c"]}},
+    }
+    assert mode(rolecall.home / "config.yaml") == 0o600
+
+
+def test_keys_are_masked_until_they_are_asked_for(rolecall: Rolecall) -> None:
+    done = rolecall("config", "set", "providers.a.apiKey", "-", input=KEY + "\n", check=0)
+    assert json.loads(done.stdout) == {"key": "providers.a.apiKey", "value": MASKED}
+    assert "apiKeyEnv" in done.stderr
+    assert KEY not in done.stdout + done.stderr
+    for arguments in (
+        ["list"],
+        ["get", "providers"],
+        ["get", "providers.a.apiKey"],
+        ["list", "--format", "text"],
+    ):
+        shown = rolecall("config", *arguments, check=0).stdout
+        assert MASKED in shown
+        assert KEY not in shown
+    assert rolecall.json("config", "get", "providers.a.apiKey", "--reveal") == {"value": KEY}
+
+
+def test_secrets_of_the_environment_are_masked_wherever_they_stand(rolecall: Rolecall) -> None:
+    rolecall("config", "set", "agents.a.args", json.dumps([f"--key={KEY}"]), check=0)
+    shown = rolecall("config", "list", env={"MY_API_KEY": KEY}, check=0).stdout
+    assert json.loads(shown) == {"agents": {"a": {"args": [f"--key={MASKED}"]}}}
+
+
+def test_comments_stay_where_they_are(rolecall: Rolecall) -> None:
+    rolecall.home.mkdir()
+    file = rolecall.home / "config.yaml"
+    file.write_text("# mine\ndefaultAgent: human # for now\n\nstore: x.db\n")
+    rolecall("config", "set", "defaultAgent", "command:cat", check=0)
+    assert file.read_text() == "# mine\ndefaultAgent: command:cat # for now\n\nstore: x.db\n"
+    rolecall("config", "unset", "store", check=0)
+    assert file.read_text() == "# mine\ndefaultAgent: command:cat # for now\n\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (["set", "defautAgent", "x"], 2, ["'defautAgent' is not a key", "Did you mean 'defaultAgent'?"]),
+        (["set", "defaultAgent", "nobody"], 2, ["there is no agent 'nobody'", "Nothing was changed"]),
+        (["set", "agentOverrides.solve.coder", "nobody"], 2, ["there is no agent 'nobody'"]),
+        (["set", "models.m.provider", "nowhere"], 2, ["there is no provider 'nowhere'"]),
+        (["set", "defaultModel", "m"], 2, ["there is no model 'm'"]),
+        (["set", "agents.h.args", "yes"], 2, ["JSON array"]),
+        (["set", "providers", "x"], 2, ["is a section"]),
+        (["get", "nothing"], 2, ["is not a key"]),
+        (["get", "defaultAgent"], 3, ["defaultAgent is not set"]),
+        (["unset", "defaultAgent"], 3, ["defaultAgent is not set"]),
+    ],
+)
+def test_wrong_requests_change_nothing(
+    rolecall: Rolecall, arguments: list[str], code: int, parts: list[str]
+) -> None:
+    assert_error(rolecall("config", *arguments), code, *parts)
+    assert not (rolecall.home / "config.yaml").exists()
+
+
+def test_list_warns_of_what_the_file_should_not_have(rolecall: Rolecall) -> None:
+    rolecall.home.mkdir()
+    (rolecall.home / "config.yaml").write_text("defautAgent: x\ndefaultAgent: nobody\n")
+    done = rolecall("config", "list", check=0)
+    assert "Did you mean 'defaultAgent'?" in done.stderr
+    assert "there is no agent 'nobody'" in done.stderr
+    rolecall("config", "unset", "defautAgent", check=0)
+    assert (rolecall.home / "config.yaml").read_text() == "defaultAgent: nobody\n"
+
+
+# -- setup by flags --
+
+
+def test_setup_by_flags_keeps_the_key_out_of_the_configuration(rolecall: Rolecall) -> None:
+    flags = ["--provider", "openrouter", "--model", "some/model", "--agent", "human", "--api-key", "-"]
+    done = rolecall("setup", *flags, input=KEY + "\n", check=0)
+    assert KEY not in done.stdout + done.stderr
+    config, env = rolecall.home / "config.yaml", rolecall.home / ".env"
+    assert yaml.safe_load(config.read_text()) == {
+        "defaultAgent": "human",
+        "providers": {
+            "openrouter": {"baseUrl": "https://openrouter.ai/api/v1", "apiKeyEnv": "OPENROUTER_API_KEY"}
+        },
+        "models": {"default": {"provider": "openrouter", "name": "some/model"}},
+        "defaultModel": "default",
+    }
+    assert env.read_text() == f"OPENROUTER_API_KEY={KEY}\n"
+    assert (mode(config), mode(env)) == (0o600, 0o600)
+    before = (config.read_text(), env.read_text())
+    rolecall("setup", *flags, input=KEY + "\n", check=0)
+    rolecall("setup", *flags[:4], check=0)
+    assert (config.read_text(), env.read_text()) == before
+    assert rolecall("config", "list", check=0).stderr == ""
+
+
+def test_setup_replaces_a_key_that_stood_in_the_configuration(rolecall: Rolecall) -> None:
+    rolecall("config", "set", "providers.me.apiKey", "old-key-0123", check=0)
+    rolecall(
+        "setup", "--provider", "me", "--base-url", "http://x/v1", "--model", "m", "--api-key", KEY, check=0
+    )
+    assert "old-key" not in (rolecall.home / "config.yaml").read_text()
+    rolecall("setup", "--provider", "me", "--model", "m", "--api-key", "", check=0)
+    assert "apiKey" not in (rolecall.home / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "parts"),
+    [
+        ([], 2, ["not a terminal", "--agent", "--provider", "--base-url", "--model", "--api-key"]),
+        (["--provider", "me"], 2, ["--base-url, --model, --api-key"]),
+        (["--model", "m", "--agent", "human"], 2, ["--provider, --base-url, --api-key"]),
+        (["--agent", "hunam"], 3, ["there is no agent 'hunam'", "Did you mean 'human'?"]),
+        (["--provider", "me", "--base-url", "x", "--model", "m", "--api-key", "k"], 2, ["http://"]),
+        (["--provider", "a.b", "--base-url", "http://x", "--model", "m", "--api-key", "k"], 2, ["'a.b'"]),
+    ],
+)
+def test_setup_refuses_before_it_writes(
+    rolecall: Rolecall, flags: list[str], code: int, parts: list[str]
+) -> None:
+    assert_error(rolecall("setup", *flags), code, *parts)
+    assert not rolecall.home.exists()
+
+
+def test_setup_says_which_agents_have_no_adapter_yet(rolecall: Rolecall, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "qwen"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    path = f"{program.parent}:{Path(sys.executable).parent}"
+    done = rolecall.json("setup", "--agent", "human", env={"PATH": path})
+    [found] = done["programs"]
+    assert (found["program"], found["path"]) == ("qwen", str(program))
+    if found["adapter"] is None:
+        text = rolecall("setup", "--agent", "human", "--format", "text", env={"PATH": path}, check=0).stdout
+        assert "qwen is installed, but there is no adapter for it yet" in text
+
+
+# -- setup on a terminal --
+
+
+class Terminal:
+    """The command on a terminal of its own; every wait is bounded."""
+
+    def __init__(self, rolecall: Rolecall, *args: str) -> None:
+        self.seen = ""
+        self.pid, self._end = pty.fork()
+        if self.pid == 0:
+            environment = {**os.environ, "ROLECALL_HOME": str(rolecall.home), "PATH": "/nowhere"}
+            os.execve(PROGRAM, [PROGRAM, *args], environment)
+
+    def expect(self, text: str) -> None:
+        until = monotonic() + 60
+        while text not in self.seen:
+            ready, _, _ = select.select([self._end], [], [], max(0.0, until - monotonic()))
+            assert ready, f"waited for {text!r}, saw {self.seen!r}"
+            try:
+                data = os.read(self._end, 4096).decode()
+            except OSError:
+                data = ""
+            assert data, f"ended before {text!r}, saw {self.seen!r}"
+            self.seen += data
+
+    def type(self, text: str) -> None:
+        self.seen = ""
+        os.write(self._end, text.encode())
+
+    def close(self) -> int:
+        try:
+            while select.select([self._end], [], [], 60)[0] and (data := os.read(self._end, 4096)):
+                self.seen += data.decode()
+        except OSError:
+            pass  # the other end is closed, which is what was waited for
+        else:
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(self._end)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_setup_asks_on_a_terminal_and_does_not_show_the_key(rolecall: Rolecall) -> None:
+    terminal = Terminal(rolecall, "setup")
+    shown = ""
+    for question, answer in (
+        ("Agent that plays roles", "human"),
+        ("Provider of the model", "openai"),
+        ("Base URL [https://api.openai.com/v1]: ", ""),
+        ("Model: ", "some-model"),
+        ("Key of openai (not shown; empty: none): ", KEY),
+    ):
+        terminal.expect(question)
+        shown += terminal.seen
+        terminal.type(answer + "\n")
+    assert terminal.close() == 0
+    assert KEY not in shown + terminal.seen
+    assert "defaultAgent = human" in terminal.seen
+    assert (rolecall.home / ".env").read_text() == f"OPENAI_API_KEY={KEY}\n"
+    assert rolecall.json("config", "get", "models.default")["value"] == {
+        "provider": "openai",
+        "name": "some-model",
+    }
+
+
+def test_setup_offers_what_is_set_and_empty_answers_keep_it(rolecall: Rolecall) -> None:
+    flags = ["--provider", "openai", "--model", "m1", "--agent", "human", "--api-key", KEY]
+    rolecall("setup", *flags, check=0)
+    before = (rolecall.home / "config.yaml").read_text()
+    terminal = Terminal(rolecall, "setup")
+    for question in (
+        "[human]: ",
+        "[openai]: ",
+        "[https://api.openai.com/v1]: ",
+        "[m1]: ",
+        "keep the present one",
+    ):
+        terminal.expect(question)
+        terminal.type("\n")
+    assert terminal.close() == 0
+    assert (rolecall.home / "config.yaml").read_text() == before
+    assert (rolecall.home / ".env").read_text() == f"OPENAI_API_KEY={KEY}\n"
+
+
+def test_setup_that_is_left_writes_nothing(rolecall: Rolecall) -> None:
+    terminal = Terminal(rolecall, "setup")
+    terminal.expect("Agent that plays roles")
+    terminal.type("human\n")
+    terminal.expect("Provider of the model")
+    terminal.type("\x04")
+    assert terminal.close() == 2
+    assert "Nothing was written" in terminal.seen
+    assert not rolecall.home.exists()

@@ -1,0 +1,579 @@
+"""`rolecall thread`: starting, stepping, steering. The installed program, with agents that need no model."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rolecall import lifecycle, thread
+from rolecall.agents import process
+from rolecall.store.sqlite import SqliteBackend
+from rolecall.store.store import Store
+from rolecall.thread import Chain, Step
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+PROGRAM = str(Path(sys.executable).parent / "rolecall")
+DONE: dict[str, Any] = {"output": {"status": "done", "files": ["a.py"]}, "body": "Did it."}
+BLOCKED: dict[str, Any] = {"output": {"status": "blocked", "files": []}, "body": "No access."}
+APPROVED: dict[str, Any] = {"output": {"status": "approved"}, "body": "Good."}
+REJECTED: dict[str, Any] = {"output": {"status": "rejected"}, "body": "Not yet."}
+ASKS: dict[str, Any] = {"output": {"$status": "$SUSPEND", "reason": "Which database?"}}
+PAID: dict[str, Any] = DONE | {"usage": {"input_tokens": 900, "output_tokens": 100, "cost": 0.5, "turns": 3}}
+HANGS: dict[str, Any] = {"hang": True, "emit": [{"kind": "text", "text": "thinking"}]}
+
+
+def role(statuses: list[str], **more: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"status": {"enum": statuses}}
+    if "done" in statuses:
+        fields["files"] = {"type": "array", "items": {"type": "string"}}
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    texts = dict.fromkeys(("description", "goal", "procedure", "output"), "Play it well.")
+    return {**texts, "capabilities": [], "meta": schema, **more}
+
+
+class Flow:
+    """A workflow of a developer and a reviewer, a script for them, and the folder they work in."""
+
+    def __init__(self, rolecall: Rolecall, folder: Path) -> None:
+        self.rolecall = rolecall
+        self.folder = folder
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.file = folder / "change-code.yaml"
+        self.write()
+
+    def write(self, *, developer: dict[str, Any] | None = None, **more: Any) -> None:
+        definition = {
+            "name": "change-code",
+            "description": "Changes code.",
+            "roles": {
+                "developer": role(["done", "blocked"], **(developer or {})),
+                "reviewer": role(["approved", "rejected"]),
+            },
+            "graph": {
+                "$START": {"_": {"role": "developer", "prompt": "Begin."}},
+                "developer": {
+                    "done": {"role": "reviewer", "prompt": "Review {{files}}."},
+                    "blocked": {"role": "$FAIL", "prompt": "Blocked after {{steps_count}} steps."},
+                },
+                "reviewer": {"approved": "$END", "rejected": {"role": "developer", "prompt": "Once more."}},
+            },
+            "limits": {"steps": 50},
+            **more,
+        }
+        self.file.write_text(json.dumps(definition))
+
+    def script(self, developer: list[Any], reviewer: list[Any] | None = None) -> str:
+        path = self.folder / "script.json"
+        path.write_text(json.dumps({"roles": {"developer": developer, "reviewer": reviewer or [APPROVED]}}))
+        return f"scripted:{path}"
+
+    def start(self, agent: str | None, *more: str, prompt: str = "Fix the bug") -> str:
+        named = ["--agent", agent] if agent else []
+        words = ["thread", "start", str(self.file), "-p", prompt, "--cwd", str(self.work), *named, *more]
+        return str(self.rolecall.json(*words)["thread"])
+
+    def thread(self, *args: str, check: int = 0) -> dict[str, Any]:
+        """The reply, which is the last line, and under `continue` the last line on standard error."""
+        done = self.rolecall("thread", *args, check=check)
+        told = done.stderr.splitlines()[-1:]
+        command = told[0].removeprefix("continue: ") if told and told[0].startswith("continue: ") else None
+        reply: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return reply | {"continue": command, "stderr": done.stderr}
+
+    def spawn(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PROGRAM, "thread", *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "ROLECALL_HOME": str(self.rolecall.home)},
+        )
+
+    def store(self) -> Store:
+        return Store(SqliteBackend(str(self.rolecall.home / "store.db"), create=False))
+
+    def steps(self, ident: str) -> list[Step]:
+        """Oldest first; read whole, because the store is closed afterwards."""
+        with self.store() as store:
+            found = list(Chain(store, thread.find(store, ident).target or ""))
+            for step in found:
+                step.shown = (step.output, step.body, step.prompt)  # type: ignore[attr-defined]
+        return found[::-1]
+
+    def attempts(self, ident: str) -> list[dict[str, Any]]:
+        with self.store() as store:
+            ref = store.ref(thread.attempt_name(ident))
+            node = ref.target if ref else None
+            found = []
+            while node:
+                found.append(store.get(node).payload)
+                node = found[-1].get("previous")
+        return found
+
+
+@pytest.fixture
+def flow(rolecall: Rolecall, tmp_path: Path) -> Flow:
+    return Flow(rolecall, tmp_path)
+
+
+def shown(step: Step) -> tuple[Any, str, str]:
+    parts: tuple[Any, str, str] = step.shown  # type: ignore[attr-defined]
+    return parts
+
+
+def until(child: subprocess.Popen[str], kind: str) -> dict[str, Any]:
+    """Read events until one of this kind comes."""
+    assert child.stdout
+    with _bounded(child):
+        for line in child.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event.get("event") == kind:
+                return event
+    raise AssertionError(f"no {kind}: {child.communicate()}")
+
+
+@contextmanager
+def _bounded(child: subprocess.Popen[Any]) -> Iterator[None]:
+    """A child that has nothing more to say ends the wait, and the test, in a minute."""
+    timer = Timer(60, child.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@pytest.fixture
+def hanging(flow: Flow) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A thread whose developer is at work and does not come to an end by itself."""
+    ident = flow.start(None)
+    child = flow.spawn("run", ident, "--agent", flow.script([HANGS]))
+    until(child, "text")
+    yield ident, child
+    child.kill()
+    child.communicate()
+
+
+# -- start --
+
+
+def test_start_makes_an_idle_thread_and_runs_nothing(flow: Flow) -> None:
+    reply = flow.thread("start", str(flow.file), "-p", "Fix it", "--agent", "command:touch ran")
+    assert {"workflow", "thread"} <= set(reply)
+    assert (reply["status"], reply["currentRole"]) == ("idle", "developer")
+    assert flow.steps(reply["thread"]) == []
+    assert not (flow.work / "ran").exists()
+
+
+def test_start_reports_every_problem_of_a_definition(flow: Flow) -> None:
+    flow.write(graph={"$START": "developer", "developer": {"done": "nobody", "blocked": "$FAIL"}})
+    done = flow.rolecall("thread", "start", str(flow.file), "-p", "Fix it", check=2)
+    assert "nobody" in done.stderr
+    assert "reviewer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["-p", "  "], 2, "needs a prompt"),
+        (["-p", "x", "--cwd", "/nowhere"], 2, "/nowhere"),
+        (["-p", "x", "--limit", "steps=0"], 2, "steps=0"),
+        (["-p", "x", "--limit", "hats=3"], 2, "hats=3"),
+        (["-p", "x", "--limit", "nobody.steps=3"], 2, "nobody.steps"),
+        (["-p", "x", "--agent", "scriptd:x"], 3, "Did you mean"),
+    ],
+)
+def test_start_refuses_what_cannot_work(flow: Flow, words: list[str], code: int, told: str) -> None:
+    done = flow.rolecall("thread", "start", str(flow.file), *words, check=code)
+    assert told in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_unknown_agent_of_a_later_role_stops_a_run_before_the_first_role_is_paid(flow: Flow) -> None:
+    flow.write(roles={
+        "developer": role(["done", "blocked"], agent="command:touch ran"),
+        "reviewer": role(["approved", "rejected"], agent="revewer"),
+    })  # fmt: skip
+    done = flow.rolecall("thread", "start", str(flow.file), "-p", "x", "--cwd", str(flow.work), check=0)
+    assert "warning: reviewer: there is no agent 'revewer'" in done.stderr
+    ident = json.loads(done.stdout)["thread"]
+    refused = flow.rolecall("thread", "run", ident, check=3)
+    assert "there is no agent 'revewer'" in refused.stderr
+    assert refused.stderr.splitlines()[-1] == f"continue: rolecall thread run {ident}"
+    assert not (flow.work / "ran").exists()
+
+
+# -- step and run --
+
+
+def test_step_takes_exactly_one_step_and_answers_by_the_old_names(flow: Flow) -> None:
+    ident = flow.start(flow.script([DONE]))
+    first = flow.thread("step", ident)
+    assert set(first) >= {"workflow", "thread", "head", "status", "currentRole", "done", "background"}
+    assert (first["status"], first["currentRole"], first["done"], first["step"]) == (
+        "idle", "reviewer", False, first["head"],
+    )  # fmt: skip
+    second = flow.thread("step", ident[-6:])
+    assert (second["status"], second["currentRole"], second["done"]) == ("completed", None, True)
+    assert second["continue"] is None
+    assert [step.role for step in flow.steps(ident)] == ["developer", "reviewer"]
+
+
+def test_a_run_goes_round_the_loop_and_prints_an_event_a_line(flow: Flow) -> None:
+    ident = flow.start(flow.script([PAID, DONE], [REJECTED, APPROVED]))
+    done = flow.rolecall("thread", "run", ident, check=0)
+    *events, last = map(json.loads, done.stdout.splitlines())
+    assert [event["role"] for event in events if event["event"] == "step"] == [
+        "developer", "reviewer", "developer", "reviewer",
+    ]  # fmt: skip
+    assert {event["event"] for event in events} == {"step_started", "usage", "step"}
+    assert (last["status"], last["done"], done.stderr) == ("completed", True, "")
+    refused = flow.rolecall("thread", "run", ident, check=2)
+    assert "is completed" in refused.stderr
+
+
+def test_fail_and_end_are_told_apart_by_the_exit_code(flow: Flow) -> None:
+    ident = flow.start(flow.script([BLOCKED]))
+    reply = flow.thread("run", ident, check=6)
+    assert (reply["status"], reply["reason"]) == ("failed", "Blocked after 1 steps.")
+
+
+def test_a_run_of_some_steps_ends_with_the_command_for_the_rest(flow: Flow) -> None:
+    agent = flow.script([DONE])
+    ident = flow.start(None)
+    reply = flow.thread("run", ident, "--steps", "1", "--agent", agent)
+    assert (reply["status"], reply["continue"]) == ("idle", f"rolecall thread run {ident} --agent {agent}")
+    assert flow.thread(*reply["continue"].split()[2:])["status"] == "completed"
+
+
+def test_a_prompt_of_a_megabyte_reaches_the_agent(flow: Flow, tmp_path: Path) -> None:
+    (tmp_path / "task.md").write_text("Zeile ü\n" * 131_072)
+    answer = "---\\nstatus: done\\nfiles: [\\'%d\\']\\n---\\n"
+    program = f"import sys; print('{answer}' % len(sys.stdin.read()))"
+    agent = f'command:{sys.executable} -c "{program}"'
+    ident = flow.start(agent, prompt=f"@{tmp_path}/task.md")
+    assert flow.thread("step", ident)["status"] == "idle"
+    output, _, _ = shown(flow.steps(ident)[0])
+    assert int(output["files"][0]) > 1_000_000
+
+
+def test_an_agent_that_fails_suspends_the_thread_and_resume_goes_on(flow: Flow) -> None:
+    fails = {"fail": {"ending": "api_failure", "reason": "the endpoint is down"}, "again": [DONE]}
+    ident = flow.start(flow.script([fails]))
+    reply = flow.thread("run", ident, check=7)
+    assert "the endpoint is down" in reply["reason"]
+    assert reply["continue"] == f"rolecall thread resume {ident} --run"
+    assert [attempt["ending"] for attempt in flow.attempts(ident)] == ["api_failure"]
+    assert "is suspended" in flow.rolecall("thread", "step", ident, check=2).stderr
+    assert flow.thread(*reply["continue"].split()[2:])["status"] == "completed"
+
+
+def test_a_missing_work_folder_stops_the_thread_with_the_command_that_goes_on(flow: Flow) -> None:
+    ident = flow.start(flow.script([DONE]))
+    flow.work.rmdir()
+    reply = flow.thread("step", ident, check=7)
+    assert str(flow.work) in reply["reason"]
+    flow.work.mkdir()
+    assert flow.thread(*reply["continue"].split()[2:])["status"] == "completed"
+
+
+# -- suspension, limits --
+
+
+def test_an_answer_becomes_part_of_the_chain_and_of_the_next_prompt(flow: Flow) -> None:
+    ident = flow.start(flow.script([ASKS, DONE]))
+    reply = flow.thread("run", ident, check=7)
+    assert (reply["status"], reply["reason"]) == ("suspended", "Which database?")
+    assert reply["continue"] == f"rolecall thread resume {ident} -p '…' --run"
+    assert "waits for an answer" in flow.rolecall("thread", "resume", ident, check=2).stderr
+    resumed = flow.thread("resume", ident, "-p", "The second one, with ünïcode")
+    assert (resumed["status"], resumed["currentRole"]) == ("idle", "developer")
+    assert resumed["continue"] == f"rolecall thread run {ident}"
+    assert flow.thread("run", ident)["status"] == "completed"
+    steps = flow.steps(ident)
+    assert [step.role for step in steps] == ["developer", "$PERSON", "developer", "reviewer"]
+    assert shown(steps[1])[0] == {
+        "reason": "Which database?", "answer": "The second one, with ünïcode", "role": "developer",
+    }  # fmt: skip
+    assert "The second one, with ünïcode" in shown(steps[2])[2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "more"), [("steps=1", "steps=2"), ("tokens=1000", "tokens=2000"), ("cost=0.3", "cost=0.6"),
+                        ("reviewer.turns=1", None)]
+)  # fmt: skip
+def test_a_limit_suspends_and_can_be_raised(flow: Flow, limit: str, more: str | None) -> None:
+    reviewer = [REJECTED | {"usage": {"turns": 2}}, APPROVED]
+    ident = flow.start(flow.script([PAID, DONE], reviewer), "--limit", limit)
+    reply = flow.thread("run", ident, check=7)
+    assert "limit reached" in reply["reason"]
+    assert limit.partition("=")[0].rpartition(".")[2] in reply["reason"]
+    raised = more or "reviewer.turns=4"
+    assert reply["continue"] == f"rolecall thread resume {ident} --limit {raised} --run"
+    kept = len(flow.steps(ident))
+    status = flow.thread("resume", ident, "--limit", limit.partition("=")[0] + "=1000000", "--run")["status"]
+    assert (status, len(flow.steps(ident))) == ("completed", 4)
+    assert kept < 4
+
+
+def test_what_a_failed_attempt_has_cost_counts_for_the_limit(flow: Flow) -> None:
+    fails = {"fail": {"ending": "limit", "reason": "x"}, "answer": "no form", "usage": PAID["usage"]}
+    ident = flow.start(flow.script([fails]), "--limit", "cost=0.4")
+    flow.thread("run", ident, check=7)
+    reply = flow.thread("resume", ident, "--run", check=7)
+    assert reply["reason"].startswith("limit reached: the thread has used 0.5 of 0.4 cost")
+
+
+def test_resuming_an_idle_thread_says_that_it_was_idle(flow: Flow) -> None:
+    ident = flow.start(flow.script([DONE]))
+    assert "idle already" in flow.thread("resume", ident)["stderr"]
+    flow.thread("kill", ident)
+    assert "is killed" in flow.rolecall("thread", "resume", ident, check=2).stderr
+
+
+# -- a person plays --
+
+
+def test_a_role_of_a_person_asks_and_takes_only_what_fits(flow: Flow) -> None:
+    flow.write(developer={"agent": "human"})
+    flow.rolecall.home.mkdir()
+    (flow.rolecall.home / "config.yaml").write_text(f"defaultAgent: {flow.script([])}\n")
+    ident = flow.start(None)
+    reply = flow.thread("run", ident, check=7)
+    assert reply["continue"] == f"rolecall thread answer {ident}"
+    asked = flow.thread("answer", ident)
+    assert (asked["currentRole"], asked["task"], asked["instruction"]) == (
+        "developer",
+        "Fix the bug",
+        "Begin.",
+    )
+    text = flow.rolecall("thread", "answer", ident, "--format", "text", check=0).stdout
+    assert "`files` (required): list" in text
+    wrong = flow.rolecall("thread", "answer", ident, "--field", "status=perhaps", check=2)
+    assert "perhaps" in wrong.stderr
+    assert "files" in wrong.stderr
+    assert flow.steps(ident) == []
+    given = flow.thread(
+        "answer", ident, "--field", "status=done", "--field", 'files=["b.py"]', "--body", "By hand."
+    )
+    assert (given["status"], given["currentRole"]) == ("idle", "reviewer")
+    assert flow.thread("run", ident)["status"] == "completed"
+    steps = flow.steps(ident)
+    assert (steps[0].agent, shown(steps[0])[:2]) == (
+        "human",
+        ({"status": "done", "files": ["b.py"]}, "By hand."),
+    )
+    assert "By hand." in shown(steps[1])[2]
+
+
+def test_a_person_can_play_the_role_of_an_agent(flow: Flow, tmp_path: Path) -> None:
+    ident = flow.start(flow.script([DONE]))
+    (tmp_path / "answer.json").write_text('{"status": "blocked", "files": []}')
+    reply = flow.thread("answer", ident, "--output", f"@{tmp_path}/answer.json", check=6)
+    assert reply["status"] == "failed"
+    assert "is failed" in flow.rolecall("thread", "answer", ident, "--output", "{}", check=2).stderr
+
+
+# -- two at once, stopping, killing --
+
+
+def test_of_two_at_once_one_runs_and_the_other_is_told_who(
+    flow: Flow, hanging: tuple[str, subprocess.Popen[str]]
+) -> None:
+    ident, child = hanging
+    done = flow.rolecall("thread", "step", ident, "--agent", flow.script([DONE]), check=5)
+    assert f"is being run by process {child.pid} on " in done.stderr
+    assert done.stderr.splitlines()[-1] == f"watch: rolecall thread watch {ident}"
+    assert "is being run by" in flow.rolecall("thread", "resume", ident, "-p", "x", check=5).stderr
+    assert "is being run by" in flow.rolecall("thread", "answer", ident, "--body", "x", check=5).stderr
+
+
+def test_of_many_steps_at_once_exactly_one_is_taken(flow: Flow) -> None:
+    os.mkfifo(flow.work / "gate")
+    program = "import sys; open('gate').read(); print('---\\\\nstatus: done\\\\nfiles: []\\\\n---\\\\n')"
+    ident = flow.start(f'command:{sys.executable} -c "{program}"')
+    children = [flow.spawn("step", ident) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool, open(flow.work / "gate", "w") as gate:
+        # Opening the gate has waited for the one that runs; it is held until the others have ended.
+        running = as_completed([pool.submit(child.communicate) for child in children], timeout=60)
+        told = [next(running).result()[1] for _ in range(3)]
+        gate.write("go")
+    assert sorted(child.returncode for child in children) == [0, 5, 5, 5]
+    assert all("is being run by process" in text for text in told)
+    assert len(flow.steps(ident)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_an_idle_thread_that_continues(flow: Flow, number: signal.Signals) -> None:
+    ident = flow.start(None)
+    child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
+    run = until(child, "process")["run"]
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    last = json.loads(out.splitlines()[-1])
+    assert (child.returncode, last["status"], last["reason"]) == (130, "idle", "interrupted")
+    assert err.splitlines()[-1] == f"continue: rolecall thread run {ident} --agent 'command:sleep 1000'"
+    assert process.survivors(run) == []
+    assert [attempt["ending"] for attempt in flow.attempts(ident)] == ["interrupted"]
+    assert flow.thread("run", ident, "--agent", flow.script([DONE]))["status"] == "completed"
+    assert "attempt" in flow.steps(ident)[0].payload
+
+
+def test_a_second_signal_ends_an_agent_that_does_not_listen(flow: Flow) -> None:
+    ident = flow.start(None)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    program = f"{deaf}; print(1, flush=True); time.sleep(999)"
+    child = flow.spawn("run", ident, "--agent", f'command:{sys.executable} -c "{program}"')
+    run = until(child, "process")["run"]
+    until(child, "text")
+    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert process.survivors(run) == []
+    assert flow.thread("run", ident, "--agent", flow.script([DONE]))["status"] == "completed"
+
+
+def test_a_reader_that_goes_away_stops_the_run_and_loses_nothing(flow: Flow) -> None:
+    ident = flow.start(flow.script([DONE, DONE], [REJECTED, APPROVED]))
+    child = flow.spawn("run", ident)
+    assert child.stdout and child.stderr
+    child.stdout.close()
+    child.stderr.close()
+    assert child.wait(60) == 141
+    assert flow.thread("run", ident)["status"] == "completed"
+    assert [step.role for step in flow.steps(ident)] == ["developer", "reviewer"] * 2
+
+
+def test_a_killed_process_leaves_no_agent_behind_and_the_thread_continues(flow: Flow) -> None:
+    ident = flow.start(None)
+    child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
+    run = until(child, "process")["run"]
+    child.kill()
+    child.communicate()
+    assert process.survivors(run) != []
+    watched = flow.thread("watch", ident, check=5)
+    assert (watched["status"], watched["continue"]) == ("crashed", f"rolecall thread run {ident}")
+    assert flow.thread("step", ident, "--agent", flow.script([DONE]))["status"] == "idle"
+    assert process.survivors(run) == []
+
+
+def test_kill_ends_the_thread_and_the_process_that_runs_it(
+    flow: Flow, hanging: tuple[str, subprocess.Popen[str]]
+) -> None:
+    ident, child = hanging
+    reply = flow.thread("kill", ident, "--reason", "wrong idea")
+    assert (reply["killed"], reply["cancelled"], reply["process"]) == (True, True, child.pid)
+    out, _ = child.communicate(timeout=60)
+    last = json.loads(out.splitlines()[-1])
+    assert (child.returncode, last["status"], last["reason"], last["done"]) == (
+        8,
+        "killed",
+        "wrong idea",
+        True,
+    )
+    assert "already killed" in flow.rolecall("thread", "kill", ident, check=2).stderr
+    assert "is killed" in flow.rolecall("thread", "step", ident, check=2).stderr
+
+
+def test_a_runner_that_no_signal_reaches_notices_that_its_thread_was_killed(
+    flow: Flow, hanging: tuple[str, subprocess.Popen[str]]
+) -> None:
+    ident, child = hanging
+    with flow.store() as store:
+        lifecycle.kill(store, thread.find(store, ident))
+    child.communicate(timeout=60)
+    assert child.returncode == 8
+
+
+def test_kill_ends_the_agent_of_a_process_that_is_gone(flow: Flow) -> None:
+    ident = flow.start(None)
+    child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
+    run = until(child, "process")["run"]
+    child.kill()
+    child.communicate()
+    assert flow.thread("kill", ident)["process"] is None
+    assert process.survivors(run) == []
+
+
+# -- seen from elsewhere --
+
+
+def test_watch_shows_another_process_what_happens_until_the_end(flow: Flow) -> None:
+    ident = flow.start(flow.script([DONE, DONE], [REJECTED, APPROVED]))
+    child = flow.spawn("watch", ident)
+    until(child, "started")
+    flow.thread("run", ident)
+    out, _ = child.communicate(timeout=60)
+    *events, last = map(json.loads, out.splitlines())
+    assert [event["role"] for event in events if event["event"] == "step"] == ["developer", "reviewer"] * 2
+    assert (child.returncode, last["status"]) == (0, "completed")
+
+
+def test_watch_ends_at_a_suspension_unless_told_to_follow(flow: Flow) -> None:
+    ident = flow.start(flow.script([ASKS, BLOCKED]))
+    flow.thread("run", ident, check=7)
+    assert flow.thread("watch", ident, check=7)["continue"].startswith(f"rolecall thread resume {ident} -p")
+    child = flow.spawn("watch", ident, "--follow")
+    until(child, "step")
+    flow.thread("resume", ident, "-p", "Any", "--run", check=6)
+    child.communicate(timeout=60)
+    assert child.returncode == 6
+
+
+def test_a_terminal_shows_who_is_at_work_and_a_line_per_step(flow: Flow) -> None:
+    os.mkfifo(flow.work / "gate")
+    program = (
+        "print('reading\\\\x1b[2J the code', flush=True); open('gate').read(); "
+        "print('---\\\\nstatus: done\\\\nfiles: []\\\\n---\\\\n')"
+    )
+    flow.write(developer={"agent": f'command:{sys.executable} -c "{program}"'})
+    ident = flow.start(None)
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [PROGRAM, "thread", "step", ident],
+        stdout=slave, stderr=slave, env={**os.environ, "ROLECALL_HOME": str(flow.rolecall.home)},
+    )  # fmt: skip
+    os.close(slave)
+    with _bounded(child):
+        seen = _read_until(master, "· reading")
+        assert "· reading" in seen
+        with open(flow.work / "gate", "w"):
+            pass
+        seen += _read_until(master, None)
+    os.close(master)
+    assert child.wait(60) == 0
+    assert "developer · command:" in seen
+    assert "\\u001b[2J the code" in seen
+    assert "\x1b[2J" not in seen
+    assert "✓ 1 developer · done" in seen
+
+
+def _read_until(master: int, wanted: str | None) -> str:
+    """What the terminal was sent, up to `wanted` or to the end."""
+    seen = ""
+    while wanted is None or wanted not in seen:
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # how Linux says that nobody holds the other end any more
+            break
+        if not data:
+            break
+        seen += data.decode("utf-8", "replace")
+    return seen

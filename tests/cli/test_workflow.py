@@ -1,0 +1,317 @@
+"""`rolecall workflow` as a user meets it, and the examples of the page on writing workflows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from rolecall.definition import json_schema
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+PAGE = Path(__file__).parents[2] / "docs" / "workflows.md"
+
+SOLVE = """\
+name: solve-issue
+description: End-to-end issue resolution
+version: "1"
+roles:
+  planner:
+    goal: Plan.
+    agent: human
+    meta: {type: object, properties: {plan: {type: string}}, required: [plan]}
+  reviewer:
+    goal: Review.
+    agent: human
+    meta: {type: object, properties: {approved: {type: boolean}}, required: [approved]}
+conditions:
+  notApproved: steps[-1].output.approved = false
+graph:
+  $START: planner
+  planner: {role: reviewer, prompt: "Review {{plan}}."}
+  reviewer:
+    - {role: planner, condition: notApproved}
+    - {role: $END}
+limits: {steps: 20}
+"""
+BROKEN = """\
+name: solve-isue
+roles:
+  planner:
+    goal: Plan.
+    mata: {}
+graph:
+  $START: plannr
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / ".git").mkdir()
+    (folder / "solve-issue.yaml").write_text(SOLVE)
+    return folder
+
+
+def assert_error(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+# -- put, show, list --
+
+
+def test_put_registers_the_workflow_and_its_schemas(rolecall: Rolecall, project: Path) -> None:
+    done = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
+    assert set(done) == {"name", "hash"}
+    node = rolecall.json("cas", "get", done["hash"])
+    refs = rolecall.json("cas", "refs", done["hash"])["refs"]
+    assert sorted(role["meta"] for role in node["payload"]["roles"].values()) == sorted(refs)
+    schema = rolecall.json("cas", "get", node["payload"]["roles"]["planner"]["meta"])["payload"]
+    assert schema["title"] == "solve-issue.planner"
+
+
+def test_put_reports_every_problem_with_its_place_and_stores_nothing(
+    rolecall: Rolecall, project: Path
+) -> None:
+    file = project / "solve-issue.yaml"
+    file.write_text(BROKEN)
+    done = rolecall("workflow", "put", "solve-issue.yaml", cwd=project)
+    assert_error(
+        done, 2, f"{file}:1:7: error:", f"{file}:5:5: error:", f"{file}:7:11: error:", "nothing was stored"
+    )
+    assert not rolecall.home.exists()
+
+
+def test_put_shows_warnings_and_goes_on(rolecall: Rolecall, project: Path) -> None:
+    file = project / "solve-issue.yaml"
+    file.write_text(SOLVE.replace("limits: {steps: 20}\n", ""))
+    done = rolecall("workflow", "put", "solve-issue.yaml", cwd=project, check=0)
+    assert re.search(rf"{re.escape(str(file))}:\d+:\d+: warning: ", done.stderr)
+    assert json.loads(done.stdout)["name"] == "solve-issue"
+
+
+def test_show_has_the_shape_of_the_predecessor(rolecall: Rolecall, project: Path) -> None:
+    put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
+    for name in ("solve-issue", put["hash"], put["hash"][:6]):
+        shown = rolecall.json("workflow", "show", name)
+        assert {key: shown[key] for key in ("hash", "name", "origin", "path")} == {
+            **put, "origin": "global", "path": None,
+        }  # fmt: skip
+        node = rolecall.json("cas", "get", put["hash"], "--timestamp")
+        assert {key: shown[key] for key in node} == node
+    local = rolecall.json("workflow", "show", "./solve-issue.yaml", cwd=project)
+    assert (local["hash"], local["origin"], local["path"]) == (
+        put["hash"],
+        "local",
+        str(project / "solve-issue.yaml"),
+    )
+
+
+def test_show_for_people_has_the_schemas_written_out(rolecall: Rolecall, project: Path) -> None:
+    rolecall("workflow", "put", "solve-issue.yaml", cwd=project, check=0)
+    shown = yaml.safe_load(rolecall("workflow", "show", "solve-issue", "--format", "yaml", check=0).stdout)
+    assert shown["payload"]["roles"]["planner"]["meta"]["properties"] == {"plan": {"type": "string"}}
+    text = rolecall("workflow", "show", "solve-issue", "--format", "text", check=0).stdout
+    assert text.startswith(f"# {shown['hash']}, put 20")
+
+
+def test_what_show_writes_as_yaml_is_the_same_workflow(
+    rolecall: Rolecall, project: Path, tmp_path: Path
+) -> None:
+    put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
+    copy = tmp_path / "copy" / "solve-issue.yaml"
+    copy.parent.mkdir()
+    copy.write_text(rolecall("workflow", "show", "solve-issue", "--yaml", check=0).stdout)
+    assert rolecall.json("workflow", "put", str(copy)) == put
+
+
+def test_list_shows_the_projects_own_and_the_registered(rolecall: Rolecall, project: Path) -> None:
+    assert rolecall.json("workflow", "list", cwd=project) == []
+    put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
+    folder = project / ".workflows"
+    folder.mkdir()
+    (folder / "do-more.yaml").write_text(SOLVE.replace("solve-issue", "do-more"))
+    (folder / "break-it.yaml").write_text("name: [")
+    (folder / "run-code.py").write_text("raise SystemExit('a listing must not run this')")
+    rows = {row["name"]: row for row in rolecall.json("workflow", "list", cwd=project)}
+    assert rows["solve-issue"] == {
+        **put, "origin": "global", "path": None, "description": "End-to-end issue resolution", "versions": 1,
+    }  # fmt: skip
+    assert (rows["do-more"]["hash"], rows["do-more"]["origin"]) == ("(local)", "local")
+    assert rows["break-it"]["description"] == "(does not validate)"
+    assert rows["run-code"]["description"] is None
+
+
+# -- validate --
+
+
+def test_validate_reports_all_files_and_needs_no_store(rolecall: Rolecall, project: Path) -> None:
+    (project / "break-it.yaml").write_text(BROKEN)
+    done = rolecall(
+        "workflow", "validate", "solve-issue.yaml", "break-it.yaml", "nowhere", cwd=project, check=2
+    )
+    good, bad, missing = json.loads(done.stdout)
+    assert (good["valid"], good["name"], good["problems"]) == (True, "solve-issue", [])
+    assert not bad["valid"]
+    assert {(one["line"], one["severity"]) for one in bad["problems"]} >= {
+        (1, "error"),
+        (5, "error"),
+        (7, "error"),
+    }
+    assert set(bad["problems"][0]) == {"severity", "message", "file", "line", "column", "hint"}
+    assert not missing["valid"]
+    assert not rolecall.home.exists()
+    text = rolecall("workflow", "validate", "break-it.yaml", "--format", "text", cwd=project, check=2).stdout
+    assert text.splitlines()[0].startswith(f"{project / 'break-it.yaml'}:1:7: error: ")
+    assert text.splitlines()[-1].startswith(f"{project / 'break-it.yaml'}: not valid (")
+
+
+def test_validate_warns_of_roles_that_nobody_would_play(rolecall: Rolecall, project: Path) -> None:
+    file = project / "solve-issue.yaml"
+    file.write_text(SOLVE.replace("agent: human", "agent: hunam", 1).replace("    agent: human\n", ""))
+    [report] = rolecall.json("workflow", "validate", "solve-issue.yaml", cwd=project)
+    assert report["valid"]
+    assert [(one["severity"], one["line"]) for one in report["problems"]] == [("warning", 7), ("warning", 9)]
+    assert "Did you mean 'human'?" in report["problems"][0]["hint"]
+    rolecall("config", "set", "defaultAgent", "human", check=0)
+    rolecall("config", "set", "agentOverrides.solve-issue.planner", "human", check=0)
+    rolecall("config", "set", "agentOverrides.solve-issue.plannner", "human", check=0)
+    [report] = rolecall.json("workflow", "validate", "solve-issue.yaml", cwd=project)
+    assert ["fits no role" in one["message"] for one in report["problems"]] == [True]
+
+
+def test_validate_takes_names_of_the_project_and_of_the_registry(rolecall: Rolecall, project: Path) -> None:
+    assert_error(rolecall("workflow", "validate", cwd=project), 2, "no workflow in this project")
+    put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
+    [report] = rolecall.json("workflow", "validate", "solve-issue", cwd=project)
+    assert (report["file"], report["hash"], report["valid"]) == (put["hash"], put["hash"], True)
+    (project / "workflows").mkdir()
+    (project / "workflows" / "do-more.yaml").write_text(SOLVE.replace("solve-issue", "do-more"))
+    [report] = rolecall.json("workflow", "validate", cwd=project)
+    assert report["name"] == "do-more"
+
+
+# -- graph and schema --
+
+
+def test_graph_draws_text_svg_and_mermaid(rolecall: Rolecall, project: Path) -> None:
+    text = rolecall("workflow", "graph", "./solve-issue.yaml", cwd=project, check=0).stdout
+    assert "├─↺ notApproved ─" in text
+    mermaid = rolecall(
+        "workflow", "graph", "./solve-issue.yaml", "--as", "mermaid", cwd=project, check=0
+    ).stdout
+    assert mermaid.startswith("flowchart TD\n")
+    done = rolecall("workflow", "graph", "./solve-issue.yaml", "-o", "x.svg", cwd=project, check=0)
+    assert (project / "x.svg").read_text().startswith("<svg ")
+    assert (done.stdout, done.stderr) == ("", "x.svg written\n")
+
+
+def test_the_printed_schema_accepts_what_the_reader_accepts(rolecall: Rolecall) -> None:
+    schema = json.loads(rolecall("workflow", "schema", check=0).stdout)
+    assert schema == json_schema()
+    validator = jsonschema_rs.validator_for(schema)
+    assert validator.is_valid(yaml.safe_load(SOLVE))
+    assert not validator.is_valid(yaml.safe_load(BROKEN))
+
+
+# -- history and diff --
+
+
+def test_old_versions_stay_reachable(rolecall: Rolecall, project: Path) -> None:
+    file = project / "solve-issue.yaml"
+    first = rolecall.json("workflow", "put", str(file))["hash"]
+    file.write_text(SOLVE.replace('"1"', '"2"').replace("Review.", "Review well."))
+    second = rolecall.json("workflow", "put", str(file))["hash"]
+    history = rolecall.json("workflow", "history", "solve-issue")
+    assert [(row["hash"], row["version"], row["current"]) for row in history] == [
+        (second, "2", True),
+        (first, "1", False),
+    ]
+    assert history[0]["timestamp"] >= history[1]["timestamp"]
+    assert rolecall.json("workflow", "show", first)["payload"]["version"] == "1"
+    assert_error(rolecall("workflow", "history", "solve-isue"), 3, "'solve-isue'")
+
+
+def test_diff_compares_a_file_with_what_was_put_and_versions_with_each_other(
+    rolecall: Rolecall, project: Path
+) -> None:
+    file = project / "solve-issue.yaml"
+    assert_error(rolecall("workflow", "diff", str(file)), 3, "no other version")
+    first = rolecall.json("workflow", "put", str(file))["hash"]
+    assert rolecall.json("workflow", "diff", str(file))["same"]
+    file.write_text(SOLVE.replace("Review.", "Review well.").replace("{steps: 20}", "{steps: 30}"))
+    changed = rolecall.json("workflow", "diff", str(file))
+    assert [(one["kind"], one["what"], one["name"], one["fields"]) for one in changed["changes"]] == [
+        ("changed", "limits", "", ["steps"]),
+        ("changed", "role", "reviewer", ["goal"]),
+    ]
+    assert "\n-    goal: Review.\n+    goal: Review well.\n" in changed["diff"]
+    second = rolecall.json("workflow", "put", str(file))["hash"]
+    for arguments in (["solve-issue"], [first], [first, second], [first, "solve-issue"]):
+        done = rolecall.json("workflow", "diff", *arguments)
+        assert (done["from"]["hash"], done["to"]["hash"]) == (first, second)
+    text = rolecall("workflow", "diff", first, second, "--format", "text", check=0).stdout
+    assert text.startswith("changed limits: steps\nchanged role reviewer: goal\n\n--- solve-issue ")
+
+
+# -- errors --
+
+
+@pytest.mark.parametrize("verb", ["show", "graph", "diff", "put"])
+def test_a_workflow_that_is_not_there_is_not_found(rolecall: Rolecall, verb: str, project: Path) -> None:
+    assert_error(rolecall("workflow", verb, "nowhere", cwd=project), 3, "there is no workflow 'nowhere'")
+    assert_error(rolecall("workflow", verb, "./no.yaml", cwd=project), 3, "there is no workflow file")
+    assert not rolecall.home.exists()
+
+
+def test_a_node_that_is_no_workflow_is_said_to_be_none(rolecall: Rolecall) -> None:
+    node = rolecall.json("cas", "put-text", "hello")["hash"]
+    assert_error(rolecall("workflow", "show", node), 2, f"node {node} is not a workflow")
+
+
+# -- the page --
+
+
+def examples() -> list[tuple[str, str]]:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return [(match[1], block) for block in blocks if (match := re.match(r"name: ([\w-]+)\n", block))]
+
+
+@pytest.mark.parametrize(("name", "text"), examples(), ids=[name for name, _ in examples()])
+def test_examples_of_the_page_are_valid_without_a_warning(
+    rolecall: Rolecall, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "procedure.md").write_text("Read everything.\n")
+    (tmp_path / "verdict.json").write_text(
+        '{"type": "object", "properties": {"verdict": {"type": "string"}}}'
+    )
+    rolecall("config", "set", "defaultAgent", "human", check=0)
+    [report] = rolecall.json("workflow", "validate", f"{name}.yaml", cwd=tmp_path)
+    assert report["valid"]
+    assert report["problems"] == []
+
+
+def test_the_page_has_examples_and_names_every_key() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert len(examples()) >= 4
+    schema = json_schema()
+    keys = {
+        *schema["properties"],
+        *schema["$defs"]["role"]["properties"],
+        *schema["$defs"]["limits"]["properties"],
+    }
+    assert sorted(key for key in keys if f"`{key}`" not in page) == []

@@ -1,0 +1,128 @@
+"""Several processes on one store at once: nothing is lost, nothing is won twice, nothing is seen by halves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import writer
+from writer import HEAD, Address
+
+from rolecall.store.collect import collect
+from rolecall.store.store import Store
+from rolecall.store.verify import verify
+
+WRITERS = 8
+WINS = 6
+
+
+@pytest.fixture(params=["sqlite", "files", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
+    if request.param == "postgres":
+        return [
+            "postgres",
+            request.getfixturevalue("postgres_url"),
+            request.getfixturevalue("postgres_schema"),
+        ]
+    return [request.param, str(tmp_path / "store")]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Address], list[subprocess.Popen[str]]]]:
+    """Starts the writers; none of them outlives the test."""
+    with ExitStack() as stack:
+
+        def start_all(address: Address) -> list[subprocess.Popen[str]]:
+            children = []
+            for number in range(WRITERS):
+                child = subprocess.Popen(
+                    [sys.executable, writer.__file__, "race", f"w{number}", str(WINS), *address],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                stack.enter_context(child)
+                stack.callback(child.kill)
+                children.append(child)
+            return children
+
+        yield start_all
+
+
+def running(children: list[subprocess.Popen[str]]) -> Iterator[int]:
+    """Rounds for as long as a child writes."""
+    rounds = 0
+    while any(child.poll() is None for child in children):
+        yield rounds
+        rounds += 1
+
+
+def winners(children: list[subprocess.Popen[str]]) -> list[list[int]]:
+    outputs = [child.communicate(timeout=60)[0] for child in children]
+    assert [child.returncode for child in children] == [0] * WRITERS
+    return [[int(line) for line in output.split()] for output in outputs]
+
+
+def look(store: Store, seen: int) -> int:
+    """One look from outside: what the head shows is there as a whole. The version that was seen."""
+    ref = store.ref(HEAD)
+    if ref is None:
+        return 0
+    assert ref.target is not None and ref.version >= seen
+    link = store.get(ref.target).payload
+    assert link["number"] == ref.version == ref.state["number"]
+    assert [store.get(part).payload for part in link["parts"]] == writer.parts(link["name"], ref.version)
+    told = [event.body["number"] for event in store.events("writes")]
+    assert told[: ref.version] == list(range(1, ref.version + 1))
+    after = store.ref(HEAD)
+    assert after is not None and len(told) <= after.version
+    return ref.version
+
+
+def check_chain(store: Store, won: list[list[int]]) -> None:
+    """Each version was won once, by the one whose name its node bears."""
+    by_version = {version: f"w{number}" for number, versions in enumerate(won) for version in versions}
+    total = WRITERS * WINS
+    assert sorted(version for versions in won for version in versions) == list(range(1, total + 1))
+    links = [store.get(moved.target).payload for moved in store.history(HEAD)]
+    assert [(link["number"], link["name"]) for link in links] == sorted(by_version.items())
+    for link in links:
+        assert [store.get(part).payload for part in link["parts"]] == writer.parts(
+            link["name"], link["number"]
+        )
+    assert [event.body["number"] for event in store.events("writes")] == list(range(1, total + 1))
+    assert [problem for done in verify(store) for problem in done.problems] == []
+
+
+def test_eight_writers_lose_nothing_and_a_reader_sees_whole_batches_only(
+    address: Address, start: Callable[[Address], list[subprocess.Popen[str]]]
+) -> None:
+    with writer.connect(address) as store:
+        children = start(address)
+        seen = 0
+        for _ in running(children):
+            seen = look(store, seen)
+        won = winners(children)
+        assert look(store, seen) == WRITERS * WINS
+        check_chain(store, won)
+
+
+def test_collecting_without_grace_beside_eight_writers_removes_nothing_in_use(
+    address: Address, start: Callable[[Address], list[subprocess.Popen[str]]]
+) -> None:
+    with writer.connect(address) as store:
+        children = start(address)
+        collected = 0
+        for _ in running(children):
+            collected += collect(store, delete=True, grace_ms=0).collected
+        won = winners(children)
+        garbage = store.put_text("kept by nobody")
+        last = collect(store, delete=True, grace_ms=-60_000)
+        assert garbage in last.sample and not store.has(garbage)
+        assert not last.dangling
+        # Each win left one node that nobody keeps; the text several put may have gone more than once.
+        assert collected + last.collected > WRITERS * WINS
+        check_chain(store, won)

@@ -1,0 +1,194 @@
+"""Reports are pure: what goes in is plain values, so these tests need no store."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from rolecall import report
+
+
+def step(number: int = 1, **fields: Any) -> dict[str, Any]:
+    return {
+        "hash": "8M0Q8N9CMRCR1", "number": number, "role": "writer", "agent": "test", "status": "done",
+        "output": {"$status": "done"}, "body": "The text.", "raw": "", "prompt": "Do it.",
+        "timestamp": 1_700_000_000_000, "durationMs": 1500, "session": "s-1",
+        "usage": {"input_tokens": 30, "output_tokens": 12}, "turns": [],
+        "files": [], "attempts": [], "cwd": "/work", "ending": "", "reason": "",
+    } | fields  # fmt: skip
+
+
+def card(**fields: Any) -> dict[str, Any]:
+    return {
+        "thread": "01M7F7ENWPXA6KQE21XKJP7N4T", "workflow": "5A470KKMK5PQH", "name": "write-text",
+        "status": "completed", "title": "Write", "reason": None, "currentRole": None, "steps": 1,
+        "created": 1_700_000_000_000, "cwd": "/work", "forkedFrom": None, "continue": None,
+        "prompt": "Write about rain.", "attempts": [],
+        "usage": {"steps": 1, "tokens": 42, "minutes": 0.025, "roles": {"writer": {"steps": 1, "tokens": 42}}},
+    } | fields  # fmt: skip
+
+
+ATTEMPT: dict[str, Any] = {
+    "hash": "2BD66HEZ7SHMN", "role": "writer", "agent": "test", "error": "the model is away", "ending": "failed",
+    "session": None, "usage": {}, "timestamp": 1_700_000_000_000, "durationMs": 20, "raw": "Half",
+    "prompt": "", "turns": [],
+}  # fmt: skip
+TURN = {
+    "role": "assistant",
+    "text": "Let me look.",
+    "tool_calls": [{"name": "shell", "arguments": {"cmd": "ls"}, "result": "a\nb"}],
+}
+
+
+class Page(HTMLParser):
+    """Collects what a browser would fetch or run, and whether every element is closed."""
+
+    VOID = frozenset({"meta", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+
+def test_the_page_is_whole_and_fetches_nothing() -> None:
+    text = report.html(
+        card(), [step(turns=[TURN], attempts=[ATTEMPT], files=["a.py"]), step(2, role="editor")]
+    )
+    page = Page(text)
+    assert page.open == []
+    assert not page.tags & {"script", "link", "img", "iframe", "object", "base", "form"}
+    assert not page.attributes & {"src", "href", "srcset", "onload", "onclick"}
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme: dark" in text
+
+
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=y>\"'&\u202e\x1b[31m"
+
+
+@pytest.mark.parametrize("place", ["title", "prompt", "cwd", "reason", "name", "continue"])
+def test_nothing_of_the_thread_becomes_markup(place: str) -> None:
+    page = Page(report.html(card(**{place: HOSTILE}), [step()]))
+    assert page.open == []
+    assert not page.tags & {"script", "img"}
+    assert "<script>alert(1)</script>" in page.text
+
+
+@pytest.mark.parametrize("place", ["role", "agent", "body", "prompt", "status"])
+def test_nothing_of_a_step_becomes_markup(place: str) -> None:
+    turn = {
+        "role": HOSTILE,
+        "text": HOSTILE,
+        "tool_calls": [{"name": HOSTILE, "arguments": HOSTILE, "result": HOSTILE}],
+    }
+    hostile = step(output={"x": HOSTILE}, files=[HOSTILE], turns=[turn]) | {place: HOSTILE}
+    page = Page(report.html(card(), [hostile | {"attempts": [ATTEMPT | {"error": HOSTILE, "raw": HOSTILE}]}]))
+    assert page.open == []
+    assert not page.tags & {"script", "img"}
+    assert "\u202e" not in page.text
+    assert "\x1b" not in page.text
+    assert "\\u202e\\u001b[31m" in page.text
+
+
+def test_the_page_has_a_bar_for_the_time_and_the_tokens_of_each_step() -> None:
+    text = report.html(card(), [step(), step(2, durationMs=3000), step(3, usage={})])
+    heights = [float(height) for height in re.findall(r'<rect [^>]*y="[\d.]+" height="([\d.]+)"', text)]
+    assert heights == [45.0, 60.0, 90.0, 60.0, 45.0]
+    assert "<title>Step 2: writer: 3.0 s, 42 tokens</title>" in text
+
+
+def test_a_thread_without_steps_has_a_report_too() -> None:
+    empty = card(steps=0, usage={}, status="suspended", reason="a question", attempts=[ATTEMPT])
+    assert "the model is away" in Page(report.html(empty, [])).text
+    text = report.markdown(empty, [])
+    assert "- reason: a question" in text
+    assert "### Failed attempt: writer" in text
+    assert "## Usage" not in text
+
+
+def test_markdown_holds_status_usage_steps_and_tools() -> None:
+    text = report.markdown(card(), [step(turns=[TURN], attempts=[ATTEMPT], files=["a.py"])])
+    assert text.startswith("# Write\n")
+    assert "- status: completed" in text
+    assert "| writer | 1 | 0 | 42 | 0.0 | 0.0 |" in text
+    assert "| all | 1 | 0 | 42 | 0.0 | 0.03 |" in text or "| all | 1 | 0 | 42 | 0.0 | 0.02 |" in text
+    assert "## Step 1: writer" in text
+    assert 'Tool `shell`\n\n```json\n{\n  "cmd": "ls"\n}\n```\n\n```\na\nb\n```' in text
+    assert "the model is away" in text
+    assert "- a.py" in text
+
+
+def test_long_texts_are_shortened_unless_all_is_asked_for() -> None:
+    long = step(body="x" * 9000, prompt="y" * 9000, turns=[{**TURN, "text": "z" * 9000}])
+    for render in (report.markdown, report.html):
+        assert not re.search(r"x{2001}|y{2001}|z{2001}", render(card(), [long]))
+        assert "(7,000 more characters)" in render(card(), [long])
+        whole = render(card(), [long], limit=None)
+        assert all(letter * 9000 in whole for letter in "xyz")
+
+
+def test_a_fence_is_longer_than_any_in_the_text() -> None:
+    assert report.fenced("a\n```\nb\n````\nc") == "`````\na\n```\nb\n````\nc\n`````"
+
+
+def test_an_answer_that_is_also_the_last_turn_is_shown_once() -> None:
+    view = step(
+        raw="---\n$status: done\n---\nThe text.",
+        turns=[{**TURN, "text": "---\n$status: done\n---\nThe text."}],
+    )
+    text = report.detail_markdown(view)
+    assert text.count("The text.") == 1
+    assert "Tool `shell`" in text
+
+
+def test_a_person_and_a_fork_are_told_in_words() -> None:
+    said = step(
+        2,
+        role="$PERSON",
+        agent="person",
+        output={"reason": "Which?", "answer": "The first.", "role": "writer"},
+    )
+    assert report.step_markdown(said).startswith("## Step 2: a person answered")
+    assert "> writer had asked: Which?\n\nThe first." in report.step_markdown(said)
+    mark = step(3, role="$FORK", agent="rolecall", output={"from": "8M0Q8N9CMRCR1"})
+    assert "from 8M0Q8N9CMRCR1" in report.step_markdown(mark)
+    assert "The first." in Page(report.html(card(), [said, mark])).text
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1500, "1.5 s"),
+        (61_000, "1 min 1 s"),
+        (3_700_000, "1 h 1 min"),
+        (None, ""),
+    ],
+)
+def test_durations_read_easily(ms: int | None, shown: str) -> None:
+    assert report.duration(ms) == shown

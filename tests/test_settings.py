@@ -1,0 +1,230 @@
+"""What the configuration means: agents, the extract endpoint and its key, known keys, masking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rolecall import settings
+from rolecall.errors import UsageError
+
+PROVIDERS = {
+    "openai": {"baseUrl": "https://openai/v1", "apiKeyEnv": "OPENAI_API_KEY"},
+    "other": {"baseUrl": "https://other/v1", "apiKey": "other-key"},
+    "bare": {"baseUrl": "http://localhost/v1"},
+}
+MODELS = {"cheap": {"provider": "other", "name": "model-s"}, "big": {"provider": "openai", "name": "model-l"}}
+ENVIRONMENT = {"OPENAI_API_KEY": "env-openai", "EXTRACT_KEY": "env-extract", "BARE_API_KEY": "env-bare"}
+
+
+def endpoint(extract: dict[str, Any] | None = None, role: dict[str, Any] | None = None, **rest: Any) -> Any:
+    whole = {"providers": PROVIDERS, "models": MODELS, **rest, **({"extract": extract} if extract else {})}
+    found = settings.extract_endpoint(whole, ENVIRONMENT, role)
+    return found and (found["base_url"], found["model"], found["api_key"])
+
+
+# -- agents --
+
+
+def test_agents_are_chosen_by_option_then_override_then_role_then_default() -> None:
+    configured = {"agentOverrides": {"solve": {"coder": "over"}}, "defaultAgent": "default"}
+
+    def agent(role: str = "coder", named: str | None = "own", override: str | None = None) -> str:
+        return settings.agent_for(configured, workflow="solve", role=role, named=named, override=override)
+
+    assert agent(override="option") == "option"
+    assert agent() == "over"
+    assert agent("tester") == "own"
+    assert agent("tester", named=None) == "default"
+    with pytest.raises(UsageError, match="no agent is named for the role 'x'"):
+        settings.agent_for({}, workflow="solve", role="x", named=None, override=None)
+
+
+def test_an_external_agent_is_its_command_and_arguments() -> None:
+    configured = {"agents": {"h": {"command": "hermes", "args": ["-x", 1]}, "bad": {"args": []}}}
+    assert settings.external_command(configured, "h") == ["hermes", "-x", "1"]
+    assert settings.external_command(configured, "human") is None
+    with pytest.raises(UsageError, match="has no `command`"):
+        settings.external_command(configured, "bad")
+    with pytest.raises(UsageError, match="must be a list"):
+        settings.external_command({"agents": {"h": {"command": "x", "args": "-x"}}}, "h")
+
+
+# -- the extract endpoint --
+
+
+@pytest.mark.parametrize(
+    ("extract", "role", "expected"),
+    [
+        ({"provider": "openai", "model": "m"}, None, ("https://openai/v1", "m", "env-openai")),
+        ({"model": "cheap"}, None, ("https://other/v1", "model-s", "other-key")),
+        ({"baseUrl": "http://x/v1", "model": "m"}, None, ("http://x/v1", "m", None)),
+        (
+            {"baseUrl": "http://x/v1", "model": "m", "apiKeyEnv": "EXTRACT_KEY"},
+            None,
+            ("http://x/v1", "m", "env-extract"),
+        ),
+        ({"provider": "other", "model": "m"}, {"model": "n"}, ("https://other/v1", "n", "other-key")),
+        (
+            {"provider": "other", "model": "m"},
+            {"apiKeyEnv": "EXTRACT_KEY"},
+            ("https://other/v1", "m", "env-extract"),
+        ),
+        (
+            {"provider": "other", "model": "m"},
+            {"model": "big"},
+            ("https://openai/v1", "model-l", "env-openai"),
+        ),
+        (None, {"model": "big"}, ("https://openai/v1", "model-l", "env-openai")),
+    ],
+)
+def test_a_role_overrides_what_it_names_and_takes_the_rest_from_extract(
+    extract: dict[str, Any] | None, role: dict[str, Any] | None, expected: tuple[str, str, str | None]
+) -> None:
+    assert endpoint(extract, role) == expected
+
+
+@pytest.mark.parametrize(
+    ("extract", "role"),
+    [
+        # A role that names another endpoint does not get the key of the general one.
+        ({"baseUrl": "https://a/v1", "model": "m", "apiKey": "secret"}, {"baseUrl": "https://b/v1"}),
+        ({"provider": "other", "model": "m"}, {"baseUrl": "https://b/v1"}),
+        # Nor does an address of its own get the key of the provider beside it.
+        ({"provider": "other", "baseUrl": "https://b/v1", "model": "m"}, None),
+        ({"provider": "openai", "baseUrl": "https://b/v1", "model": "m"}, None),
+        # Nor is a variable guessed from the name of a provider.
+        ({"provider": "bare", "model": "m"}, None),
+        ({"provider": "openai", "model": "m"}, {"provider": "bare"}),
+    ],
+)
+def test_a_key_never_goes_to_an_endpoint_it_was_not_meant_for(
+    extract: dict[str, Any], role: dict[str, Any] | None
+) -> None:
+    assert endpoint(extract, role)[2] is None
+
+
+def test_without_extract_the_model_of_the_scene_counts_then_the_default() -> None:
+    assert endpoint() is None
+    assert endpoint(defaultModel="cheap")[1] == "model-s"
+    assert endpoint(defaultModel="cheap", modelOverrides={"extract": "big"})[1] == "model-l"
+    assert endpoint(defaultModel="cheap", models={**MODELS, "extract": MODELS["big"]})[1] == "model-l"
+
+
+@pytest.mark.parametrize(
+    ("extract", "rest", "message"),
+    [
+        ({"model": "m"}, {}, "needs a model and a base URL"),
+        ({"baseUrl": "http://x"}, {}, "needs a model and a base URL"),
+        ({"provider": "opnai", "model": "m"}, {}, "no provider 'opnai'"),
+        ({"baseUrl": "http://x", "model": "m", "apiKeyEnv": "NOT_SET"}, {}, "'NOT_SET'.* is not set"),
+        ({"baseUrl": "http://x", "model": "m", "base_url": "y"}, {}, "'extract.base_url' is not a key"),
+        ({"baseUrl": "http://x", "model": "m", "timeout": "soon"}, {}, "extract.timeout must be"),
+        (None, {"defaultModel": "chaep"}, "no model 'chaep'"),
+    ],
+)
+def test_a_wrong_endpoint_is_an_error_that_names_it(
+    extract: dict[str, Any] | None, rest: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        endpoint(extract, **rest)
+
+
+def test_the_timeout_comes_from_the_nearest_level() -> None:
+    whole = {"extract": {"baseUrl": "http://x", "model": "m", "timeout": 5}}
+    found = [settings.extract_endpoint(whole, {}, role) for role in ({}, {"timeout": 7.5})]
+    assert [one and one["timeout"] for one in found] == [5.0, 7.5]
+
+
+# -- keys --
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("defaultAgent", "command:x y", "command:x y"),
+        ("providers.a.baseUrl", "https://x/v1", "https://x/v1"),
+        ('models."gpt-4.1".name', "gpt-4.1", "gpt-4.1"),
+        ("agents.h.args", '["-a", "b c"]', ["-a", "b c"]),
+        ("agents.h.args", "[]", []),
+        ("extract.timeout", "2.5", 2.5),
+        ("store.durability", "always", "always"),
+    ],
+)
+def test_values_are_typed_by_their_key(key: str, text: str, value: Any) -> None:
+    assert settings.value_from(text, settings.path_of(key)) == value
+    assert settings.key_of(settings.path_of(key)) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("agents.h.args", "-a", "JSON array"),
+        ("agents.h.args", "[1]", "JSON array"),
+        ("agents.h", "x", "is a section"),
+        ("agents", "x", "is a section"),
+        ("extract.timeout", "0", "above 0"),
+        ("extract.timeout", "nan", "above 0"),
+        ("providers.a.baseUrl", "openrouter.ai", "http://"),
+        ("providers.a.apiKeyEnv", "sk-123", "environment variable"),
+        ("store.durability", "sometimes", "one of always"),
+        ("defaultAgent", " ", "must be text"),
+        ("defaultAgent", "a\nb", "must be text"),
+        ("defaultAgent.x", "y", "single value"),
+        ("defautAgent", "y", "is not a key"),
+        ("", "y", "is not a key"),
+        ("a..b", "y", "is not a key"),
+    ],
+)
+def test_wrong_keys_and_values_are_refused(key: str, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        settings.value_from(text, settings.path_of(key))
+
+
+def test_a_misspelt_key_gets_a_guess() -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.kind_of(("providers", "x", "baseURL"))
+    assert "Did you mean 'baseUrl'?" in caught.value.hint
+
+
+def test_a_refused_key_does_not_show_the_secret() -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.value_from("sk-secret\n", ("providers", "x", "apiKey"))
+    assert "sk-secret" not in caught.value.message + caught.value.hint
+
+
+def test_problems_of_a_file_are_all_named() -> None:
+    whole = {
+        "defautAgent": "x",
+        "defaultAgent": "nobody",
+        "agents": {"h": {"command": 5}},
+        "agentOverrides": {"solve": {"coder": "hh"}},
+        "models": {"m": {"provider": "p", "name": "n"}},
+        "extract": [],
+        "store": "/srv/x.db",
+    }
+    found = settings.problems(whole, adapters=("human",))
+    assert [text.split(":")[0].split(" ")[0] for text in found] == [
+        "'defautAgent'",
+        "agents.h.command",
+        "extract",
+        "defaultAgent",
+        "agentOverrides.solve.coder",
+        "models.m.provider",
+    ]
+    assert "Did you mean 'h'?" in found[4]
+    assert settings.problems({"defaultAgent": "human", "store": "/x"}, adapters=("human",)) == []
+
+
+def test_keys_and_passwords_are_masked_and_nothing_else() -> None:
+    whole = {
+        "providers": {"a": {"apiKey": "k", "apiKeyEnv": "A_KEY"}, "b": {"apiKey": ""}},
+        "store": {"url": "postgresql://me:pw@host/db"},
+        "list": ["http://u:p@x/"],
+    }
+    assert settings.masked(whole, "***") == {
+        "providers": {"a": {"apiKey": "***", "apiKeyEnv": "A_KEY"}, "b": {"apiKey": ""}},
+        "store": {"url": "postgresql://me:***@host/db"},
+        "list": ["http://u:***@x/"],
+    }
