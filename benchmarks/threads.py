@@ -61,14 +61,17 @@ def against_python(folder: str, command: Command, *, rounds: int, steps: int) ->
     crowd = os.path.join(folder, "crowd.db")
     _crowd(crowd, _THREADS)
     stepped, stepped_id = _played(os.path.join(folder, "stepped.db"), 1)
-    agent = f"command:{_agent(folder)}"
-    works = {
+    quoted, quoted_id = _played(os.path.join(folder, "quoted.db"), 1)
+    plain = ("--agent", _agent(folder, "as always"))
+    harder = ("--agent", _agent(folder, '"as always"'))
+    works: dict[str, tuple[float | None, tuple[str, ...]]] = {
         "show, 1 step": (_READING, ("show", short_id, "--store", short)),
         f"show, {steps:,} steps": (_READING, ("show", long_id, "--store", long)),
         f"list, a page of {_THREADS:,} threads": (_READING, ("list", "--store", crowd)),
         "read, 1 step": (_READING, ("read", short_id, "--store", short)),
         f"read, {steps:,} steps": (_READING, ("read", long_id, "--store", long)),
-        "step, agent `cat FILE`": (_STEPPING, ("step", stepped_id, "--store", stepped, "--agent", agent)),
+        "step, agent `cat FILE`": (_STEPPING, ("step", stepped_id, "--store", stepped, *plain)),
+        "  an answer with quotes": (None, ("step", quoted_id, "--store", quoted, *harder)),
     }
     timings = [command.bare(), *(command.timing(*args) for _, args in works.values())]
     interleaved(2, *timings)  # the first runs read the files from the disk
@@ -80,23 +83,23 @@ def against_python(folder: str, command: Command, *, rounds: int, steps: int) ->
     print_table(f"`rolecall thread` (median of {rounds} interleaved runs; peer: python -c pass)", rows)
 
 
-def _row(name: str, timing: Timing, peer: Timing, *, target: float) -> Row:
+def _row(name: str, timing: Timing, peer: Timing, *, target: float | None) -> Row:
     return Row(
         name,
         f"{timing.wall * 1e3:.1f} ms",
         f"{peer.wall * 1e3:.1f} ms",
         times(timing.wall, peer.wall),
         times(timing.cpu, peer.cpu),
-        f"≤ {target:g}",
-        timing.wall <= target * peer.wall,
+        f"≤ {target:g}" if target else "",
+        timing.wall <= target * peer.wall if target else None,
     )
 
 
-def _agent(folder: str) -> str:
-    """A command that says the same whatever it is asked."""
-    answer = Path(folder) / "answer.md"
-    answer.write_text("---\nstatus: done\nnote: as always\n---\nDone.\n", encoding="utf-8")
-    return f"cat {answer}"
+def _agent(folder: str, note: str) -> str:
+    """A command that says the same whatever it is asked. Quotes in it need the YAML parser."""
+    answer = Path(folder) / f"answer-{len(note)}.md"
+    answer.write_text(f"---\nstatus: done\nnote: {note}\n---\nDone.\n", encoding="utf-8")
+    return f"command:cat {answer}"
 
 
 # -- growth with the store --

@@ -256,7 +256,7 @@ def answer(
     draft = store.draft()
     step, onward = record.put_step(draft, {"output": dict(output), "text": body, "agent": "human"})
     status, role, reason = status_after(onward)
-    state = thread.lasting(ref.state) | {"status": status, "role": role, "reason": reason}
+    state = thread.lasting(ref.state) | {"status": status, "role": role, "reason": mask.text(reason)}
     state["steps"] = record.number
     draft.event(turn.thread, "step", {"step": step, "role": way.role, "status": status, "next": role})
     record.settle(draft)

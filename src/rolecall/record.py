@@ -249,7 +249,11 @@ class Recorder:
             self._note |= self._given_by(cause)
         ending = cause.ending if isinstance(cause, AgentError) else ""
         if self._is_owner:
-            self._look_again()
+            try:
+                self._look_again()
+            except Conflict:
+                self._keep_beside(error)
+                raise
         draft = self._store.draft()
         attempt = self._put_attempt(draft, error, ending)
         kept = _filled({key: self._note.get(key) for key in ("head", "role", "session")})

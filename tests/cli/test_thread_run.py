@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
@@ -446,8 +447,22 @@ def test_a_second_signal_ends_an_agent_that_does_not_listen(flow: Flow) -> None:
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 130
+    _wait_for_the_end_of(process.survivors(run))
     assert process.survivors(run) == []
     assert flow.thread("run", ident, "--agent", flow.script([DONE]))["status"] == "completed"
+
+
+def _wait_for_the_end_of(pids: Sequence[int]) -> None:
+    """A killed process is gone a moment after the signal; wait for that, not longer than a minute."""
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        watch = select.poll()
+        watch.register(descriptor, select.POLLIN)
+        watch.poll(60_000)
+        os.close(descriptor)
 
 
 def test_a_reader_that_goes_away_stops_the_run_and_loses_nothing(flow: Flow) -> None:

@@ -571,6 +571,23 @@ def test_a_step_that_lost_its_thread_commits_nothing_and_its_answer_is_kept(stor
     assert store.ref(thread.attempt_name(name)) is None
 
 
+def test_what_an_agent_gave_is_kept_when_it_fails_after_its_thread_was_lost(store: Store, name: str) -> None:
+    fast = engine(store, says(answer("done")))
+
+    async def slow(_prompt: str, _context: Context) -> Reply:
+        ref = thread.find(store, name)
+        lost = {**ref.state["lease"], "born": "1"}
+        store.move(ref.name, ref, ref.target, {**ref.state, "lease": lost})
+        await fast.step(name, cancel=asyncio.Event())
+        raise AgentError("was cancelled", ending="interrupted", text="half an answer", usage=SPENT)
+
+    with pytest.raises(Conflict):
+        run(engine(store, slow), name)
+    (late,) = attempts(store, name)
+    assert store.get(late["raw"]).payload == "half an answer" and late["usage"]["turns"] == 2
+    assert len(steps(store, name)) == 1
+
+
 def test_an_answer_that_comes_while_another_runs_the_thread_does_not_disturb_it(
     store: Store, name: str
 ) -> None:

@@ -97,9 +97,10 @@ async def run(
         return Exit("interrupted", f"{argv[0]!r} was cancelled before it started", None, "", "")
     child = _start(argv, cwd=cwd, env=env, stdout=_Output(max_output, on_text))
     try:
-        await child.attach(prompt)
+        # Before anything of it is read, so that nobody hears of its text before its start.
         if on_start is not None:
             on_start(Started(child.popen.pid, child.run))
+        await child.attach(prompt)
         ending = await child.ended(timeout, cancel)
     finally:
         left = await child.end(grace)
