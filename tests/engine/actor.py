@@ -128,6 +128,8 @@ async def play(order: dict[str, Any], tell: Callable[[Any], None]) -> None:
         tell([outcome.took, outcome.status])
         if outcome.status != "idle":
             tell(fuse.counted)
+            if order["place"] == "outside":
+                signal.pause()  # the kill is on its way, and a fast machine must not be done before it
             return
 
 
