@@ -277,8 +277,8 @@ def test_bytes_the_format_does_not_have_are_damage(data: str) -> None:
 
 
 @pytest.mark.parametrize("opening", [b"\x81", b"\xa1\x61k"])
-def test_endless_nesting_in_stored_bytes_is_damage(opening: bytes) -> None:
-    with pytest.raises(Damaged, match="nests deeper"):
+def test_endless_nesting_in_stored_bytes_is_refused(opening: bytes) -> None:
+    with pytest.raises(InvalidValue, match="nests deeper"):
         decode(opening * 100_000 + b"\x00")
 
 

@@ -9,6 +9,7 @@ import pytest
 from rolecall import config, workspace
 from rolecall.errors import NotFound, UsageError
 from rolecall.store.sqlite import SqliteBackend
+from rolecall.store.store import Store
 
 
 def settings(home: Path, text: str | bytes | None = None, **environ: str) -> config.StoreSettings:
@@ -37,10 +38,15 @@ def test_the_store_is_a_file_in_the_home_by_default(tmp_path: Path) -> None:
         ("other: 1\n\nstore:\n  url: files:/srv/x\n", ("files:/srv/x", "heads")),
         ("store:\n  url: /srv/s.db\n  durability: always\n", ("/srv/s.db", "always")),
         ("'store': /srv/s.db\n", ("/srv/s.db", "heads")),
+        ("store: sub/s.db\n", ("{home}/sub/s.db", "heads")),
+        ("store: {url: files:nodes}\n", ("files:{home}/nodes", "heads")),
+        ("store: {url: sqlite:s.db}\n", ("{home}/s.db", "heads")),
+        ("store: {url: ./a:b.db}\n", ("{home}/./a:b.db", "heads")),
+        ("store: postgresql://u@h/d\n", ("postgresql://u@h/d", "heads")),
     ],
 )
 def test_the_configuration_file_names_the_store(tmp_path: Path, text: str, expected: tuple[str, str]) -> None:
-    assert settings(tmp_path, text) == expected
+    assert settings(tmp_path, text) == (expected[0].format(home=tmp_path), expected[1])
 
 
 def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
@@ -88,15 +94,49 @@ def test_a_path_opens_a_sqlite_file(tmp_path: Path, address: str) -> None:
     path = tmp_path / "a b" / "s.db"
     backend = workspace.open_backend(address.format(path))
     assert isinstance(backend, SqliteBackend)
-    backend.close()
+    assert not path.parent.exists()
+    with Store(backend) as store:
+        store.put_text("the first write makes the file")
     assert path.is_file()
 
 
-def test_an_unknown_kind_of_address_is_refused() -> None:
+@pytest.mark.parametrize(
+    "address",
+    [
+        "mysql://user@host/db",
+        "",
+        "sqlite:",
+        "sqlite://",
+        ":memory:",
+        "sqlite::memory:",
+        "file:/tmp/x.db",
+        "file:x.db?mode=memory",
+        "files:",
+        "sqlite3:/tmp/x.db",
+        "store:x.db",
+    ],
+)
+def test_an_address_that_keeps_nothing_or_means_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
-        workspace.open_backend("mysql://user@host/db")
-    assert "'mysql://user@host/db'" in caught.value.message
+        workspace.open_backend(address)
+    assert repr(address) in caught.value.message
     assert "postgresql://" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["./a:b.db", "./file:x.db", "sqlite:file:y.db"])
+def test_a_name_with_a_colon_is_a_file_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Store(workspace.open_backend(name)) as store:
+        node = store.put_text("kept")
+    assert (tmp_path / name.removeprefix("sqlite:")).is_file()
+    with Store(workspace.open_backend(name, create=False)) as store:
+        assert store.has(node)
 
 
 def test_opening_without_creating_leaves_no_trace(tmp_path: Path) -> None:

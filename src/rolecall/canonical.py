@@ -34,7 +34,11 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The value of canonical bytes; `Damaged` when they are not one whole value."""
+    """The value of canonical bytes; `Damaged` when they are not one whole value.
+
+    What other programs write and this one refuses is told apart: NaN comes as it is, and a value that
+    nests too deep is an `InvalidValue`.
+    """
     value, end = decode_at(data, 0)
     if end != len(data):
         raise Damaged(f"{len(data) - end} bytes follow the value")
@@ -221,7 +225,7 @@ def decode_at(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
     if reader is None:
         raise Damaged(f"byte {head:#04x} at {at - 1} begins nothing this format has")
     if depth > MAX_DEPTH:
-        raise Damaged(f"the value nests deeper than {MAX_DEPTH} levels")
+        raise InvalidValue(f"the value nests deeper than {MAX_DEPTH} levels")
     return reader(data, at, number, head, depth)
 
 

@@ -29,6 +29,25 @@ def config_path(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(home(environ), "config.yaml")
 
 
+def work_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """Where threads have folders of their own."""
+    return os.path.join(home(environ), "work")
+
+
+def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """What the role may not do in whose name we run; the engine tells every process of an agent."""
+    from rolecall import capabilities
+
+    words = tuple(word for word in environ.get(capabilities.VARIABLE, "").split(",") if word)
+    for word in words:
+        if word not in capabilities.RESTRICTIONS:
+            raise UsageError(
+                f"{capabilities.VARIABLE} has the word {word!r}, which is not known here",
+                hint=f"Known are {', '.join(capabilities.RESTRICTIONS)}.",
+            )
+    return words
+
+
 # -- the store: read on every command, so without a YAML parser where that can be --
 
 
@@ -36,9 +55,8 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     """Where the store is and when it waits for the disk."""
     section = _store_section(config_path(environ))
     configured = section.get("url") or "store.db"
-    if isinstance(configured, str) and ":" not in configured:
-        # A path in a file is meant from where the file is, not from where the command was given.
-        configured = os.path.join(home(environ), os.path.expanduser(configured))
+    if isinstance(configured, str):
+        configured = _seen_from(home(environ), configured)
     url = environ.get("ROLECALL_STORE") or configured
     durability = section.get("durability", "heads")
     if not isinstance(url, str) or durability not in DURABILITIES:
@@ -47,6 +65,23 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
             hint=f"url is a path or an address, durability one of {', '.join(DURABILITIES)}.",
         )
     return StoreSettings(url, durability)
+
+
+def store_address(url: str) -> tuple[str, str]:
+    """The kind of store that an address names, and the path in it: a plain path is a SQLite file's."""
+    kind, colon, path = url.partition(":")
+    if not colon or "/" in kind:
+        return "sqlite", url
+    return kind, path.removeprefix("//") if kind == "sqlite" else path
+
+
+def _seen_from(folder: str, url: str) -> str:
+    """An address in a file is meant from where the file is, not from where the command was given."""
+    kind, path = store_address(url)
+    if kind not in ("files", "sqlite") or not path:
+        return url
+    path = os.path.join(folder, os.path.expanduser(path))
+    return path if kind == "sqlite" else f"{kind}:{path}"
 
 
 def _store_section(path: str) -> Mapping[str, Any]:

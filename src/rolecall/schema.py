@@ -87,19 +87,14 @@ _FLAGS = ("uniqueItems", "readOnly", "writeOnly", "deprecated")
 # -- which schemas are accepted --
 
 
-def check_schema(schema: Any) -> None:
-    """Raise `InvalidSchema` with everything that keeps `schema` from being a type."""
-    _refuse(problems_of(schema))
-
-
-def _refuse(problems: list[str]) -> None:
-    if problems:
-        raise InvalidSchema(
-            f"the schema is not accepted: {problems[0]}"
-            + (f" (and {len(problems) - 1} more)" if problems[1:] else ""),
-            problems,
-            hint="Accepted keywords: " + ", ".join(sorted(KEYWORDS)) + ".",
-        )
+def refusal(problems: list[str]) -> InvalidSchema:
+    """The error for a schema with these problems."""
+    listed = "".join(f"\n  {problem}" for problem in problems)
+    return InvalidSchema(
+        f"the schema is not accepted:{listed}",
+        problems,
+        hint="Accepted keywords: " + ", ".join(sorted(KEYWORDS)) + ".",
+    )
 
 
 def problems_of(schema: Any) -> list[str]:
@@ -212,10 +207,12 @@ class Type:
     def __init__(self, schema: dict[str, Any]) -> None:
         # A store made elsewhere may hold anything as a schema. One that is not understood in full
         # could hide references, so it is no type here.
-        _refuse(list(_problems(schema, "", 0)))
+        if problems := list(_problems(schema, "", 0)):
+            raise refusal(problems)
         self.schema = schema
         self.is_meta = schema == META_SCHEMA
         self._find_refs = _ref_finder(schema)
+        self.has_refs = self._find_refs is not None
         self._compiled: Any = None
 
     def misfits(self, payload: Any) -> list[str]:
@@ -328,7 +325,7 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
     declared = schema.get("properties", {})
     named = {name: _ref_finder(item) for name, item in declared.items()}
     patterns = [
-        (_pattern(text), _ref_finder(item)) for text, item in schema.get("patternProperties", {}).items()
+        (_literal(text), _ref_finder(item)) for text, item in schema.get("patternProperties", {}).items()
     ]
     others = _ref_finder(schema.get("additionalProperties"))
     keys = _ref_finder(schema.get("propertyNames"))
@@ -343,27 +340,38 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
         for key, item in value.items():
             if keys:
                 keys(key, found)
-            finders = [finder for pattern, finder in patterns if pattern.search(key)]
+            matching = [(matches, finder) for matches, finder in patterns if not matches or matches(key)]
+            finders = [finder for _, finder in matching]
             if key in named:
                 finders.append(named[key])
-            for finder in finders or [others]:
+            elif not any(matches for matches, _ in matching):
+                finders.append(others)
+            for finder in finders:
                 if finder:
                     finder(item, found)
 
     return find
 
 
-# Of these characters alone, a pattern means the same here and in the validator.
-_PLAIN_PATTERN = re.compile(r"\^?(?:[\w .*+?-]|\[\^?(?:\w-\w|\w)+-?\])*\$?", re.ASCII)
+# Of these characters alone, a pattern means the same to everybody.
+_LITERAL = re.compile(r"(\^?)([^\\.^$|?*+()\[\]{}]*)(\$?)")
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    # The validator's dialect is not Python's. A pattern in which they may differ is taken to match
-    # every key: the worst that can come of it is a node kept that nobody needs.
-    try:
-        return re.compile(text if _PLAIN_PATTERN.fullmatch(text) else "")
-    except re.error:
-        return re.compile("")
+def _literal(pattern: str) -> Callable[[str], bool] | None:
+    """Whether a key matches; None for a pattern that only the validator can tell.
+
+    Such a pattern may match any key and may miss it: what stands under the key is looked at both ways. The
+    worst that can come of it is a node kept that nobody needs.
+    """
+    parts = _LITERAL.fullmatch(pattern)
+    if parts is None:
+        return None
+    start, text, end = parts.groups()
+    if start and end:
+        return lambda key: key == text
+    if start:
+        return lambda key: key.startswith(text)
+    return (lambda key: key.endswith(text)) if end else (lambda key: text in key)
 
 
 def _named_refs(named: dict[str, _Finder]) -> _Finder:

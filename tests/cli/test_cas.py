@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from rolecall import yaml12
+from rolecall.store.backend import Change
 from rolecall.store.sqlite import SqliteBackend
-from rolecall.store.store import BUILTIN, META, Store
+from rolecall.store.store import BUILTIN, META, Store, make_record
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -142,6 +144,33 @@ def test_gc_shows_first_and_deletes_on_request(rolecall: Rolecall, small: dict[s
     assert text.startswith("8 nodes: 8 in use")
 
 
+def test_gc_deletes_nothing_while_something_refers_to_nothing(
+    rolecall: Rolecall, small: dict[str, str]
+) -> None:
+    node = rolecall.json("cas", "put", small["kind"], json.dumps([MISSING]))["hash"]
+    with Store(SqliteBackend(str(rolecall.home / "store.db"))) as store:
+        store.move("keep/it", None, node)
+    told = f"{node} refers to {MISSING}, which is not stored"
+    assert told in rolecall("cas", "gc", "--format", "text", check=0).stdout
+    assert_error(rolecall("cas", "gc", "--delete", "--grace", "0"), 4, told, "--force")
+    assert rolecall.json("cas", "has", HELLO) == {"exists": True}
+    done = rolecall("cas", "gc", "--delete", "--grace", "0", "--force", "--format", "text", check=0)
+    assert told in done.stdout and "2 removed" in done.stdout
+    assert rolecall.json("cas", "has", HELLO, check=1) == {"exists": False}
+
+
+def test_export_takes_the_intact_nodes_of_a_damaged_store_on_request(
+    rolecall: Rolecall, small: dict[str, str], tmp_path: Path
+) -> None:
+    tamper(rolecall, "UPDATE nodes SET data = X'6568756c6c6f' WHERE id = ?", HELLO)
+    bundle = str(tmp_path / "b.tar")
+    assert_error(rolecall("cas", "export", bundle), 4, HELLO, "--keep-going")
+    exported = rolecall.json("cas", "export", bundle, "--keep-going", check=4)
+    assert (exported["nodes"], [problem["node"] for problem in exported["problems"]]) == (10, [HELLO])
+    imported = rolecall.json("cas", "import", bundle, "--store", str(tmp_path / "other.db"))
+    assert imported == {"nodes": 10, "refs": 0, "events": 0, "kept": [], "problems": []}
+
+
 # -- formats --
 
 
@@ -214,6 +243,20 @@ def test_data_comes_from_an_argument_standard_input_or_a_file(rolecall: Rolecall
     file.write_text("hello", encoding="utf-8")
     assert rolecall.json("cas", "put-text", f"@{file}") == {"hash": HELLO}
     assert rolecall.json("cas", "put-text", "-", input="hello") == {"hash": HELLO}
+
+
+def test_a_byte_order_mark_is_part_of_a_text_and_not_of_json(rolecall: Rolecall, tmp_path: Path) -> None:
+    file = tmp_path / "marked"
+    file.write_text("\ufeffhello", encoding="utf-8")
+    ways = [
+        rolecall.json("cas", "put-text", f"@{file}"),
+        rolecall.json("cas", "put-text", "-", input="\ufeffhello"),
+        rolecall.json("cas", "put-text", "\ufeffhello"),
+    ]
+    assert ways == [ways[0]] * 3
+    assert rolecall.json("cas", "get", ways[0]["hash"])["payload"] == "\ufeffhello"
+    file.write_text('\ufeff"hello"', encoding="utf-8")
+    assert rolecall.json("cas", "put", "string", str(file)) == {"hash": HELLO}
 
 
 def test_text_is_kept_to_the_byte(rolecall: Rolecall) -> None:
@@ -334,12 +377,84 @@ def test_a_payload_that_does_not_fit_is_refused_with_every_misfit(
 ) -> None:
     done = rolecall("cas", "put", small["kind"], '["a", 1, "b"]')
     assert_error(done, 2, "/0:", "/1:", "/2:", f"cas schema get {small['kind']}")
-    assert_error(
-        rolecall("cas", "schema", "put", '{"$ref": "#", "type": "strin"}'), 2, "/$ref is not", "/type must"
-    )
+    done = rolecall("cas", "schema", "put", '{"$ref": "#", "type": "strin"}')
+    assert_error(done, 2, "/$ref is not", "/type must", "Accepted keywords: $comment, additionalProperties,")
 
 
-@pytest.mark.parametrize("verb", ["get", "refs", "walk"])
+def test_yaml_means_the_same_by_the_rules_of_1_2(rolecall: Rolecall) -> None:
+    texts = [
+        "1e3",
+        "0o17",
+        "0x1F",
+        "1_000",
+        "1:30",
+        "~",
+        "null",
+        "yes",
+        "on",
+        ".5",
+        ".inf",
+        "-.5e2",
+        "+1",
+        "=",
+        "<<",
+    ]
+    payload = {"texts": texts, **dict.fromkeys(texts, 1e3), "long": "word " * 60, "block": "a\n b\n"}
+    node = rolecall.json("cas", "put", "object", json.dumps(payload))["hash"]
+    shown = rolecall("cas", "get", node, "--format", "yaml", check=0).stdout
+    assert yaml12.load(shown)["payload"] == payload
+
+
+def test_a_value_that_json_cannot_say_is_not_shown_as_json(rolecall: Rolecall) -> None:
+    data = b"\xfb\x7f\xf8" + bytes(6)
+    with Store(SqliteBackend(str(rolecall.home / "store.db"))) as store:
+        store.put_text("x")
+        record = make_record(BUILTIN["number"], data, (), 1)
+        store.backend.commit(Change([record]), now=1, durable=True)
+    assert_error(rolecall("cas", "get", record.id), 2, "NaN", "--format yaml")
+    assert ".nan" in rolecall("cas", "get", record.id, "--format", "yaml", check=0).stdout
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_output_is_utf8_whatever_the_environment_says(rolecall: Rolecall, encoding: str) -> None:
+    env = {"PYTHONIOENCODING": encoding}
+    node = rolecall.json("cas", "put-text", "snow \u2603 caf\xe9", env=env)["hash"]
+    assert rolecall.json("cas", "get", node, env=env)["payload"] == "snow \u2603 caf\xe9"
+    assert "snow \u2603 caf\xe9" in rolecall("cas", "get", node, "--format", "text", env=env, check=0).stdout
+    assert_error(rolecall("cas", "get", "\u2603", env=env), 2, "\u2603")
+
+
+def test_a_schema_as_text_is_laid_out_for_people(rolecall: Rolecall, small: dict[str, str]) -> None:
+    shown = rolecall("cas", "schema", "get", small["kind"], "--format", "text", check=0).stdout
+    assert json.loads(shown) == LIST and shown.count("\n") > 5
+
+
+def test_a_walk_that_meets_damage_ends_its_reply_and_says_so(
+    rolecall: Rolecall, small: dict[str, str]
+) -> None:
+    tamper(rolecall, "UPDATE nodes SET data = X'6568756c6c6f' WHERE id = ?", HELLO)
+    done = rolecall("cas", "walk", small["root"], check=4)
+    assert json.loads(done.stdout) == {"hashes": [small["root"]]}
+    assert HELLO in done.stderr and "damaged" in done.stderr
+
+
+def test_references_are_those_of_the_payload(rolecall: Rolecall, small: dict[str, str]) -> None:
+    tamper(rolecall, "UPDATE nodes SET refs = ? WHERE id = ?", MISSING, small["root"])
+    assert rolecall.json("cas", "refs", small["root"]) == {"refs": [HELLO]}
+
+
+def test_gc_on_overwritten_bytes_is_an_error_that_names_the_file(
+    rolecall: Rolecall, small: dict[str, str]
+) -> None:
+    path = rolecall.home / "store.db"
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), 4096):
+        data[at + 100 : at + 200] = b"\xaa" * 100
+    path.write_bytes(data)
+    assert_error(rolecall("cas", "gc", "--delete"), 4, str(path))
+
+
+@pytest.mark.parametrize("verb", ["get", "has", "refs", "walk"])
 def test_a_damaged_node_is_named_and_never_shown(
     rolecall: Rolecall, small: dict[str, str], verb: str
 ) -> None:
@@ -376,7 +491,6 @@ def test_reindex_corrects_what_verify_found(rolecall: Rolecall, small: dict[str,
 
 READS = [
     ["get", HELLO],
-    ["has", HELLO],
     ["refs", HELLO],
     ["walk", HELLO],
     ["reindex"],
@@ -402,6 +516,40 @@ def test_reading_where_there_is_no_store_creates_none(
     assert list(tmp_path.rglob("*")) == [work]
 
 
+WRITES_THAT_FAIL = [
+    (["put", MISSING, "1"], 3),
+    (["put", "@ocas/string", "1"], 2),
+    (["put-text", "-"], 2),
+    (["schema", "put", '{"$ref": "#"}'], 2),
+    (["import", "/no/such/bundle"], 3),
+    (["import", "work"], 3),
+]
+
+
+@pytest.mark.parametrize(("verb", "code"), WRITES_THAT_FAIL, ids=str)
+@pytest.mark.parametrize("kind", ["configured", "files"])
+def test_a_write_that_fails_creates_no_store(
+    rolecall: Rolecall, tmp_path: Path, verb: list[str], code: int, kind: str
+) -> None:
+    store = ["--store", f"files:{tmp_path / 'folder'}"] if kind == "files" else []
+    (tmp_path / "work").mkdir()
+    assert_error(rolecall("cas", *verb, *store, cwd=tmp_path, input=b"\xff"), code)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "work"]
+
+
+def test_where_there_is_no_store_there_is_no_node(rolecall: Rolecall) -> None:
+    assert rolecall.json("cas", "has", HELLO, check=1) == {"exists": False}
+    assert rolecall("cas", "has", HELLO, "--format", "text", check=1).stdout == "no\n"
+    assert not rolecall.home.exists()
+
+
+def test_a_store_that_keeps_nothing_is_refused(rolecall: Rolecall, tmp_path: Path) -> None:
+    for address in ("", "sqlite:", ":memory:", "files:", "file:/tmp/x"):
+        done = rolecall("cas", "put-text", "hello", "--store", address, cwd=tmp_path)
+        assert_error(done, 2, f"{address!r} is not a store", "files:FOLDER")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["path", "sqlite:", "files:"])
 def test_the_store_may_be_named_on_the_command_line(rolecall: Rolecall, tmp_path: Path, kind: str) -> None:
     place = str(tmp_path / "elsewhere")
@@ -422,6 +570,18 @@ def test_a_file_that_is_no_store_is_damaged(rolecall: Rolecall, tmp_path: Path) 
     file.write_text("Dear reader, " * 100)
     assert_error(rolecall("cas", "get", HELLO, "--store", str(file)), 4, str(file))
     assert file.read_text() == "Dear reader, " * 100
+
+
+def test_the_database_of_another_program_is_left_alone(rolecall: Rolecall, tmp_path: Path) -> None:
+    file = tmp_path / "browser.sqlite"
+    with sqlite3.connect(file) as db:
+        db.execute("CREATE TABLE nodes (id)")
+    db.close()
+    before = file.read_bytes()
+    for verb in (["put-text", "hello"], ["get", HELLO], ["import", str(tmp_path)]):
+        done = rolecall("cas", *verb, "--store", str(file))
+        assert_error(done, 2, f"{file} is the database of another program")
+    assert file.read_bytes() == before
 
 
 # -- the program --
@@ -479,6 +639,11 @@ def test_completion_scripts_name_the_verbs(rolecall: Rolecall, shell: str) -> No
     script = rolecall("completion", shell, check=0).stdout
     assert "put-text" in script
     assert "reindex" in script
+    assert {
+        "bash": "-F _shtab_rolecall rolecall uwf\n",
+        "zsh": "#compdef rolecall uwf\n",
+        "tcsh": "complete uwf ",
+    }[shell] in script
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -489,12 +654,14 @@ def test_completion_scripts_are_valid_shell(rolecall: Rolecall, tmp_path: Path, 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_bash_completes_verbs(rolecall: Rolecall, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["rolecall", "uwf"])
+def test_bash_completes_verbs(rolecall: Rolecall, tmp_path: Path, program: str) -> None:
     file = tmp_path / "completion"
     file.write_text(rolecall("completion", "bash", check=0).stdout)
     script = (
-        f"source {file}; COMP_WORDS=(rolecall cas put); COMP_CWORD=2; "
-        "_shtab_rolecall 2>/dev/null; printf '%s\\n' \"${COMPREPLY[@]}\""
+        f"source {file}; COMP_WORDS=({program} cas put); COMP_CWORD=2; "
+        f"$(complete -p {program} | sed 's/.*-F \\([^ ]*\\) .*/\\1/') 2>/dev/null; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split() == ["put", "put-text"]

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
+import json
 import os
 import random
 import sqlite3
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rolecall.errors import Damaged, NotFound, RolecallError, StorageError, UsageError
-from rolecall.store.backend import Record
+from rolecall.store.backend import Change, Record
 from rolecall.store.bundle import export_to, import_from
 from rolecall.store.files import FilesBackend
 from rolecall.store.sqlite import SqliteBackend
-from rolecall.store.store import Store
+from rolecall.store.store import BUILTIN, META, Store
 from rolecall.store.verify import verify
 
 LIST = {"type": "array", "items": {"type": "string", "format": "ocas_ref"}}
+THREAD = "06GZZZZZZZ0123456789ABCDEF"
 Opener = Callable[[str], Store]
 
 
@@ -41,12 +47,22 @@ def open_store(tmp_path: Path) -> Iterator[Opener]:
 
 @pytest.fixture
 def source(open_store: Opener) -> Store:
-    """A store with a tree of nodes and a ref with a history."""
+    """A store with a tree of nodes, a ref with a history, one without a target, an ended thread and events."""
     store = open_store("source.db")
+    clock = itertools.count(1_700_000_000_000, 1_000)
+    store.now = lambda: next(clock)
     leaf, other = store.put_text("leaf"), store.put_text("other")
     root = store.put(store.put_schema(LIST), [leaf])
-    ref = store.move("wf/example", None, other, {"n": 1})
-    store.move("wf/example", ref, root, {"n": 2})
+    ref = store.move("wf/example", None, root, {"n": 0})
+    ref = store.move("wf/example", ref, other, {"n": 1})
+    ref = store.move("wf/example", ref, root, {"n": 2})
+    store.move("wf/example", ref, root, {"n": 3})
+    store.move("attempt/one", None, None, {"agent": "a"})
+    store.move(f"thread/{THREAD}", None, root, {"status": "completed", "workflow": other})
+    for stream in ("a", "b", "a"):
+        draft = store.draft()
+        draft.event(stream, "step", {"half": "\ud800", "list": [1, {}]})
+        draft.commit()
     return store
 
 
@@ -68,25 +84,38 @@ def damage(store: Store, node: str) -> None:
     db.close()
 
 
+def told(store: Store) -> dict[str, object]:
+    """Everything of a store beside its nodes, without the numbers that a store gives by itself."""
+    return {
+        "refs": [(ref.name, ref.target, ref.state, ref.updated) for ref in store.refs()],
+        "moves": {ref.name: [(m.target, m.at) for m in store.history(ref.name)] for ref in store.refs()},
+        "events": [(e.stream, e.kind, e.body, e.at) for e in store.events()],
+    }
+
+
 @pytest.mark.parametrize("name", ["backup.tar", "backup.tgz", "backup.tar.gz", "folder/"])
-def test_a_copy_holds_every_node_and_ref_with_its_time(
+def test_a_copy_holds_every_node_ref_and_event_with_its_time(
     source: Store, open_store: Opener, tmp_path: Path, name: str
 ) -> None:
     path = os.path.join(tmp_path, name)
     exported = export_to(source, path)
-    assert (exported.refs, exported.kept, exported.problems) == (1, (), ())
+    assert (exported.refs, exported.events, exported.kept, exported.problems) == (3, 3, (), ())
     target = open_store("target.db")
     imported = import_from(target, path)
     assert imported == exported
     assert contents(target) == contents(source)
     assert exported.nodes == len(contents(source))
-    ref, original = target.ref("wf/example"), source.ref("wf/example")
-    assert ref is not None and original is not None
-    assert (ref.target, ref.state) == (original.target, original.state)
-    assert [moved.target for moved in target.history("wf/example")] == [
-        moved.target for moved in source.history("wf/example")
-    ]
+    assert told(target) == told(source)
+    assert len(source.history("wf/example")) == 3
     assert problems(target) == []
+
+
+def test_a_folder_tells_when_a_thread_ended(source: Store, tmp_path: Path) -> None:
+    export_to(source, str(tmp_path / "folder") + "/")
+    (line,) = (tmp_path / "folder" / "history.jsonl").read_text().splitlines()
+    ended = source.ref(f"thread/{THREAD}")
+    assert ended is not None
+    assert json.loads(line)["completedAt"] == ended.updated
 
 
 def test_importing_again_changes_nothing(source: Store, open_store: Opener, tmp_path: Path) -> None:
@@ -95,14 +124,40 @@ def test_importing_again_changes_nothing(source: Store, open_store: Opener, tmp_
     import_from(target, path)
     before = contents(target)
     again = import_from(target, path)
-    assert (again.refs, again.kept) == (0, ())
-    assert contents(target) == before
+    assert (again.refs, again.events, again.kept) == (0, 0, ())
+    assert (contents(target), told(target)) == (before, told(source))
+
+
+def test_importing_later_brings_the_events_since(source: Store, open_store: Opener, tmp_path: Path) -> None:
+    target = open_store("target.db")
+    export_to(source, first := str(tmp_path / "1.tar"))
+    import_from(target, first)
+    for stream in ("a", "c"):
+        draft = source.draft()
+        draft.event(stream, "later", {})
+        draft.commit()
+    export_to(source, second := str(tmp_path / "2.tar"))
+    assert import_from(target, second).events == 2
+    assert told(target) == told(source)
+
+
+def test_events_that_went_another_way_here_are_left_alone(
+    source: Store, open_store: Opener, tmp_path: Path
+) -> None:
+    target = open_store("target.db")
+    draft = target.draft()
+    draft.event("a", "mine", {})
+    draft.commit()
+    export_to(source, path := str(tmp_path / "b.tar"))
+    imported = import_from(target, path)
+    assert (imported.events, imported.kept) == (1, ("a",))
+    assert [(event.stream, event.kind) for event in target.events()] == [("a", "mine"), ("b", "step")]
 
 
 def test_a_bundle_unpacked_is_a_store(source: Store, tmp_path: Path) -> None:
     export_to(source, str(tmp_path / "b.tgz"))
-    with tarfile.open(tmp_path / "b.tgz") as tar:
-        tar.extractall(tmp_path / "unpacked", filter="data")
+    (tmp_path / "unpacked").mkdir()
+    subprocess.run(["tar", "-xf", tmp_path / "b.tgz", "-C", tmp_path / "unpacked"], check=True, timeout=60)
     with Store(FilesBackend(str(tmp_path / "unpacked"), create=False)) as unpacked:
         assert contents(unpacked) == contents(source)
         assert problems(unpacked) == []
@@ -113,7 +168,7 @@ def test_part_of_a_store_can_be_exported(source: Store, open_store: Opener, tmp_
     assert ref is not None and ref.target is not None
     leaf = source.refs_of(ref.target)[0]
     exported = export_to(source, path := str(tmp_path / "part.tar"), [ref.target])
-    assert exported.refs == 0
+    assert (exported.refs, exported.events) == (0, 0)
     target = open_store("target.db")
     import_from(target, path)
     assert target.get(leaf).payload == "leaf"
@@ -135,8 +190,9 @@ def test_a_ref_that_points_elsewhere_here_is_left_alone(
     export_to(source, path := str(tmp_path / "b.tar"))
     target = open_store("target.db")
     target.move("wf/example", None, mine := target.put_text("mine"))
+    target.move("attempt/one", None, None, {"agent": "mine"})
     imported = import_from(target, path)
-    assert (imported.refs, imported.kept) == (0, ("wf/example",))
+    assert (imported.refs, imported.kept) == (1, ("attempt/one", "wf/example"))
     ref = target.ref("wf/example")
     assert ref is not None and ref.target == mine
 
@@ -171,12 +227,78 @@ def test_a_damaged_source_is_not_exported_in_full(source: Store, tmp_path: Path)
         export_to(source, str(tmp_path / "b.tar"))
     assert caught.value.node == node
     assert node in caught.value.message
+    assert "--keep-going" in caught.value.hint
     assert not (tmp_path / "b.tar").exists()
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_keep_going_exports_the_intact_nodes_of_a_damaged_store(
+    source: Store, open_store: Opener, tmp_path: Path, part: bool
+) -> None:
+    ref = source.refs("wf/")[0]
+    assert ref.target is not None
+    (leaf,) = source.refs_of(ref.target)
+    damage(source, leaf)
+    exported = export_to(
+        source, path := str(tmp_path / "b.tar"), [ref.target] if part else [], keep_going=True
+    )
+    assert [(problem.node, problem.kind) for problem in exported.problems] == [(leaf, "damaged")]
+    target = open_store("target.db")
+    import_from(target, path)
+    assert target.get(ref.target) == source.get(ref.target)
+    assert not target.has(leaf)
+    if not part:
+        assert told(target) == told(source)
+
+
+def test_keep_going_exports_what_lies_beyond_a_damaged_page(open_store: Opener, tmp_path: Path) -> None:
+    with open_store("large.db") as store:
+        nodes = store.put_many((BUILTIN["string"], f"{number} " * 100) for number in range(200))
+    path = tmp_path / "large.db"
+    data = bytearray(path.read_bytes())
+    # The middle of the file lies among the nodes; a page that says nothing takes the nodes on it.
+    at = len(data) // 2 // 4096 * 4096
+    data[at : at + 4096] = bytes(4096)
+    path.write_bytes(data)
+    damaged = open_store("large.db")
+    exported = export_to(damaged, bundle := str(tmp_path / "b.tar"), keep_going=True)
+    lost = {problem.node for problem in exported.problems}
+    assert 0 < len(lost) < 50
+    target = open_store("target.db")
+    import_from(target, bundle)
+    assert set(nodes) - contents(target).keys() == lost & set(nodes)
+
+
+def test_keep_going_exports_the_refs_and_events_that_can_be_read(
+    source: Store, open_store: Opener, tmp_path: Path
+) -> None:
+    with sqlite3.connect(str(source.backend.path)) as db:  # type: ignore[attr-defined]
+        db.execute("UPDATE refs SET state = '[' WHERE name = 'wf/example'")
+        db.execute("UPDATE events SET body = '9' WHERE seq = 3")
+    db.close()
+    with pytest.raises(Damaged, match="wf/example"):
+        export_to(source, str(tmp_path / "b.tar"))
+    exported = export_to(source, path := str(tmp_path / "b.tar"), keep_going=True)
+    assert {problem.node for problem in exported.problems} == {"wf/example", ""}
+    target = open_store("target.db")
+    import_from(target, path)
+    assert [ref.name for ref in target.refs()] == ["attempt/one", f"thread/{THREAD}"]
 
 
 def test_what_is_not_there_is_not_found(open_store: Opener, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"nothing\.tar"):
         import_from(open_store("target.db"), str(tmp_path / "nothing.tar"))
+
+
+def test_a_folder_without_nodes_is_not_found(open_store: Opener, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with tarfile.open(tmp_path / "empty.tar", "w") as tar:
+        tar.add(tmp_path / "empty", arcname=".")
+    for name in ("empty", "empty.tar"):
+        with pytest.raises(NotFound, match=f"there are no nodes in .*{name}") as caught:
+            import_from(open_store("target.db"), str(tmp_path / name))
+        assert "bundle" in caught.value.hint and "put" not in caught.value.hint
+    assert not (tmp_path / "target.db").exists()
 
 
 def test_a_file_that_is_no_bundle_is_refused(open_store: Opener, tmp_path: Path) -> None:
@@ -222,12 +344,37 @@ def test_a_bundle_cut_off_between_two_files_is_refused(
     assert contents(target) == {}
 
 
-def test_a_bundle_that_reaches_out_of_its_folder_is_refused(open_store: Opener, tmp_path: Path) -> None:
-    (tmp_path / "evil.txt").write_text("evil")
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"name": "../escaped.txt"},
+        {"name": "cas/../../escaped.txt"},
+        {"name": "{outside}/escaped.txt"},
+        {"name": "cas", "type": tarfile.SYMTYPE, "linkname": "{outside}"},
+        {"name": "cas", "type": tarfile.SYMTYPE, "linkname": "."},
+        {"name": "cas/a.bin", "type": tarfile.LNKTYPE, "linkname": "{outside}/secret"},
+        {"name": "cas/pipe", "type": tarfile.FIFOTYPE},
+        {"name": "cas/device", "type": tarfile.CHRTYPE},
+    ],
+    ids=lambda member: " ".join(str(value) for value in member.values()),
+)
+def test_a_bundle_that_reaches_out_of_its_folder_is_refused(
+    open_store: Opener, tmp_path: Path, member: dict[str, Any]
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    info = tarfile.TarInfo()
+    for key, value in member.items():
+        setattr(info, key, value.format(outside=outside) if isinstance(value, str) else value)
+    beyond = tarfile.TarInfo("cas/escaped.txt")
+    beyond.size = 4
     with tarfile.open(tmp_path / "b.tar", "w") as tar:
-        tar.add(tmp_path / "evil.txt", arcname="../escaped.txt")
-    with pytest.raises(Damaged, match="not a whole bundle"):
+        tar.addfile(info, io.BytesIO())
+        tar.addfile(beyond, io.BytesIO(b"evil"))
+    with pytest.raises(Damaged, match=r"is not a whole bundle: .* is no plain file"):
         import_from(open_store("target.db"), str(tmp_path / "b.tar"))
+    assert list(outside.iterdir()) == []
+    assert not list(tmp_path.rglob("escaped.txt"))
 
 
 # -- damage in the source, damage here --
@@ -280,3 +427,37 @@ def test_repair_replaces_what_is_damaged_here_and_intact_there(
     assert before.items() <= contents(source).items()
     with pytest.raises(Damaged):
         source.get(alone)
+
+
+def test_a_refused_repair_leaves_everything_as_it_is(
+    source: Store, open_store: Opener, tmp_path: Path
+) -> None:
+    folder, spoilt = damaged_folder(source, tmp_path)
+    root = source.refs("wf/")[0].target
+    assert root is not None
+    damage(source, root)
+    before = contents(source)
+    with pytest.raises(Damaged, match=spoilt):
+        import_from(source, folder, repair=True)
+    assert contents(source) == before
+    assert not import_from(source, folder, repair=True, keep_going=True).kept
+    assert source.get(root).id == root
+    assert source.get(spoilt).payload == "will be damaged"
+
+
+@pytest.mark.parametrize("name", ["target.db", "files-target"])
+def test_repair_brings_back_what_cannot_be_read_at_all(
+    source: Store, open_store: Opener, tmp_path: Path, name: str
+) -> None:
+    export_to(source, path := str(tmp_path / "b.tar"))
+    target = open_store(name)
+    import_from(target, path)
+    (root,) = source.of_type(source.put_schema(LIST))
+    with target.backend.exclusive():
+        target.backend.delete([META, root])
+    for record in (source.record(META), source.record(root)):
+        spoilt = record._replace(data=record.data[:-1] + b"\x00")
+        target.backend.commit(Change([spoilt]), now=1, durable=True)
+    import_from(target, path, repair=True)
+    assert contents(target) == contents(source)
+    assert problems(target) == []

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from rolecall.errors import Damaged
-from rolecall.store.backend import Change
+from rolecall.store.backend import FRESH_MS, Change
 from rolecall.store.collect import GRACE_MS, collect
+from rolecall.store.files import FilesBackend
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Store
 
@@ -118,6 +119,14 @@ def test_types_meta_and_builtins_of_reachable_nodes_stay(store: Store, clock: Cl
         ),
         ({"patternProperties": {r"^\D$": REF}}, lambda node: {"\u0663": node}),
         ({"if": {"type": "array"}, "else": REF}, lambda node: node),
+        (
+            {"patternProperties": {r"^\d+$": {"type": "integer"}}, "additionalProperties": REF},
+            lambda node: {"x": node},
+        ),
+        (
+            {"patternProperties": {"^a$": {"type": "integer"}}, "additionalProperties": REF},
+            lambda node: {"a\n": node},
+        ),
     ],
 )
 def test_what_is_reachable_only_through_a_branch_stays(
@@ -158,7 +167,7 @@ def test_what_was_put_within_the_grace_time_stays(store: Store, clock: Clock) ->
     assert done.sample == (old,)
     assert done.young == 3
     assert store.has(young) and store.has(leaf)
-    clock.ms += 1
+    clock.ms += 1 + FRESH_MS
     assert collect(store, delete=True).collected == 3
 
 
@@ -253,8 +262,79 @@ def test_references_to_nothing_are_reported(store: Store, clock: Clock) -> None:
     root = link(store, missing)
     store.move("root", None, root)
     clock.ms += DAY
-    done = collect(store, delete=True)
+    done = collect(store, delete=False)
     assert [(visit.id, visit.referrer) for visit in done.dangling] == [(missing, root)]
+
+
+def test_a_reference_to_nothing_stops_a_deletion_unless_forced(store: Store, clock: Clock) -> None:
+    lost = store.put_text("lost")
+    root = link(store, "0000000000001")
+    store.move("root", None, root)
+    clock.ms += DAY
+    with pytest.raises(Damaged) as caught:
+        collect(store, delete=True)
+    assert f"nothing was collected: node {root} refers to 0000000000001" in caught.value.message
+    assert "--force" in caught.value.hint
+    assert store.has(lost)
+    assert collect(store, delete=True, force=True).sample == (lost,)
+    assert store.has(root)
+
+
+def test_a_ref_to_nothing_stops_a_deletion_by_its_name(store: Store, clock: Clock) -> None:
+    lost = store.put_text("lost")
+    store.move("wf/root", None, "0000000000001")
+    clock.ms += DAY
+    with pytest.raises(Damaged, match="ref 'wf/root' refers to 0000000000001"):
+        collect(store, delete=True)
+    assert store.has(lost)
+
+
+def test_a_lost_node_file_costs_no_other_node(tmp_path: Path, clock: Clock) -> None:
+    with Store(FilesBackend(str(tmp_path)), now=clock) as store:
+        leaf = store.put_text("leaf")
+        middle = link(store, leaf)
+        store.move("root", None, link(store, middle))
+        clock.ms += DAY
+        (tmp_path / "cas" / f"{middle}.bin").unlink()
+        with pytest.raises(Damaged, match=middle):
+            collect(store, delete=True)
+        assert store.has(leaf)
+
+
+def test_a_node_whose_type_is_lost_stops_a_deletion(tmp_path: Path, clock: Clock) -> None:
+    with Store(FilesBackend(str(tmp_path)), now=clock) as store:
+        leaf = store.put_text("leaf")
+        node = link(store, leaf)
+        store.move("root", None, node)
+        clock.ms += DAY
+        (tmp_path / "cas" / f"{store.get(node).type}.bin").unlink()
+        with Store(FilesBackend(str(tmp_path)), now=clock) as fresh, pytest.raises(Damaged) as caught:
+            collect(fresh, delete=True, force=True)
+        assert f"what node {node} refers to cannot be known" in caught.value.message
+        assert store.has(leaf)
+
+
+def test_kept_references_that_are_not_its_own_stop_a_deletion(store: Store, clock: Clock) -> None:
+    leaf, other = store.put_text("leaf"), store.put_text("other")
+    root = link(store, leaf)
+    store.move("root", None, root)
+    clock.ms += DAY
+    assert isinstance(store.backend, SqliteBackend)
+    store.backend._db.execute("UPDATE nodes SET refs = ? WHERE id = ?", (other, root))
+    with pytest.raises(Damaged, match="references kept with it are not its own") as caught:
+        collect(store, delete=True)
+    assert "reindex" in caught.value.hint
+    assert store.has(leaf)
+
+
+def test_an_id_that_is_none_stops_a_deletion(store: Store, clock: Clock) -> None:
+    node, other = store.put_text("hello"), store.put_text("lost")
+    clock.ms += DAY
+    assert isinstance(store.backend, SqliteBackend)
+    store.backend._db.execute("UPDATE nodes SET id = 'not an id' WHERE id = ?", (node,))
+    with pytest.raises(Damaged, match="'not an id' is stored and is no node id"):
+        collect(store, delete=True)
+    assert store.has(other)
 
 
 def test_an_empty_store_has_nothing_to_collect(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -613,3 +614,107 @@ def test_a_damaged_counter_is_reported_among_the_other_problems(tmp_path: Path) 
     (tmp_path / "threads.yaml").write_text("[\n")
     found = "\n".join(backend.problems())
     assert "counters.json" in found and "threads.yaml" in found
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("counters.json", {"move": []}),
+        ("counters.json", {"event": "1"}),
+        ("counters.json", {"change": -1}),
+        ("moves.jsonl", {"seq": []}),
+        ("moves.jsonl", {"target": 9}),
+        ("moves.jsonl", {"at": 1e300}),
+        ("events.jsonl", {"seq": {}}),
+        ("events.jsonl", {"body": 9}),
+        ("events.jsonl", {"stream": None}),
+        ("refs/note/x.json", {"state": 9}),
+        ("refs/note/x.json", {"version": "1"}),
+        ("refs/note/x.json", {"target": ["a"]}),
+        ("refs/note/x.json", {"updated": float("nan")}),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_damage_of_its_file(
+    tmp_path: Path, file: str, changes: dict[str, Any]
+) -> None:
+    backend = FilesBackend(str(tmp_path))
+    a = text("a")
+    move = Move("note/x", 0, a.id, {"n": 1})
+    backend.commit(Change([a], [move], [NewEvent("s", "k", {})]), now=NOW, durable=True)
+    entry = json.loads((tmp_path / file).read_text())
+    (tmp_path / file).write_text(json.dumps({**entry, **changes}) + "\n")
+    assert any(file in problem for problem in backend.problems())
+    verbs: list[Any] = [
+        lambda: backend.ref("note/x"),
+        backend.refs,
+        backend.events,
+        lambda: backend.history("note/x"),
+        lambda: list(backend.roots()),
+        backend.position,
+        backend.size,
+        lambda: move_on(backend),
+    ]
+    for verb in verbs:
+        with contextlib.suppress(Damaged, Conflict):
+            verb()
+    assert backend.record(a.id) is not None
+
+
+def move_on(backend: FilesBackend) -> None:
+    change = Change(moves=[Move("note/x", 1, None, {})], events=[NewEvent("s", "k", {})])
+    backend.commit(change, now=NOW, durable=True)
+
+
+@pytest.mark.parametrize("file", ["moves.jsonl", "events.jsonl"])
+def test_a_last_number_of_the_wrong_kind_is_damage_without_counters(tmp_path: Path, file: str) -> None:
+    backend = FilesBackend(str(tmp_path))
+    (tmp_path / file).write_text('{"seq":[]}\n')
+    with pytest.raises(Damaged, match=file):
+        backend.refs()
+
+
+@pytest.mark.parametrize("journal", ["[]", "{}", '{"nodes": 9, "before": {}}'])
+def test_a_journal_of_the_wrong_kind_is_damage(tmp_path: Path, journal: str) -> None:
+    backend = FilesBackend(str(tmp_path))
+    put(backend, text("a"))
+    (tmp_path / "journal.json").write_text(journal)
+    with pytest.raises(Damaged, match=r"journal\.json"):
+        put(backend, text("b"))
+
+
+@pytest.mark.parametrize("timestamp", [b"\x1b\x80" + bytes(7), b"\xfb\x7f\xf8" + bytes(6), b"\x20", b"\xf6"])
+def test_a_time_that_is_none_is_damage_of_its_node(tmp_path: Path, timestamp: bytes) -> None:
+    backend = FilesBackend(str(tmp_path))
+    put(backend, text("intact"), text("changed"))
+    node = text("changed").id
+    path = tmp_path / "cas" / f"{node}.bin"
+    path.write_bytes(path.read_bytes()[:-9] + timestamp)
+    with pytest.raises(Damaged, match=node):
+        backend.record(node)
+    assert [item.id for item in backend.scan() if isinstance(item, Damage)] == [node]
+
+
+def test_a_line_that_the_index_has_lost_is_a_problem_until_it_is_rebuilt(tmp_path: Path) -> None:
+    store = Store(FilesBackend(str(tmp_path)))
+    nodes = [store.put_text(str(number)) for number in range(3)]
+    assert list(store.backend.problems()) == []
+    index = tmp_path / "cas/_index" / STRING
+    index.write_text(f"{nodes[0]}\n{nodes[2]}\n")
+    (problem,) = store.backend.problems()
+    assert str(index) in problem and nodes[1] in problem and "reindex" in problem
+    (tmp_path / "cas/_index" / META).unlink()
+    assert len(list(store.backend.problems())) == 2
+    store.backend.reindex()
+    assert list(store.backend.problems()) == []
+
+
+def test_the_first_write_makes_the_folder(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "store"
+    store = Store(FilesBackend(str(place)))
+    assert (store.refs(), store.events(), list(store.backend.scan())) == ([], [], [])
+    assert (list(store.backend.problems()), store.backend.size()["nodes"]) == ([], 0)
+    with pytest.raises(NotFound):
+        store.put("0000000000001", {})
+    assert not (tmp_path / "a").exists()
+    assert Store(FilesBackend(str(place))).put_text("x")
+    assert store.has(text("x").id)

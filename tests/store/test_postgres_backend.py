@@ -14,7 +14,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from rolecall.errors import Conflict, NotFound, StorageError
+from rolecall.errors import Conflict, Damaged, NotFound, StorageError
 from rolecall.store.backend import Change, Move, NewEvent
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import META, Store
@@ -235,6 +235,25 @@ def test_a_newer_format_is_refused(postgres_url: str, postgres_schema: str) -> N
         db.execute(f"UPDATE {postgres_schema}.format SET version = 99")
     with pytest.raises(StorageError, match="format 99"):
         PostgresBackend(postgres_url, schema=postgres_schema)
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", ""])
+def test_a_state_or_body_that_is_no_object_is_damage(
+    postgres_url: str, postgres_schema: str, text: str
+) -> None:
+    with opened(postgres_url, postgres_schema) as store:
+        draft = store.draft()
+        draft.move("note/x", None, None, {"n": 1})
+        draft.event("s", "k", {})
+        draft.commit()
+        with psycopg.connect(postgres_url, autocommit=True) as db:
+            db.execute(f"UPDATE {postgres_schema}.refs SET state = %s", (text,))
+            db.execute(f"UPDATE {postgres_schema}.events SET body = %s", (text,))
+        for read in (lambda: store.ref("note/x"), store.refs, lambda: store.move("note/x", None, None, {})):
+            with pytest.raises(Damaged, match="ref 'note/x' is damaged"):
+                read()
+        with pytest.raises(Damaged, match="event 1 is damaged"):
+            store.events()
 
 
 def test_a_store_that_may_only_be_read_says_so(postgres_url: str, postgres_schema: str) -> None:

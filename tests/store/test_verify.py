@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from rolecall import canonical
-from rolecall.errors import Damaged, NotFound
+from rolecall.errors import Damaged, InvalidValue, NotFound
+from rolecall.store.backend import Change
+from rolecall.store.collect import collect
 from rolecall.store.reindex import reindex
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Store, make_record
@@ -97,6 +99,38 @@ def test_columns_edited_by_hand_are_damage(store: Store, path: str, statement: s
         list(store.walk(node))
 
 
+@pytest.mark.parametrize("column", ["type", "id"])
+def test_a_byte_that_is_no_text_is_damage_of_one_node(store: Store, path: str, column: str) -> None:
+    store.put_text("intact")
+    node = store.put_text("hello")
+    tamper(path, f"UPDATE nodes SET {column} = CAST(X'FF' || {column} AS TEXT) WHERE id = ?", node)
+    found = problems(store)
+    shown = node if column == "type" else "\ufffd" + node
+    assert [(problem.node, problem.kind) for problem in found if problem.kind != "container"] == [
+        (shown, "damaged")
+    ]
+    assert sum(done.nodes for done in verify(store)) == 10
+    if column == "type":
+        with pytest.raises(Damaged, match=node):
+            store.get(node)
+
+
+@pytest.mark.parametrize("value", ["'soon'", "-1", "9e15", "1.5", "X'00'", "CAST(X'FF' AS TEXT)"])
+def test_a_time_that_is_none_is_damage(store: Store, path: str, value: str) -> None:
+    node = store.put_text("hello")
+    tamper(path, f"UPDATE nodes SET created = {value} WHERE id = ?", node)
+    assert kinds(store) == [(node, "damaged")]
+    with pytest.raises(Damaged, match=f"node {node} is damaged: the time kept with it"):
+        store.get(node)
+
+
+def test_a_time_of_the_last_put_that_is_none_stops_nothing(store: Store, path: str) -> None:
+    node = store.put_text("hello")
+    tamper(path, "UPDATE nodes SET put_at = 'soon' WHERE id = ?", node)
+    assert store.put_text("hello") == node
+    assert collect(store, delete=True, grace_ms=0).collected == 0
+
+
 def test_an_id_edited_by_hand_is_damage(store: Store, path: str) -> None:
     node = store.put_text("hello")
     tamper(path, "UPDATE nodes SET id = 'not an id' WHERE id = ?", node)
@@ -135,6 +169,24 @@ def test_a_node_whose_type_is_missing_is_named(store: Store) -> None:
     assert "0000000000001" in found[0].text
 
 
+def test_a_builtin_type_that_was_lost_is_named(store: Store, path: str) -> None:
+    store.put_text("its type goes")
+    tamper(path, "DELETE FROM nodes WHERE id = ?", BUILTIN["string"])
+    assert kinds(store) == [(BUILTIN["string"], "type")]
+    assert kinds(store, store.put(BUILTIN["integer"], 1)) == []
+
+
+def test_a_value_that_nests_too_deep_is_invalid_and_no_damage(store: Store) -> None:
+    data = b"\x81" * 300 + b"\x00"
+    store.backend.commit(Change([record := make_record(BUILTIN["array"], data, (), 1)]), now=1, durable=True)
+    store.put_text("x")
+    found = problems(store)
+    assert [(problem.node, problem.kind) for problem in found] == [(record.id, "invalid")]
+    with pytest.raises(InvalidValue, match=f"node {record.id} cannot be read: .* deeper than 200"):
+        store.get(record.id)
+    assert list(store.walk(record.id, checked=True)) == [record.id]
+
+
 def test_a_node_whose_type_is_no_schema_is_named(store: Store) -> None:
     text = store.put_text("no schema")
     node = add_unchecked(store, text, {})
@@ -171,9 +223,12 @@ def test_tampered_references_are_named_and_reindex_corrects_them(store: Store, p
     node = store.put(store.put_schema(LIST), [leaf])
     tamper(path, "UPDATE nodes SET refs = ? WHERE id = ?", other, node)
     assert kinds(store) == [(node, "index")]
-    assert store.refs_of(node) == (other,)
-    assert reindex(store).corrected == 1
     assert store.refs_of(node) == (leaf,)
+    assert list(store.walk(node)) == [node, other]
+    with pytest.raises(Damaged, match=node):
+        list(store.walk(node, checked=True))
+    assert reindex(store).corrected == 1
+    assert list(store.walk(node)) == [node, leaf]
     assert problems(store) == []
 
 

@@ -12,7 +12,6 @@ from rolecall.cli.output import (
     Progress,
     add_format,
     add_store,
-    format_of,
     parse_json,
     read_file,
     read_input,
@@ -20,7 +19,7 @@ from rolecall.cli.output import (
     show_lines,
     table,
 )
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import Damaged, NotFound, UsageError
 from rolecall.store.store import BUILTIN, META, Dangling, Store
 from rolecall.workspace import open_store
 
@@ -55,11 +54,11 @@ def _put_text(options: Namespace) -> None:
 
 
 def _has(options: Namespace) -> int:
-    with _reading(options) as store:
-        try:
+    try:
+        with _reading(options) as store:
             exists = store.has(store.resolve(options.node))
-        except NotFound:
-            exists = False
+    except NotFound:
+        exists = False
     show(options, {"exists": exists}, lambda: "yes" if exists else "no")
     return 0 if exists else 1
 
@@ -72,18 +71,25 @@ def _refs(options: Namespace) -> None:
 
 def _walk(options: Namespace) -> None:
     dangling: list[dict[str, str]] = []
+    damage: list[Damaged] = []
 
     def nodes(store: Store) -> Iterator[str]:
-        for visit in store.walk(store.resolve(options.node), follow_types=options.types, limit=options.limit):
-            if isinstance(visit, Dangling):
-                dangling.append({"hash": visit.id, "referrer": visit.referrer})
-            else:
-                yield visit
+        visits = store.walk(store.resolve(options.node), follow_types=options.types, limit=options.limit)
+        try:
+            for visit in visits:
+                if isinstance(visit, Dangling):
+                    dangling.append({"hash": visit.id, "referrer": visit.referrer})
+                else:
+                    yield visit
+        except Damaged as exc:
+            damage.append(exc)  # told when the reply has its end
 
     with _reading(options) as store:
         # The first node decides between an answer and an error, so it is asked for before any output.
         store.get(store.resolve(options.node))
         show_lines(options, "hashes", nodes(store), lambda: {"dangling": dangling} if dangling else {})
+    if damage:
+        raise damage[0]
 
 
 def _reindex(options: Namespace) -> None:
@@ -135,7 +141,7 @@ def _gc(options: Namespace) -> None:
     from rolecall.store.collect import collect
 
     with _reading(options) as store:
-        done = collect(store, delete=options.delete, grace_ms=options.grace)
+        done = collect(store, delete=options.delete, grace_ms=options.grace, force=options.force)
     shown = {
         "total": done.total,
         "reachable": done.reachable,
@@ -150,8 +156,12 @@ def _gc(options: Namespace) -> None:
 
 def _gc_text(shown: dict[str, Any]) -> str:
     lines = [f"{shown['total']} nodes: {shown['reachable']} in use, {shown['young']} too young to judge"]
+    lines += [
+        f"{visit['referrer'] or 'a ref'} refers to {visit['id']}, which is not stored"
+        for visit in shown["dangling"]
+    ]
     if shown["deleted"]:
-        return lines[0] + f", {shown['collected']} removed"
+        return "\n".join([*lines, f"{shown['collected']} removed"])
     lines.append(
         f"{shown['collected']} can be removed"
         + (", for example " + " ".join(shown["sample"][:4]) if shown["sample"] else "")
@@ -181,17 +191,18 @@ def _stats_text(size: dict[str, Any]) -> str:
     )
 
 
-def _export(options: Namespace) -> None:
+def _export(options: Namespace) -> int:
     from rolecall.store.bundle import export_to
 
+    progress = Progress("exported")
     with _reading(options) as store:
         nodes = [store.resolve(node) for node in options.nodes]
-        copied = export_to(store, options.path, nodes, progress=(progress := Progress("exported")))
+        copied = export_to(store, options.path, nodes, keep_going=options.keep_going, progress=progress)
     progress.done()
-    _show_copied(options, copied, "exported to " + options.path)
+    return _show_copied(options, copied, "exported to " + options.path)
 
 
-def _import(options: Namespace) -> None:
+def _import(options: Namespace) -> int:
     from rolecall.store.bundle import import_from
 
     progress = Progress("imported")
@@ -200,18 +211,19 @@ def _import(options: Namespace) -> None:
             store, options.path, repair=options.repair, keep_going=options.keep_going, progress=progress
         )
     progress.done()
-    _show_copied(options, copied, "imported from " + options.path)
+    return _show_copied(options, copied, "imported from " + options.path)
 
 
-def _show_copied(options: Namespace, copied: Any, what: str) -> None:
+def _show_copied(options: Namespace, copied: Any, what: str) -> int:
     shown = copied._asdict() | {
         "problems": [problem._asdict() for problem in copied.problems],
         "kept": list(copied.kept),
     }
-    lines = [f"{copied.nodes} nodes and {copied.refs} refs {what}"]
+    lines = [f"{copied.nodes} nodes, {copied.refs} refs and {copied.events} events {what}"]
     lines += [f"kept as it is here: {name}" for name in copied.kept]
     lines += [f"{problem.kind}: {problem.node} {problem.text}" for problem in copied.problems]
     show(options, shown, lambda: "\n".join(lines))
+    return 4 if any(problem.kind in ("damaged", "container") for problem in copied.problems) else 0
 
 
 def _schema_list(options: Namespace) -> None:
@@ -223,8 +235,6 @@ def _schema_list(options: Namespace) -> None:
 def _schema_get(options: Namespace) -> None:
     with _reading(options) as store:
         schema = store.type(_type_id(store, options.type)).schema
-    if format_of(options) == "text":
-        options.format = None
     show(options, schema)
 
 
@@ -248,7 +258,7 @@ def _type_id(store: Store, text: str) -> str:
 
 def _data(argument: str) -> str:
     """JSON given as such, by `-` or `@FILE`, or by the bare name of a file."""
-    if argument not in ("-",) and not argument.startswith("@") and os.path.isfile(argument):
+    if argument != "-" and not argument.startswith("@") and os.path.isfile(argument):
         return read_file(argument)
     return read_input(argument)
 
@@ -327,13 +337,23 @@ def _gc_arguments(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="spare what was put since, e.g. 90s, 30m, 1h (default), 2d",
     )
+    parser.add_argument(
+        "--force", action="store_true", help="remove although something in use refers to what is not stored"
+    )
     _common(parser)
 
 
 def _export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="a new file (.tgz compresses), or a folder (ends in /)")
     parser.add_argument("nodes", metavar="ID", nargs="*", help="only what is reachable from these")
+    _add_keep_going(parser)
     _common(parser)
+
+
+def _add_keep_going(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep-going", action="store_true", help="take the intact nodes when some are damaged (exit code 4)"
+    )
 
 
 def _import_arguments(parser: ArgumentParser) -> None:
@@ -341,9 +361,7 @@ def _import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--repair", action="store_true", help="replace nodes that are damaged here and intact there"
     )
-    parser.add_argument(
-        "--keep-going", action="store_true", help="take the intact nodes when some are damaged"
-    )
+    _add_keep_going(parser)
     _common(parser)
 
 

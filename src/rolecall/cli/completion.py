@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 
 from rolecall.cli import Verb, build_parser
@@ -14,7 +15,15 @@ def _arguments(parser: ArgumentParser) -> None:
 def _print(options: Namespace) -> None:
     import shtab
 
-    print(shtab.complete(build_parser(), options.shell))
+    script = shtab.complete(build_parser(), options.shell)
+    print(_for_both_names(script, options.shell))
+
+
+def _for_both_names(script: str, shell: str) -> str:
+    """The script with `uwf` wherever it registers `rolecall`."""
+    if shell == "tcsh":
+        return script + script.replace("\ncomplete rolecall ", "\ncomplete uwf ")
+    return re.sub(r"^(#compdef|.*compdef .*|complete .*) rolecall$", r"\g<0> uwf", script, flags=re.MULTILINE)
 
 
 VERBS = {

@@ -33,15 +33,25 @@ def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) 
     """Print a result; `text` gives the terminal's view, indented JSON when there is none."""
     kind = format_of(options)
     if kind == "json":
-        print(json.dumps(value, ensure_ascii=False))
+        print(_json(value))
     elif kind == "yaml":
-        import yaml
+        from rolecall.document import dump
 
-        print(yaml.safe_dump(value, allow_unicode=True, sort_keys=False), end="")
+        print(dump(value), end="")
     elif text is not None:
         print(printable(text()))
     else:
         print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError as exc:
+        raise InvalidValue(
+            "the reply holds NaN or an infinity, which JSON cannot say",
+            hint="--format yaml shows it.",
+        ) from exc
 
 
 def printable(text: str) -> str:
@@ -75,10 +85,13 @@ def show_lines(
 
 
 def table(rows: Sequence[Sequence[Any]], headings: Sequence[str]) -> str:
-    """Aligned columns; numbers to the right."""
-    cells = [[" ".join(str(cell).split()) for cell in row] for row in [list(headings), *rows]]
+    """Aligned columns; numbers to the right, their thousands apart."""
+    cells = [[" ".join(_cell(cell).split()) for cell in row] for row in [list(headings), *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
-    right = [all(isinstance(row[column], (int, float)) for row in rows) for column in range(len(headings))]
+    right = [
+        all(isinstance(row[column], (int, float)) for row in rows if row[column] != "")
+        for column in range(len(headings))
+    ]
     return "\n".join(
         "  ".join(
             cell.rjust(width) if flush else cell.ljust(width)
@@ -86,6 +99,10 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 class Progress:
@@ -125,7 +142,7 @@ def read_file(path: str) -> str:
 
 def _decoded(data: bytes, source: str) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError as exc:
         raise InvalidValue(f"{source} is not UTF-8: byte {exc.start} is {data[exc.start]:#04x}") from exc
 
@@ -133,7 +150,10 @@ def _decoded(data: bytes, source: str) -> str:
 def parse_json(text: str) -> Any:
     """JSON as the standard has it: no NaN, no repeated keys, and an error instead of a crash."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
+        # A mark at the beginning says how a file is encoded and is no part of the value.
+        return json.loads(
+            text.removeprefix("\ufeff"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats
+        )
     except json.JSONDecodeError as exc:
         raise InvalidValue(
             f"not JSON: {exc.msg} at line {exc.lineno} column {exc.colno}",

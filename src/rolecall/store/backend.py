@@ -11,17 +11,21 @@ compare-and-swap like any other, is no root for garbage collection and keeps no 
 
 # No `from __future__ import annotations` here: it would make every field of a NamedTuple a string
 # that is compiled when the module is imported, and every command imports this one.
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from rolecall.errors import Collision, Conflict, NotFound
+from rolecall.errors import Collision, Conflict, Damaged, NotFound
 
 Durability = Literal["always", "heads", "never"]
 """When a commit waits for the disk: every time, when a ref moves, or never. A crash of the process
 loses nothing in any case; only a power cut can take what was not waited for."""
 
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
+
+FRESH_MS = 1_000
+"""A node put again this soon after its last put need not be written anew to count as just put."""
 
 
 class Record(NamedTuple):
@@ -59,6 +63,8 @@ class Move(NamedTuple):
     target: str | None = None
     state: Mapping[str, Any] | None = None
     """Small JSON facts kept with the ref. None for both target and state removes the ref."""
+    at: int | None = None
+    """When it happened, if not now: for a copy."""
 
     @property
     def removes(self) -> bool:
@@ -86,6 +92,8 @@ class NewEvent(NamedTuple):
     stream: str
     kind: str
     body: Mapping[str, Any]
+    at: int | None = None
+    """When it happened, if not now: for a copy."""
 
 
 class Event(NamedTuple):
@@ -102,6 +110,8 @@ class Change(NamedTuple):
     nodes: Sequence[Record] = ()
     moves: Sequence[Move] = ()
     events: Sequence[NewEvent] = ()
+    types: Sequence[str] = ()
+    """Ids that must be stored at that moment: the types of new nodes that are not themselves new."""
 
 
 class Damage(NamedTuple):
@@ -122,7 +132,8 @@ class Backend(Protocol):
 
         `durable` asks for power-loss safety before the return. A record whose id is stored with the
         same bytes changes nothing but its freshness; with other bytes it is a `Collision`. A move
-        whose version does not match is a `Conflict`. `now` is the time in milliseconds.
+        whose version does not match is a `Conflict`, a type that is not stored is `NotFound`. `now` is the
+        time in milliseconds.
         """
         ...
 
@@ -130,6 +141,10 @@ class Backend(Protocol):
 
     def records(self, nodes: Sequence[str]) -> list[Record]:
         """Those of `nodes` that are stored, in any order."""
+        ...
+
+    def stored(self, nodes: Sequence[str]) -> set[str]:
+        """Those of `nodes` under which something is stored, without a look at it."""
         ...
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
@@ -207,10 +222,32 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
+_LATEST_MS = 8_640_000_000_000_000
+
+
+def is_time(value: object) -> bool:
+    """Whether `value` is a time in milliseconds, as far as JavaScript's calendar reaches."""
+    return isinstance(value, int | float) and 0 <= value <= _LATEST_MS
+
+
 def no_store(path: str) -> NotFound:
     return NotFound(
         f"there is no store at {path}", hint="The first put creates it, e.g. `rolecall cas put-text hello`."
     )
+
+
+def missing_type(type_id: str) -> NotFound:
+    return NotFound(
+        f"type {type_id} is not in the store",
+        hint="Register the schema first: `rolecall cas schema put FILE`. `cas schema list` shows them.",
+    )
+
+
+def require(types: Sequence[str], stored: set[str]) -> None:
+    """Refuse a change whose types are not all among the `stored` ones."""
+    for type_id in types:
+        if type_id not in stored:
+            raise missing_type(type_id)
 
 
 def conflict(move: Move, current: Ref | None) -> Conflict:
@@ -229,3 +266,16 @@ def collision(record: Record, sha256: bytes | None) -> Collision:
         hint="A changed store or a 64-bit collision; nothing was written. "
         f"Run `rolecall cas verify {record.id}`.",
     )
+
+
+def stored_object(text: str, what: str) -> dict[str, Any]:
+    """What is kept as JSON with a ref or an event; `Damaged` when it is no object, or no text at all."""
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError) as exc:
+        raise Damaged(
+            f"{what} is damaged: what is kept with it is not JSON", hint="Restore the store."
+        ) from exc
+    if not isinstance(value, dict):
+        raise Damaged(f"{what} is damaged: what is kept with it is not an object", hint="Restore the store.")
+    return value

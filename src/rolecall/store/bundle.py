@@ -1,25 +1,30 @@
 """Export and import: a copy from one backend to another.
 
 A bundle is a tar of the `files` layout, so it can be unpacked and looked at, used as a store as it
-is, and read by the predecessor; a folder works in place of a bundle in both directions. Nodes keep
-their ids and times. What is damaged is named, and nothing is taken over before all was looked at.
+is, and read by the predecessor; a folder works in place of a bundle in both directions. Nodes, refs with
+their history, and events keep their ids and times. What is damaged is named, and nothing is taken over
+before all was looked at.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import os
+import shutil
 import tarfile
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import NamedTuple
 
 from rolecall.errors import Damaged, NotFound, RolecallError, StorageError, UsageError
-from rolecall.store.backend import Damage, Record
+from rolecall.ids import is_node_id, node_number
+from rolecall.store.backend import Damage, Event, Record, Ref
 from rolecall.store.files import FilesBackend
 from rolecall.store.store import META, Dangling, Draft, Store, check, sha256_of
 from rolecall.store.verify import Problem
@@ -33,22 +38,28 @@ class Copied(NamedTuple):
     nodes: int
     """Nodes taken over, those that were there already included."""
     refs: int
+    events: int
     kept: tuple[str, ...]
-    """Refs that already point elsewhere here and were left alone."""
+    """Refs, and streams of events, that went another way here and were left alone."""
     problems: tuple[Problem, ...]
     """What was left out, or taken although something is odd about it."""
 
 
 def export_to(
-    store: Store, path: str, nodes: Sequence[str] = (), *, progress: Progress = lambda _: None
+    store: Store,
+    path: str,
+    nodes: Sequence[str] = (),
+    *,
+    keep_going: bool = False,
+    progress: Progress = lambda _: None,
 ) -> Copied:
-    """Write everything, or what is reachable from `nodes`, to a bundle file or a folder."""
+    """Write everything, or the nodes reachable from `nodes`, to a bundle file or a folder."""
     if os.path.isdir(path) or path.endswith("/"):
         with Store(FilesBackend(path), now=store.now) as target:
-            return _copy(store, target, nodes, progress=progress)
+            return _copy(store, target, nodes, keep_going=keep_going, progress=progress)
     if os.path.exists(path):
         raise UsageError(f"{path} exists", hint="Name a new file; an export never overwrites.")
-    return _export_bundle(store, path, nodes, progress)
+    return _export_bundle(store, path, nodes, keep_going, progress)
 
 
 def import_from(
@@ -61,21 +72,28 @@ def import_from(
 ) -> Copied:
     """Take over a bundle or a folder. `repair` also replaces nodes that are damaged here."""
     with _opened(path) as source:
-        if repair:
-            _drop_damaged(store, source)
-        return _copy(source, store, (), keep_going=keep_going, progress=progress)
+        return _copy(source, store, (), repair=repair, keep_going=keep_going, progress=progress)
 
 
 # -- copying --
 
 
 def _copy(
-    source: Store, target: Store, nodes: Sequence[str], *, keep_going: bool = False, progress: Progress
+    source: Store,
+    target: Store,
+    nodes: Sequence[str],
+    *,
+    repair: bool = False,
+    keep_going: bool = False,
+    progress: Progress,
 ) -> Copied:
-    problems = [] if nodes else list(_damage_in(source))
+    problems = list(_damage_in(source)) if keep_going or not nodes else []
+    problems += [] if nodes else _damage_beside(source)
     if problems and not keep_going:
         raise _refused(problems)
     damaged = {problem.node for problem in problems}
+    if repair:
+        _repair(target, source, damaged, problems)
     count = 0
     # Types first, so that a copy that is cut short holds no node without its type.
     for schemas_first in (True, False):
@@ -83,32 +101,53 @@ def _copy(
             r for r in _records(source, nodes, damaged, problems) if (r.type in (META, r.id)) == schemas_first
         )
         while batch := list(islice(chosen, _BATCH)):
-            draft = target.draft()
-            for record in batch:
-                draft.add(_completed(source, record, problems))
-            draft.commit(durable=True)
+            _add(target, [_completed(source, record, problems) for record in batch])
             count += len(batch)
             progress(count)
-    refs, kept = _copy_refs(source, target) if not nodes else (0, [])
-    return Copied(count, refs, tuple(kept), tuple(dict.fromkeys(problems)))
+    refs = events = 0
+    kept: list[str] = []
+    if not nodes:
+        told = _noting(problems) if keep_going else lambda _: nullcontext()
+        refs = _copy_refs(source, target, told, kept)
+        events = _copy_events(source, target, told, kept)
+    return Copied(count, refs, events, tuple(kept), tuple(dict.fromkeys(problems)))
 
 
 def _damage_in(source: Store) -> Iterator[Problem]:
-    for item in source.backend.scan():
-        if isinstance(item, Damage):
-            yield Problem(item.id, "damaged", item.reason)
-            continue
-        try:
-            check(item)
-        except Damaged as exc:
-            yield Problem(item.id, "damaged", exc.message)
+    try:
+        for item in source.backend.scan():
+            if isinstance(item, Damage):
+                yield Problem(item.id, "damaged", item.reason)
+                continue
+            try:
+                check(item)
+            except Damaged as exc:
+                yield Problem(item.id, "damaged", exc.message)
+    except Damaged as exc:
+        yield Problem(exc.node, "container", exc.message)
+
+
+def _damage_beside(source: Store) -> list[Problem]:
+    """What cannot be read of refs, their moves and events."""
+    problems: list[Problem] = []
+    told = _noting(problems)
+    with told(""):
+        for name in reversed(source.backend.names()):
+            with told(name):
+                source.ref(name)
+        for _ in source.backend.roots():
+            pass
+    with told(""):
+        for _ in _events(source):
+            pass
+    return problems
 
 
 def _refused(problems: list[Problem]) -> Damaged:
     shown = "".join(f"\n  {problem.node}: {problem.text}" for problem in problems[:20])
     more = f"\n  and {len(problems) - 20} more" if problems[20:] else ""
     return Damaged(
-        f"nothing was copied: {len(problems)} nodes of the source are damaged:{shown}{more}",
+        f"nothing was copied: the source is damaged, {len(problems)} times:{shown}{more}",
         node=problems[0].node,
         hint="--keep-going takes the intact ones and leaves these out.",
     )
@@ -117,12 +156,22 @@ def _refused(problems: list[Problem]) -> Damaged:
 def _records(
     source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Problem]
 ) -> Iterator[Record]:
-    if not nodes:
+    if nodes:
+        yield from _reachable(source, nodes, damaged, problems)
+        return
+    try:
         yield from (
             item for item in source.backend.scan() if isinstance(item, Record) and item.id not in damaged
         )
-        return
-    for visit in source.walk(*nodes, follow_types=True):
+    except Damaged as exc:
+        problems.append(Problem(exc.node, "container", exc.message))
+
+
+def _reachable(
+    source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Problem]
+) -> Iterator[Record]:
+    left_out = {node_number(node) for node in damaged if is_node_id(node)}
+    for visit in source.walk(*nodes, follow_types=True, seen=left_out, checked=True):
         if isinstance(visit, Dangling):
             problems.append(Problem(visit.referrer, "dangling", f"refers to {visit.id}, which is not stored"))
         else:
@@ -142,62 +191,116 @@ def _completed(source: Store, record: Record, problems: list[Problem]) -> Record
     return record._replace(refs=refs, sha256=record.sha256 or sha256_of(prefix, record.data))
 
 
-def _copy_refs(source: Store, target: Store) -> tuple[int, list[str]]:
-    """Refs that are new here, each in one move; those that point elsewhere here stay."""
-    kept = []
+def _add(target: Store, records: Sequence[Record]) -> None:
     draft = target.draft()
-    count = 0
-    for ref in source.refs():
-        if ref.target is None:
-            continue
-        present = target.ref(ref.name)
-        if present is None:
-            _add_ref(draft, source, ref.name)
-            count += 1
-        elif present.target != ref.target:
-            kept.append(ref.name)
-    draft.commit()
-    return count, kept
+    for record in records:
+        draft.add(record)
+    draft.commit(durable=True)
 
 
-def _add_ref(draft: Draft, source: Store, name: str) -> None:
-    """Walk a new ref through its history, so that older targets stay reachable here too."""
-    ref = source.ref(name)
-    if ref is None or ref.target is None:
-        return
-    past = [moved.target for moved in source.history(name) if moved.target != ref.target]
-    version = None
-    for target in past:
-        draft.move(name, version, target, {})
-        version = ref._replace(version=version.version + 1 if version else 1)
-    draft.move(name, version, ref.target, ref.state)
+def _repair(store: Store, source: Store, unusable: set[str], problems: list[Problem]) -> None:
+    """Put the intact nodes of `source` in the place of those that are damaged here."""
+    damaged = [problem.node for problem in _damage_in(store) if is_node_id(problem.node)]
+    for node in sorted(source.backend.stored(damaged) - unusable):
+        record = _completed(source, source.record(node), problems)
+        with store.backend.exclusive():
+            store.backend.delete([node])
+            _add(store, [record])
 
 
-def _drop_damaged(store: Store, source: Store) -> None:
-    """Remove nodes that are damaged here and intact in `source`, so that the copy brings them back."""
-    damaged = [problem.node for problem in _damage_in(store)]
-    intact = []
-    for node in damaged:
+# -- refs and events --
+
+Told = Callable[[str], AbstractContextManager[None]]
+"""Takes note of damage to what it is given the name of, or lets it pass."""
+
+
+def _noting(problems: list[Problem]) -> Told:
+    @contextmanager
+    def told(name: str) -> Iterator[None]:
         try:
-            check(source.record(node))
-        except (NotFound, Damaged):
-            continue
-        intact.append(node)
-    with store.backend.exclusive():
-        store.backend.delete(intact)
+            yield
+        except Damaged as exc:
+            problems.append(Problem(name, "container", exc.message))
+
+    return told
+
+
+def _copy_refs(source: Store, target: Store, told: Told, kept: list[str]) -> int:
+    """Refs that are new here; those that point elsewhere here stay."""
+    count = 0
+    draft = target.draft()
+    with told(""):
+        for name in reversed(source.backend.names()):
+            with told(name):
+                count += _copy_ref(source, target, draft, kept, name=name)
+    draft.commit()
+    return count
+
+
+def _copy_ref(source: Store, target: Store, draft: Draft, kept: list[str], *, name: str) -> bool:
+    """Walk a new ref through its history, so that older targets stay reachable here too."""
+    ref, present = source.ref(name), target.ref(name)
+    if ref is None:
+        return False
+    if present is not None:
+        if present.target != ref.target or (ref.target is None and present.state != ref.state):
+            kept.append(name)
+        return False
+    version: Ref | None = None
+    for number, moved in enumerate(source.history(name), 1):
+        draft.move(name, version, moved.target, {}, at=moved.at)
+        version = ref._replace(version=number)
+    draft.move(name, version, ref.target, ref.state, at=ref.updated)
+    return True
+
+
+def _copy_events(source: Store, target: Store, told: Told, kept: list[str]) -> int:
+    """What each stream has beyond the events that are here already; one that went another way here stays."""
+    count = 0
+    here: dict[str, deque[int]] = {}
+    for event in _events(target):
+        here.setdefault(event.stream, deque()).append(_mark(event))
+    left: set[str] = set()
+    events = _events(source)
+    with told(""):
+        while page := list(islice(events, _BATCH)):
+            draft = target.draft()
+            for event in page:
+                if ours := here.get(event.stream):
+                    if ours.popleft() != _mark(event):
+                        left.add(event.stream)
+                elif event.stream not in left:
+                    draft.event(event.stream, event.kind, event.body, at=event.at)
+                    count += 1
+            draft.commit(durable=True)
+    kept += sorted(left)
+    return count
+
+
+def _events(store: Store) -> Iterator[Event]:
+    after = 0
+    while page := store.events(after=after, limit=_BATCH):
+        yield from page
+        after = page[-1].seq
+
+
+def _mark(event: Event) -> int:
+    return hash((event.kind, json.dumps(event.body, sort_keys=True), event.at))
 
 
 # -- bundle files --
 
 
-def _export_bundle(store: Store, path: str, nodes: Sequence[str], progress: Progress) -> Copied:
+def _export_bundle(
+    store: Store, path: str, nodes: Sequence[str], keep_going: bool, progress: Progress
+) -> Copied:
     folder = os.path.dirname(os.path.abspath(path))
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".rolecall-export-") as scratch:
             with Store(FilesBackend(os.path.join(scratch, "store")), now=store.now) as target:
-                copied = _copy(store, target, nodes, progress=progress)
+                copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress)
             packed = os.path.join(scratch, "bundle")
-            with tarfile.open(packed, "w:gz" if path.endswith(("gz", ".tgz")) else "w") as tar:
+            with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
                 tar.add(os.path.join(scratch, "store"), arcname=".")
             with open(packed, "rb") as file:
                 os.fsync(file.fileno())
@@ -221,29 +324,54 @@ def _place(packed: str, path: str) -> None:
 def _opened(path: str) -> Iterator[Store]:
     """A bundle or a folder as a store to read from."""
     if os.path.isdir(path):
-        with Store(FilesBackend(path, create=False)) as source:
+        with Store(_folder(path)) as source:
             yield source
         return
     with tempfile.TemporaryDirectory(prefix="rolecall-import-") as scratch:
         _unpack(path, scratch)
-        with Store(FilesBackend(scratch, create=False)) as source:
+        with Store(_folder(scratch, of=path)) as source:
             yield source
+
+
+def _folder(folder: str, *, of: str = "") -> FilesBackend:
+    try:
+        return FilesBackend(folder, create=False)
+    except NotFound as exc:
+        raise NotFound(
+            f"there are no nodes in {of or folder}",
+            hint="Name a bundle, or a folder in the files layout: its nodes lie in cas/.",
+        ) from exc
 
 
 def _unpack(path: str, folder: str) -> None:
     try:
         with tarfile.open(path) as tar:
-            # The `data` filter refuses absolute paths, links out of the folder and devices.
-            tar.extractall(folder, filter="data")
+            for member in tar:
+                _extract(tar, member, folder)
             # Cut off between two files, a tar reads as a shorter one; only its closing block is missing.
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("it ends too early")
     except FileNotFoundError as exc:
         raise NotFound(f"there is no bundle or folder at {path}") from exc
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as exc:
+    except (tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as exc:
         raise Damaged(
             f"{path} is not a whole bundle: {exc}", hint="Export it again, or fetch it again."
         ) from exc
     except OSError as exc:
         raise StorageError(f"{path} could not be unpacked: {exc}") from exc
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
+    """Write one file of a bundle, and never anywhere but in `folder`: no links, so no way out."""
+    path = os.path.normpath(os.path.join(folder, member.name))
+    if os.path.commonpath([folder, path]) != folder or not (member.isreg() or member.isdir()):
+        raise tarfile.ReadError(f"{member.name!r} is no plain file within it")
+    if member.isdir():
+        os.makedirs(path, exist_ok=True)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    content = tar.extractfile(member)
+    assert content is not None  # noqa: S101 - a regular file has one
+    with open(path, "wb") as file:
+        shutil.copyfileobj(content, file)

@@ -3,7 +3,8 @@
 Roots are everything a ref points at or has pointed at, every node put within the grace time (its ref
 may be about to follow) and the builtin types. Marking runs beside writers; before each batch of
 deletions all writers are held off and whatever was put or pointed at since is marked too, so a node
-that came back into use in the meantime survives.
+that came back into use in the meantime survives. Where something in use is damaged or missing, what it
+referred to cannot be known, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
 
-from rolecall.errors import Damaged
-from rolecall.ids import node_number
+from rolecall.errors import Damaged, UsageError
+from rolecall.ids import is_node_id, node_number
+from rolecall.store.backend import FRESH_MS
 from rolecall.store.store import BUILTIN, META, Dangling, Store
 
 GRACE_MS = 3_600_000
@@ -35,18 +37,22 @@ class Collection(NamedTuple):
     """Some of the collected ids."""
 
 
-def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS) -> Collection:
-    """Find what nothing refers to and, with `delete`, remove it."""
+def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool = False) -> Collection:
+    """Find what nothing refers to and, with `delete`, remove it.
+
+    `force` removes although something in use refers to a node that is not stored.
+    """
     marks = _Marks(store)
     with store.backend.exclusive() if delete else nullcontext():
         marks.position = store.backend.position()
-    cutoff = store.now() - grace_ms
-    marks.add((META, *BUILTIN.values()))
+    # A node put again within that moment keeps the time of its put before.
+    cutoff = store.now() - grace_ms - (FRESH_MS if grace_ms > 0 else 0)
+    marks.add(store.backend.stored((META, *BUILTIN.values())))
     marks.add(moved.target for moved in store.backend.roots())
     reachable = marks.count
     marks.add(put.id for put in store.backend.puts() if put.at > cutoff)
     if delete and marks.dangling:
-        _refuse_faulty(store, marks.dangling[0])
+        _refuse_dangling(store, marks.dangling[0], force=force)
     total = sum(1 for _ in store.backend.puts())
     sample, collected = _sweep(store, marks, cutoff, delete=delete)
     return Collection(
@@ -54,15 +60,26 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS) -> Collecti
     )
 
 
-def _refuse_faulty(store: Store, dangling: Dangling) -> None:
-    """A reference to nothing may mean that an index lost the node, and with it the way to its children."""
+def _refuse_dangling(store: Store, dangling: Dangling, *, force: bool) -> None:
+    """A node that is missing may have been lost, and with it the way to its children."""
     fault = next(iter(store.backend.problems()), None)
-    if fault is not None:
-        raise Damaged(
-            f"nothing was collected: {dangling.referrer} refers to {dangling.id}, which cannot be found, and {fault}",
-            node=dangling.id,
-            hint="Run `rolecall cas verify`, then repair or reindex the store.",
-        )
+    if fault is None and force:
+        return
+    raise Damaged(
+        f"nothing was collected: {_referrer(store, dangling)} refers to {dangling.id}, which is not stored"
+        + (f", and {fault}" if fault else ""),
+        node=dangling.id,
+        hint="Run `rolecall cas verify`, then repair or reindex the store."
+        if fault
+        else "If it was lost, bring it back: `rolecall cas import BUNDLE`. If it never was there, add --force.",
+    )
+
+
+def _referrer(store: Store, dangling: Dangling) -> str:
+    if dangling.referrer:
+        return f"node {dangling.referrer}"
+    names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
+    return f"ref {next(names, '?')!r}"
 
 
 def _sweep(store: Store, marks: _Marks, cutoff: int, *, delete: bool) -> tuple[list[str], int]:
@@ -91,6 +108,12 @@ class _Marks:
         self.dangling: list[Dangling] = []
 
     def has(self, node: str) -> bool:
+        if not is_node_id(node):
+            raise Damaged(
+                f"nothing more was collected: {node!r} is stored and is no node id",
+                node=node,
+                hint="`rolecall cas verify` shows it.",
+            )
         return node_number(node) in self._seen
 
     def add(self, nodes: Iterable[str]) -> None:
@@ -104,13 +127,11 @@ class _Marks:
 
     def _walk(self, batch: list[str]) -> Iterator[str | Dangling]:
         try:
-            yield from self._store.walk(*batch, follow_types=True, seen=self._seen)
-        except Damaged as exc:
+            yield from self._store.walk(*batch, follow_types=True, seen=self._seen, checked=True)
+        except (Damaged, UsageError) as exc:
             # What a damaged node refers to cannot be known, so nothing may be removed.
             raise Damaged(
-                f"nothing was collected: {exc.message}",
-                node=exc.node,
-                hint="Repair it first: `rolecall cas import BUNDLE --repair`.",
+                f"nothing was collected: {exc.message}", node=getattr(exc, "node", ""), hint=exc.hint
             ) from exc
 
     def catch_up(self) -> None:

@@ -39,7 +39,8 @@ from rolecall.errors import (
     UsageError,
 )
 from rolecall.ids import is_node_id
-from rolecall.store.backend import Backend, Change, Move, NewEvent, Record, Ref
+from rolecall.store.backend import FRESH_MS, Backend, Change, Move, NewEvent, Record, Ref
+from rolecall.store.collect import collect
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
 
 Reopen = Callable[[], Backend]
@@ -157,17 +158,25 @@ class StoreContract:
             assert store.get(node).created == created
         assert store.backend.size()["nodes"] == 9
 
+    def test_a_payload_belongs_to_whoever_got_it(self, store: Store) -> None:
+        node = store.put(BUILTIN["object"], {"list": [1, {"a": 2}]})
+        first = store.get(node).payload
+        first["list"][1]["a"] = "changed"
+        first["list"].append(3)
+        assert store.get(node).payload == {"list": [1, {"a": 2}]}
+
     def test_an_absent_node_is_not_found(self, store: Store) -> None:
         assert not store.has(ABSENT)
         with pytest.raises(NotFound, match=ABSENT):
             store.get(ABSENT)
         assert store.backend.record(ABSENT) is None
         assert store.backend.records([ABSENT]) == []
+        assert store.backend.stored([ABSENT]) == set()
 
     def test_records_gives_those_that_are_stored_out_of_many(self, store: Store) -> None:
         ids = store.put_many([(BUILTIN["integer"], number) for number in range(1200)])
         found = store.backend.records([*ids, ABSENT])
-        assert {record.id for record in found} == set(ids)
+        assert {record.id for record in found} == set(ids) == store.backend.stored([*ids, ABSENT])
         assert store.backend.records([]) == []
 
     def test_a_megabyte_comes_back_whole(self, store: Store) -> None:
@@ -250,7 +259,7 @@ class StoreContract:
         store.put_text("intact")
         record = damaged(make_record(BUILTIN["string"], canonical.encode("was this"), (), 1))
         backend.commit(Change([record]), now=1, durable=True)
-        for read in (store.get, store.refs_of, lambda node: list(store.walk(node))):
+        for read in (store.get, store.has, store.refs_of, lambda node: list(store.walk(node))):
             with pytest.raises(Damaged, match=record.id) as caught:
                 read(record.id)
             assert caught.value.node == record.id
@@ -352,6 +361,13 @@ class StoreContract:
         assert list(store.walk(node)) == [node, Dangling(ABSENT, node)]
         assert list(store.walk(ABSENT)) == [Dangling(ABSENT, "")]
 
+    def test_references_may_have_been_put_in_any_order(self, store: Store, link: str) -> None:
+        leaf = store.put_text("leaf")
+        node = store.put(link, {"name": "n", "named": {"zz": ABSENT, "a": leaf}, "either": link})
+        found = {link, leaf, Dangling(ABSENT, node)}
+        assert set(store.walk(node)) == {node, *found}
+        assert set(store.walk(node, checked=True)) == {node, *found}
+
     # -- refs --
 
     def test_a_ref_is_created_and_moved_by_compare_and_swap(self, store: Store, clock: Clock) -> None:
@@ -363,6 +379,18 @@ class StoreContract:
         moved = store.move("thread/one", created, b, {"status": "idle", "more": [1, {"x": None}]})
         assert moved == Ref("thread/one", b, {"status": "idle", "more": [1, {"x": None}]}, 2, clock.ms)
         assert store.ref("thread/one") == moved
+
+    def test_a_move_and_an_event_may_be_dated(self, store: Store, clock: Clock) -> None:
+        a, b = store.put_text("a"), store.put_text("b")
+        draft = store.draft()
+        draft.move("r", None, a, {}, at=5)
+        draft.move("r", Ref("r", a, {}, 1, 5), b, {"n": 1}, at=7)
+        draft.event("s", "k", {}, at=6)
+        draft.event("s", "k", {})
+        draft.commit()
+        assert store.ref("r") == Ref("r", b, {"n": 1}, 2, 7)
+        assert [(moved.target, moved.at) for moved in store.history("r")] == [(a, 5), (b, 7)]
+        assert [event.at for event in store.events("s")] == [6, clock.ms]
 
     def test_a_stale_version_is_a_conflict_and_changes_nothing(self, store: Store) -> None:
         a = store.put_text("a")
@@ -550,11 +578,25 @@ class StoreContract:
         before = store.backend.record(node)
         with store.backend.exclusive():
             position = store.backend.position()[0]
-        clock.ms += TEN_MINUTES + 1
+        clock.ms += FRESH_MS + 1
         store.put_text("old")
         assert [(put.id, put.at) for put in store.backend.puts(position)] == [(node, clock.ms)]
         assert [put.id for put in store.backend.puts()].count(node) == 1
         assert store.backend.record(node) == before
+
+    @pytest.mark.parametrize("grace_ms", [1_000, 60_000, 3_600_000])
+    def test_a_node_put_again_within_the_grace_time_is_spared(
+        self, store: Store, clock: Clock, grace_ms: int
+    ) -> None:
+        node = store.put_text("again")
+        for wait in (1, FRESH_MS, grace_ms // 2):
+            clock.ms += wait
+            store.put_text("again")
+            clock.ms += grace_ms - 1
+            assert collect(store, delete=True, grace_ms=grace_ms).collected == 0
+            assert store.has(node)
+        clock.ms += FRESH_MS + 1
+        assert collect(store, delete=True, grace_ms=grace_ms).sample == (node,)
 
     def test_roots_tell_every_move_beyond_a_position(self, store: Store) -> None:
         a, b = store.put_text("a"), store.put_text("b")
@@ -699,6 +741,48 @@ class StoreContract:
         link = store.put_schema(LINK)
         assert store.get(other.put(link, {"name": "x"})).type == link
 
+    def test_what_another_writer_deleted_is_not_found(self, store: Store, reopen: Reopen) -> None:
+        node = store.put_text("soon gone")
+        assert store.get(node).payload == "soon gone"
+        _delete(Store(reopen()), node)
+        assert not store.has(node)
+        with pytest.raises(NotFound, match=node):
+            store.get(node)
+
+    def test_a_type_that_another_writer_deleted_is_refused_and_nothing_written(
+        self, store: Store, link: str, reopen: Reopen
+    ) -> None:
+        store.put(link, {"name": "first"})
+        _delete(Store(reopen()), link)
+        draft = store.draft()
+        node = draft.put(link, {"name": "second"})
+        draft.move("r", None, node)
+        with pytest.raises(NotFound, match=f"type {link} is not in the store"):
+            draft.commit()
+        assert (store.has(node), store.ref("r")) == (False, None)
+        assert store.put_schema(LINK) == link
+        assert store.get(store.put(link, {"name": "second"})).type == link
+
+    def test_a_type_of_the_program_is_registered_again_when_it_was_deleted(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        for name in ("first", "second"):
+            draft = store.draft()
+            node = draft.put_as(LINK, {"name": name})
+            draft.commit()
+            type_id = store.get(node).type
+            assert store.get(type_id).payload == LINK
+            _delete(Store(reopen()), type_id)
+
+    def test_builtin_types_that_were_lost_come_back_with_the_next_writer(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        store.put_text("x")
+        _delete(store, BUILTIN["string"])
+        other = Store(reopen())
+        other.put(BUILTIN["integer"], 1)
+        assert other.has(BUILTIN["string"])
+
     def test_two_writers_each_bring_the_builtin_types_once(self, store: Store, reopen: Reopen) -> None:
         other = Store(reopen())
         draft = other.draft()
@@ -706,6 +790,11 @@ class StoreContract:
         store.put_text("first")
         draft.commit()
         assert store.backend.size()["types"][META] == 8
+
+
+def _delete(store: Store, *nodes: str) -> None:
+    with store.backend.exclusive():
+        assert store.backend.delete(nodes) == len(nodes)
 
 
 def _names(refs: list[Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -88,6 +88,23 @@ def parsed(data: bytes, path: Path) -> Any:
         return json.loads(data)
     except ValueError as exc:
         raise damaged_file(path, f"{exc}: {data[:40]!r}") from exc
+
+
+def has_kinds(entry: Any, kinds: Mapping[str, Callable[[Any], bool]]) -> bool:
+    """Whether `entry` is an object whose values under these keys are of the right kind."""
+    return isinstance(entry, dict) and all(key in entry and fits(entry[key]) for key, fits in kinds.items())
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def damaged_file(path: Path, reason: str) -> Damaged:

@@ -15,6 +15,7 @@ nodes, `refview` over `reffile` for refs, `journal` for a change under way, `dis
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 from rolecall.errors import Damaged, NotFound, StorageError
 from rolecall.ids import node_from_number, node_number
 from rolecall.store import reffile
-from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store
+from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
 from rolecall.store.disk import damage_met, sync, translated, write
 from rolecall.store.journal import (
     Journal,
@@ -50,7 +51,8 @@ _LOOKS = 50
 
 
 class FilesBackend:
-    """A store in the folder `path`. `create=False` refuses to make one, so that a read leaves no trace.
+    """A store in the folder `path`, made by the first write: what fails before that leaves no trace.
+    `create=False` refuses to make one.
 
     `cas` names the folder of the nodes where that is not `cas/` within `path`; a `path` that is such a
     folder by itself is one without refs. Both are for reading only: several store folders may share
@@ -59,7 +61,7 @@ class FilesBackend:
 
     def __init__(self, path: str, *, create: bool = True, cas: str | None = None) -> None:
         self.path = path
-        self._root = Path(path)
+        self._root = Path(path).absolute()
         self._lock: int | None = None
         self._swept = False
         self._unsynced: list[Path] = []
@@ -69,14 +71,16 @@ class FilesBackend:
             if not self._writable:
                 _require(self._root, folder)
             elif not folder.is_dir():
-                if not create and not (self._root.exists() and not self._root.is_dir()):
+                if self._root.exists() and not self._root.is_dir():
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+                if not create:
                     raise no_store(path)
-                folder.mkdir(parents=True, exist_ok=True)
         self._nodes = NodeFolder(folder, root=self._root)
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         with translated(self.path), self._writing():
             view = RefView(self._root, None)
+            require(change.types, self.stored(change.types))
             fresh, known = self._nodes.compare(change.nodes)
             moved = [plan_move(view, move, now=now) for move in change.moves]
             for event in change.events:
@@ -156,6 +160,7 @@ class FilesBackend:
             self._finish_journal()
             yield
             return
+        self._nodes.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._root / ".lock")
         try:
             self._finish_journal()
@@ -194,6 +199,10 @@ class FilesBackend:
     def records(self, nodes: Sequence[str]) -> list[Record]:
         found = (self.record(node) for node in dict.fromkeys(nodes))
         return [record for record in found if record is not None]
+
+    def stored(self, nodes: Sequence[str]) -> set[str]:
+        with translated(self.path):
+            return {node for node in nodes if self._nodes.has(node)}
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
         with translated(self.path):

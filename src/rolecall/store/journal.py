@@ -11,13 +11,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from rolecall.store.backend import Moved
+from rolecall.store.backend import Moved, is_time
 from rolecall.store.disk import (
     damaged_file,
+    has_kinds,
+    is_count,
+    is_object,
+    is_text,
     json_text,
     parsed,
     read,
@@ -34,9 +38,13 @@ EVENTS = "events.jsonl"
 _JOURNAL = "journal.json"
 _COUNTERS = "counters.json"
 _NUMBERED = {
-    "move": (MOVES, {"seq", "name", "target", "at"}),
-    "event": (EVENTS, {"seq", "stream", "kind", "body", "at"}),
+    "move": (MOVES, {"seq": is_count, "name": is_text, "target": is_text, "at": is_time}),
+    "event": (
+        EVENTS,
+        {"seq": is_count, "stream": is_text, "kind": is_text, "body": is_object, "at": is_time},
+    ),
 }
+_COUNTED = {"change": is_count, "move": is_count, "event": is_count}
 
 
 class Journal(NamedTuple):
@@ -60,6 +68,14 @@ class Journal(NamedTuple):
         return self == _unchanged(self.before)
 
 
+_PARTS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(Journal._fields, is_object),
+    "forget": lambda names: isinstance(names, list),
+    "before": lambda counters: has_kinds(counters, _COUNTED),
+    "counters": lambda counters: has_kinds(counters, _COUNTED),
+}
+
+
 def empty_journal(root: Path) -> Journal:
     """A journal that changes nothing yet, to plan into."""
     return _unchanged(_counters(root))
@@ -75,14 +91,19 @@ def _counters(root: Path) -> dict[str, int]:
     if data is None:
         return {"change": 0, "move": _last_number(root / MOVES), "event": _last_number(root / EVENTS)}
     counters = parsed(data, path)
-    if not isinstance(counters, dict) or not {"change", "move", "event"} <= counters.keys():
-        raise damaged_file(path, "a counter is missing")
-    return counters
+    if not has_kinds(counters, _COUNTED):
+        raise damaged_file(path, "a counter is missing or no number")
+    return dict(counters)
 
 
 def _last_number(path: Path) -> int:
     lines = [line for line in (read(path) or b"").splitlines(keepends=True) if line.endswith(b"\n")]
-    return int(parsed(lines[-1], path)["seq"]) if lines else 0
+    if not lines:
+        return 0
+    last = parsed(lines[-1], path)
+    if not has_kinds(last, {"seq": is_count}):
+        raise damaged_file(path, "its last line has no number")
+    return int(last["seq"])
 
 
 def read_journal(root: Path) -> Journal | None:
@@ -93,9 +114,9 @@ def read_journal(root: Path) -> Journal | None:
     if data is None or not data.strip(b"\0"):
         return None
     parts = parsed(data, path)
-    if not isinstance(parts, dict) or parts.keys() != set(Journal._fields):
+    if not has_kinds(parts, _PARTS):
         raise damaged_file(path, "it is not a journal")
-    return Journal(**parts)
+    return Journal(**{name: parts[name] for name in Journal._fields})
 
 
 def instant(root: Path) -> tuple[bytes | None, bytes | None]:
@@ -276,10 +297,10 @@ def numbered(
     journal: Journal, root: Path, *, kind: Literal["move", "event"], after: int
 ) -> Iterator[dict[str, Any]]:
     """The lines of a file numbered by `seq` beyond `after`, as of the journal."""
-    name, keys = _NUMBERED[kind]
+    name, kinds = _NUMBERED[kind]
     path = root / name
     if path.exists():
-        for entry in _written(path, after, keys):
+        for entry in _written(path, after, kinds):
             if after < entry["seq"] <= journal.before[kind]:
                 yield entry
     for text in journal.lines.get(name, ()):
@@ -287,7 +308,7 @@ def numbered(
             yield entry
 
 
-def _written(path: Path, after: int, keys: set[str]) -> Iterator[dict[str, Any]]:
+def _written(path: Path, after: int, kinds: Mapping[str, Callable[[Any], bool]]) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         _seek_beyond(file, after)
         for line in file:
@@ -295,7 +316,7 @@ def _written(path: Path, after: int, keys: set[str]) -> Iterator[dict[str, Any]]
             if not line.endswith(b"\n"):
                 break
             entry = parsed(line, path)
-            if not isinstance(entry, dict) or not entry.keys() >= keys:
+            if not has_kinds(entry, kinds):
                 raise damaged_file(path, "a line does not say what it must")
             yield entry
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rolecall import canonical
-from rolecall.errors import Damaged
+from rolecall.errors import Damaged, InvalidValue
 from rolecall.ids import is_node_id, node_id, node_number, self_id
-from rolecall.store.backend import Damage, Record, collision
+from rolecall.store.backend import Damage, Record, collision, is_time
 from rolecall.store.disk import changed_ns, read, replace, temporary_name
 from rolecall.store.journal import Journal, plan_line, read_journal, sweep
 
@@ -45,6 +45,9 @@ class NodeFolder:
 
     def _places(self, node: str) -> tuple[Path, Path]:
         return self.path / f"{node}.bin", self._newer / f"{node}.bin"
+
+    def has(self, node: str) -> bool:
+        return self.find(node) is not None or any(self._pending(node)) or self.find(node) is not None
 
     def record(self, node: str) -> Record | None:
         found = self._load(node)
@@ -117,7 +120,8 @@ class NodeFolder:
         nodes = journal.nodes if journal else {}
         pending = {node: self._root / temporary for node, (temporary, _) in nodes.items()}
         both = self._newer.is_dir()
-        for folder in (self._newer, self.path) if both else (self.path,):
+        folders = (self._newer, self.path) if both else (self.path,)
+        for folder in folders if self.path.exists() else ():  # before the first write there is none
             with os.scandir(folder) as entries:
                 for entry in entries:
                     node = _node_of(entry.name)
@@ -240,10 +244,39 @@ class NodeFolder:
                 newer = folder == self.path and entry.name == "nodes"
                 if not known and not newer and _node_of(entry.name) is None:
                     yield f"{entry.path}: not the name of a node file"
+        journal = read_journal(self._root)
+        lengths = journal.lengths if journal else {}
         for path in sorted(self._index.iterdir()) if self._index.is_dir() else ():
-            for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            # What lies beyond is being written, or will be by whoever finishes the journal.
+            settled = path.read_bytes()[: lengths.get(f"{_INDEX}/{path.name}")]
+            for number, line in enumerate(settled.splitlines(), 1):
                 if not is_node_id(line.decode("ascii", "replace").strip()):
                     yield f"{path}: line {number} is not a node id; `rolecall cas reindex` rebuilds it"
+        if self._index.is_dir():
+            yield from self._unlisted()
+
+    def _unlisted(self) -> Iterator[str]:
+        """Nodes that the list of their type does not have."""
+        listed: dict[str, set[int]] = {}
+        missed: dict[str, list[str]] = {}
+        for item in self.scan(hashes=False):
+            if isinstance(item, Record):
+                if item.type not in listed:
+                    listed[item.type] = self._listed(item.type)
+                if node_number(item.id) not in listed[item.type]:
+                    missed.setdefault(item.type, []).append(item.id)
+        for type_id, nodes in missed.items():
+            now_listed = self._listed(type_id)  # Writers went on meanwhile.
+            gone = [node for node in nodes if node_number(node) not in now_listed and self.find(node)]
+            if gone:
+                yield (
+                    f"{self._index / type_id}: {len(gone)} of its nodes are missing, {gone[0]} for example; "
+                    "`rolecall cas reindex` rebuilds it"
+                )
+
+    def _listed(self, type_id: str) -> set[int]:
+        indexed = self._indexed(type_id, read_journal(self._root))
+        return {node_number(node) for node in indexed if is_node_id(node)}
 
 
 def holds_nodes(folder: Path) -> bool:
@@ -274,7 +307,7 @@ def node_bytes(record: Record) -> bytes:
 def parse_node(data: bytes, path: Path, *, node: str) -> Record:
     try:
         return _quick_record(node, data) or _record(node, data)
-    except Damaged as exc:
+    except (Damaged, InvalidValue) as exc:
         raise Damaged(
             f"node {node} is damaged: {path}: {exc.message}",
             node=node,
@@ -291,9 +324,10 @@ def _quick_record(node: str, data: bytes) -> Record | None:
         type_id = data[7:20].decode("ascii")
     except UnicodeDecodeError:
         return None
-    if (self_id(payload) if type_id == node else node_id(type_id, payload)) != node:
+    created = int.from_bytes(data[-8:], "big")
+    if not is_time(created) or (self_id(payload) if type_id == node else node_id(type_id, payload)) != node:
         return None
-    return Record(node, type_id, payload, int.from_bytes(data[-8:], "big"), None, None)
+    return Record(node, type_id, payload, created, None, None)
 
 
 def _record(node: str, data: bytes) -> Record:
@@ -310,6 +344,6 @@ def _record(node: str, data: bytes) -> Record:
         raise Damaged(f"{len(data) - at} bytes follow the node")
     if found.keys() != {"type", "payload", "timestamp"}:
         raise Damaged("it has other fields than type, payload and timestamp")
-    if not isinstance(found["type"], str) or not isinstance(found["timestamp"], int | float):
-        raise Damaged("its type or timestamp is of the wrong kind")
+    if not isinstance(found["type"], str) or not is_time(found["timestamp"]):
+        raise Damaged("its type is no text, or its timestamp no time")
     return Record(node, found["type"], found["payload"], int(found["timestamp"]), None, None)

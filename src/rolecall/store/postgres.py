@@ -31,6 +31,7 @@ from psycopg.conninfo import conninfo_to_dict
 from rolecall.errors import Damaged, RolecallError, StorageError
 from rolecall.ids import NODE_ID_LENGTH
 from rolecall.store.backend import (
+    FRESH_MS,
     Change,
     Damage,
     Event,
@@ -42,13 +43,13 @@ from rolecall.store.backend import (
     collision,
     conflict,
     no_store,
+    require,
+    stored_object,
 )
 
 _FORMAT = 1
 _PAGE = 500
 _ATTEMPTS = 5
-# A node put again counts as fresh; within this time the earlier put still protects it well enough.
-_FRESH_MS = 10 * 60_000
 
 # COLLATE "C" makes names sort by their bytes, whatever the server's language is. State and body are
 # JSON text, not jsonb, which cannot hold U+0000; `facts` has what `where` may ask for.
@@ -95,7 +96,7 @@ _REF = "name, target, state, version, updated"
 _PUT_NODE = f"""
 INSERT INTO nodes (seq, {_RECORD}, put_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, put_at = excluded.put_at
-WHERE nodes.put_at < excluded.put_at - {_FRESH_MS}
+WHERE nodes.put_at < excluded.put_at - {FRESH_MS}
 """
 _PUT_REF = """
 INSERT INTO refs (name, target, state, facts, version, updated) VALUES (%s, %s, %s, %s, %s, %s)
@@ -138,6 +139,7 @@ class PostgresBackend:
 
     def _commit(self, change: Change, now: int, durable: bool) -> list[Ref]:
         with self._writing("pg_advisory_xact_lock_shared", durable=durable):
+            require(change.types, self.stored(change.types))
             self._put_records(change.nodes, now)
             if not (change.moves or change.events):
                 return []
@@ -150,7 +152,10 @@ class PostgresBackend:
             if change.events:
                 self._db.cursor().executemany(
                     "INSERT INTO events (stream, kind, body, at) VALUES (%s, %s, %s, %s)",
-                    [(event.stream, event.kind, _json(event.body), now) for event in change.events],
+                    [
+                        (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)
+                        for event in change.events
+                    ],
                 )
         return moved
 
@@ -187,7 +192,7 @@ class PostgresBackend:
             record = wanted[node]
             if (type_id, data) != (record.type, record.data):
                 raise collision(record, stored_hash)
-            if put_at >= now - _FRESH_MS:
+            if put_at >= now - FRESH_MS:
                 fresh.add(node)
         return fresh
 
@@ -196,18 +201,19 @@ class PostgresBackend:
         current = _ref(row) if row else None
         if (current.version if current else 0) != move.expected:
             raise conflict(move, current)
-        ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, now)
+        at = now if move.at is None else move.at
+        ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
         if move.removes:
             self._db.execute("DELETE FROM refs WHERE name = %s", (move.name,))
             self._db.execute("DELETE FROM moves WHERE name = %s", (move.name,))
             return ref
         facts = json.dumps(_facts(ref.state))
-        put = self._db.execute(_PUT_REF, (ref.name, ref.target, _json(ref.state), facts, ref.version, now))
+        put = self._db.execute(_PUT_REF, (ref.name, ref.target, _json(ref.state), facts, ref.version, at))
         if put.rowcount != 1:
             raise conflict(move, self.ref(move.name))
         if ref.target is not None and (current is None or current.target != ref.target):
             self._db.execute(
-                "INSERT INTO moves (name, target, at) VALUES (%s, %s, %s)", (ref.name, ref.target, now)
+                "INSERT INTO moves (name, target, at) VALUES (%s, %s, %s)", (ref.name, ref.target, at)
             )
         return ref
 
@@ -289,6 +295,9 @@ class PostgresBackend:
         return [
             _record(row) for row in self._select_in(f"SELECT {_RECORD} FROM nodes WHERE id = ANY(%s)", nodes)
         ]
+
+    def stored(self, nodes: Sequence[str]) -> set[str]:
+        return {node for (node,) in self._select_in("SELECT id FROM nodes WHERE id = ANY(%s)", nodes)}
 
     def _select_in(self, select: str, nodes: Sequence[str]) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
@@ -383,7 +392,10 @@ class PostgresBackend:
             f"SELECT seq, stream, kind, body, at FROM events WHERE {test}seq > %s ORDER BY seq LIMIT %s",
             (*values, after, limit),
         )
-        return [Event(seq, name, kind, json.loads(body), at) for seq, name, kind, body, at in rows]
+        return [
+            Event(seq, name, kind, stored_object(body, f"event {seq}"), at)
+            for seq, name, kind, body, at in rows
+        ]
 
     # -- the container --
 
@@ -571,7 +583,7 @@ def _record(row: tuple[Any, ...]) -> Record:
 
 def _ref(row: tuple[Any, ...]) -> Ref:
     name, target, state, version, updated = row
-    return Ref(name, target, json.loads(state), version, updated)
+    return Ref(name, target, stored_object(state, f"ref {name!r}"), version, updated)
 
 
 def _facts(state: Mapping[str, Any]) -> dict[str, str]:

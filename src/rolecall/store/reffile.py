@@ -15,7 +15,8 @@ from typing import Any
 
 from rolecall.errors import UsageError
 from rolecall.ids import is_node_id, is_thread_id
-from rolecall.store.disk import damage_met, damaged_file, parsed, read
+from rolecall.store.backend import is_time
+from rolecall.store.disk import damage_met, damaged_file, has_kinds, is_count, is_object, parsed, read
 
 THREADS = "threads.yaml"
 HISTORY = "history.jsonl"
@@ -25,6 +26,14 @@ REASON = {"completed": "completed", "failed": "failed", "killed": "cancelled"}
 STATUS = {"completed": "completed", "failed": "failed", "cancelled": "killed", None: "completed"}
 
 _ENTRY = re.compile(r'(?:"([\w@.$/-]+)"|([A-Za-z0-9][\w.$/-]*)): +(?:"([0-9A-Z]{13})"|([0-9A-Z]{13}))')
+
+
+_REF = {
+    "target": lambda node: node is None or (isinstance(node, str) and is_node_id(node)),
+    "state": is_object,
+    "version": is_count,
+    "updated": is_time,
+}
 
 
 def registry_file(root: Path) -> str:
@@ -93,7 +102,7 @@ def ended_line(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(entry, dict) or not is_thread_id(str(entry.get("thread"))):
         return None
-    if not is_node_id(str(entry.get("head"))) or not isinstance(entry.get("completedAt"), int | float):
+    if not is_node_id(str(entry.get("head"))) or not is_time(entry.get("completedAt")):
         return None
     reason, workflow = entry.get("reason"), entry.get("workflow")
     return {
@@ -124,9 +133,9 @@ def read_ref(root: Path, name: str) -> dict[str, Any] | None:
     if data is None:
         return None
     entry = parsed(data, path)
-    if not isinstance(entry, dict) or not {"target", "state", "version", "updated"} <= entry.keys():
+    if not has_kinds(entry, _REF):
         raise damaged_file(path, "it is not a ref")
-    return entry
+    return dict(entry)
 
 
 def ref_names(root: Path, prefix: str) -> Iterator[str]:

@@ -157,7 +157,8 @@ class RefView:
 
     def add_event(self, event: NewEvent, now: int) -> None:
         self.over.counters["event"] += 1
-        line = {"seq": self.over.counters["event"], **event._asdict(), "body": dict(event.body), "at": now}
+        at = now if event.at is None else event.at
+        line = {"seq": self.over.counters["event"], **event._asdict(), "body": dict(event.body), "at": at}
         plan_line(self.over, self._root, file=EVENTS, line=json_text(line))
 
     def add_move(self, name: str, target: str, now: int) -> None:
@@ -181,7 +182,8 @@ def plan_move(view: RefView, move: Move, *, now: int) -> Ref:
     current = view.ref(move.name)
     if (current.version if current else 0) != move.expected:
         raise conflict(move, current)
-    ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, now)
+    at = now if move.at is None else move.at
+    ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
     view.over.counters["change"] += 1
     if move.removes:
         _plan_removal(view, move.name)
@@ -189,7 +191,7 @@ def plan_move(view: RefView, move: Move, *, now: int) -> Ref:
     recorded = entry["target"] if entry else None
     for target in dict.fromkeys((current.target if current else None, ref.target)):
         if target is not None and target != recorded:
-            view.add_move(ref.name, target, now)
+            view.add_move(ref.name, target, at)
             recorded = target
     _plan_shared(view, ref, current)
     pointed = recorded is not None or bool(entry and entry.get("pointed", True))

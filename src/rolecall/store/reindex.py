@@ -47,4 +47,4 @@ def _correct_refs(store: Store, record: Record) -> tuple[str, ...] | None:
         refs = store.derive_refs(record)
     except RolecallError:
         return None
-    return refs if refs != record.refs else None
+    return refs if set(refs) != set(record.refs) else None

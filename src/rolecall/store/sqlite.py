@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rolecall.errors import Damaged, StorageError
+from rolecall.errors import Damaged, StorageError, UsageError
 from rolecall.ids import NODE_ID_LENGTH
 from rolecall.store.backend import (
+    FRESH_MS,
     Change,
     Damage,
     Durability,
@@ -29,12 +30,13 @@ from rolecall.store.backend import (
     collision,
     conflict,
     no_store,
+    require,
+    stored_object,
 )
 
+_APPLICATION = int.from_bytes(b"Role", "big")
 _FORMAT = 1
 _PAGE = 500
-# A node put again counts as fresh; within this time the earlier put still protects it well enough.
-_FRESH_MS = 10 * 60_000
 
 _TABLES = """
 CREATE TABLE nodes (
@@ -73,48 +75,72 @@ CREATE INDEX events_of_stream ON events (stream);
 """
 
 _COLUMNS = "id, type, data, created, refs, sha256"
-# The casts keep the driver from stumbling over a value that was changed to another storage class.
-_RECORD = "id, type, CAST(data AS BLOB), created, CAST(refs AS TEXT), CAST(sha256 AS BLOB)"
+# Whatever the columns hold has to arrive, so that what is damaged can be named.
+_RECORD = (
+    "id, CAST(type AS TEXT), CAST(data AS BLOB),"
+    " CASE typeof(created) WHEN 'integer' THEN created END, CAST(refs AS TEXT), CAST(sha256 AS BLOB)"
+)
 
 
 class SqliteBackend:
-    """A store in one file. `create=False` refuses to make one, so that a read leaves no trace."""
+    """A store in one file, made by the first write: what fails before that leaves no trace.
+
+    `create=False` refuses to make one.
+    """
 
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:
-        self.path = path
+        self.path = path = os.path.abspath(path)  # which SQLite cannot take for a URI or for memory
         self._durability = durability
         self._inside = False
+        self._synchronous = ""
         self._translated = _Translation(path)
         with self._translated:
-            self._db = _open(path, create=create)
-            self._synchronous = ""
+            self._is_made = _exists(path)
+            if not self._is_made and not create:
+                raise no_store(path)
+            self._connection = _open(path, create=create) if self._is_made else _nothing()
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if not self._is_made and _exists(self.path):
+            self._make()  # by somebody else, meanwhile
+        return self._connection
+
+    def _make(self) -> None:
+        if not self._is_made:
+            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+            made = _open(self.path, create=True)
+            self._connection.close()
+            self._connection, self._is_made = made, True
 
     # -- writing --
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         wait = self._durability == "always" or (self._durability == "heads" and durable)
-        self._set_synchronous("FULL" if wait else "NORMAL")
-        with self._translated, self._writing():
+        with self._translated, self._writing("FULL" if wait else "NORMAL"):
+            require(change.types, self.stored(change.types))
             self._put_records(change.nodes, now)
             moved = [self._move(move, now) for move in change.moves]
             self._db.executemany(
                 "INSERT INTO events (stream, kind, body, at) VALUES (?, ?, ?, ?)",
-                [(event.stream, event.kind, _json(event.body), now) for event in change.events],
+                [
+                    (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)
+                    for event in change.events
+                ],
             )
         return moved
 
     def _put_records(self, records: Sequence[Record], now: int) -> None:
         # Two records of one change may be the same node; the dict keeps one of each.
         missing = {record.id: record for record in records}
-        for node, sha256, type_id, data, put_at in self._select_in(
-            "SELECT id, CAST(sha256 AS BLOB), type, CAST(data AS BLOB), put_at FROM nodes WHERE id IN",
-            list(missing),
-        ):
-            record = missing.pop(node)
-            if (type_id, data) != (record.type, record.data):
-                raise collision(record, sha256)
-            if put_at < now - _FRESH_MS:
-                self._refresh(node, now)
+        stored = self.records(list(missing))
+        for found in stored:
+            record = missing.pop(found.id, None)
+            if record is None:
+                raise _damaged(self.path, f"its index takes {found.id!r} for another node")
+            if (found.type, found.data) != (record.type, record.data):
+                raise collision(record, found.sha256)
+        self._refresh(stored, now)
         self._db.executemany(
             f"INSERT INTO nodes ({_COLUMNS}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
@@ -123,39 +149,41 @@ class SqliteBackend:
             ],
         )
 
-    def _refresh(self, node: str, now: int) -> None:
-        """Move an old node to the end, so that a running collection sees it was put again."""
-        row = self._db.execute(f"SELECT {_RECORD} FROM nodes WHERE id = ?", (node,)).fetchone()
-        self._db.execute("DELETE FROM nodes WHERE id = ?", (node,))
-        self._db.execute(f"INSERT INTO nodes ({_COLUMNS}, put_at) VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, now))
+    def _refresh(self, records: Sequence[Record], now: int) -> None:
+        """Move nodes to the end, so that a running collection sees they were put again."""
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO nodes ({_COLUMNS}, put_at) SELECT {_COLUMNS}, ? FROM nodes"
+            f" WHERE id = ? AND put_at < ?",
+            [(now, record.id, now - FRESH_MS) for record in records],
+        )
 
     def _move(self, move: Move, now: int) -> Ref:
         current = self.ref(move.name)
         if (current.version if current else 0) != move.expected:
             raise conflict(move, current)
-        ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, now)
+        at = now if move.at is None else move.at
+        ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
         if move.removes:
             self._db.execute("DELETE FROM refs WHERE name = ?", (move.name,))
             self._db.execute("DELETE FROM moves WHERE name = ?", (move.name,))
             return ref
         self._db.execute(
             "INSERT OR REPLACE INTO refs (name, target, state, version, updated) VALUES (?, ?, ?, ?, ?)",
-            (ref.name, ref.target, _json(ref.state), ref.version, now),
+            (ref.name, ref.target, _json(ref.state), ref.version, at),
         )
         if ref.target is not None and (current is None or current.target != ref.target):
             self._db.execute(
-                "INSERT INTO moves (name, target, at) VALUES (?, ?, ?)", (ref.name, ref.target, now)
+                "INSERT INTO moves (name, target, at) VALUES (?, ?, ?)", (ref.name, ref.target, at)
             )
         return ref
 
-    def _set_synchronous(self, mode: str) -> None:
-        if mode != self._synchronous and not self._inside:
-            self._db.execute(f"PRAGMA synchronous = {mode}")
-            self._synchronous = mode
-
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, synchronous: str) -> Iterator[None]:
         """A write transaction from its first statement, so that what it reads cannot change under it."""
+        self._make()
+        if synchronous != self._synchronous and not self._inside:
+            self._db.execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
         # Inside `exclusive` a commit that fails takes back only itself.
         begin, end, undo = (
             ("SAVEPOINT part", "RELEASE part", "ROLLBACK TO part")
@@ -177,8 +205,7 @@ class SqliteBackend:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        self._set_synchronous("NORMAL" if self._durability == "never" else "FULL")
-        with self._translated, self._writing():
+        with self._translated, self._writing("NORMAL" if self._durability == "never" else "FULL"):
             yield
 
     def delete(self, nodes: Iterable[str]) -> int:
@@ -190,7 +217,7 @@ class SqliteBackend:
             return self._db.total_changes - before
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        with self._translated, self._writing():
+        with self.exclusive():
             if refs is None:
                 self._db.execute("REINDEX")
             else:
@@ -201,8 +228,8 @@ class SqliteBackend:
 
     def record(self, node: str) -> Record | None:
         with self._translated:
-            row = self._db.execute(f"SELECT {_RECORD} FROM nodes WHERE id = ?", (node,)).fetchone()
-        return _record(row) if row else None
+            rows = self._select(f"SELECT {_RECORD} FROM nodes WHERE id = ?", (node,))
+        return _record(rows[0]) if rows else None
 
     def records(self, nodes: Sequence[str]) -> list[Record]:
         with self._translated:
@@ -210,12 +237,29 @@ class SqliteBackend:
                 _record(row) for row in self._select_in(f"SELECT {_RECORD} FROM nodes WHERE id IN", nodes)
             ]
 
+    def stored(self, nodes: Sequence[str]) -> set[str]:
+        with self._translated:
+            return {node for (node,) in self._select_in("SELECT id FROM nodes WHERE id IN", nodes)}
+
+    def _select(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.OperationalError as exc:
+            if not _is_undecodable(exc):
+                raise
+        # Bytes that are no UTF-8 stand in a text. Shown as they can be, they fit no id and are named.
+        self._db.text_factory = lambda text: text.decode("utf-8", "replace")
+        try:
+            return self._db.execute(query, values).fetchall()
+        finally:
+            self._db.text_factory = str
+
     def _select_in(self, select: str, nodes: Sequence[str]) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
         for start in range(0, len(nodes), _PAGE):
             page = nodes[start : start + _PAGE]
             marks = ",".join("?" * len(page))
-            rows += self._db.execute(f"{select} ({marks})", page).fetchall()
+            rows += self._select(f"{select} ({marks})", page)
         return rows
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
@@ -231,7 +275,9 @@ class SqliteBackend:
             yield node
 
     def puts(self, after: int = 0) -> Iterator[Put]:
-        for row in self._pages("seq, id, put_at", "", (), after=after):
+        # A time lost to damage counts as one that never grows old.
+        put_at = f"CASE typeof(put_at) WHEN 'integer' THEN put_at ELSE {1 << 62} END"
+        for row in self._pages(f"seq, id, {put_at}", "", (), after=after):
             yield Put(*row)
 
     def position(self) -> tuple[int, int]:
@@ -240,8 +286,32 @@ class SqliteBackend:
         return highest.get("nodes", 0), highest.get("moves", 0)
 
     def scan(self) -> Iterator[Record | Damage]:
-        for row in self._pages(f"seq, {_RECORD}", "", ()):
-            yield _record(row[1:])
+        last = 0
+        try:
+            for row in self._pages(f"seq, {_RECORD}", "", ()):
+                last = row[0]
+                yield _record(row[1:])
+        except Damaged:
+            yield from self._scan_by_id(beyond=last)
+
+    def _scan_by_id(self, beyond: int) -> Iterator[Record | Damage]:
+        """What lies beyond a damaged page, each by itself: the rest can still be had, and the lost is named."""
+        after = ""
+        while True:
+            with self._translated:
+                rows = self._db.execute(
+                    f"SELECT id, seq FROM nodes WHERE id > ? ORDER BY id LIMIT {_PAGE}", (after,)
+                ).fetchall()
+            if not rows:
+                return
+            for node in (node for node, seq in rows if seq > beyond):
+                try:
+                    record = self.record(node)
+                except Damaged as exc:
+                    yield Damage(node, exc.message)
+                else:
+                    yield record or Damage(node, f"{self.path}: its index lists it, and it cannot be found")
+            after = self._last_of(rows, after)
 
     def _pages(
         self, columns: str, where: str, values: tuple[Any, ...], after: int = 0
@@ -249,17 +319,17 @@ class SqliteBackend:
         query = f"SELECT {columns} FROM nodes WHERE {where}seq > ? ORDER BY seq LIMIT {_PAGE}"
         while True:
             with self._translated:
-                rows = self._db.execute(query, (*values, after)).fetchall()
+                rows = self._select(query, (*values, after))
             if not rows:
                 return
             yield from rows
             after = self._last_of(rows, after)
 
-    def _last_of(self, rows: list[tuple[Any, ...]], after: int) -> int:
+    def _last_of(self, rows: list[tuple[Any, ...]], after: Any) -> Any:
         """Where the next page begins. Rows of a damaged table may come in any order, without an end."""
         if rows[-1][0] <= after:
             raise _damaged(self.path, f"row {rows[-1][0]} comes after row {after}")
-        return int(rows[-1][0])
+        return rows[-1][0]
 
     # -- reading refs and events --
 
@@ -330,7 +400,8 @@ class SqliteBackend:
                 (*values, after, -1 if limit is None else limit),
             ).fetchall()
         return [
-            Event(seq, name, kind, _object(body, f"event {seq}"), at) for seq, name, kind, body, at in rows
+            Event(seq, name, kind, stored_object(body, f"event {seq}"), at)
+            for seq, name, kind, body, at in rows
         ]
 
     # -- the container --
@@ -340,9 +411,10 @@ class SqliteBackend:
             nodes, payloads = self._db.execute(
                 "SELECT count(*), COALESCE(sum(length(data)), 0) FROM nodes"
             ).fetchone()
-            types = dict(
-                self._db.execute("SELECT type, count(*) FROM nodes GROUP BY type ORDER BY 2 DESC").fetchall()
+            by_type = (
+                "SELECT COALESCE(CAST(type AS TEXT), '?'), count(*) FROM nodes GROUP BY type ORDER BY 2 DESC"
             )
+            types = dict(self._select(by_type, ()))
             (refs,) = self._db.execute("SELECT count(*) FROM refs").fetchone()
             (events,) = self._db.execute("SELECT count(*) FROM events").fetchone()
         disk = sum(
@@ -367,18 +439,20 @@ class SqliteBackend:
             yield f"{self.path}: {exc}"
 
     def close(self) -> None:
-        self._db.close()
+        self._connection.close()
 
 
 # -- opening --
 
 
+def _nothing() -> sqlite3.Connection:
+    """An empty store, to be read until there is a file."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    _create_tables(db)
+    return db
+
+
 def _open(path: str, *, create: bool) -> sqlite3.Connection:
-    exists = _exists(path)
-    if not exists and not create:
-        raise no_store(path)
-    if not exists:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:
         return _prepared(_connect(path), path, create=create)
     except sqlite3.OperationalError as exc:
@@ -426,16 +500,20 @@ def _prepared(db: sqlite3.Connection, path: str, *, create: bool) -> sqlite3.Con
 
 
 def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > _FORMAT:
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+    if not tables:
+        if not create:
+            raise no_store(path)
+        _create_tables(db)
+    elif application != _APPLICATION and not tables >= {"nodes", "refs", "moves", "events"}:
+        raise UsageError(f"{path} is the database of another program", hint="Name another file.")
+    elif version > _FORMAT:
         raise StorageError(
             f"{path} has format {version}; this program knows formats up to {_FORMAT}",
             hint="Upgrade rolecall: the store was written by a newer one.",
         )
-    if version == 0:
-        if not create:
-            raise no_store(path)
-        _create_tables(db)
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
@@ -445,6 +523,7 @@ def _create_tables(db: sqlite3.Connection) -> None:
     if db.execute("PRAGMA user_version").fetchone() == (0,):
         for statement in _TABLES.split(";"):
             db.execute(statement)
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_FORMAT}")
     db.execute("COMMIT")
 
@@ -465,6 +544,9 @@ class _Translation:
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
         if isinstance(exc, sqlite3.DatabaseError):
             raise _translate(exc, self._path) from exc
+        if isinstance(exc, UnicodeDecodeError):
+            # The driver's message quotes the damage and is no text itself.
+            raise _damaged(self._path, "it cannot be read") from exc
         if isinstance(exc, OSError):
             raise StorageError(
                 f"{self._path} cannot be used: {exc.strerror}: {exc.filename}",
@@ -474,8 +556,7 @@ class _Translation:
 
 def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    # The driver gives no code to a text that is not UTF-8; only damage makes one.
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(exc).startswith("Could not decode"):
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_undecodable(exc):
         return _damaged(path, str(exc))
     if "malformed JSON" in str(exc):
         return Damaged(
@@ -496,17 +577,22 @@ def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
     return StorageError(f"{path}: {exc}", hint="Check the disk and the file, then run it again.")
 
 
+def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:
+    """A text that is not UTF-8, to which the driver gives no code; only damage makes one."""
+    return str(exc).startswith("Could not decode")
+
+
 def _damaged(path: str, reason: str) -> Damaged:
     return Damaged(
         f"{path} is damaged: {reason}",
         hint="Keep a copy of the file. `rolecall cas verify` says what can be read; "
-        "`rolecall cas export` saves that; restore the rest from a bundle.",
+        "`rolecall cas export --keep-going` saves that; restore the rest from a bundle.",
     )
 
 
 def _record(row: tuple[Any, ...]) -> Record:
     node, type_id, data, created, refs, sha256 = row
-    return Record(node, type_id, data, created, _split(refs), sha256)
+    return Record(str(node), type_id, data, created, _split(refs), sha256)
 
 
 def _split(refs: str | None) -> tuple[str, ...]:
@@ -517,21 +603,9 @@ def _split(refs: str | None) -> tuple[str, ...]:
 
 def _ref(row: tuple[Any, ...]) -> Ref:
     name, target, state, version, updated = row
-    return Ref(name, target, _object(state, f"ref {name!r}"), version, updated)
+    return Ref(name, target, stored_object(state, f"ref {name!r}"), version, updated)
 
 
 def _json(value: Mapping[str, Any]) -> str:
     # Escapes keep half a character, which has no UTF-8 form and which agents do send.
     return json.dumps(value, separators=(",", ":"))
-
-
-def _object(text: str, what: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (TypeError, ValueError) as exc:
-        raise Damaged(
-            f"{what} is damaged: what is kept with it is not JSON", hint="Restore the store."
-        ) from exc
-    if not isinstance(value, dict):
-        raise Damaged(f"{what} is damaged: what is kept with it is not an object", hint="Restore the store.")
-    return value

@@ -11,16 +11,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolecall import canonical
-from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, NotFound, UsageError
+from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, InvalidValue, NotFound, UsageError
 from rolecall.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
-from rolecall.schema import META_SCHEMA, TYPE_NAMES, Type
-from rolecall.store.backend import Backend, Change, Event, Move, Moved, NewEvent, Record, Ref
+from rolecall.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
+from rolecall.store.backend import (
+    Backend,
+    Change,
+    Event,
+    Move,
+    Moved,
+    NewEvent,
+    Record,
+    Ref,
+    is_time,
+    missing_type,
+)
 
 META = "CTS5P6RD8HMCS"
 """The id of the meta-schema, the one node that is its own type."""
 
 _FETCH = 200
-# Nodes never change, so the ones just read need not be read again: a run looks at its latest steps.
+# Nodes never change, so the ones just read need not be decoded again: a run looks at its latest steps.
 _RECENT = 256
 _LARGE = 65_536
 _SHORTEST_PREFIX = 4
@@ -50,9 +61,8 @@ class Store:
         self.now = now
         self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
         self._has_builtins = False
-        self.registered: dict[int, str] = {}
-        """Types of `Draft.put_as` by the identity of their schemas."""
-        self._kept: list[dict[str, Any]] = []
+        self.registered: dict[int, tuple[Record, dict[str, Any]]] = {}
+        """Types of `Draft.put_as` by the identity of their schemas, which are kept so that no other gets it."""
         self._recent: dict[str, Node] = {}
 
     # -- writing --
@@ -96,12 +106,9 @@ class Store:
     # -- reading nodes --
 
     def get(self, node: str) -> Node:
-        """One node. `NotFound` when it is not there, `Damaged` when it is not what was put.
-
-        Its payload is shared with later callers, who must leave it as it is.
-        """
+        """One node. `NotFound` when it is not there, `Damaged` when it is not what was put."""
         known = self._recent.pop(node, None)
-        if known is None:
+        if known is None or not self.backend.stored([node]):
             record = self._record(node)
             known = Node(record.id, record.type, payload_of(record), record.created)
             if len(record.data) > _LARGE:
@@ -110,10 +117,14 @@ class Store:
         self._recent[node] = known
         if len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
-        return known
+        return known._replace(payload=_copied(known.payload))
 
     def has(self, node: str) -> bool:
-        return self.backend.record(_checked_id(node)) is not None
+        """Whether a node is stored; `Damaged` when it is not what was put."""
+        record = self.backend.record(_checked_id(node))
+        if record is not None:
+            check(record)
+        return record is not None
 
     def resolve(self, prefix: str) -> str:
         """The one id that begins with `prefix`."""
@@ -137,19 +148,25 @@ class Store:
 
     def refs_of(self, node: str) -> tuple[str, ...]:
         """The ids that a node's payload refers to."""
-        return self._refs_in(self._record(node))
+        return self.derive_refs(self._record(node))
 
     def of_type(self, type_id: str) -> Iterator[str]:
         """Ids of one type, oldest first."""
         return self.backend.ids_of_type(_checked_id(type_id))
 
     def walk(
-        self, *start: str, follow_types: bool = False, limit: int | None = None, seen: set[int] | None = None
+        self,
+        *start: str,
+        follow_types: bool = False,
+        limit: int | None = None,
+        seen: set[int] | None = None,
+        checked: bool = False,
     ) -> Iterator[str | Dangling]:
         """Everything reachable from `start`, nearest first, each id once.
 
         Lazy: nodes are read as the caller asks for more. A reference to nothing comes as a `Dangling`.
-        `seen` holds the numbers of ids to stay away from; the walk adds what it visits.
+        `seen` holds the numbers of ids to stay away from; the walk adds what it visits. `checked` compares
+        the references kept with each node with those of its payload, which takes about twice as long.
         """
         seen = set() if seen is None else seen
         waiting: deque[int] = deque()
@@ -178,13 +195,13 @@ class Store:
                 visited += 1
                 record = records.get(name)
                 if record is None:
-                    if referrer >= 0:
+                    if referrer >= 0 and not checked:
                         self._check_refs(node_from_number(referrer))
                     yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
                     continue
                 check(record)
                 yield name
-                enqueue(self._refs_in(record), number)
+                enqueue(self._refs_in(record, checked=checked), number)
                 if follow_types:
                     enqueue((record.type,), number)
 
@@ -243,38 +260,43 @@ class Store:
         check(record)
         return record
 
-    def _refs_in(self, record: Record) -> tuple[str, ...]:
-        if record.refs is not None:
+    def _refs_in(self, record: Record, *, checked: bool = False) -> tuple[str, ...]:
+        if record.refs is not None and not checked:
             return record.refs
-        return self.derive_refs(record)
+        try:
+            derived = self.derive_refs(record)
+        except (NotFound, UsageError) as exc:
+            if record.refs is not None:
+                return record.refs  # Its type is what is missing.
+            raise Damaged(
+                f"what node {record.id} refers to cannot be known: {exc.message}",
+                node=record.id,
+                hint=exc.hint,
+            ) from exc
+        # Their order is that of the object that was put, which the bytes no longer tell.
+        if record.refs is not None and set(record.refs) != set(derived):
+            raise _wrong_refs(record.id)
+        return derived
 
     def derive_refs(self, record: Record) -> tuple[str, ...]:
         """The references of a record by its schema; what an index may keep."""
         if record.type in (record.id, META):
             return ()
-        return self.type(record.type).refs(payload_of(record))
+        kind = self.type(record.type)
+        return kind.refs(payload_of(record)) if kind.has_refs else ()
 
     def _check_refs(self, node: str) -> None:
         """Raise `Damaged` when the references kept with a node are not those of its payload."""
         record = self.backend.record(node)
-        if record is None or record.refs is None:
-            return
-        try:
-            derived = self.derive_refs(record)
-        except (NotFound, UsageError):
-            return  # Its type is what is missing.
-        if record.refs != derived:
-            raise _wrong_refs(node)
+        if record is not None:
+            self._refs_in(record, checked=True)
 
     def _load_type(self, type_id: str) -> Type:
         if type_id in _BUILTIN_SCHEMAS:
             return Type(_BUILTIN_SCHEMAS[type_id])
         record = self.backend.record(_checked_id(type_id))
         if record is None:
-            raise NotFound(
-                f"type {type_id} is not in the store",
-                hint="Register the schema first: `rolecall cas schema put FILE`. `cas schema list` shows them.",
-            )
+            raise missing_type(type_id)
         check(record)
         if record.type not in (META, record.id):
             raise UsageError(
@@ -284,18 +306,18 @@ class Store:
         return Type(payload_of(record))
 
     def remember(
-        self, types: Mapping[str, Type], registered: Mapping[int, tuple[str, dict[str, Any]]]
+        self, types: Mapping[str, Type], registered: Mapping[int, tuple[Record, dict[str, Any]]]
     ) -> None:
-        """What a committed draft has registered need not be looked up again."""
+        """What a committed draft has registered need not be compiled again."""
         self._has_builtins = True
         self._types.update(types)
-        self.registered.update({key: type_id for key, (type_id, _) in registered.items()})
-        self._kept += [schema for _, schema in registered.values()]
+        self.registered.update(registered)
 
     def builtins(self) -> list[Record]:
-        """The builtin types that every store holds, when this one does not yet."""
+        """The builtin types that every store holds, when this one does not yet, or no longer."""
         if not self._has_builtins:
-            self._has_builtins = self.backend.record(META) is not None
+            builtin = (META, *BUILTIN.values())
+            self._has_builtins = len(self.backend.records(builtin)) == len(builtin)
         return [] if self._has_builtins else _builtin_records(self.now())
 
 
@@ -306,7 +328,8 @@ class Draft:
         self._store = store
         self._records: dict[str, Record] = {}
         self._types: dict[str, Type] = {}
-        self._registering: dict[int, tuple[str, dict[str, Any]]] = {}
+        self._used: set[str] = set()
+        self._registering: dict[int, tuple[Record, dict[str, Any]]] = {}
         self._moves: list[Move] = []
         self._events: list[NewEvent] = []
 
@@ -320,6 +343,7 @@ class Draft:
             raise _misfit(type_id, misfits)
         record = make_record(type_id, data, kind.refs(payload), self._store.now())
         self._records[record.id] = record
+        self._used.add(type_id)
         if type_id == META:
             # From the bytes, not from the caller's object, which may change after this.
             self._types[record.id] = Type(canonical.decode(data))
@@ -333,11 +357,12 @@ class Draft:
 
     def put_as(self, schema: dict[str, Any], payload: Any) -> str:
         """Add a node whose type is a constant of the program, registered when it is new."""
-        type_id = self._store.registered.get(id(schema))
-        if type_id is None:
-            # The dict itself is kept as well, so that its id() is not given to another one.
-            type_id = self._registering.setdefault(id(schema), (self.put_schema(schema), schema))[0]
-        return self.put(type_id, payload)
+        known = self._store.registered.get(id(schema)) or self._registering.get(id(schema))
+        if known is None:
+            known = self._registering[id(schema)] = (self._records[self.put_schema(schema)], schema)
+        # Put every time, because a collection may have removed it since.
+        self._records[known[0].id] = known[0]
+        return self.put(known[0].id, payload)
 
     def add(self, record: Record) -> None:
         """Add a node made elsewhere, under its own id; its bytes are checked, its fit is not."""
@@ -350,24 +375,28 @@ class Draft:
         expected: Ref | None,
         target: str | None = None,
         state: Mapping[str, Any] | None = None,
+        *,
+        at: int | None = None,
     ) -> None:
-        """Add a compare-and-swap. Neither target nor state: the ref is removed."""
+        """Add a compare-and-swap. Neither target nor state: the ref is removed. `at` dates a copy."""
         if target is not None:
             _checked_id(target)
-        self._moves.append(Move(_checked_name(name), expected.version if expected else 0, target, state))
+        version = expected.version if expected else 0
+        self._moves.append(Move(_checked_name(name), version, target, state, at))
 
-    def event(self, stream: str, kind: str, body: Mapping[str, Any]) -> None:
-        self._events.append(NewEvent(stream, kind, body))
+    def event(self, stream: str, kind: str, body: Mapping[str, Any], *, at: int | None = None) -> None:
+        self._events.append(NewEvent(stream, kind, body, at))
 
     def commit(self, *, durable: bool | None = None) -> list[Ref]:
         """Make it all happen, or nothing; the moved refs.
 
         A commit that moves a ref waits for the disk unless told otherwise; another one does not.
         """
-        nodes = [*self._store.builtins(), *self._records.values()]
+        nodes = {record.id: record for record in (*self._store.builtins(), *self._records.values())}
         if not (nodes or self._moves or self._events):
             return []
-        change = Change(nodes, self._moves, self._events)
+        types = [type_id for type_id in self._used if type_id not in nodes]
+        change = Change(list(nodes.values()), self._moves, self._events, types)
         moved = self._store.backend.commit(
             change, now=self._store.now(), durable=bool(self._moves) if durable is None else durable
         )
@@ -396,11 +425,17 @@ def check(record: Record) -> None:
         or not isinstance(record.type, str)
         or not is_id_of(record.id, record.type, record.data)
     ):
-        raise Damaged(
-            f"node {record.id} is damaged: its bytes do not give its id",
-            node=record.id,
-            hint="Restore it from a bundle that holds it: `rolecall cas import BUNDLE --repair`.",
-        )
+        raise _damaged(record.id, "its bytes do not give its id")
+    if not is_time(record.created):
+        raise _damaged(record.id, "the time kept with it is none")
+
+
+def _damaged(node: str, reason: str) -> Damaged:
+    return Damaged(
+        f"node {node} is damaged: {reason}",
+        node=node,
+        hint="Restore it from a bundle that holds it: `rolecall cas import BUNDLE --repair`.",
+    )
 
 
 def _wrong_refs(node: str) -> Damaged:
@@ -415,13 +450,25 @@ def payload_of(record: Record) -> Any:
     try:
         return canonical.decode(record.data)
     except Damaged as exc:
-        raise Damaged(f"node {record.id} is damaged: {exc.message}", node=record.id, hint=exc.hint) from exc
+        raise _damaged(record.id, exc.message) from exc
+    except InvalidValue as exc:
+        raise InvalidValue(
+            f"node {record.id} cannot be read: {exc.message}",
+            hint="It is as it was put, by a program with other limits; read it with that one.",
+        ) from exc
+
+
+def _copied(value: Any) -> Any:
+    """A JSON value of its own for every caller, who may change it."""
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if type(value) is list else value
 
 
 def _misfit(type_id: str, misfits: list[str]) -> InvalidSchema | InvalidPayload:
-    listed = "".join(f"\n  {misfit}" for misfit in misfits)
     if type_id == META:
-        return InvalidSchema(f"the schema is not accepted:{listed}", misfits)
+        return refusal(misfits)
+    listed = "".join(f"\n  {misfit}" for misfit in misfits)
     return InvalidPayload(
         f"the payload does not fit type {type_id}:{listed}",
         misfits,

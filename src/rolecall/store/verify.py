@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from rolecall.errors import Damaged, NotFound, UsageError
+from rolecall.errors import Damaged, InvalidValue, NotFound, UsageError
 from rolecall.store.backend import Damage, Record
 from rolecall.store.store import Store, check, payload_of, sha256_of
 
@@ -36,15 +36,17 @@ class Verified(NamedTuple):
 
 def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
     """Check the given nodes, or everything: nodes, refs and the container itself."""
+    types: set[str] = set()
     if nodes:
-        yield _verify_batch(store, [store.record(node) for node in nodes])
+        yield _verify_batch(store, [store.record(node) for node in nodes], types)
+        yield Verified(0, list(_type_problems(store, types)))
         return
     yield Verified(0, list(_container_problems(store)))
     scan = store.backend.scan()
     try:
         while batch := list(islice(scan, _BATCH)):
-            yield _verify_batch(store, batch)
-        yield Verified(0, list(_ref_problems(store)))
+            yield _verify_batch(store, batch, types)
+        yield Verified(0, [*_type_problems(store, types), *_ref_problems(store)])
     except Damaged as exc:
         # What lies beyond cannot be reached; what was found so far must still be told.
         yield Verified(0, [Problem(exc.node, "container", exc.message)])
@@ -57,7 +59,8 @@ def _container_problems(store: Store) -> Iterator[Problem]:
         yield Problem(exc.node, "container", exc.message)
 
 
-def _verify_batch(store: Store, batch: Sequence[Record | Damage]) -> Verified:
+def _verify_batch(store: Store, batch: Sequence[Record | Damage], types: set[str]) -> Verified:
+    """Look at some nodes; the types they use are added to `types`."""
     problems: list[Problem] = []
     referrers: dict[str, str] = {}
     for item in batch:
@@ -65,33 +68,37 @@ def _verify_batch(store: Store, batch: Sequence[Record | Damage]) -> Verified:
             problems.append(Problem(item.id, "damaged", item.reason))
             continue
         try:
-            problems += _record_problems(store, item, referrers)
+            problems += _record_problems(store, item, types, referrers)
         except Damaged as exc:
             problems.append(Problem(item.id, "damaged", exc.message))
-    stored = _stored(store, list(referrers))
-    for target, referrer in referrers.items():
-        if target not in stored:
-            problems.append(Problem(referrer, "dangling", f"refers to {target}, which is not stored"))
+    for target in _missing(store, list(referrers)):
+        problems.append(Problem(referrers[target], "dangling", f"refers to {target}, which is not stored"))
     return Verified(len(batch), problems)
 
 
-def _record_problems(store: Store, record: Record, referrers: dict[str, str]) -> Iterator[Problem]:
+def _record_problems(
+    store: Store, record: Record, types: set[str], referrers: dict[str, str]
+) -> Iterator[Problem]:
     check(record)
-    payload = payload_of(record)
     if record.sha256 is not None and record.sha256 != sha256_of(
         "" if record.id == record.type else record.type, record.data
     ):
         yield Problem(record.id, "sha256", "the SHA-256 kept with it is of other bytes")
     if record.id == record.type:
+        payload_of(record)
         return
     try:
         kind = store.type(record.type)
     except (NotFound, UsageError, Damaged) as exc:
         yield Problem(record.id, "type", exc.message)
         return
-    for misfit in kind.misfits(payload):
-        yield Problem(record.id, "invalid", misfit)
-    refs = store.derive_refs(record)
+    types.add(record.type)
+    try:
+        misfits, refs = kind.misfits(payload_of(record)), store.derive_refs(record)
+    except InvalidValue as exc:
+        yield Problem(record.id, "invalid", exc.message)
+        return
+    yield from (Problem(record.id, "invalid", misfit) for misfit in misfits)
     # Their order is that of the object that was put, which the bytes no longer tell.
     if record.refs is not None and set(record.refs) != set(refs):
         yield Problem(
@@ -100,17 +107,20 @@ def _record_problems(store: Store, record: Record, referrers: dict[str, str]) ->
     referrers.update((target, record.id) for target in refs)
 
 
+def _type_problems(store: Store, types: set[str]) -> Iterator[Problem]:
+    """Types that are known by heart, or were read before, and are not stored."""
+    for type_id in _missing(store, sorted(types)):
+        yield Problem(type_id, "type", "nodes have this type, and it is not stored")
+
+
 def _ref_problems(store: Store) -> Iterator[Problem]:
-    refs = [ref for ref in store.refs() if ref.target is not None]
-    stored = _stored(store, [ref.target for ref in refs if ref.target])
-    for ref in refs:
-        if ref.target not in stored:
-            yield Problem(ref.name, "dangling", f"points at {ref.target}, which is not stored")
+    targets = {ref.name: ref.target for ref in store.refs() if ref.target is not None}
+    missing = set(_missing(store, list(targets.values())))
+    for name, target in targets.items():
+        if target in missing:
+            yield Problem(name, "dangling", f"points at {target}, which is not stored")
 
 
-def _stored(store: Store, nodes: Sequence[str]) -> set[str]:
-    """Those of `nodes` that are stored; asked in pages, because the records come with their bytes."""
-    found: set[str] = set()
-    for start in range(0, len(nodes), _BATCH):
-        found.update(record.id for record in store.backend.records(nodes[start : start + _BATCH]))
-    return found
+def _missing(store: Store, nodes: Sequence[str]) -> list[str]:
+    stored = store.backend.stored(nodes)
+    return [node for node in nodes if node not in stored]
