@@ -1,18 +1,30 @@
 # Needs git, make, Python 3.11 or later and the package registries; installs the rest into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-agents test-agents-all install-agents check bench clean
 
 BIN := .venv/bin
+AGENTS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-agents
 SOURCES := pyproject.toml README.md $(shell find src -type f -not -name '*.pyc')
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/installed ## set up and show the main job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
 test: .venv/tested ## set up and run every test
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+test-agents: .venv/tested install-agents ## test the adapters of claude, codex and codex-acp with the real programs
+	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \
+		tests/realagents/test_claude.py tests/realagents/test_codex.py tests/realagents/test_codex_acp.py
+
+test-agents-all: .venv/tested install-agents ## the same with every agent that can be installed
+	scripts/install-agents '$(AGENTS)' opencode gemini qwen copilot hermes claude-agent-acp
+	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) tests/realagents
+
+install-agents:
+	scripts/install-agents '$(AGENTS)' claude-code codex codex-acp
 
 check: .venv/tested ## formatting, lint, types
 	$(BIN)/ruff format --check .

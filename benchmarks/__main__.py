@@ -7,9 +7,15 @@ import os
 import platform
 import sqlite3
 
-from benchmarks import engine, startup, store, threads
+from benchmarks import agents, engine, startup, store, threads
 
-_ALL = {"startup": startup.main, "store": store.main, "engine": engine.main, "threads": threads.main}
+_ALL = {
+    "startup": startup.main,
+    "store": store.main,
+    "engine": engine.main,
+    "threads": threads.main,
+    "agents": agents.main,
+}
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """A workflow in Python: a writer drafts, a reviewer sends the draft back until it is short enough.
 
 Nothing here needs a key or a network: the writer is a plain async function where a real workflow would
-name an agent (`command("…")`, `"claude-code"`), the reviewer is Python from end to end.
+name an agent (`command("…")`, `"claude"`), the reviewer is Python from end to end.
 
     rolecall thread start examples/review-text.py -p "Why do ships float?"
     rolecall thread run THREAD

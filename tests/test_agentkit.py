@@ -270,7 +270,8 @@ def forged(bench: Bench, change: str) -> str:
         step = {{
             "start": chain.start.id, "prev": None, "number": 1, "role": sys.argv[2], "agent": "forger",
             "output": draft.put(draft.put_schema(schema), {{"count": 1}}),
-            "started_at": 1, "completed_at": 2, "cwd": "/", "totals": {{}},
+            "started_at": 1, "completed_at": 2, "cwd": "/",
+            "totals": thread.add_totals({{}}, sys.argv[2], thread.counted(None, ms=1)),
         }}
         node = None
         {change}
@@ -292,6 +293,7 @@ def test_a_step_need_not_be_put_by_the_kit(bench: Bench) -> None:
         ("step['number'] = 5", "number is 5, not 1"),
         ("step['start'] = draft.put_text('x')", "start is"),
         ("step['prev'] = draft.put_text('x')", "prev is"),
+        ("step['totals'] = {}", "totals is {}, not"),
         ("node = draft.put_text('no step')", "is a node of another type"),
         ("node = '0000000000000'", "it is not in the store"),
         ("step['output'] = draft.put_text('words')", "its output has another type than first has to give"),

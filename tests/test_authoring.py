@@ -251,6 +251,67 @@ def test_a_file_that_cannot_be_used_says_where_and_why(tmp_path: Path, text: str
         load_python(written(tmp_path, text))
 
 
+MISTAKEN = """
+from rolecall import END, Role, Workflow
+from .parts.roles import helper
+
+worker = Role(
+    "command:cat",
+    "Work.",
+    {"type": "object", "properties": {"done": {}}, "required": ["dne"]},
+)
+
+async def tell(context):
+    return "Talk."
+
+async def play(context):
+    return {"content": "", "meta": {"free": 1}}
+
+roles = {
+    "worker": worker,
+    "helper": helper,
+    "talker": Role("command:cat", tell, {"type": "object", "properties": {"said": {}}}),
+    "player": Role.function(play, {"type": "object", "required": ["free"]}),
+    "silent": Role("command:cat", "", {"type": "object", "properties": {"said": {}}}),
+    "plain": print,
+}
+workflow = Workflow("testing-things", roles, lambda context: END)
+"""
+
+
+def test_each_problem_of_a_file_is_told_at_the_line_of_its_role(tmp_path: Path) -> None:
+    parts = written(tmp_path, "from rolecall import Role\nhelper = Role(3, 'Help.', {})\n", "parts/roles.py")
+    path = written(tmp_path, MISTAKEN, "testing-things.py")
+    found = registry.check_file(path)
+    assert found.playbook is None
+    assert [(one.file, one.line, one.severity, one.message.split(",")[0]) for one in found.problems] == [
+        (path, 5, "error", "'dne' is required but not declared"),
+        (path, 22, "warning", "the role 'silent' has neither a goal nor a procedure"),
+        (path, 25, "error", "the role 'plain' must be a Role or an async function"),
+        (path, 25, "warning", "the name 'testing-things' does not begin with a verb"),
+        (parts, 2, "error", "the agent of 'helper' must be an adapter"),
+    ]
+    assert "Did you mean 'done'?" in found.problems[0].hint
+    with pytest.raises(UsageError, match="has 3 problems"):
+        registry.load_file(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("x = 1\ny = 1 / 0\n", 2, "the workflow cannot be loaded: ZeroDivisionError: division by zero"),
+        ("x = (\n", 1, "the workflow cannot be loaded: SyntaxError: '(' was never closed"),
+        ("x = 1\n", 1, "{path} has no workflow"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_one_problem_at_its_line(
+    tmp_path: Path, text: str, line: int, said: str
+) -> None:
+    path = written(tmp_path, text)
+    (problem,) = registry.check_file(path).problems
+    assert problem[1:5] == (said.format(path=path), path, line, 1)
+
+
 def test_a_file_that_is_gone_and_a_name_that_is_none_are_told(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="is not there"):
         load_python(str(tmp_path / "gone.py"))

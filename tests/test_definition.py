@@ -209,6 +209,42 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
         ["type object"],
     ),
     "schema not storable": (("{type: boolean}", "{const: .nan}"), "17:7: error", ["cannot be stored"]),
+    "required field not declared": (
+        ("required: [$status, note", "required: [$status, noot"),
+        "13:27: error",
+        ["'noot' is required", "not declared", "Did you mean 'note'?", "hint"],
+    ),
+    "required field not declared in a part": (
+        ("{path: {type: string}}, required: [path]", "{path: {type: string}}, required: [pth]"),
+        "11:99: warning",
+        ["'pth' is required", "not declared", "Did you mean 'path'?"],
+    ),
+    "required field not declared in a closed part": (
+        ("required: [path]", "additionalProperties: false, required: [pth]"),
+        "11:128: error",
+        ["'pth' is required", "not declared", "Did you mean 'path'?"],
+    ),
+    "bounds that leave no number": (
+        ("approved: {type: boolean}", "approved: {type: boolean}, n: {minimum: 5, maximum: 3}"),
+        "18:63: error",
+        ["minimum 5 and maximum 3", "no value"],
+    ),
+    "bounds that exclude their only number": (
+        ("approved: {type: boolean}", "approved: {type: boolean}, n: {exclusiveMinimum: 5, maximum: 5}"),
+        "18:72: error",
+        ["exclusiveMinimum 5 and maximum 5"],
+    ),
+    "bounds that leave no text": (
+        ("hint: {type: string}", "hint: {type: string, minLength: 5, maxLength: 4}"),
+        "10:44: error",
+        ["minLength 5 and maxLength 4"],
+    ),
+    "bounds that leave no list": (
+        ("files: {type: array,", "files: {type: array, minItems: 2, maxItems: 1,"),
+        "11:43: error",
+        ["minItems 2 and maxItems 1"],
+    ),
+    "enum empty": (("{enum: [done, failed]}", "{enum: []}"), "8:25: error", ["at least one value"]),
     "unknown target": (
         ("failed: $FAIL", "failed: cheker"),
         "26:13: error",
@@ -381,6 +417,48 @@ def test_each_mistake_is_reported_where_it_was_made(
     assert (result.workflow is None) == bool(result.errors)
 
 
+# Mistakes of which other faults would follow, were they not known to be one and the same.
+ALONE: dict[str, tuple[tuple[str, str], str]] = {
+    "edge of a wrong shape": (("failed: $FAIL", "failed: 3"), "26:13: error"),
+    "edge without a role": (("failed: $FAIL", "failed: {prompt: x}"), "26:13: error"),
+    "edges of a wrong shape": (("$START: worker", "$START: 3"), "23:11: error"),
+    "the only edge to a role": (('done: {role: checker, prompt: "{{note}}"}', "done: 3"), "25:11: error"),
+    "the last edge of a list": (("- {role: $END}", "- 3"), "29:7: error"),
+    "limits of a wrong shape": (("{steps: 9}", "9"), "30:9: error"),
+    "limits by a wrong name": (("{steps: 9}", "{step: 9}"), "30:10: error"),
+    "a limit of a role": ((GOAL, f"{GOAL}\n    limits: {{turns: 0}}"), "5:21: error"),
+    "a goal that is no text": ((GOAL, "goal: [x]"), "4:11: error"),
+    "a goal that is not included": ((GOAL, "goal: !include gone.md"), "4:11: error"),
+    "a schema that is not included": ((CHECKER_META, "    meta: !include gone.json\n"), "16:11: error"),
+    "a part that is not included": (("note: {type: string}", "note: !include gone.json"), "9:15: error"),
+    "edges that are not included": (("failed: $FAIL", "failed: !include gone.yaml"), "26:13: error"),
+}
+
+
+@pytest.mark.parametrize(("change", "place"), ALONE.values(), ids=ALONE)
+def test_a_mistake_is_reported_once_and_not_by_what_follows_from_it(
+    change: tuple[str, str], place: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "do-work.yaml"
+    limits = ("limits: {steps: 9}\n", "") if change[0] == GOAL and "limits" in change[1] else ("", "")
+    file.write_text(replaced(change, limits))
+    (problem,) = definition.load_file(file).problems
+    assert str(problem).startswith(f"{file}:{place}: ")
+
+
+def test_edges_out_of_the_end_are_reported_beside_a_role_of_that_name() -> None:
+    result = parse(
+        replaced(
+            ("roles:", "roles:\n  $END: {goal: g, meta: {type: object}}"),
+            ("graph:", "graph:\n  $END: worker"),
+        )
+    )
+    assert [line.split(": ", 2)[2].split(". ")[0] for line in found(result)] == [
+        "the role name '$END' is reserved",
+        "$END has no edges out of it",
+    ]
+
+
 def test_unreachable_and_forgotten_roles_are_told_apart() -> None:
     island = "{goal: g, meta: {type: object}}"
     result = parse(
@@ -434,6 +512,41 @@ def test_one_of_without_a_discriminating_status_is_refused_when_routed_by_status
         parse(short.replace("$status: {const: failed}, ", "").replace("[$status, why]", "[why]")).problems
         == ()
     )
+
+
+def test_a_required_field_is_looked_for_in_its_own_variant() -> None:
+    crossed = parse(VARIANTS.replace("required: [$status, note]", "required: [$status, why]"))
+    assert [str(problem)[:50] for problem in crossed.errors] == [
+        "w.yaml:7:106: error: 'why' is required but not dec"
+    ]
+    assert "where '$status' is 'done'" in crossed.errors[0].message
+
+
+def test_a_field_that_one_part_of_a_schema_requires_and_another_forbids_is_refused() -> None:
+    closed = VARIANTS.replace("    meta:\n", "    meta:\n      additionalProperties: false\n", 1)
+    result = parse(closed)
+    (problem,) = result.errors
+    assert problem[3:5] == (6, 7)
+    assert (
+        problem.message == "this forbids '$status', 'note', 'why', which another part of the schema requires"
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "{type: object, properties: {a: {type: string}}, anyOf: [{required: [a]}, {minProperties: 0}]}",
+        "{type: object, patternProperties: {'^x': {type: string}}, required: [xy]}",
+        "{type: object, additionalProperties: {type: string}, required: [anything]}",
+        "{type: object, properties: {a: {type: object, required: [b]}}, required: [a]}",
+        "{type: object, properties: {a: {minimum: 3, maximum: 3, minLength: 2, maxLength: 2}}}",
+        "{type: object, properties: {a: {exclusiveMinimum: 3, exclusiveMaximum: 4}}}",
+        "{type: object, properties: {a: {not: {minimum: 5, maximum: 3}}}}",
+    ],
+)
+def test_requirements_and_bounds_that_can_be_met_are_accepted(schema: str) -> None:
+    text = f"name: do-it\nroles: {{a: {{goal: g, meta: {schema}}}}}\ngraph: {{$START: a, a: $END}}\n"
+    assert parse(text).problems == ()
 
 
 def test_a_schema_without_status_says_what_to_add() -> None:

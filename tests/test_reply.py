@@ -84,9 +84,8 @@ def test_tolerated_form_gives_the_same_output_and_body(text: str) -> None:
     assert result.body == "# Report\n\nIt works."
 
 
-def test_preamble_and_trailing_prose_are_kept() -> None:
+def test_prose_after_a_fenced_answer_belongs_to_the_body() -> None:
     result = reply(f"Here it is:\n```markdown\n{ANSWER}```\nThat was all.")
-    assert result.preamble == "Here it is:"
     assert result.body == "# Report\n\nIt works.\nThat was all."
 
 
@@ -181,18 +180,17 @@ def test_broken_frontmatter_is_not_replaced_by_a_sample_below_it() -> None:
 # -- which fields enter the output --
 
 
-def test_standard_fields_stay_out_of_a_closed_schema_and_do_not_fail_it() -> None:
+def test_standard_fields_stay_with_the_body_where_the_schema_is_closed() -> None:
     extra = "next: reviewer\nconfidence: 0.9\nartifacts: [a.py]\nscope: role\n"
     result = reply(f"---\n{FIELDS}{extra}---\nbody")
     assert result.output == OUTPUT
-    assert result.standard == {"next": "reviewer", "confidence": 0.9, "artifacts": ["a.py"], "scope": "role"}
-    assert result.body == "body"
+    assert result.body == "next: reviewer\nconfidence: 0.9\nartifacts: [a.py]\nscope: role\n\nbody"
 
 
 def test_standard_fields_enter_an_open_schema() -> None:
     result = reply(f"---\n{FIELDS}next: reviewer\n---\nbody", OPEN)
     assert result.output == {**OUTPUT, "next": "reviewer"}
-    assert result.standard == {}
+    assert result.body == "body"
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, OPEN])

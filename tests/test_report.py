@@ -36,7 +36,7 @@ ATTEMPT: dict[str, Any] = {
     "session": None, "usage": {}, "timestamp": 1_700_000_000_000, "durationMs": 20, "raw": "Half",
     "prompt": "", "turns": [],
 }  # fmt: skip
-TURN = {
+TURN: dict[str, Any] = {
     "role": "assistant",
     "text": "Let me look.",
     "tool_calls": [{"name": "shell", "arguments": {"cmd": "ls"}, "result": "a\nb"}],
@@ -53,6 +53,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
+        self.cells: list[str] = []
         self.text = ""
         self.feed(text)
         self.close()
@@ -62,6 +63,8 @@ class Page(HTMLParser):
         self.attributes.update(name for name, _ in attrs)
         if tag not in self.VOID:
             self.open.append(tag)
+        if tag in ("th", "td"):
+            self.cells.append("")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -69,6 +72,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if "style" not in self.open:
             self.text += data
+        if self.open and self.open[-1] in ("th", "td"):
+            self.cells[-1] += data
 
 
 def test_the_page_is_whole_and_fetches_nothing() -> None:
@@ -121,6 +126,45 @@ def test_the_page_has_a_bar_for_the_time_and_the_tokens_of_each_step() -> None:
     assert "<title>Step 2: writer: 3.0 s, 42 tokens</title>" in text
 
 
+def test_what_was_used_is_told_in_the_order_of_the_steps_and_only_what_there_is() -> None:
+    roles = {
+        "editor": {"steps": 1, "tokens": 1_234_567},
+        "writer": {"steps": 2, "tokens": 12, "cost": 0.5},
+    }
+    usage = {"steps": 3, "tokens": 1_234_579, "cost": 0.5, "roles": roles}
+    whole = card(usage=usage)
+    steps = [step(), step(2, role="editor"), step(3)]
+    page = Page(report.html(whole, steps))
+    assert page.cells == [
+        "role", "steps", "tokens", "cost $",
+        "writer", "2", "12", "0.5",
+        "editor", "1", "1,234,567", "",
+        "all", "3", "1,234,579", "0.5",
+    ]  # fmt: skip
+    assert "| writer | 2 | 12 | 0.5 |\n| editor | 1 | 1,234,567 |  |" in report.markdown(whole, steps)
+
+
+def test_one_tool_call_is_told_as_one() -> None:
+    assert "Conversation: 1 turn, 1 tool call<" in report.html(card(), [step(turns=[TURN])])
+    two = {**TURN, "tool_calls": TURN["tool_calls"] * 2}
+    assert "Conversation: 2 turns, 3 tool calls<" in report.html(card(), [step(turns=[TURN, two])])
+
+
+def test_the_labels_of_the_chart_are_text_of_the_page_and_do_not_shrink_with_it() -> None:
+    text = report.html(card(), [step()])
+    assert "<text" not in text
+    assert "time of each step, up to 1.5 s" in Page(text).text
+    assert "tokens, up to 42" in Page(text).text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (7, "7"), (1_500_000, "1,500,000"), (0.25, "0.25"), (90.0, "90"), (0.00001, "1e-05")],
+)
+def test_amounts_read_easily(value: float, shown: str) -> None:
+    assert report.amount(value) == shown
+
+
 def test_a_thread_without_steps_has_a_report_too() -> None:
     empty = card(steps=0, usage={}, status="suspended", reason="a question", attempts=[ATTEMPT])
     assert "the model is away" in Page(report.html(empty, [])).text
@@ -134,8 +178,9 @@ def test_markdown_holds_status_usage_steps_and_tools() -> None:
     text = report.markdown(card(), [step(turns=[TURN], attempts=[ATTEMPT], files=["a.py"])])
     assert text.startswith("# Write\n")
     assert "- status: completed" in text
-    assert "| writer | 1 | 0 | 42 | 0.0 | 0.0 |" in text
-    assert "| all | 1 | 0 | 42 | 0.0 | 0.03 |" in text or "| all | 1 | 0 | 42 | 0.0 | 0.02 |" in text
+    assert "| role | steps | tokens | minutes |" in text
+    assert "| writer | 1 | 42 |  |" in text
+    assert "| all | 1 | 42 | 0.03 |" in text or "| all | 1 | 42 | 0.02 |" in text
     assert "## Step 1: writer" in text
     assert 'Tool `shell`\n\n```json\n{\n  "cmd": "ls"\n}\n```\n\n```\na\nb\n```' in text
     assert "the model is away" in text
@@ -192,3 +237,16 @@ def test_a_person_and_a_fork_are_told_in_words() -> None:
 )
 def test_durations_read_easily(ms: int | None, shown: str) -> None:
     assert report.duration(ms) == shown
+
+
+def test_a_step_is_read_with_its_tools_in_brief_and_what_went_against_the_rules() -> None:
+    note = "writer is read-only, yet the work folder has changed: added x"
+    text = report.step_markdown(step(turns=[TURN] * 20, notes=[note], children=["01CHILD"]))
+    assert "- `shell` `ls` → a b" in text
+    assert text.count("- `shell`") == 12
+    assert "- and 8 more: `rolecall thread step-details 8M0Q8N9CMRCR1`" in text
+    assert f"> **Note:** {note}" in text and "Played by thread 01CHILD" in text
+    whole = report.detail_markdown(step(turns=[TURN], sessionReason="new: ephemeral"))
+    assert "- session: s-1 · new: ephemeral" in whole and whole.count("`shell`") == 1
+    page = report.html(card(), [step(notes=[note], children=["01CHILD"])])
+    assert "yet the work folder has changed" in page and "Played by thread 01CHILD" in page

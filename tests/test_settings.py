@@ -41,14 +41,106 @@ def test_agents_are_chosen_by_option_then_override_then_role_then_default() -> N
         settings.agent_for({}, workflow="solve", role="x", named=None, override=None)
 
 
-def test_an_external_agent_is_its_command_and_arguments() -> None:
-    configured = {"agents": {"h": {"command": "hermes", "args": ["-x", 1]}, "bad": {"args": []}}}
-    assert settings.external_command(configured, "h") == ["hermes", "-x", "1"]
-    assert settings.external_command(configured, "human") is None
-    with pytest.raises(UsageError, match="has no `command`"):
-        settings.external_command(configured, "bad")
+def test_an_alias_stands_for_an_adapter_with_options_or_an_external_command() -> None:
+    configured = {
+        "agents": {
+            "h": {"command": "hermes", "args": ["-x", "a b"]},
+            "fast": {"adapter": "claude", "model": "haiku"},
+            "bad": {"args": []},
+        }
+    }
+    assert settings.configured_agent(configured, "h") == ("external:hermes -x 'a b'", {})
+    assert settings.configured_agent(configured, "fast") == ("claude", {"model": "haiku"})
+    assert settings.configured_agent(configured, "codex:o9") == ("codex:o9", {})
+    with pytest.raises(UsageError, match="neither `adapter` nor `command`"):
+        settings.configured_agent(configured, "bad")
     with pytest.raises(UsageError, match="must be a list"):
-        settings.external_command({"agents": {"h": {"command": "x", "args": "-x"}}}, "h")
+        settings.configured_agent({"agents": {"h": {"command": "x", "args": "-x"}}}, "h")
+
+
+# -- the model of the built-in agent --
+
+CONFIGURED = {"providers": PROVIDERS, "models": MODELS, "defaultModel": "cheap"}
+KEYS = {**ENVIRONMENT, "ANTHROPIC_API_KEY": "env-anthropic", "OTHER_API_KEY": "env-other"}
+
+
+def model(named: str | None, configured: dict[str, Any] | None = None) -> tuple[Any, ...]:
+    found = settings.model_endpoint(CONFIGURED if configured is None else configured, KEYS, named)
+    return found["base_url"], found["model"], found["api_key"], found["protocol"]
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (None, ("https://other/v1", "model-s", "other-key", "openai")),
+        ("big", ("https://openai/v1", "model-l", "env-openai", "openai")),
+        ("other/model-x", ("https://other/v1", "model-x", "other-key", "openai")),
+        ("bare/vendor/model-x", ("http://localhost/v1", "vendor/model-x", None, "openai")),
+        ("anthropic/c", ("https://api.anthropic.com", "c", "env-anthropic", "anthropic")),
+    ],
+)
+def test_a_model_is_an_alias_or_a_name_at_a_provider(named: str | None, expected: tuple[Any, ...]) -> None:
+    assert model(named) == expected
+
+
+def test_two_providers_need_no_configuration_and_their_keys_go_to_their_own_endpoint_alone() -> None:
+    assert model("openai/g", {}) == ("https://api.openai.com/v1", "g", "env-openai", "openai")
+    assert model("anthropic/c", {}) == ("https://api.anthropic.com", "c", "env-anthropic", "anthropic")
+    for name in ("openai", "anthropic"):
+        elsewhere = {"providers": {name: {"baseUrl": "https://elsewhere/v1"}}}
+        assert model(f"{name}/m", elsewhere) == ("https://elsewhere/v1", "m", None, "openai")
+
+
+def test_a_provider_says_what_its_endpoint_speaks() -> None:
+    configured = {"providers": {"p": {"baseUrl": "https://p", "protocol": "anthropic"}}}
+    assert model("p/m", configured)[3] == "anthropic"
+    assert settings.problems(configured, adapters=()) == []
+    wrong = {"providers": {"p": {"baseUrl": "https://p", "protocol": "gopher"}}}
+    assert settings.problems(wrong, adapters=()) == ["providers.p.protocol must be one of openai, anthropic"]
+
+
+@pytest.mark.parametrize(
+    ("named", "configured", "message"),
+    [
+        (None, {}, "no model is named"),
+        ("chaep", CONFIGURED, "no model 'chaep'"),
+        ("/m", CONFIGURED, "no model '/m'"),
+        ("other/", CONFIGURED, "no model 'other/'"),
+        ("othr/m", CONFIGURED, "no provider 'othr'"),
+        ("m", {"models": {"m": {"provider": "other"}}}, "needs a `provider` and a `name`"),
+        ("p/m", {"providers": {"p": {"apiKey": "k"}}}, "'p' has no `baseUrl`"),
+        (
+            "p/m",
+            {"providers": {"p": {"baseUrl": "http://x", "apiKeyEnv": "NOT_SET"}}},
+            "'NOT_SET'.* is not set",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_found_is_an_error_that_names_it(
+    named: str | None, configured: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        model(named, configured)
+
+
+def test_a_public_provider_without_its_key_is_an_error_that_names_the_variable() -> None:
+    with pytest.raises(UsageError, match=r"'ANTHROPIC_API_KEY'.* is not set"):
+        settings.model_endpoint({}, {"OPENAI_API_KEY": "k"}, "anthropic/c")
+
+
+def test_the_built_in_agent_takes_its_endpoint_from_a_provider_alone() -> None:
+    found = settings.builtin_options(CONFIGURED, KEYS, {"model": "big", "max_turns": 5})
+    assert found == {
+        "max_turns": 5,
+        "model": "model-l",
+        "base_url": "https://openai/v1",
+        "api_key": "env-openai",
+        "protocol": "openai",
+    }
+    for key in ("base_url", "base-url", "api_key", "api-key", "protocol"):
+        with pytest.raises(UsageError, match="from a provider") as caught:
+            settings.builtin_options(CONFIGURED, KEYS, {"model": "big", key: "https://elsewhere"})
+        assert "elsewhere" not in caught.value.message + caught.value.hint
 
 
 # -- the extract endpoint --
@@ -150,6 +242,7 @@ def test_the_timeout_comes_from_the_nearest_level() -> None:
         ("agents.h.args", "[]", []),
         ("extract.timeout", "2.5", 2.5),
         ("store.durability", "always", "always"),
+        ("providers.a.protocol", "anthropic", "anthropic"),
     ],
 )
 def test_values_are_typed_by_their_key(key: str, text: str, value: Any) -> None:
@@ -169,6 +262,7 @@ def test_values_are_typed_by_their_key(key: str, text: str, value: Any) -> None:
         ("providers.a.baseUrl", "openrouter.ai", "http://"),
         ("providers.a.apiKeyEnv", "sk-123", "environment variable"),
         ("store.durability", "sometimes", "one of always"),
+        ("providers.a.protocol", "gopher", "one of openai"),
         ("defaultAgent", " ", "must be text"),
         ("defaultAgent", "a\nb", "must be text"),
         ("defaultAgent.x", "y", "single value"),

@@ -105,7 +105,7 @@ async def _step(function: AgentFunction, name: str, role: str, instruction: str 
 def _recorder(engine: Engine, name: str, role: str, instruction: str | None) -> Recorder:
     ref = thread.find(engine.store, name)
     chain = Chain(engine.store, ref.target or "")
-    turn = Turn(ref.name[7:], chain, engine.playbook(chain.start.workflow))
+    turn = Turn(thread.id_of(ref), chain, engine.playbook(chain.start.workflow))
     way = next_of(turn)
     if not isinstance(way, Next) or way.role != role:
         due = f"{way.role} is" if isinstance(way, Next) else "no role is"

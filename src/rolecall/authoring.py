@@ -16,17 +16,17 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from types import ModuleType
-from typing import Any, Generic, TypedDict, TypeVar, Union, Unpack, cast, overload
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
 
 from rolecall import definition, typed
 from rolecall.agents.protocol import Agent, Context
 from rolecall.agents.protocol import Reply as AgentReply
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.playbook import Message, Moderator, Playbook, PromptFunction, RoleFunction, ThreadContext
-from rolecall.workflow import Limits, Resume
+from rolecall.workflow import Limits, Resume, Workdir
 from rolecall.workflow import Role as StoredRole
 from rolecall.workflow import Workflow as StoredWorkflow
-from rolecall.yaml12 import Place
+from rolecall.yaml12 import Place, Problem
 
 M = TypeVar("M")
 AgentFunction = Callable[[str, Context], Awaitable[str | AgentReply]]
@@ -45,6 +45,7 @@ class RoleOptions(TypedDict, total=False):
     resume: Resume
     limits: Limits | Mapping[str, float]
     extract: Mapping[str, Any]
+    workdir: Workdir
 
 
 class Role(Generic[M]):
@@ -87,6 +88,7 @@ class Role(Generic[M]):
         self.meta = meta
         self.options = options
         self.call: RoleFunction | None = None
+        self.place = _caller()
 
     @overload
     @staticmethod
@@ -103,6 +105,7 @@ class Role(Generic[M]):
         """A role that is an async function of the ThreadContext; it returns `content` and `meta` itself."""
         role: Role[Any] = Role(None, "", {} if meta is None else meta, **options)
         role.call = call
+        role.place = _caller()
         return role
 
     def read(self, message: Message) -> M:
@@ -131,6 +134,7 @@ class Workflow:
         description: str = "",
         limits: Limits | Mapping[str, float] | None = None,
         version: str = "",
+        workdir: Workdir | None = None,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -140,9 +144,9 @@ class Workflow:
         self.description = description
         self.limits = limits
         self.version = version
-        caller = sys._getframe(1)
-        self.place = Place(caller.f_code.co_filename, caller.f_lineno, 1)
-        self._globals = caller.f_globals
+        self.workdir = workdir
+        self.place = _caller()
+        self._globals = sys._getframe(1).f_globals
 
     def address(self) -> str:
         """Where another process finds it again: `FILE:VARIABLE`."""
@@ -156,6 +160,12 @@ class Workflow:
         return f"{os.path.realpath(file)}:{DEFAULT_NAME if DEFAULT_NAME in names else names[0]}"
 
 
+def _caller() -> Place:
+    """Where the function that asks was called."""
+    frame = sys._getframe(2)
+    return Place(frame.f_code.co_filename, frame.f_lineno, 1)
+
+
 # -- compiling --
 
 
@@ -166,27 +176,43 @@ def compile(workflow: Workflow, *, name: str | None = None, python: str | None =
         name: the name it must have, when its file decides that.
         python: where it is found again; by default the variable that holds it now.
     """
+    playbook, problems = check(workflow, name=name, python=python)
+    if playbook is not None:
+        return playbook
+    errors = [problem for problem in problems if problem.severity == "error"]
+    listed = "".join(f"\n  {problem}" for problem in errors)
+    place = f"{workflow.place.file}:{workflow.place.line}"
+    raise UsageError(f"{place}: the workflow has {len(errors)} problem{'s' if errors[1:] else ''}:{listed}")
+
+
+def check(
+    workflow: Workflow, *, name: str | None, python: str | None
+) -> tuple[Playbook | None, list[Problem]]:
+    """The same with every problem and warning placed; no playbook when one is an error."""
     reader = _Reader(workflow)
     value = reader.value()
-    judged = definition.judge(value, place=workflow.place, name=name)
-    problems = [*reader.problems, *(_told(problem) for problem in judged.errors)]
-    if problems or judged.workflow is None:
-        listed = "".join(f"\n  {problem}" for problem in problems)
-        place = f"{workflow.place.file}:{workflow.place.line}"
-        raise UsageError(
-            f"{place}: the workflow has {len(problems)} problem{'s' if problems[1:] else ''}:{listed}"
-        )
-    return Playbook(
+    judged = definition.judge(
+        value,
+        place=workflow.place,
+        places=reader.places,
+        functions=reader.functions,
+        prompts=reader.prompts,
+        name=name,
+    )
+    main = workflow.place.file
+    problems = sorted(
+        [*reader.problems, *judged.problems], key=lambda one: (one.file != main, one.file, one.line)
+    )
+    if reader.problems or judged.workflow is None:
+        return None, problems
+    playbook = Playbook(
         replace(judged.workflow, python=python or workflow.address()),
         moderator=workflow.moderator,
         prompts=reader.prompts,
         functions=reader.functions,
         agents=reader.agents,
     )
-
-
-def _told(problem: Any) -> str:
-    return f"{problem.message}. {problem.hint}" if problem.hint else str(problem.message)
+    return playbook, problems
 
 
 class _Reader:
@@ -194,7 +220,9 @@ class _Reader:
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
-        self.problems: list[str] = []
+        self.problems: list[Problem] = []
+        self.places: dict[str, Place] = {}
+        """Where each role is written."""
         self.prompts: dict[str, PromptFunction] = {}
         self.functions: dict[str, RoleFunction] = {}
         self.agents: dict[str, Agent] = {}
@@ -210,43 +238,49 @@ class _Reader:
             "graph": self._plain(workflow.graph, "graph"),
             "conditions": self._plain(workflow.conditions, "conditions"),
             "limits": self._plain(_limits(workflow.limits), "limits"),
+            "workdir": self._plain(workflow.workdir, "workdir"),
         }
         return {key: value for key, value in given.items() if value is not None}
+
+    def _note(self, message: str, role: Any = None) -> None:
+        self.problems.append(Problem("error", message, *self.places.get(role, self._workflow.place)))
 
     def _check_direction(self) -> None:
         moderator: Any = self._workflow.moderator
         graph = self._workflow.graph
         if (moderator is None) == (graph is None):
             had = "neither a moderator nor a graph" if graph is None else "both a moderator and a graph"
-            self.problems.append(f"the workflow has {had}; give it one of them")
+            self._note(f"the workflow has {had}; give it one of them")
         if moderator is None:
             return
         if not callable(moderator):
-            self.problems.append(f"the moderator must be a function, not {_kind(moderator)}")
+            self._note(f"the moderator must be a function, not {_kind(moderator)}")
         elif _is_async(moderator):
-            self.problems.append(
+            self._note(
                 "the moderator must be a plain function, not an async one: it decides and does nothing else"
             )
         if self._workflow.conditions:
-            self.problems.append("conditions belong to a graph; a moderator decides in Python")
+            self._note("conditions belong to a graph; a moderator decides in Python")
 
     def _roles(self) -> Iterator[tuple[str, dict[str, Any]]]:
         roles: Any = self._workflow.roles
         if not isinstance(roles, Mapping):
-            self.problems.append(f"roles must be a mapping from names to roles, not {_kind(roles)}")
+            self._note(f"roles must be a mapping from names to roles, not {_kind(roles)}")
             return
         for name, given in roles.items():
             role = given if isinstance(given, Role) else Role.function(given)
             if not isinstance(name, str):
-                self.problems.append(f"the role name {name!r} must be a string")
-            elif role.call is not None:
+                self._note(f"the role name {name!r} must be a string")
+                continue
+            self.places[name] = role.place if role is given else _defined(given, self._workflow.place)
+            if role.call is not None:
                 yield name, self._function(name, role, role.call)
             else:
                 yield name, self._asked(name, role)
 
     def _function(self, name: str, role: Role[Any], call: RoleFunction) -> dict[str, Any]:
         if not _is_async(call):
-            self.problems.append(f"the role {name!r} must be a Role or an async function, not {_kind(call)}")
+            self._note(f"the role {name!r} must be a Role or an async function, not {_kind(call)}", name)
         self.functions[name] = call
         described = {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
         return {**described, **self._options(name, role), "meta": self._schema(name, role.meta)}
@@ -258,52 +292,59 @@ class _Reader:
         elif _is_async(role.prompt):
             self.prompts[name] = role.prompt
         else:
-            self.problems.append(
-                f"the prompt of {name!r} must be text or an async function, not {_kind(role.prompt)}"
+            self._note(
+                f"the prompt of {name!r} must be text or an async function, not {_kind(role.prompt)}", name
             )
         if isinstance(role.agent, str):
             found["agent"] = role.agent
         elif callable(role.agent) and not isinstance(role.agent, type):
             self.agents[name] = role.agent
         elif role.agent is not None:
-            self.problems.append(
+            self._note(
                 f"the agent of {name!r} must be an adapter, an async function or the name of one, "
-                f"not {_kind(role.agent)}"
+                f"not {_kind(role.agent)}",
+                name,
             )
         return found
 
     def _options(self, name: str, role: Role[Any]) -> dict[str, Any]:
         unknown = sorted(set(role.options) - set(RoleOptions.__annotations__))
         if unknown:
-            self.problems.append(f"the role {name!r} has no option {', '.join(unknown)}")
+            self._note(f"the role {name!r} has no option {', '.join(unknown)}", name)
         options: dict[str, Any] = {key: value for key, value in role.options.items() if key not in unknown}
         if "limits" in options:
             options["limits"] = _limits(options["limits"])
         if isinstance(options.get("capabilities"), tuple):
             options["capabilities"] = list(options["capabilities"])
-        return {key: self._plain(value, f"{key} of {name!r}") for key, value in options.items()}
+        return {key: self._plain(value, f"{key} of {name!r}", name) for key, value in options.items()}
 
     def _schema(self, name: str, meta: Any) -> Any:
         if isinstance(meta, Mapping):
-            return self._plain(dict(meta), f"the schema of {name!r}")
+            return self._plain(dict(meta), f"the schema of {name!r}", name)
         if not typed.is_type(meta):
-            self.problems.append(
-                f"meta of {name!r} must be a JSON Schema, a dataclass or a pydantic model, not {_kind(meta)}"
+            self._note(
+                f"meta of {name!r} must be a JSON Schema, a dataclass or a pydantic model, not {_kind(meta)}",
+                name,
             )
             return {}
         try:
-            return self._plain(typed.schema_of(meta), f"the schema of {name!r}")
+            return self._plain(typed.schema_of(meta), f"the schema of {name!r}", name)
         except RolecallError as exc:
-            self.problems.append(f"meta of {name!r}: {exc.message}{'. ' if exc.hint else ''}{exc.hint}")
+            self._note(f"meta of {name!r}: {exc.message}{'. ' if exc.hint else ''}{exc.hint}", name)
         return {}
 
-    def _plain(self, value: Any, what: str) -> Any:
+    def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
         """The value as it will come back from the store: lists for tuples, nothing shared with the caller."""
         try:
             return json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as exc:
-            self.problems.append(f"{what} is not plain data: {exc}")
+            self._note(f"{what} is not plain data: {exc}", role)
             return None
+
+
+def _defined(call: Any, default: Place) -> Place:
+    code = getattr(call, "__code__", None)
+    return Place(code.co_filename, code.co_firstlineno, 1) if code else default
 
 
 def _limits(limits: Limits | Mapping[str, float] | None) -> Any:
@@ -338,6 +379,35 @@ def load_python(
         expected: the stored definition; a file that now says something else is refused.
         schema_ids: the nodes of its roles' schemas.
     """
+    found = _found(where)
+    playbook = compile(found.workflow, name=found.name, python=found.python)
+    if expected is not None:
+        _refuse_change(expected, playbook.workflow, found.place)
+    return replace(playbook, schema_ids=dict(schema_ids or {}))
+
+
+def check_python(path: str) -> tuple[Playbook | None, list[Problem]]:
+    """The playbook of a file with every problem and warning; no playbook when one is an error."""
+    try:
+        found = _found(path)
+    except _Unloadable as error:
+        return None, [Problem("error", error.told, path, error.line, 1, error.hint)]
+    except RolecallError as error:
+        return None, [Problem("error", error.message, path, 1, 1, error.hint)]
+    return check(found.workflow, name=found.name, python=found.python)
+
+
+class _Found(NamedTuple):
+    workflow: Workflow
+    place: str
+    """The file, or the module."""
+    name: str | None
+    """The name it must have, when its file decides that."""
+    python: str
+    """Where it is found again."""
+
+
+def _found(where: str) -> _Found:
     place, variable = _split(where)
     is_file = place.endswith(".py")
     module = _import_file(place) if is_file else _import_module(place)
@@ -346,11 +416,7 @@ def load_python(
     if not isinstance(found, Workflow):
         raise UsageError(f"{place} has no workflow {variable!r}", hint=_file_hint())
     name = _implied_name(place) if is_file and variable == DEFAULT_NAME else None
-    python = f"{os.path.realpath(place) if is_file else place}:{variable}"
-    playbook = compile(found, name=name, python=python)
-    if expected is not None:
-        _refuse_change(expected, playbook.workflow, place)
-    return replace(playbook, schema_ids=dict(schema_ids or {}))
+    return _Found(found, place, name, f"{os.path.realpath(place) if is_file else place}:{variable}")
 
 
 def _split(where: str) -> tuple[str, str | None]:
@@ -388,7 +454,7 @@ def _import_file(path: str) -> ModuleType:
 
     path = os.path.realpath(path)
     if not os.path.isfile(path):
-        raise NotFound(
+        raise FileGone(
             f"the workflow file {path} is not there",
             hint="Bring it back, or fork the thread with another one.",
         )
@@ -419,17 +485,36 @@ def _import_module(name: str) -> ModuleType:
         raise _broken(name, exc) from exc
 
 
-def _broken(place: str, error: BaseException) -> UsageError:
+class FileGone(NotFound):
+    """The file of a workflow is no longer there."""
+
+
+class FileChanged(UsageError):
+    """A workflow is not what it was when its thread started; `place` is the file or the module."""
+
+    def __init__(self, message: str, *, place: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.place = place
+
+
+class _Unloadable(UsageError):
+    def __init__(self, place: str, line: int | None, told: str, hint: str) -> None:
+        super().__init__(f"{place}:{line}: {told}" if line else f"{place}: {told}", hint=hint)
+        self.told = told
+        self.line = line or 1
+
+
+def _broken(place: str, error: BaseException) -> _Unloadable:
     """Code of the user's that cannot be run: the exception, and the line of the file that led to it."""
     from traceback import extract_tb
 
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == place]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == place else None
-    line = line or (lines[-1] if lines else None)
-    where = f"{place}:{line}" if line else place
     told = error.msg if isinstance(error, SyntaxError) else error
-    return UsageError(
-        f"{where}: the workflow cannot be loaded: {type(error).__name__}: {told}",
+    return _Unloadable(
+        place,
+        line or (lines[-1] if lines else None),
+        f"the workflow cannot be loaded: {type(error).__name__}: {told}",
         hint=error.hint if isinstance(error, RolecallError) else "",
     )
 
@@ -437,8 +522,9 @@ def _broken(place: str, error: BaseException) -> UsageError:
 def _refuse_change(was: StoredWorkflow, now: StoredWorkflow, place: str) -> None:
     changed = list(_changes(was, now))
     if changed:
-        raise UsageError(
+        raise FileChanged(
             f"{place} is not what it was when the thread started; changed: {', '.join(changed)}",
+            place=place,
             hint="Fork the thread to go on with the new version "
             f"(`rolecall thread fork THREAD --workflow {place}`), or bring the old one back.",
         )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -27,6 +27,7 @@ from rolecall.workflow import (
     Limits,
     Resume,
     Role,
+    Workdir,
     Workflow,
     is_any_status,
 )
@@ -34,14 +35,17 @@ from rolecall.yaml12 import Marks, Path, Problem
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ROLE_NAME = re.compile(r"\w[\w.-]*")
-_WORKFLOW_KEYS = ("name", "description", "version", "roles", "graph", "conditions", "limits")
+_WORKFLOW_KEYS = ("name", "description", "version", "roles", "graph", "conditions", "limits", "workdir")
 _ROLE_TEXTS = ("description", "goal", "procedure", "output")
 _SCHEMA_KEYS = ("meta", "frontmatter")
-_ROLE_KEYS = (*_ROLE_TEXTS, "capabilities", *_SCHEMA_KEYS, "agent", "resume", "limits", "extract")
+_ROLE_KEYS = (*_ROLE_TEXTS, "capabilities", *_SCHEMA_KEYS, "agent", "resume", "limits", "extract", "workdir")
 _EDGE_KEYS = ("role", "prompt", "location")
+_LIMIT_KEYS = tuple(field.name for field in fields(Limits))
 _COUNTS = ("steps", "turns", "tokens")
-_LIMIT_KEYS = (*_COUNTS, "cost", "minutes")
+"""The limits that are whole numbers."""
 _CONDITION_KEYS = ("expression", "description")
+_UNREAD = "unread"
+"""Stands in for a text that could not be read, so that it is not missed as well."""
 
 # First words that are certainly no verbs; a word that could be one is left alone.
 _NO_VERBS = frozenset(
@@ -90,16 +94,29 @@ def parse(
     return Definition(None if has_error else workflow, found)
 
 
-def judge(value: Mapping[str, Any], *, place: yaml12.Place, name: str | None = None) -> Definition:
-    """The workflow of a value that has the form of the YAML but was made in memory, at `place`. Without a
-    `graph` a moderator decides where to go, so only the rest is judged."""
+def judge(
+    value: Mapping[str, Any],
+    *,
+    place: yaml12.Place,
+    places: Mapping[str, yaml12.Place],
+    functions: Collection[str] = (),
+    prompts: Collection[str] = (),
+    name: str | None = None,
+) -> Definition:
+    """The workflow of a value that has the form of the YAML but was made in memory, at `place`, its roles at
+    `places`. Without a `graph` a moderator decides where to go, so only the rest is judged; `functions` and
+    `prompts` are the roles that Python plays, or tells what to do."""
     problems: list[Problem] = []
     is_moderated = "graph" not in value
     # One way through every role has nothing to be found fault with, so only the rest is.
     steps = [START, *value["roles"], END]
     graph = dict(pairwise(steps)) if is_moderated else value["graph"]
-    root = yaml12.Node({**value, "graph": graph}, place)
-    workflow = _Reader(root.value, Marks(root), problems).workflow(name)
+    root, roles = yaml12.Node({**value, "graph": graph}, place), yaml12.Node(value["roles"], place)
+    root.add("roles", roles, place)
+    for role, where in places.items():
+        roles.add(role, yaml12.Node(value["roles"].get(role), where), where)
+    reader = _Reader(root.value, Marks(root), problems, functions=functions, prompts=prompts)
+    workflow = reader.workflow(name)
     has_error = any(problem.severity == "error" for problem in problems)
     if workflow is not None and is_moderated:
         workflow = replace(workflow, graph={})
@@ -172,11 +189,25 @@ def _read_text(file: str) -> str:
 class _Reader:
     """Reads the values of a definition, noting every problem and going on with what is left."""
 
-    def __init__(self, value: Any, marks: Marks, problems: list[Problem]) -> None:
+    def __init__(
+        self,
+        value: Any,
+        marks: Marks,
+        problems: list[Problem],
+        *,
+        functions: Collection[str] = (),
+        prompts: Collection[str] = (),
+    ) -> None:
+        """`problems` may hold some already, of places where nothing could be read."""
         self._value = value
         self._marks = marks
         self._problems = problems
-        self._unusable: set[str] = set()
+        self._known = {problem[2:5] for problem in problems}
+        self._errors = 0
+        self._functions, self._prompts = functions, prompts
+        self._broken_schemas: set[str] = set()
+        self._lost_edges: set[str] = set()
+        self._has_lost_limits = False
         self._edge_paths: dict[tuple[str, int], Path] = {}
         self._schema_keys: dict[str, str] = {}
 
@@ -194,13 +225,17 @@ class _Reader:
             graph=dict(self._graph(self._section(top, "graph"))),
             conditions=dict(self._conditions(self._section(top, "conditions", required=False))),
             limits=self._limits(top.get("limits"), ("limits",)),
+            workdir=self._workdir(top.get("workdir"), ("workdir",)),
         )
         self._judge(workflow)
         return workflow
 
     def _judge(self, workflow: Workflow) -> None:
         is_whole = all(isinstance(self._value.get(key), dict) for key in ("roles", "graph"))
-        for finding in soundness.check(workflow, unusable=self._unusable):
+        unread = soundness.Unread(self._broken_schemas, self._lost_edges, self._has_lost_limits)
+        for finding in soundness.check(
+            workflow, unread=unread, functions=self._functions, prompts=self._prompts
+        ):
             # Without roles or without a graph everything else would be missing too.
             if not (is_whole or (finding.path[0] == "conditions" and finding.severity == "error")):
                 continue
@@ -227,7 +262,10 @@ class _Reader:
         key: bool = False,
         severity: Literal["error", "warning"] = "error",
     ) -> None:
-        self._problems.append(Problem(severity, message, *self._marks.at(path, key=key), hint))
+        self._errors += severity == "error"
+        place = self._marks.at(path, key=key)
+        if place not in self._known:  # what is wrong there has been said
+            self._problems.append(Problem(severity, message, *place, hint))
 
     def _expect(self, path: Path, wanted: str, value: Any, hint: str = "") -> None:
         self._report(path, f"{_shown(path)} must be {wanted}, not {_kind(value)}", hint)
@@ -259,9 +297,10 @@ class _Reader:
         value = owner.get(key)
         if isinstance(value, str):
             return value
-        if key in owner:
-            self._expect((*path, key), "text", value, hint)
-        return ""
+        if key not in owner:
+            return ""
+        self._expect((*path, key), "text", value, hint)
+        return _UNREAD
 
     def _name(self, top: dict[str, Any], implied: str | None) -> str:
         if "name" not in top:
@@ -284,11 +323,12 @@ class _Reader:
     def _limits(self, value: Any, path: Path) -> Limits:
         if value is None:
             return Limits()
-        limits = self._mapping(value, path)
-        if limits is None:
-            return Limits()
+        before = self._errors
+        limits = self._mapping(value, path) or {}
         self._known_keys(limits, path, _LIMIT_KEYS, "limits")
-        return Limits(**{key: self._limit(limits[key], (*path, key)) for key in _LIMIT_KEYS if key in limits})
+        read = {key: self._limit(limits[key], (*path, key)) for key in _LIMIT_KEYS if key in limits}
+        self._has_lost_limits |= self._errors > before
+        return Limits(**read)
 
     def _limit(self, value: Any, path: Path) -> Any:
         whole = path[-1] in _COUNTS
@@ -310,8 +350,8 @@ class _Reader:
                 self._report(path, f"the role name {name!r} is not accepted", hint, key=True)
             role = self._mapping(value, path)
             if role is None:
-                self._unusable.add(name)
-                yield name, Role(goal="unread")
+                self._broken_schemas.add(name)
+                yield name, Role(goal=_UNREAD)
             else:
                 yield name, self._role(role, path, f"{workflow}.{name}")
 
@@ -326,6 +366,7 @@ class _Reader:
             resume=self._resume(role.get("resume"), (*path, "resume")),
             limits=self._limits(role.get("limits"), (*path, "limits")),
             extract=self._extract(role.get("extract"), (*path, "extract")),
+            workdir=self._workdir(role.get("workdir"), (*path, "workdir")),
         )
 
     def _capabilities(self, value: Any, path: Path) -> tuple[str, ...]:
@@ -349,6 +390,14 @@ class _Reader:
         self._expect(path, f"one of {', '.join(get_args(Resume))}", value)
         return None
 
+    def _workdir(self, value: Any, path: Path) -> Any:
+        kinds = get_args(Workdir)
+        if value is None or value in kinds:
+            return value
+        hint = did_you_mean(value, kinds, what="Work folders") if isinstance(value, str) else ""
+        self._expect(path, f"one of {', '.join(kinds)}", value, hint)
+        return None
+
     def _extract(self, value: Any, path: Path) -> dict[str, Any] | None:
         extract = None if value is None else self._mapping(value, path)
         if extract is not None:
@@ -367,17 +416,17 @@ class _Reader:
         if not given:
             hint = "Add `meta:` with a JSON Schema of type object; its fields are what the role must deliver."
             self._report(path, f"the role {name!r} has no schema", hint, key=True)
-            self._unusable.add(name)
+            self._broken_schemas.add(name)
             return {}
         if len(given) > 1:
             message = f"the role {name!r} has its schema twice, under {given[0]} and {given[1]}"
             self._report((*path, given[1]), message, "Keep one of them.", key=True)
         self._schema_keys[name] = given[0]
         value = role[given[0]]
-        before = len(self._problems)
+        before = self._errors
         self._check_schema(value, (*path, given[0]))
-        if any(problem.severity == "error" for problem in self._problems[before:]):
-            self._unusable.add(name)
+        if self._errors > before:
+            self._broken_schemas.add(name)
         if not isinstance(value, dict):
             return {}
         return value if "title" in value else {**value, "title": title}
@@ -386,10 +435,10 @@ class _Reader:
         if not isinstance(value, dict):
             self._expect(path, "a JSON Schema written out as a mapping", value)
             return
-        before = len(self._problems)
+        before = self._errors
         for problem in schema.problems_of(value):
             self._schema_problem(value, path, problem)
-        if len(self._problems) > before:
+        if self._errors > before:
             return
         self._canonical(value, path)
         if "object" not in (
@@ -421,14 +470,15 @@ class _Reader:
             yield path, Edge(value)
         elif isinstance(value, list) and value:
             for index, item in enumerate(value):
-                yield from self._full_edge(item, (*path, index), in_list=True)
+                yield from self._full_edge(source, item, (*path, index), in_list=True)
         elif isinstance(value, dict) and isinstance(value.get("role"), str) and set(value) <= set(_EDGE_KEYS):
-            yield from self._full_edge(value, path)
+            yield from self._full_edge(source, value, path)
         elif isinstance(value, dict) and value:
             yield from self._status_edges(source, value, path)
         else:
             wanted = "a role, a mapping from status to role, or a list of edges"
             self._expect(path, wanted, value)
+            self._lost_edges.add(source)
 
     def _status_edges(self, source: str, value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Edge]]:
         if source == START:
@@ -438,8 +488,8 @@ class _Reader:
             self._report((*path, ANY_STATUS), f"{source} has '_' beside other statuses", hint, key=True)
         for status, target in value.items():
             here = (*path, status)
-            edges = [(here, Edge(target))] if isinstance(target, str) else list(self._full_edge(target, here))
-            for where, edge in edges:
+            full = () if isinstance(target, str) else self._full_edge(source, target, here)
+            for where, edge in [(here, Edge(target))] if isinstance(target, str) else full:
                 bound = None if is_any_status(source, status) or source == START else status
                 yield where, Edge(edge.role, bound, edge.condition, edge.prompt, edge.location)
 
@@ -450,11 +500,14 @@ class _Reader:
                 hint = f"Write `{START}: <role>`, or the status '_' or 'new'."
                 self._report((*path, status), f"{START} has no status {status!r}", hint, key=True)
 
-    def _full_edge(self, value: Any, path: Path, *, in_list: bool = False) -> Iterator[tuple[Path, Edge]]:
+    def _full_edge(
+        self, source: str, value: Any, path: Path, *, in_list: bool = False
+    ) -> Iterator[tuple[Path, Edge]]:
         if not isinstance(value, dict):
             self._expect(
                 path, "an edge: {role, condition, prompt}" if in_list else "a role, or {role, prompt}", value
             )
+            self._lost_edges.add(source)
             return
         known = (*_EDGE_KEYS, "condition") if in_list else _EDGE_KEYS
         if "condition" in value and not in_list:
@@ -464,6 +517,8 @@ class _Reader:
             )
             known = (*known, "condition")
         self._known_keys(value, path, known, "an edge")
+        if not isinstance(value.get("role"), str):
+            self._lost_edges.add(source)
         if "role" not in value:
             self._report(path, "the edge has no 'role'", "Name the role it leads to, or $END.")
             return
@@ -583,6 +638,7 @@ def json_schema() -> dict[str, Any]:
                 "graph": {**_map_of("edges"), "required": [START]},
                 "conditions": {"anyOf": [_map_of("condition"), {"type": "null"}]},
                 "limits": _ref("limits"),
+                "workdir": _workdir_schema(),
             },
             ["name", "roles", "graph"],
         ),
@@ -622,8 +678,14 @@ def _role_schema() -> dict[str, Any]:
         "resume": {"enum": [*get_args(Resume), None]},
         "limits": _ref("limits"),
         "extract": {"type": ["object", "null"]},
+        "workdir": _workdir_schema(),
     }
     return {**_object(fields, []), "oneOf": [{"required": [key]} for key in _SCHEMA_KEYS]}
+
+
+def _workdir_schema() -> dict[str, Any]:
+    where = "Where roles work: in the folder the thread was started in, or in one of its own."
+    return {"enum": [*get_args(Workdir), None], "description": where}
 
 
 def _limits_schema() -> dict[str, Any]:

@@ -66,6 +66,7 @@ def to_document(workflow: Workflow) -> dict[str, Any]:
                 source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph
             },
             "limits": _limits(workflow.limits),
+            "workdir": workflow.workdir,
         }
     )
 
@@ -161,7 +162,7 @@ def changes(before: Workflow, after: Workflow) -> list[Change]:
 
 
 def _heads(workflow: Workflow) -> dict[str, Any]:
-    return {key: getattr(workflow, key) for key in ("name", "description", "version", "python")}
+    return {key: getattr(workflow, key) for key in ("name", "description", "version", "python", "workdir")}
 
 
 def _limit_changes(before: Workflow, after: Workflow) -> Iterator[Change]:

@@ -10,12 +10,14 @@ Nothing here reads the environment, prints or knows a provider; `workspace.py` h
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rolecall import lease, prompt, reply
+from rolecall import capabilities, lease, nested, prompt, reply
 from rolecall.agents import process, protocol
 from rolecall.errors import (
     AgentError,
@@ -29,9 +31,11 @@ from rolecall.mask import Mask
 from rolecall.playbook import Playbook
 from rolecall.record import Answer, Recorder
 from rolecall.route import Ended, Failed, Next, Route, Stuck, Suspended
+from rolecall.sessions import StoredMemory
 from rolecall.store.store import Store
 from rolecall.thread import Chain
-from rolecall.turn import Turn, crashed, name_of, next_of
+from rolecall.turn import Turn, contained, name_of, next_of, unless
+from rolecall.workflow import Role
 
 HUMAN = "human"
 
@@ -65,6 +69,14 @@ Extract = Callable[
 """(answer, schema, the role's overrides) -> (output, usage); raises ExtractError."""
 
 
+def _no_workflows(name: str, _folder: str) -> str:
+    raise NotFound(f"there is no workflow {name!r}", hint="This engine was given none to look in.")
+
+
+async def _nothing_to_close() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Engine:
     store: Store
@@ -76,6 +88,12 @@ class Engine:
     token: Callable[[], str]
     environment: Mapping[str, str]
     mask: Mask
+    find_workflow: Callable[[str, str], str] = _no_workflows
+    """(name, folder) -> the id of the stored workflow, for roles that a workflow plays."""
+    work: str | None = None
+    """The place for folders of those threads' own."""
+    close: Callable[[], Awaitable[None]] = _nothing_to_close
+    """End what agents keep open between the steps of a run."""
     watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None
 
     async def run(
@@ -102,7 +120,15 @@ class Engine:
         if not isinstance(way, Next):
             return self._settle(held, way)
         try:
-            record = Recorder(self.store, held.thread, turn, way, mask=self.mask, watch=self.watch)
+            record = Recorder(
+                self.store,
+                held.thread,
+                turn,
+                way,
+                mask=self.mask,
+                watch=self.watch,
+                forked_from=held.state().get("forked_from"),
+            )
         except UsageError as error:  # there is no folder to work in
             reason = f"{way.role}: {error.message}"
             return self._settle(held, Suspended(reason), f"resume {held.thread} --run")
@@ -129,7 +155,7 @@ class Engine:
         await record.close_left_behind()
         record.asking(f"python:{name_of(function)}", run=self.token())
         try:
-            found = await record.turn.call(record.role, function, cancel=cancel)
+            found = await record.turn.call(record.role, function, workdir=record.workdir, cancel=cancel)
         except UsageError as error:
             record.failed(error.message, error)
             return self._settle(held, Failed(f"{record.role}: {error.message}"))
@@ -145,43 +171,71 @@ class Engine:
             return record.adopted(answer.step)
         schema = record.turn.role(record.role).schema
         found = reply.parse(answer.text, schema)
-        if isinstance(found, reply.Problem) and answer.session and getattr(cast.agent, "can_resume", False):
+        can_correct = answer.session and not answer.is_unread and getattr(cast.agent, "can_resume", False)
+        if isinstance(found, reply.Problem) and can_correct:
             record.failed(f"the answer could not be read: {found.reason}")
             answer = await self._ask(record, cast, cancel, again=prompt.correction(found, schema))
             found = reply.parse(answer.text, schema)
         if isinstance(found, reply.Problem):
-            found = await self._extracted(record, answer, found)
+            found = await self._extracted(record, answer, found, cancel)
         return record.understood(found)
 
     async def _ask(
         self, record: Recorder, cast: Cast, cancel: protocol.Cancel, again: str | None = None
     ) -> Answer:
         """Call the agent; its answer is on record before anything is done with it."""
-        text, session = await record.prompt_for(cast) if again is None else (again, record.session)
-        run = self.token()
+        if again is not None:
+            record.correct()
+        text = again if again is not None else await record.prompt_for(cast)
+        try:
+            return record.answered(await self._call_agent(record, cast, cancel, text))
+        except AgentError as error:
+            session = record.going_on.session
+            if not error.is_session_lost or session is None:
+                raise
+            record.failed(error.message, error)
+            record.forget_session(session)
+        return await self._ask(record, cast, cancel)
+
+    async def _call_agent(
+        self, record: Recorder, cast: Cast, cancel: protocol.Cancel, text: str
+    ) -> protocol.Reply:
+        run, role, going_on = self.token(), record.turn.role(record.role), record.going_on
         record.asking(cast.name, run=run)
         context = protocol.Context(
             thread=record.thread, role=record.role, start=record.turn.task, workdir=Path(record.workdir), cancel=cancel,
-            emit=record.sign, steps=record.turn.messages, session=session, attempt=record.tries,
-            capabilities=record.turn.role(record.role).capabilities, env=process.marked(self.environment, run),
+            emit=record.sign, steps=record.turn.messages, session=going_on.session, is_fork=going_on.is_fork,
+            session_total=going_on.total, schema=role.schema, attempt=record.tries, capabilities=role.capabilities,
+            env=process.marked(self._environment_of(role), run), memory=StoredMemory(self.store, self.mask),
+            play=partial(nested.play, self, record, cancel),
         )  # fmt: skip
-        try:
-            return record.answered(await protocol.ask(cast.agent, text, context=context))
-        except RolecallError:
-            raise
-        except Exception as error:  # an adapter is anybody's code, and its step is where its faults end
-            raise crashed(f"the agent {cast.name!r}", error) from error
+        with contained(f"the agent {cast.name!r}"), _unchanged(record, role):  # an adapter is anybody's code
+            return await protocol.ask(cast.agent, text, context=context)
 
-    async def _extracted(self, record: Recorder, answer: Answer, problem: reply.Problem) -> reply.Reply:
+    def _environment_of(self, role: Role) -> Mapping[str, str]:
+        """Every process of an agent is told what its role may not do; our own verbs obey it."""
+        words = ",".join(capabilities.restrictions(role.capabilities))
+        return {**self.environment, capabilities.VARIABLE: words} if words else self.environment
+
+    async def _extracted(
+        self, record: Recorder, answer: Answer, problem: reply.Problem, cancel: protocol.Cancel
+    ) -> reply.Reply:
         role = record.turn.role(record.role)
+        record.reading()
         try:
-            output, usage = await self.extract(answer.text, role.schema, role.extract)
+            reading = self.extract(answer.text, role.schema, role.extract)
+            output, usage = await unless(cancel, "reading the answer", reading)
         except ExtractError as error:
             record.add_usage(error.usage)
             found = "; ".join([problem.reason, *problem.misfits])
             message = f"the answer could not be read ({found}), and {error.message}"
             raise ExtractError(
-                message, raw=answer.text, attempts=error.attempts, usage=error.usage, hint=error.hint
+                message,
+                raw=answer.text,
+                attempts=error.attempts,
+                usage=error.usage,
+                hint=error.hint,
+                is_outage=error.is_outage,
             ) from error
         record.add_usage(usage)
         return reply.Reply(output, answer.text)
@@ -243,12 +297,31 @@ class Engine:
         if isinstance(error, AgentError) and error.ending == "interrupted":
             held.ref()
             return Outcome(held.thread, held.head, "idle", record.role, "interrupted")
-        reason = f"{record.role}: {error.message}"
+        hint = f". {error.hint}" if error.hint else ""
+        reason = f"{record.role}: {error.message}{hint}"
         return self._settle(held, Suspended(reason), f"resume {held.thread} --run")
 
     def _status_after(self, way: Route) -> tuple[str, str | None, str]:
         status, role, reason = status_after(way)
         return status, role, self.mask.text(reason)
+
+
+@contextmanager
+def _unchanged(record: Recorder, role: Role) -> Iterator[None]:
+    """Around a role that must not write: what is another way in its folder afterwards is said."""
+    if not capabilities.must_not_write(role.capabilities):
+        yield
+        return
+    from rolecall import treestate
+
+    before = treestate.take(record.workdir)
+    try:
+        yield
+    finally:
+        if changed := treestate.changes(before, treestate.take(record.workdir)):
+            record.remark(
+                f"{record.role} is read-only, yet the work folder has changed: {', '.join(changed)}"
+            )
 
 
 def status_after(way: Route) -> tuple[str, str | None, str]:

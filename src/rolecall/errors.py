@@ -92,6 +92,10 @@ class AgentError(RolecallError):
         usage: Usage | None = None,
         turns: Sequence[Turn] = (),
         hint: str = "",
+        session_total: Usage | None = None,
+        is_session_lost: bool = False,
+        children: Sequence[str] = (),
+        files: Sequence[str] = (),
     ) -> None:
         super().__init__(message, hint=hint)
         self.ending = ending
@@ -99,6 +103,10 @@ class AgentError(RolecallError):
         self.session = session
         self.usage = usage
         self.turns = tuple(turns)
+        self.session_total = session_total
+        self.is_session_lost = is_session_lost
+        self.children = tuple(children)
+        self.files = tuple(files)
 
 
 class ExtractError(RolecallError):
@@ -112,9 +120,12 @@ class ExtractError(RolecallError):
         attempts: Sequence[tuple[str, str]] = (),
         usage: Mapping[str, int] | None = None,
         hint: str = "",
+        is_outage: bool = False,
     ) -> None:
         super().__init__(message, hint=hint)
         self.raw = raw
+        self.is_outage = is_outage
+        """The model could not be asked; the same answer may be read later."""
         self.attempts = tuple(attempts)
         """Per attempt: what the model answered, and what was wrong with it."""
         self.usage = dict(usage or {})

@@ -92,7 +92,9 @@ async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, as
         try:
             answer = await ask(endpoint, messages)
         except ExtractError as exc:
-            raise ExtractError(exc.message, raw=raw, attempts=attempts, usage=usage, hint=exc.hint) from None
+            raise ExtractError(
+                exc.message, raw=raw, attempts=attempts, usage=usage, hint=exc.hint, is_outage=True
+            ) from None
         usage = {name: usage[name] + answer.usage.get(name, 0) for name in USAGE_FIELDS}
         result = _understood(answer.text, schema)
         if isinstance(result, Reply):
@@ -176,11 +178,10 @@ class _Exchange:
             # Kept, because the connection forgets its socket when the response will close it.
             self._socket = self._connection.sock
             self._connection.request("POST", self._path, body, headers)
-            response = self._connection.getresponse()
-            data = response.read(MAX_RESPONSE + 1)
+            with self._connection.getresponse() as response:
+                return _checked(response, response.read(MAX_RESPONSE + 1), self._endpoint)
         finally:
             self._connection.close()
-        return _checked(response, data, self._endpoint)
 
     def abort(self) -> None:
         # Closing alone would not wake a thread that waits in a read.

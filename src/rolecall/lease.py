@@ -80,7 +80,7 @@ def take(store: Store, name: str, token: str) -> Held:
 
 
 def _taken(store: Store, ref: Ref, token: str) -> Held:
-    ident, state = ref.name[7:], ref.state
+    ident, state = thread.id_of(ref), ref.state
     status = state.get("status", "idle")
     if status in thread.ENDED:
         raise UsageError(
@@ -90,7 +90,7 @@ def _taken(store: Store, ref: Ref, token: str) -> Held:
     if status == "suspended":
         raise UsageError(
             f"thread {ident} is suspended: {state.get('reason', '')}",
-            hint=f"Go on with `rolecall thread resume {ident} -p '…'`.",
+            hint=f"Go on with `{thread.continuation(ref)}`.",
         )
     lease, now = state.get("lease"), store.now()
     if lease and holder.is_alive(lease, now=now):

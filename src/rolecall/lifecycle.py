@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rolecall.mask import Mask
     from rolecall.playbook import Playbook
 
-LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
-
 
 def start(
     store: Store,
@@ -28,8 +26,11 @@ def start(
     mask: Mask,
     limits: Mapping[str, float] | None = None,
     agent: str | None = None,
+    parent: str | None = None,
+    work: str | None = None,
 ) -> Ref:
-    """Make a thread; nothing is run. A playbook that is not stored yet is stored with it."""
+    """Make a thread; nothing is run. A playbook that is not stored yet is stored with it. `parent` is the
+    thread one of whose roles it plays, `work` the place for folders of its own."""
     if not prompt.strip():
         raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
     if not os.path.isdir(cwd):
@@ -49,11 +50,25 @@ def start(
     head = draft.put_as(START_SCHEMA, _given(fields))
     draft.commit()
     book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
-    return _point(store, head, book, {"agent": agent}, event=("started", {"workflow": fields["workflow"]}))
+    return _point(
+        store,
+        head,
+        book,
+        {"agent": agent, "parent": parent},
+        event=("started", {"workflow": fields["workflow"]}),
+        work=work,
+    )
 
 
 def _point(
-    store: Store, head: str, book: Playbook, facts: Mapping[str, Any], *, event: tuple[str, Mapping[str, Any]]
+    store: Store,
+    head: str,
+    book: Playbook,
+    facts: Mapping[str, Any],
+    *,
+    event: tuple[str, Mapping[str, Any]],
+    work: str | None,
+    source: Ref | None = None,
 ) -> Ref:
     """A new thread whose head is `head`, with what must be known of it at a glance."""
     from rolecall.route import Next, Stuck
@@ -72,12 +87,52 @@ def _point(
         "cwd": chain.start.cwd,
         "role": way.role if isinstance(way, Next) else None,
         "steps": chain.last.number if chain.last else None,
+        "folders": _planned_folders(store, ident, book, chain.start.cwd, work=work, source=source),
         **facts,
     }
     draft = store.draft()
-    draft.event(ident, event[0], {"name": book.workflow.name, **event[1]})
+    told = {"name": book.workflow.name, **event[1], "folders": state["folders"]}
+    draft.event(ident, event[0], _given(told))
     draft.move(thread.ref_name(ident), None, head, _given(state))
-    return draft.commit(durable=True)[0]
+    return _with_folders(store, draft.commit(durable=True)[0])
+
+
+def _planned_folders(
+    store: Store, ident: str, book: Playbook, cwd: str, *, work: str | None, source: Ref | None
+) -> dict[str, Any]:
+    """The folders of its own that a thread needs; what is wrong with them is an error before there is one."""
+    from rolecall.workflow import own_folders
+
+    kinds = own_folders(book.workflow)
+    if not kinds:
+        return {}
+    from rolecall import workfolder
+
+    known = (source.state.get("folders") or {}) if source else {}
+    if source is not None and "copy" in kinds and "copy" in known:
+        _refuse_running(store, source)  # a folder that is written to cannot be copied as a whole
+    return {kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind)) for kind in kinds}
+
+
+def _with_folders(store: Store, ref: Ref) -> Ref:
+    """Make the thread's own folders. A thread that cannot have them is none."""
+    folders = ref.state.get("folders") or {}
+    if not folders:
+        return ref
+    from rolecall import workfolder
+
+    try:
+        for kind, folder in folders.items():
+            workfolder.make(kind, folder)
+    except BaseException as error:
+        for kind, folder in folders.items():
+            workfolder.discard(kind, folder)
+        draft = store.draft()
+        draft.event(thread.id_of(ref), "not_started", {"reason": str(error)})
+        draft.move(ref.name, ref)
+        draft.commit(durable=True)
+        raise
+    return ref
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,9 +152,11 @@ def fork(
     source: Ref | None = None,
     workflow: str | Playbook | None = None,
     prompt: str | None = None,
+    work: str | None = None,
 ) -> Ref:
     """A new thread that shares the chain up to `at` (a start or a step). Changing the workflow or the
-    prompt adds a start of its own; otherwise a fork is one ref."""
+    prompt adds a start of its own; otherwise a fork is one ref. Its own folders begin as those of `source`
+    are now: a worktree at the last commit there, a copy as a copy."""
     chain = Chain(store, at)
     head = at
     if workflow is not None or prompt is not None:
@@ -108,9 +165,9 @@ def fork(
     book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
     facts: dict[str, Any] = {"forked_from": at}
     if source is not None:
-        facts |= {"forked_thread": source.name[7:]}
+        facts |= {"forked_thread": thread.id_of(source)}
         facts |= {key: source.state[key] for key in ("limits", "agent") if key in source.state}
-    return _point(store, head, book, facts, event=("forked", {"from": at}))
+    return _point(store, head, book, facts, event=("forked", {"from": at}), work=work, source=source)
 
 
 def _put_own_start(store: Store, chain: Chain, workflow: str | Playbook | None, prompt: str) -> str:
@@ -162,33 +219,42 @@ def resume(
     status = ref.state.get("status")
     if status in thread.ENDED:
         raise UsageError(
-            f"thread {ref.name[7:]} is {status}",
-            hint=f"Fork it to go on: `rolecall thread fork {ref.name[7:]}`.",
+            f"thread {thread.id_of(ref)} is {status}",
+            hint=f"Fork it to go on: `rolecall thread fork {thread.id_of(ref)}`.",
         )
     _refuse_running(store, ref)
     has_answer = answer is not None and answer.strip() != ""
     if status == "suspended" and not has_answer and "role" not in ref.state:
         raise UsageError(
-            f"thread {ref.name[7:]} waits for an answer: {ref.state.get('reason', '')}",
-            hint=f"Give it: `rolecall thread resume {ref.name[7:]} -p '…'`.",
+            f"thread {thread.id_of(ref)} waits for an answer: {ref.state.get('reason', '')}",
+            hint=f"Give it: `rolecall thread resume {thread.id_of(ref)} -p '…'`.",
         )
     chain = Chain(store, ref.target or "")
     draft = store.draft()
     head = ref.target
     state = thread.lasting(ref.state)
     if answer is not None and has_answer:
-        said = {
-            "reason": ref.state.get("reason", ""),
-            "answer": mask.text(answer),
-            "role": _asking_role(chain, ref),
-        }
+        said = _said(store, chain, ref, mask.text(answer))
         head = _put_marker(store, draft, chain, PERSON, draft.put_as(PERSON_SCHEMA, said), chain.start.id)
         state |= {"role": said["role"], "steps": (chain.last.number if chain.last else 0) + 1}
     if limits:
         state["limits"] = {**state.get("limits", {}), **limits}
-    draft.event(ref.name[7:], "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})})
+    draft.event(
+        thread.id_of(ref), "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})}
+    )
     draft.move(ref.name, ref, head, {**state, "status": "idle"})
     return draft.commit(durable=True)[0]
+
+
+def _said(store: Store, chain: Chain, ref: Ref, answer: str) -> dict[str, str]:
+    """What a person says to a role, with what the role was called with, so that it is called so again."""
+    from rolecall.turn import Turn, called_with
+
+    role = _asking_role(chain, ref)
+    book = registry.load_node(store, chain.start.workflow)
+    called = called_with(Turn(thread.id_of(ref), chain, book), role)
+    as_before = {"prompt": called.prompt, "location": called.location}
+    return {"reason": ref.state.get("reason", ""), "answer": answer, "role": role, **_given(as_before)}
 
 
 def _asking_role(chain: Chain, ref: Ref) -> str:
@@ -199,26 +265,28 @@ def _asking_role(chain: Chain, ref: Ref) -> str:
     for step in chain:
         if not step.role.startswith("$"):
             return step.role
-    raise UsageError(f"thread {ref.name[7:]} waits for no role", hint="Resume it without an answer.")
+    raise UsageError(f"thread {thread.id_of(ref)} waits for no role", hint="Resume it without an answer.")
 
 
-def kill(store: Store, ref: Ref, reason: str = "killed by a person") -> tuple[Ref, Mapping[str, Any] | None]:
+def kill(
+    store: Store, ref: Ref, reason: str = "killed by a person", *, mask: Mask
+) -> tuple[Ref, Mapping[str, Any] | None]:
     """End a thread for good. The lease of a process that runs it right now is returned, to be signalled."""
     while True:
         try:
-            return _killed(store, ref, reason)
+            return _killed(store, ref, mask.text(reason))
         except Conflict:
             # Whoever runs it renews its lease; killing it does not depend on that.
-            ref = thread.find(store, ref.name[7:])
+            ref = thread.find(store, thread.id_of(ref))
 
 
 def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any] | None]:
     if ref.state.get("status") in thread.ENDED:
-        raise UsageError(f"thread {ref.name[7:]} is already {ref.state['status']}")
+        raise UsageError(f"thread {thread.id_of(ref)} is already {ref.state['status']}")
     lease = ref.state.get("lease")
     state = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
     draft = store.draft()
-    draft.event(ref.name[7:], "killed", {"reason": reason})
+    draft.event(thread.id_of(ref), "killed", {"reason": reason})
     draft.move(ref.name, ref, ref.target, {**state, "status": "killed", "reason": reason})
     moved = draft.commit(durable=True)[0]
     return moved, lease if lease and holder.is_alive(lease, now=store.now()) else None
@@ -236,14 +304,14 @@ def answer(
 
     _refuse_running(store, ref)
     if ref.state.get("status") in thread.ENDED:
-        raise UsageError(f"thread {ref.name[7:]} is {ref.state['status']}")
-    turn = Turn(ref.name[7:], Chain(store, ref.target or ""), playbook)
+        raise UsageError(f"thread {thread.id_of(ref)} is {ref.state['status']}")
+    turn = Turn(thread.id_of(ref), Chain(store, ref.target or ""), playbook)
     way = next_of(turn)
     if not isinstance(way, Next):
         raise UsageError(
-            f"no role of thread {ref.name[7:]} is due: {way.reason}"
+            f"no role of thread {thread.id_of(ref)} is due: {way.reason}"
             if isinstance(way, Suspended | Stuck)
-            else f"no role of thread {ref.name[7:]} is due",
+            else f"no role of thread {thread.id_of(ref)} is due",
             hint=f"Go on with `{thread.continuation(ref)}`.",
         )
     misfits = Shape(turn.role(way.role).schema).misfits(output)
@@ -268,4 +336,4 @@ def answer(
 def _refuse_running(store: Store, ref: Ref) -> None:
     lease = ref.state.get("lease")
     if lease and holder.is_alive(lease, now=store.now()):
-        raise Conflict(f"thread {ref.name[7:]} is being run by {holder.describe(lease)}")
+        raise Conflict(f"thread {thread.id_of(ref)} is being run by {holder.describe(lease)}")

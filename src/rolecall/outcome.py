@@ -1,8 +1,9 @@
-"""What a role's schema says about its outputs before there are any: statuses and fields. Pure.
+"""What a role's schema says about its outputs before there are any: statuses, fields, and what no output
+can meet. Pure.
 
 A schema is seen as variants (the branches of its oneOf and anyOf); a variant is the tuple of schemas that
-all hold at once. `soundness.py` asks here which statuses a role can end with and whether a template's
-names will have values.
+all hold at once. `soundness.py` asks here which statuses a role can end with, whether a template's
+names will have values, and what is asked for in vain.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from rolecall.route import STATUS_KEYS
 
 Variant = tuple[Mapping[str, Any], ...]
+Path = tuple[str | int, ...]
 
 MOST_VARIANTS = 200
 """More are not told apart; a schema that has as many is not judged."""
@@ -30,8 +32,6 @@ class Statuses(NamedTuple):
     """Some variant may leave the status out."""
     not_text: tuple[Any, ...]
     """Allowed values that can never be a status because they are not text."""
-    silent: int
-    """How many variants do not declare the field."""
 
 
 class Found(NamedTuple):
@@ -81,7 +81,7 @@ def statuses_of(schema: Mapping[str, Any]) -> Statuses:
     variants = variants_of(schema)
     key = next((key for key in STATUS_KEYS if any(_declares(variant, key) for variant in variants)), None)
     if key is None:
-        return Statuses(None, (), True, True, (), len(variants))
+        return Statuses(None, (), True, True, ())
     allowed = [_allowed(variant, key) for variant in variants]
     values = [value for some in allowed for value in some or ()]
     return Statuses(
@@ -90,7 +90,6 @@ def statuses_of(schema: Mapping[str, Any]) -> Statuses:
         any(some is None for some in allowed),
         not all(_requires(variant, key) for variant in variants),
         tuple(value for value in values if not isinstance(value, str)),
-        sum(not _declares(variant, key) for variant in variants),
     )
 
 
@@ -237,3 +236,130 @@ def _is_scalar(variant: Variant) -> bool:
 
 def _allows_null(variant: Variant) -> bool:
     return any("null" in types for types in _types(variant)) or _constants(variant) == [None]
+
+
+# -- what no output can meet --
+
+
+class Unmet(NamedTuple):
+    """A required field that its variant does not declare."""
+
+    path: Path
+    """Of the name in `required`."""
+    name: str
+    known: tuple[str, ...]
+    """The fields that are declared instead."""
+    where: str
+    """Which outputs it is required of, when not of all."""
+    is_top: bool
+    """A field of the output itself, where only what is declared is kept."""
+    is_closed: bool
+    """Nothing may stand there that is not declared."""
+
+
+def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
+    """Required fields that no agent is told of, because they are declared nowhere."""
+    parts = list(_parts(schema, (), is_value=True))
+    places = {id(part.schema): part.path for part in reversed(parts)}
+    for part in parts:
+        if part.is_value:
+            yield from _unmet(part.schema, places, is_top=not part.path)
+
+
+def _unmet(schema: Mapping[str, Any], places: Mapping[int, Path], *, is_top: bool) -> Iterator[Unmet]:
+    variants = variants_of(schema)
+    lacking: dict[Path, tuple[str, list[Variant]]] = {}
+    for variant in variants:
+        for part, index, name in _required(variant):
+            if not any(_admits(other, name) for other in variant):
+                path = (*places[id(part)], "required", index)
+                lacking.setdefault(path, (name, []))[1].append(variant)
+    for path, (name, some) in lacking.items():
+        known = tuple(names_in(some))
+        is_closed = any(map(_is_closed, some[0]))
+        # An inner object that declares nothing takes what it is given.
+        if is_top or is_closed or known:
+            where = _status_shown(schema, some[0]) if len(some) < len(variants) else ""
+            yield Unmet(path, name, known, where, is_top, is_closed)
+
+
+def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
+    """Where a part of a schema allows no other fields, although another part that holds as well requires some."""
+    parts = list(_parts(schema, (), is_value=True))
+    places = {id(part.schema): part.path for part in reversed(parts)}
+    found: dict[Path, list[str]] = {}
+    for variant in (variant for part in parts if part.is_value for variant in variants_of(part.schema)):
+        for _, _, name in _required(variant):
+            for part in variant:
+                if (
+                    _is_closed(part)
+                    and not _admits(part, name)
+                    and any(_admits(one, name) for one in variant)
+                ):
+                    found.setdefault((*places[id(part)], "additionalProperties"), []).append(name)
+    for path, names in found.items():
+        yield path, list(dict.fromkeys(names))
+
+
+def contradictions(schema: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Bounds that leave no value at all, each at the upper one."""
+    for part in _parts(schema, (), is_value=True):
+        for low, high, may_be_equal in _BOUNDS:
+            lowest, highest = part.schema.get(low), part.schema.get(high)
+            if lowest is None or highest is None:
+                continue
+            if lowest > highest or (lowest == highest and not may_be_equal):
+                yield (*part.path, high), f"{low} {lowest} and {high} {highest} leave no value"
+
+
+_BOUNDS = (
+    ("minimum", "maximum", True),
+    ("minimum", "exclusiveMaximum", False),
+    ("exclusiveMinimum", "maximum", False),
+    ("exclusiveMinimum", "exclusiveMaximum", False),
+    ("minLength", "maxLength", True),
+    ("minItems", "maxItems", True),
+    ("minProperties", "maxProperties", True),
+)
+
+
+class _Part(NamedTuple):
+    path: Path
+    schema: Mapping[str, Any]
+    is_value: bool
+    """It is about a value of its own, not one more thing that holds of the value around it."""
+
+
+def _parts(schema: Mapping[str, Any], path: Path, *, is_value: bool) -> Iterator[_Part]:
+    """A schema and everything in it that an output has to fit; what it must not fit (`not`), or may (`if`), is
+    left out."""
+    yield _Part(path, schema, is_value)
+    for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        for index, part in enumerate(_list(schema.get(keyword))):
+            yield from _parts(part, (*path, keyword, index), is_value=keyword == "prefixItems")
+    for keyword in ("then", "else", "items", "contains", "additionalProperties"):
+        for part in _one(schema.get(keyword)):
+            yield from _parts(part, (*path, keyword), is_value=keyword not in ("then", "else"))
+    for keyword in ("properties", "patternProperties"):
+        for name, part in (schema.get(keyword) or {}).items():
+            yield from _parts(part, (*path, keyword, name), is_value=True)
+
+
+def _required(variant: Variant) -> Iterator[tuple[Mapping[str, Any], int, str]]:
+    for part in variant:
+        for index, name in enumerate(part.get("required", ())):
+            yield part, index, name
+
+
+def _admits(schema: Mapping[str, Any], name: str) -> bool:
+    return any(True for _ in _declared(schema, name))
+
+
+def _is_closed(schema: Mapping[str, Any]) -> bool:
+    return schema.get("additionalProperties") is False
+
+
+def _status_shown(schema: Mapping[str, Any], variant: Variant) -> str:
+    key = statuses_of(schema).key
+    values = _allowed(variant, key) if key else None
+    return f" where {key!r} is {values[0]!r}" if values and len(values) == 1 else " in one of the variants"

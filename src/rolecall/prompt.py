@@ -129,33 +129,37 @@ def _variant(status: str, schema: Mapping[str, Any], shape: Shape) -> str:
 
 
 def _form(schema: Mapping[str, Any]) -> str:
-    shape = Shape(schema)
-    required = _required(schema)
+    required = required_fields(schema)
     fields = "\n".join(
-        _field(name, items[0], is_required=name in required, indent="")
-        for name, items in shape.declared.items()
+        field_line(name, items[0], is_required=name in required)
+        for name, items in Shape(schema).declared.items()
     )
-    example = {name: _example(items[0]) for name, items in shape.declared.items() if name in required}
-    if not example:
-        example = {name: _example(items[0]) for name, items in shape.declared.items()}
-    return f"Fields:\n{fields}\n\nFor example:\n\n{render(example, 'Your report.').rstrip()}"
+    return f"Fields:\n{fields}\n\nFor example:\n\n{render(example_output(schema), 'Your report.').rstrip()}"
 
 
-def _required(schema: Mapping[str, Any]) -> set[str]:
+def required_fields(schema: Mapping[str, Any]) -> set[str]:
     names = set(schema.get("required", ()))
     for branch in schema.get("allOf", ()):
-        names |= _required(branch)
+        names |= required_fields(branch)
     return names
 
 
-def _field(name: str, item: Mapping[str, Any], *, is_required: bool, indent: str) -> str:
+def example_output(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An output of the right form, with what is required; with everything when nothing is."""
+    required = required_fields(schema)
+    every = {name: _example(items[0]) for name, items in Shape(schema).declared.items()}
+    return {name: value for name, value in every.items() if name in required} or every
+
+
+def field_line(name: str, item: Mapping[str, Any], *, is_required: bool, indent: str = "") -> str:
+    """A field in a line, and those inside it in lines below."""
     need = "required" if is_required else "optional"
     about = f". {item['description'].strip()}" if item.get("description") else ""
     line = f"{indent}- `{name}` ({need}): {_kind(item)}{about}"
     inner = item.get("items", item) if isinstance(item.get("items", item), Mapping) else {}
     nested = inner.get("properties", {})
     lines = [
-        _field(key, part, is_required=key in inner.get("required", ()), indent=indent + "  ")
+        field_line(key, part, is_required=key in inner.get("required", ()), indent=indent + "  ")
         for key, part in nested.items()
     ]
     return "\n".join([line, *lines])

@@ -20,11 +20,12 @@ from rolecall.errors import AgentError, Conflict, ExtractError, NotFound, Roleca
 from rolecall.mask import Mask
 from rolecall.reply import Reply, Suspension
 from rolecall.route import Next, Route
+from rolecall.sessions import REREAD, Decision, decide, usage_of
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 from rolecall.thread import ATTEMPT_SCHEMA, DETAIL_SCHEMA, PROMPT_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
-from rolecall.turn import ERROR, Turn, crashed, way_on
-from rolecall.workflow import SUSPEND
+from rolecall.turn import ERROR, Turn, contained, way_on
+from rolecall.workflow import SUSPEND, workdir_of
 
 if TYPE_CHECKING:
     from rolecall.engine import Cast
@@ -36,6 +37,8 @@ ERROR_SCHEMA: dict[str, Any] = {
     "required": ["$status", "reason"],
     "additionalProperties": False,
 }
+_OF_SESSION = ("head", "role", "session", "session_total")
+_OF_ANSWER = ("since", "raw", "detail", "children", "unread", "answered_by")
 _LITERAL = 60
 """A part of a prompt shorter than this is not worth a node of its own."""
 
@@ -46,6 +49,8 @@ class Answer:
     session: str | None
     step: str | None = None
     """A step that an external agent has put itself."""
+    is_unread: bool = False
+    """The agent has had its chance to correct it: only a model can find the output in it."""
 
 
 class Recorder:
@@ -61,8 +66,14 @@ class Recorder:
         mask: Mask,
         watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
         is_owner: bool = True,
+        forked_from: str | None = None,
     ) -> None:
         """`is_owner` is False in the process of an external agent: the one that asked it keeps the ref."""
+        self._forked_from = forked_from
+        self._lost: frozenset[str] = frozenset()
+        self._remarks: list[str] = []
+        self.going_on = Decision("")
+        """In which of the agent's sessions it is asked, and why."""
         self._store = store
         self._watch = watch
         self.thread = name
@@ -70,7 +81,7 @@ class Recorder:
         self.role = way.role
         self._way = way
         self._mask = mask
-        self.workdir = _workdir(turn.chain.start.cwd, way.location)
+        self.workdir = _workdir(store, turn, way)
         self._started = store.now()
         self._prompt: prompt.Prompt | None = None
         self._told: dict[int | None, str] = {}
@@ -82,7 +93,7 @@ class Recorder:
             self._started = self._note.get("started_at", self._started)
         self._since: int | None = None
         self._live = mask.stream()
-        self.agent = str(self._note.get("agent", ""))
+        self.agent = str(self._note.get("agent") or self._note.get("answered_by", ""))
         """The name of the agent that is being asked."""
         self.tries = len(list(self._attempts()))
 
@@ -107,22 +118,34 @@ class Recorder:
         # What was asked is told by the chain, so the step can keep it as if nothing had happened.
         self._since = self._note.get("since")
         await self._assemble()
-        return Answer(self._note.get("raw", ""), self._note.get("session"), self._note.get("step"))
+        return Answer(
+            self._note.get("raw", ""),
+            self._note.get("session"),
+            self._note.get("step"),
+            is_unread=bool(self._note.get("unread")),
+        )
 
-    async def prompt_for(self, cast: Cast) -> tuple[str, str | None]:
-        """What to tell the agent, and the session to tell it in."""
+    async def prompt_for(self, cast: Cast) -> str:
+        """What to tell the agent; in which session to tell it is in `going_on`."""
         await self.close_left_behind()
         self.agent = self._mask.text(cast.name)
-        session, self._since = self._resumable(cast)
-        return (await self._assemble()).text, session
+        self.going_on = self._decided(cast)
+        self._since = self.going_on.since
+        return (await self._assemble()).text
+
+    def correct(self) -> None:
+        """The answer that was given is asked for once more, in the session that gave it."""
+        total = usage_of(self._note.get("session_total"))
+        self.going_on = Decision("resumed: a correction", self.session, total=total)
 
     async def _assemble(self) -> prompt.Prompt:
+        is_bounded = self._since is not None and self.turn.role(self.role).resume == "bounded"
         self._prompt = prompt.assemble(
             self.turn.role(self.role),
             name=self.role,
             task=await self._task(),
             newest_first=self._past(),
-            instruction=self._way.prompt,
+            instruction=f"{self._way.prompt}\n\n{REREAD}" if is_bounded else self._way.prompt,
             show_command=f"rolecall thread read {self.thread}",
             last_turn=self._since,
         )
@@ -133,10 +156,8 @@ class Recorder:
         told = self.turn.playbook.prompts.get(self.role)
         if told is None:
             return self.turn.task
-        try:
-            text = await told(self.turn.context())
-        except Exception as exc:
-            raise crashed(f"the prompt of {self.role}", exc) from exc
+        with contained(f"the prompt of {self.role}"):
+            text = await told(self.turn.context(workdir=self.workdir))
         if not isinstance(text, str):
             raise UsageError(f"the prompt of {self.role} must return text, not {type(text).__name__}")
         return f"{self.turn.task}\n\n{text}"
@@ -151,19 +172,25 @@ class Recorder:
             await end_leftovers(run)
         self.failed("the process that ran this attempt is gone")
 
-    def _resumable(self, cast: Cast) -> tuple[str | None, int | None]:
-        """The agent's own session to go on in, and the step that ended it last; neither when it cannot."""
+    def _decided(self, cast: Cast) -> Decision:
+        tier = self.turn.role(self.role).resume
         if not getattr(cast.agent, "can_resume", False):
-            return None, None
-        if self._is_left_here() and (interrupted := self._note.get("session")):
-            return interrupted, None
-        if self.turn.role(self.role).resume not in ("bounded", "persistent"):
-            return None, None
-        for step in self.turn.chain:
-            is_same = step.role == self.role and step.agent == self.agent
-            if is_same and step.payload.get("session"):
-                return step.payload["session"], step.number
-        return None, None
+            return Decision(f"new: {cast.name} cannot resume" if tier else "")
+        return decide(
+            self.turn.chain,
+            role=self.role,
+            agent=self.agent,
+            tier=tier,
+            workdir=self.workdir,
+            can_fork=getattr(cast.agent, "can_fork", False),
+            forked_from=self._forked_from,
+            interrupted=self._note if self._is_left_here() else None,
+            lost=self._lost,
+        )
+
+    def forget_session(self, session: str) -> None:
+        """The agent does not know this session: it is not tried again for this step."""
+        self._lost |= {session}
 
     def _past(self) -> Iterator[prompt.PastStep]:
         for step in self.turn.chain:
@@ -182,7 +209,9 @@ class Recorder:
             "run": run,
             "since": self._since,
             "started_at": self._started,
-            "session": self._note.get("session") if self._is_left_here() else None,
+            "session": None if self.going_on.is_fork else self.going_on.session,
+            "session_total": _usage(self.going_on.total),
+            "session_reason": self.going_on.reason,
         }
         event = {"role": self.role, "agent": self.agent, "number": self.number}
         self._write(note, event=("step_started", event))
@@ -217,8 +246,10 @@ class Recorder:
             **self._note,
             "raw": text,
             "session": self._mask.value(reply.session) or self._note.get("session"),
+            "session_total": _usage(reply.session_total),
+            "children": list(reply.children),
             "usage": _usage(reply.usage),
-            "detail": self._mask.value(_plain(_detail(reply))),
+            "detail": self._with_notes(self._mask.value(_plain(_detail(reply)))),
             "completed_at": self._store.now(),
             "step": reply.step,
         }
@@ -229,9 +260,23 @@ class Recorder:
             raise
         return Answer(text, self._note.get("session"), reply.step)
 
+    def remark(self, text: str) -> None:
+        """Something a reader of the step should know, kept with what the agent did."""
+        self._remarks.append(self._mask.text(text))
+        self._tell("remark", {"role": self.role, "text": self._remarks[-1]})
+
+    def _with_notes(self, detail: dict[str, Any] | None) -> dict[str, Any] | None:
+        if not self._remarks:
+            return detail
+        return {"turns": [], **(detail or {}), "notes": list(self._remarks)}
+
     def _tell_rest(self) -> None:
         if rest := self._live.rest():
             self._tell("text", {"text": rest})
+
+    def reading(self) -> None:
+        """A model is asked to read the answer: if that fails, the answer stays to be read again."""
+        self._note |= {"unread": True, "answered_by": self.agent}
 
     def add_usage(self, usage: Mapping[str, Any]) -> None:
         """What the extract model used belongs to the step it was asked for."""
@@ -240,13 +285,17 @@ class Recorder:
             "input_tokens": usage.get("prompt_tokens", 0),
             "output_tokens": usage.get("completion_tokens", 0),
         }
-        self._note["usage"] = known | {key: known.get(key, 0) + value for key, value in added.items()}
+        self._note["usage"] = known | {
+            key: known.get(key, 0) + value for key, value in added.items() if value
+        }
 
     def failed(self, error: str, cause: RolecallError | None = None) -> None:
         """Turn the note into an attempt node: nothing the agent gave is lost."""
         self._tell_rest()
         if isinstance(cause, AgentError):
             self._note |= self._given_by(cause)
+        elif not (isinstance(cause, ExtractError) and cause.is_outage):
+            self._note.pop("unread", None)  # reading it again would find no more in it
         ending = cause.ending if isinstance(cause, AgentError) else ""
         if self._is_owner:
             try:
@@ -256,9 +305,7 @@ class Recorder:
                 raise
         draft = self._store.draft()
         attempt = self._put_attempt(draft, error, ending)
-        kept = _filled({key: self._note.get(key) for key in ("head", "role", "session")})
-        if "session" not in kept or ending in ("failed", "killed"):
-            kept = {}  # a session that may itself be what is broken is not tried again
+        kept = _filled({key: self._note.get(key) for key in self._kept_after(ending)})
         event = {"attempt": attempt, "role": self.role, "error": self._mask.text(_plain(error))}
         draft.event(self.thread, "attempt_failed", event)
         if self._is_owner:
@@ -269,11 +316,24 @@ class Recorder:
         self._started = self._store.now()
         self._watch("attempt_failed", event)
 
+    def _kept_after(self, ending: str) -> tuple[str, ...]:
+        """What of a failed attempt the next one at the same step goes on from."""
+        if self._note.get("unread"):
+            # What it cost is counted with the attempt; the answer itself is not asked for again.
+            return (*_OF_SESSION, *_OF_ANSWER)
+        if "session" not in self._note or ending in ("failed", "killed"):
+            return ()  # a session that may itself be what is broken is not tried again
+        return _OF_SESSION
+
     def _given_by(self, error: AgentError) -> dict[str, Any]:
         """What an agent had given before it failed."""
-        turns = {"turns": [_turn(turn) for turn in error.turns]} if error.turns else None
-        given = {"raw": error.text, "session": error.session, "detail": turns}
-        return _filled({**self._mask.value(_plain(given)), "usage": _usage(error.usage)})
+        did = {"turns": [_turn(turn) for turn in error.turns], **_filled({"files": list(error.files)})}
+        detail = did if error.turns or error.files else None
+        given = {"raw": error.text, "session": error.session, "children": list(error.children)}
+        given = self._mask.value(_plain({**given, "detail": detail}))
+        given["detail"] = self._with_notes(given["detail"])
+        used = {"usage": _usage(error.usage), "session_total": _usage(error.session_total)}
+        return _filled({**given, **used})
 
     def _keep_beside(self, error: str) -> None:
         """Add an attempt to those of whoever runs the thread now; the note there is theirs and stays."""
@@ -307,7 +367,7 @@ class Recorder:
             "raw": draft.put_text(raw) if raw else None,
             "prompt": self._put_prompt(draft),
             "detail": draft.put_as(DETAIL_SCHEMA, note["detail"]) if note.get("detail") else None,
-            "session": note.get("session"),
+            **self._session_fields(),
             "usage": note.get("usage"),
             "previous": self._attempt,
             "number": self.number,
@@ -320,6 +380,9 @@ class Recorder:
         if isinstance(found, Suspension):
             output = {"$status": SUSPEND, "reason": found.reason}
             return {"output": output, "schema": SUSPENSION_SCHEMA, "body": found.body}
+        for repair in found.repairs:
+            self.remark(repair)
+        self._note["detail"] = self._with_notes(self._note.get("detail"))
         return {"output": dict(found.output), "body": found.body}
 
     def unreadable(self, error: ExtractError) -> dict[str, Any]:
@@ -335,11 +398,17 @@ class Recorder:
             raise _not_ours(f"it is not in the store: {step}") from exc
         if self._store.type(node.type).schema != STEP_SCHEMA:
             raise _not_ours(f"{step} is a node of another type")
+        if not self._is_linked(node.payload.get("attempt")):
+            raise _not_ours("it does not link the attempts before it")
+        self._attempt = node.payload.get("attempt")
+        taken = node.payload["completed_at"] - node.payload["started_at"]
+        used = thread.counted(node.payload.get("usage"), ms=taken)
         expected = {
             "start": self.turn.chain.start.id,
             "prev": self.turn.chain.head if self.turn.last else None,
             "number": self.number,
             "role": self.role,
+            "totals": thread.add_totals(self.totals(), self.role, used),
         }
         wrong = [
             f"{key} is {node.payload[key]!r}, not {value!r}"
@@ -350,7 +419,20 @@ class Recorder:
             raise _not_ours("; ".join(wrong))
         done = thread.Step(self._store, node)
         self._check_output(done)
+        self._check_secrets(done)
         return {"step": step, "output": done.output, "body": done.body}
+
+    def _is_linked(self, attempt: str | None) -> bool:
+        """Whether the attempts before this step are among those from `attempt` on."""
+        while attempt is not None and attempt != self._attempt:
+            attempt = self._store.get(attempt).payload.get("previous")
+        return attempt == self._attempt
+
+    def _check_secrets(self, step: thread.Step) -> None:
+        told = {"its output": step.output, "its answer": step.raw, "its report": step.body}
+        for what, value in told.items():
+            if self._mask.value(value) != value:
+                raise _not_ours(f"{what} holds a secret")
 
     def _check_output(self, step: thread.Step) -> None:
         allowed = [dict(self.turn.role(self.role).schema), SUSPENSION_SCHEMA]
@@ -387,7 +469,7 @@ class Recorder:
             "prompt": self._put_prompt(draft),
             "edge_prompt": self._mask.text(self._way.prompt) or None,
             "detail": draft.put_as(DETAIL_SCHEMA, note["detail"]) if note.get("detail") else None,
-            "session": note.get("session"),
+            **self._session_fields(),
             "usage": usage or None,
             "attempt": self._attempt,
             "started_at": self._started,
@@ -396,6 +478,11 @@ class Recorder:
             "totals": thread.add_totals(self.totals(), self.role, used),
         }
         return draft.put_as(STEP_SCHEMA, _filled(fields, keep=("prev",))), onward
+
+    def _session_fields(self) -> dict[str, Any]:
+        return {
+            key: self._note.get(key) for key in ("session", "session_reason", "session_total", "children")
+        }
 
     def settle(self, draft: Draft) -> None:
         """The step is in the chain: the note and the attempts' ref have served."""
@@ -480,8 +567,14 @@ def _not_ours(reason: str) -> AgentError:
     )
 
 
-def _workdir(cwd: str, location: str | None) -> str:
-    folder = os.path.join(cwd, os.path.expanduser(location)) if location else cwd
+def _workdir(store: Store, turn: Turn, way: Next) -> str:
+    """The folder that the workflow has for the role, or the one that the edge names, seen from there."""
+    cwd, kind = turn.chain.start.cwd, workdir_of(turn.workflow, way.role)
+    if kind != "shared":
+        from rolecall import workfolder
+
+        cwd = workfolder.for_step(store, turn.thread, turn.chain, kind)
+    folder = os.path.join(cwd, os.path.expanduser(way.location)) if way.location else cwd
     if not os.path.isdir(folder):
         raise UsageError(
             f"the work folder {folder!r} does not exist", hint="Make it, or fork the thread with another one."
@@ -514,7 +607,8 @@ def _turn(turn: protocol.Turn) -> dict[str, Any]:
 
 
 def _usage(usage: protocol.Usage | None) -> dict[str, Any]:
-    return {key: value for key, value in asdict(usage).items() if value} if usage else {}
+    given = asdict(usage) if usage else {}
+    return {key: round(value, 10) if key == "cost" else value for key, value in given.items() if value}
 
 
 def _plain(value: Any) -> Any:

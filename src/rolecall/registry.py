@@ -7,10 +7,10 @@ history. A name is looked for as an id, as a path, in the project's folders, the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
+from rolecall.errors import Conflict, NotFound, UsageError
 from rolecall.ids import is_node_id
 from rolecall.store.store import Draft, Node, Store
 
@@ -64,10 +64,11 @@ def ref_name(name: str) -> str:
 
 def add_workflow(draft: Draft, playbook: Playbook) -> str:
     """Add a workflow and its roles' schemas to a draft; its id."""
-    from rolecall.workflow import WORKFLOW_SCHEMA, to_payload
+    from rolecall.workflow import to_payload, type_of
 
     ids = {name: draft.put_schema(dict(role.schema)) for name, role in playbook.workflow.roles.items()}
-    return draft.put_as(WORKFLOW_SCHEMA, to_payload(playbook.workflow, ids))
+    payload = to_payload(playbook.workflow, ids)
+    return draft.put_as(type_of(payload), payload)
 
 
 def register(store: Store, playbook: Playbook) -> str:
@@ -95,12 +96,12 @@ def stored_form(playbook: Playbook) -> Node:
     from rolecall import canonical
     from rolecall.ids import node_id
     from rolecall.store.store import META
-    from rolecall.workflow import WORKFLOW_SCHEMA, to_payload
+    from rolecall.workflow import to_payload, type_of
 
     roles = playbook.workflow.roles
     ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in roles.items()}
     payload = to_payload(playbook.workflow, ids)
-    type_id = node_id(META, canonical.encode(WORKFLOW_SCHEMA))
+    type_id = node_id(META, canonical.encode(type_of(payload)))
     return Node(node_id(type_id, canonical.encode(payload)), type_id, payload, 0)
 
 
@@ -246,7 +247,10 @@ def check_file(path: str) -> Checked:
     from rolecall.playbook import Playbook
 
     if path.endswith(".py"):
-        return _check_python(path)
+        from rolecall.authoring import check_python
+
+        playbook, problems = check_python(path)
+        return Checked(playbook, tuple(problems))
     from rolecall.definition import load_file as load_yaml
 
     definition = load_yaml(path)
@@ -254,20 +258,12 @@ def check_file(path: str) -> Checked:
     return Checked(Playbook(workflow) if workflow is not None else None, definition.problems)
 
 
-def _check_python(path: str) -> Checked:
-    from rolecall.authoring import load_python
-    from rolecall.yaml12 import Problem
-
-    try:
-        return Checked(load_python(path), ())
-    except RolecallError as exc:
-        return Checked(None, (Problem("error", exc.message, path, 1, 1, exc.hint),))
-
-
-def load_file(path: str) -> Playbook:
-    """A workflow file as a playbook; every problem of it in one error."""
+def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:
+    """A workflow file as a playbook; every problem of it in one error. Its warnings go to `warn`."""
     checked = check_file(path)
     if checked.playbook is not None:
+        for problem in checked.problems:
+            warn(problem)
         return checked.playbook
     errors = [problem for problem in checked.problems if problem.severity == "error"]
     lines = "".join(f"\n  {problem}" for problem in errors)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rolecall import canonical, yaml12
 from rolecall.errors import InvalidValue, UsageError
+from rolecall.route import STATUS_KEYS
 from rolecall.schema import Type
 from rolecall.workflow import SUSPEND
 
@@ -30,7 +31,7 @@ MAX_BLOCKS = 64
 MAX_LINES = 100_000
 """Lines of an answer that are looked at; a flood of short ones would take many times its size in memory."""
 
-STATUS_FIELDS = ("$status", "status")
+STATUS_FIELDS = STATUS_KEYS
 STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
 
 
@@ -39,10 +40,7 @@ class Reply:
     output: Mapping[str, Any]
     """Fits the schema and has a canonical form."""
     body: str = ""
-    """The text below the frontmatter, led by the fields that neither schema nor standard knows."""
-    standard: Mapping[str, Any] = field(default_factory=dict)
-    """Standard fields that the schema leaves no room for."""
-    preamble: str = ""
+    """The text below the frontmatter, led by the fields that the output has no room for."""
     repairs: tuple[str, ...] = ()
     """What was read otherwise than written."""
 
@@ -315,7 +313,7 @@ def _read(block: _Block, lines: list[str], shape: Shape) -> Reply | Suspension |
     body = _joined(result.body, _body(block, lines))
     if isinstance(result, Suspension):
         return _suspension(result.reason or body.partition("\n\n")[0], body)
-    return replace(result, body=body, preamble=_preamble(block, lines), repairs=(*repairs, *result.repairs))
+    return replace(result, body=body, repairs=(*repairs, *result.repairs))
 
 
 def _load(block: _Block, shape: Shape) -> tuple[Mapping[str, Any] | Problem, tuple[str, ...]]:
@@ -384,12 +382,11 @@ def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem
     misfits = shape.misfits(own)
     if misfits:
         return Problem("the fields do not fit the schema", misfits)
-    standard = {n: v for n, v in given.items() if n in STANDARD_FIELDS and n not in own}
-    for name in tuple(standard):
-        if not shape.misfits({**own, name: standard[name]}):
-            own[name] = standard.pop(name)
-    rest = {n: v for n, v in given.items() if n not in own and n not in standard}
-    return Reply(own, _lines(rest), standard, repairs=repairs)
+    for name in STANDARD_FIELDS:
+        if name in given and name not in own and not shape.misfits({**own, name: given[name]}):
+            own[name] = given[name]
+    rest = {n: v for n, v in given.items() if n not in own}
+    return Reply(own, _lines(rest), repairs)
 
 
 def _with_status_named(given: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
@@ -447,10 +444,6 @@ def _without_outer_fence(rest: list[str]) -> list[str]:
     if len(fences) % 2 and bare:
         return [*rest[: bare[-1]], *rest[bare[-1] + 1 :]]
     return rest
-
-
-def _preamble(block: _Block, lines: list[str]) -> str:
-    return "\n".join(lines[: block.opening - block.is_fenced]).strip()
 
 
 def _without_rival(

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rolecall.thread import FORK, PERSON
+from rolecall.thread import FORK, LIMITS, PERSON
 
 SHORT = 2_000
 """Characters of a long text that a report shows unless it is asked for all of it."""
@@ -42,6 +42,12 @@ def tokens(usage: View | None) -> int:
     return int(used.get("tokens") or (used.get("input_tokens") or 0) + (used.get("output_tokens") or 0))
 
 
+def amount(value: float) -> str:
+    """A number with its thousands apart, without an exponent or zeros that say nothing."""
+    text = f"{value:,.4f}".rstrip("0").rstrip(".")
+    return text if text != "0" or not value else f"{value:.1g}"
+
+
 def moment(ms: int) -> str:
     from time import gmtime, strftime
 
@@ -67,18 +73,30 @@ def facts(step: View) -> list[str]:
     return [word for word in said if word]
 
 
-def usage_rows(usage: View) -> list[tuple[Any, ...]]:
-    """Role by role what was used, and the whole below: role, steps, turns, tokens, cost, minutes."""
-    rows = [_usage_row(role, used) for role, used in (usage.get("roles") or {}).items()]
-    return [*rows, _usage_row("all", usage)] if rows else []
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+"""Headings, and rows as long as they."""
 
 
-def _usage_row(name: str, used: View) -> tuple[Any, ...]:
-    counts = (int(used.get(key, 0)) for key in ("steps", "turns", "tokens"))
-    return name, *counts, round(float(used.get("cost", 0)), 4), round(float(used.get("minutes", 0)), 2)
+def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
+    """Role by role what was used, in the order of the steps, and the whole below; only what was used at all."""
+    by_role = usage.get("roles") or {}
+    if not by_role:
+        return None
+    seen = (step["role"] for step in steps if step["role"] in by_role)
+    every = [*((role, by_role[role]) for role in dict.fromkeys((*seen, *by_role))), ("all", usage)]
+    kept = [key for key in LIMITS if any(_used(used, key) for _, used in every)]
+    rows = [(name, *(_used(used, key) for key in kept)) for name, used in every]
+    return ("role", *("cost $" if key == "cost" else key for key in kept)), rows
 
 
-USAGE_HEADINGS = ("role", "steps", "turns", "tokens", "cost $", "minutes")
+def _used(used: View, key: str) -> float | str:
+    """A number to be shown; empty for nothing, which would look like something that was measured."""
+    value = used.get(key, 0)
+    return round(value, {"cost": 4, "minutes": 2}[key]) or "" if key in ("cost", "minutes") else value or ""
+
+
+def _written(cell: Any) -> str:
+    return amount(cell) if isinstance(cell, (int, float)) else str(cell)
 
 
 # -- Markdown --
@@ -96,6 +114,9 @@ def pretty(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
+_BRIEF_CALLS = 12
+
+
 def step_markdown(step: View, *, goal: str = "") -> str:
     """One step as `thread read` shows it; `goal` is what its role is for, said once per role."""
     parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
@@ -108,10 +129,40 @@ def step_markdown(step: View, *, goal: str = "") -> str:
         )
     if goal:
         parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
+    parts += _remarks(step)
+    if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
+        parts.append(_calls_in_brief(calls, step["hash"]))
     parts.append(fenced(pretty(step["output"]), "json"))
     if step.get("body", "").strip():
         parts.append(f"<output>\n{step['body'].strip()}\n</output>")
     return "\n\n".join(parts)
+
+
+def _remarks(step: View) -> list[str]:
+    """What a reader should know before the answer: what went against the rules, and who did the work."""
+    notes = [f"> **Note:** {note}" for note in step.get("notes") or ()]
+    return notes + [f"*Played by thread {child}*" for child in step.get("children") or ()]
+
+
+def _calls_in_brief(calls: Sequence[View], step: str) -> str:
+    """Tool calls, a line each: name, arguments, what came back."""
+    lines = [_call_in_brief(call) for call in calls[:_BRIEF_CALLS]]
+    if len(calls) > _BRIEF_CALLS:
+        lines.append(f"- and {len(calls) - _BRIEF_CALLS} more: `rolecall thread step-details {step}`")
+    return "\n".join(lines)
+
+
+def _call_in_brief(call: View) -> str:
+    given = " ".join(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for value in call["arguments"].values()
+    )
+    words = [f"- `{call['name']}`"]
+    if given.strip():
+        words.append(f"`{_one_line(given, 100).replace('`', chr(39))}`")
+    if call["result"].strip():
+        words.append(f"→ {_one_line(call['result'], 100)}")
+    return " ".join(words)
 
 
 def _answer(output: View) -> list[str]:
@@ -134,8 +185,12 @@ def start_markdown(card: View, prompt: str) -> str:
 
 def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
     """Everything about one step: what was asked and said, tools, files, failed attempts."""
-    parts = [step_markdown({**step, "attempts": [], "body": shortened(step.get("body", ""), limit)})]
-    told = {key: step.get(key) for key in ("session", "cwd", "ending", "reason")}
+    shown = {**step, "attempts": [], "turns": [], "body": shortened(step.get("body", ""), limit)}
+    parts = [step_markdown(shown)]
+    told = {
+        "session": " · ".join(filter(None, (step.get("session"), step.get("sessionReason")))),
+        **{key: step.get(key) for key in ("cwd", "ending", "reason")},
+    }
     if told := {key: value for key, value in told.items() if value}:
         parts.append("\n".join(f"- {key}: {value}" for key, value in told.items()))
     if step.get("usage"):
@@ -188,14 +243,14 @@ def _turns_markdown(turns: Sequence[View], limit: int | None) -> list[str]:
     return parts
 
 
-def markdown(card: View, steps: Iterable[View], *, limit: int | None = SHORT) -> str:
+def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) -> str:
     """A whole thread as a Markdown document."""
     parts = [
         f"# {card['title'] or card['name']}",
         "\n".join(f"- {name}: {value}" for name, value in _standing(card)),
     ]
-    if rows := usage_rows(card["usage"]):
-        parts.append("## Usage\n\n" + _markdown_table(rows))
+    if used := usage_table(card["usage"], steps):
+        parts.append("## Usage\n\n" + _markdown_table(*used))
     parts.append("## Task\n\n" + shortened(card["prompt"].strip(), limit))
     parts += [detail_markdown(step, with_prompt=limit is None, limit=limit) for step in steps]
     parts += [
@@ -214,15 +269,28 @@ def _standing(card: View) -> list[tuple[str, str]]:
         ("steps", card["steps"]),
         ("started", moment(card["created"]) if card["created"] else ""),
         ("work folder", card["cwd"]),
+        *own_folders(card),
         ("forked from", card["forkedFrom"]),
         ("go on with", card["continue"]),
     ]
     return [(name, str(value)) for name, value in said if value not in (None, "")]
 
 
-def _markdown_table(rows: Sequence[Sequence[Any]]) -> str:
-    lines = [" | ".join(USAGE_HEADINGS), " | ".join("---" for _ in USAGE_HEADINGS)]
-    lines += [" | ".join(str(cell).replace("|", "\\|") for cell in row) for row in rows]
+def own_folders(card: View) -> list[tuple[str, str]]:
+    """The thread's own work folders, by their kind."""
+    return [
+        (kind, f"{folder['path']}{_branch(folder)}{' (removed)' if 'removed' in folder else ''}")
+        for kind, folder in (card.get("folders") or {}).items()
+    ]
+
+
+def _branch(folder: View) -> str:
+    return f" on {folder['branch']}" if "branch" in folder else ""
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [" | ".join(headings), " | ".join("---" for _ in headings)]
+    lines += [" | ".join(_written(cell).replace("|", "\\|") for cell in row) for row in rows]
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -271,13 +339,16 @@ article { border-left: 3px solid var(--line); padding: .1rem 0 .1rem 1rem; margi
 summary { cursor: pointer; color: var(--soft); } details { margin: .4rem 0; } details details { margin-left: 1rem; }
 .failed { border-left: 3px solid var(--bad); padding-left: .8rem; }
 .status { font-weight: 600; } .good { color: var(--good); } .bad { color: var(--bad); } .wait { color: var(--wait); }
-svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
-.r0 { fill: #3e63dd; border-color: #3e63dd; } .r1 { fill: #d6409f; border-color: #d6409f; }
-.r2 { fill: #2b9a66; border-color: #2b9a66; } .r3 { fill: #f76b15; border-color: #f76b15; }
-.r4 { fill: #8e4ec6; border-color: #8e4ec6; } .r5 { fill: #0797b9; border-color: #0797b9; }
+svg { width: 100%; height: 10rem; display: block; } rect { fill: var(--role); } article { border-color: var(--role); }
+.r0 { --role: #3e63dd; } .r1 { --role: #d6409f; } .r2 { --role: #2b9a66; }
+.r3 { --role: #f76b15; } .r4 { --role: #8e4ec6; } .r5 { --role: #0797b9; }
 .legend span { display: inline-block; margin-right: 1.1rem; }
-.legend i { display: inline-block; width: .7em; height: .7em; border-style: solid;
-  border-width: .35em; border-radius: 2px; margin-right: .4em; }
+.legend i { display: inline-block; width: .7em; height: .7em; background: var(--role); border-radius: 2px;
+  margin-right: .4em; }
+.wide { overflow-x: auto; }
+@media (max-width: 34rem) { main { padding: 1.25rem .9rem 3rem; } h1 { font-size: 1.3rem; }
+  th, td { padding-right: .5rem; font-size: .8rem; white-space: nowrap; } dl { grid-template-columns: 1fr; gap: 0; }
+  dd { margin-bottom: .35rem; } article { padding-left: .7rem; } }
 @media print { details::details-content { content-visibility: visible; } pre { max-height: none; } }
 """
 _COLOURS = 6
@@ -290,8 +361,8 @@ def html(card: View, steps: Sequence[View], *, limit: int | None = SHORT) -> str
     title = card["title"] or card["name"] or card["thread"]
     colours = _colours(steps)
     content = [f"<h1>{_safe(title)}</h1>", _standing_html(card)]
-    if rows := usage_rows(card["usage"]):
-        content += ["<h2>Usage</h2>", _usage_html(rows)]
+    if used := usage_table(card["usage"], steps):
+        content += ["<h2>Usage</h2>", _usage_html(*used)]
     if steps:
         content += ["<h2>Time and tokens</h2>", _timeline(steps, colours)]
     content += ["<h2>Task</h2>", f'<div class="text">{_safe(shortened(card["prompt"].strip(), limit))}</div>']
@@ -331,10 +402,11 @@ def _standing_html(card: View) -> str:
     return f"<dl>{''.join(rows)}</dl>"
 
 
-def _usage_html(rows: Sequence[Sequence[Any]]) -> str:
-    head = "".join(f"<th>{_safe(cell)}</th>" for cell in USAGE_HEADINGS)
-    body = "".join(f"<tr>{''.join(f'<td>{_safe(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _usage_html(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    head = "".join(f"<th>{_safe(cell)}</th>" for cell in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{_safe(_written(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
 
 
 def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
@@ -357,12 +429,16 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
             bars.append(
                 f'<rect {place} y="114" height="{down:.1f}" opacity=".55"><title>{told}</title></rect>'
             )
-    height = 192 if most else 116
-    labels = f'<text x="0" y="12">time, up to {_safe(duration(longest))}</text>'
-    labels += f'<text x="0" y="188">tokens, up to {most:,}</text>' if most else ""
+    # Stretched to the width of the window, so its words stand outside: they would be stretched with it.
+    said = f"time of each step, up to {duration(longest)}" + (
+        f"; below it tokens, up to {most:,}" if most else ""
+    )
     legend = "".join(f'<span><i class="{name}"></i>{_safe(role)}</span>' for role, name in colours.items())
-    frame = f'<svg viewBox="0 0 1000 {height}" role="img" aria-label="time and tokens of each step">'
-    return f'{frame}{"".join(bars)}{labels}</svg><p class="legend small">{legend}</p>'
+    frame = f'<svg viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none" role="img"'
+    frame += ' aria-label="time and tokens of each step">'
+    return (
+        f'<p class="small">{_safe(said)}</p>{frame}{"".join(bars)}</svg><p class="legend small">{legend}</p>'
+    )
 
 
 def _step_html(step: View, colours: Mapping[str, str], limit: int | None) -> str:
@@ -372,6 +448,10 @@ def _step_html(step: View, colours: Mapping[str, str], limit: int | None) -> str
     if step["role"] == PERSON:
         parts += [f'<div class="text">{_safe(part)}</div>' for part in _answer(step["output"])]
     else:
+        parts += [f'<div class="text"><b>Note:</b> {_safe(note)}</div>' for note in step.get("notes") or ()]
+        parts += [
+            f'<div class="small">Played by thread {child}</div>' for child in step.get("children") or ()
+        ]
         parts.append(f"<pre>{_safe(pretty(step['output']))}</pre>")
     if step.get("body", "").strip():
         parts.append(f'<div class="text">{_safe(shortened(step["body"].strip(), limit))}</div>')
@@ -405,7 +485,7 @@ def _turns_html(turns: Sequence[View], limit: int | None) -> str:
         return ""
     calls = sum(len(turn["tool_calls"]) for turn in turns)
     said = f"Conversation: {len(turns)} turn{'s' if turns[1:] else ''}" + (
-        f", {calls} tool calls" if calls else ""
+        f", {calls} tool call{'s' if calls > 1 else ''}" if calls else ""
     )
     parts = []
     for turn in turns:

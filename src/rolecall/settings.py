@@ -1,13 +1,14 @@
 """What the configuration says about agents and models. Pure: works on the mapping `config.load` gives.
 
-providers:      {NAME: {baseUrl, apiKey | apiKeyEnv}}
+providers:      {NAME: {baseUrl, apiKey | apiKeyEnv, protocol}}     protocol: openai (the default) or anthropic
 models:         {ALIAS: {provider, name}}
-agents:         {ALIAS: {command, args}}     external agents; an alias may also be an adapter spec
+agents:         {ALIAS: {adapter, OPTION…} | {command, args}}     an adapter with options, or an external agent
 defaultAgent:   an alias or a spec such as `command:prog`
 defaultModel:   a model alias
 agentOverrides: {WORKFLOW: {ROLE: alias}}
 modelOverrides: {SCENE: model alias}         the scene `extract` reads answers
 extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
+memory:         {autoDelete}                 whether notes may be deleted without asking
 store:          a path or an address, or {url, durability}
 
 A key belongs to the endpoint it is written beside: it is never sent to one that another section names.
@@ -16,6 +17,7 @@ A key belongs to the endpoint it is written beside: it is never sent to one that
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,9 +26,11 @@ from rolecall.errors import NotFound, UsageError
 Path = tuple[str, ...]
 
 _SECTIONS: dict[str, Any] = {
-    "providers": {"*": {"baseUrl": "url", "apiKey": "secret", "apiKeyEnv": "variable"}},
+    "providers": {
+        "*": {"baseUrl": "url", "apiKey": "secret", "apiKeyEnv": "variable", "protocol": "protocol"}
+    },
     "models": {"*": {"provider": "text", "name": "text"}},
-    "agents": {"*": {"command": "text", "args": "texts"}},
+    "agents": {"*": {"adapter": "text", "command": "text", "args": "texts", "*": "option"}},
     "defaultAgent": "text",
     "defaultModel": "text",
     "agentOverrides": {"*": {"*": "text"}},
@@ -39,12 +43,24 @@ _SECTIONS: dict[str, Any] = {
         "apiKeyEnv": "variable",
         "timeout": "seconds",
     },
+    "memory": {"autoDelete": "switch"},
     "store": {"url": "text", "durability": "durability"},
 }
 """Every key and the kind of its value; `*` is a name of the user's own."""
 
 KEYS = tuple(_SECTIONS)
 
+PROTOCOLS = ("openai", "anthropic")
+"""What a model's endpoint can speak."""
+_PUBLIC: dict[str, Any] = {
+    "openai": {"baseUrl": "https://api.openai.com/v1", "apiKeyEnv": "OPENAI_API_KEY", "protocol": "openai"},
+    "anthropic": {
+        "baseUrl": "https://api.anthropic.com",
+        "apiKeyEnv": "ANTHROPIC_API_KEY",
+        "protocol": "anthropic",
+    },
+}
+"""Providers that need no configuration: each key of the environment goes to the endpoint beside it alone."""
 _DURABILITIES = ("always", "heads", "never")
 _STEP = re.compile(r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)')
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -68,20 +84,25 @@ def agent_for(
     return str(chosen)
 
 
-def external_command(settings: Mapping[str, Any], alias: str) -> list[str] | None:
-    """The command of an agent configured as {command, args}; None when the alias is none of them."""
+def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict[str, Any]]:
+    """The spec an alias stands for and the options beside it; a name that is no alias is its own spec.
+
+    `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent.
+    """
     entry = _mapping(settings, "agents").get(alias)
     if entry is None:
-        return None
+        return alias, {}
+    if isinstance(entry, Mapping) and isinstance(entry.get("adapter"), str):
+        return entry["adapter"], {key: value for key, value in entry.items() if key != "adapter"}
     if not isinstance(entry, Mapping) or not isinstance(entry.get("command"), str):
         raise UsageError(
-            f"the agent {alias!r} of the configuration has no `command`",
+            f"the agent {alias!r} of the configuration has neither `adapter` nor `command`",
             hint=f"`rolecall config set agents.{alias}.command PROGRAM`",
         )
     args = entry.get("args") or []
     if not isinstance(args, list):
         raise UsageError(f"`args` of the agent {alias!r} of the configuration must be a list")
-    return [entry["command"], *map(str, args)]
+    return f"external:{shlex.join([entry['command'], *map(str, args)])}", {}
 
 
 def is_known_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> bool:
@@ -91,6 +112,71 @@ def is_known_agent(settings: Mapping[str, Any], alias: str, adapters: Collection
 def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> NotFound:
     known = sorted({*_mapping(settings, "agents"), *adapters})
     return NotFound(f"there is no agent {alias!r}", hint=f"{_guess(alias, known)}Known: {', '.join(known)}.")
+
+
+# -- the model of the built-in agent --
+
+
+def model_endpoint(
+    settings: Mapping[str, Any], environment: Mapping[str, str], model: str | None
+) -> dict[str, Any]:
+    """Where a model is asked: base_url, model, api_key, protocol.
+
+    `model` is an alias of `models`, or `PROVIDER/NAME`; None is the default one. A provider that is
+    configured counts before one of the same name that needs no configuration, and brings its own key or none.
+    """
+    named = model or settings.get("defaultModel")
+    if not named:
+        raise UsageError(
+            "no model is named and there is no default one",
+            hint="Name one, `builtin:PROVIDER/NAME` or `builtin:ALIAS`, or run `rolecall setup`.",
+        )
+    provider, name = _provider_and_name(settings, str(named))
+    entry = _mapping(settings, "providers").get(provider, _PUBLIC.get(provider))
+    if entry is None:
+        raise _no_provider(settings, provider)
+    entry = _mapping(entry)
+    if not entry.get("baseUrl"):
+        raise UsageError(
+            f"the provider {provider!r} has no `baseUrl`",
+            hint=f"`rolecall config set providers.{provider}.baseUrl https://…`",
+        )
+    return {
+        "base_url": str(entry["baseUrl"]),
+        "model": name,
+        "api_key": _key(entry, environment),
+        "protocol": str(entry.get("protocol") or PROTOCOLS[0]),
+    }
+
+
+def builtin_options(
+    settings: Mapping[str, Any], environment: Mapping[str, str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of the built-in agent with its endpoint, which only a provider can name: a key that stands
+    in a workflow or beside an agent would be stored, and could be sent to another endpoint than its own."""
+    for key in ("base_url", "api_key", "protocol"):
+        if key in {name.replace("-", "_") for name in options}:
+            raise UsageError(
+                f"the agent 'builtin' takes {key!r} from a provider, not as an option",
+                hint="Set `providers.NAME.baseUrl` and `providers.NAME.apiKeyEnv`, and give the model as NAME/MODEL.",
+            )
+    return {**options, **model_endpoint(settings, environment, options.get("model"))}
+
+
+def _provider_and_name(settings: Mapping[str, Any], named: str) -> tuple[str, str]:
+    models = _mapping(settings, "models")
+    if named in models:
+        entry = _mapping(models[named])
+        if entry.get("provider") and entry.get("name"):
+            return str(entry["provider"]), str(entry["name"])
+        raise UsageError(
+            f"the model {named!r} of the configuration needs a `provider` and a `name`",
+            hint=f"`rolecall config set models.{named}.provider NAME`",
+        )
+    provider, _, name = named.partition("/")
+    if not provider or not name:
+        raise _no_model(settings, named)
+    return provider, name
 
 
 # -- the model that reads answers --
@@ -134,12 +220,17 @@ def _scene_model(settings: Mapping[str, Any]) -> str | None:
     )
     alias = alias or settings.get("defaultModel")
     if alias and alias not in models:
-        known = ", ".join(models) or "none"
-        raise UsageError(
-            f"there is no model {alias!r} in the configuration",
-            hint=f"{_guess(str(alias), models)}Known: {known}. `rolecall setup` adds one.",
-        )
+        raise _no_model(settings, str(alias))
     return str(alias) if alias else None
+
+
+def _no_model(settings: Mapping[str, Any], alias: str) -> UsageError:
+    models = _mapping(settings, "models")
+    known = ", ".join(models) or "none"
+    return UsageError(
+        f"there is no model {alias!r} in the configuration",
+        hint=f"{_guess(alias, models)}Known: {known}. `rolecall setup` adds one.",
+    )
 
 
 def _place(
@@ -162,8 +253,13 @@ def _provider(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     providers = _mapping(settings, "providers")
     if name in providers:
         return _mapping(providers[name])
+    raise _no_provider(settings, name)
+
+
+def _no_provider(settings: Mapping[str, Any], name: str) -> UsageError:
+    providers = _mapping(settings, "providers")
     known = ", ".join(providers) or "none"
-    raise UsageError(
+    return UsageError(
         f"there is no provider {name!r} in the configuration",
         hint=f"{_guess(name, providers)}Known: {known}.",
     )
@@ -200,6 +296,9 @@ _KINDS = {
     "secret": "text",
     "variable": "the name of an environment variable",
     "seconds": "a number of seconds above 0",
+    "switch": "true or false",
+    "option": "an option of the adapter",
+    "protocol": f"one of {', '.join(PROTOCOLS)}",
     "durability": f"one of {', '.join(_DURABILITIES)}",
 }
 
@@ -263,6 +362,8 @@ def _below(path: Path) -> list[str]:
 def _parsed(text: str, kind: str) -> Any:
     if kind == "seconds":
         return float(text) if re.fullmatch(r"[0-9]*\.?[0-9]+", text) else None
+    if kind == "switch":
+        return {"true": True, "false": False}.get(text)
     if kind == "texts":
         import json
 
@@ -279,10 +380,16 @@ def _fits(value: Any, kind: str) -> bool:
             return (
                 isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
             )
+        case "switch":
+            return isinstance(value, bool)
         case "texts":
             return isinstance(value, list) and all(isinstance(item, str) and _is_line(item) for item in value)
+        case "protocol":
+            return value in PROTOCOLS
         case "durability":
             return value in _DURABILITIES
+        case "option":
+            return True  # the adapter knows its options, and says so when a role first names it
     if not isinstance(value, str) or not _is_line(value):
         return False
     if kind == "url":

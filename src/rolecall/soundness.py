@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
-from rolecall import condition, outcome, template
+from rolecall import condition, outcome, reply, template
 from rolecall.outcome import Found, Variant
 from rolecall.workflow import END, FAIL, START, SUSPEND, Edge, Limits, Role, Workflow
 
@@ -18,8 +18,8 @@ Path = tuple[str | int, ...]
 
 ENDINGS = (END, FAIL)
 RESERVED = (START, END, FAIL, SUSPEND)
-STANDARD_FIELDS = ("$status", "status", "next", "confidence", "artifacts", "scope", "reason")
-"""Fields an answer may carry although its schema does not name them."""
+UNDECLARED_FIELDS = (*reply.STATUS_FIELDS, *reply.STANDARD_FIELDS, "reason")
+"""Fields an output may have although its schema does not name them."""
 
 _TEXT = {"type": "string"}
 _ALWAYS: Variant = (
@@ -49,19 +49,38 @@ class Finding(NamedTuple):
     at_key: bool = False
 
 
-def check(workflow: Workflow, *, unusable: Collection[str] = ()) -> list[Finding]:
-    """Every finding; schemas of the roles named in `unusable` are known to be broken and are not looked at."""
-    vast = [name for name, role in workflow.roles.items() if _is_vast(role) and name not in unusable]
-    unusable = {*unusable, *vast}
+class Unread(NamedTuple):
+    """What a workflow leaves out because it could not be read; what would follow from that is not found."""
+
+    schemas: Collection[str] = ()
+    """Roles whose schema is broken."""
+    edges: Collection[str] = ()
+    """Sources some of whose edges are missing here."""
+    has_limits: bool = False
+    """Some limit is missing here."""
+
+
+def check(
+    workflow: Workflow,
+    *,
+    unread: Unread,
+    functions: Collection[str] = (),
+    prompts: Collection[str] = (),
+) -> list[Finding]:
+    """Every finding. `functions` are roles that Python plays itself, `prompts` those it tells what to do."""
+    known = {name: role for name, role in workflow.roles.items() if name not in unread.schemas}
+    vast = [name for name, role in known.items() if _is_vast(role)]
+    unusable = {*unread.schemas, *vast}
     return [
         *(Finding("warning", ("roles", name, "schema"), _VAST) for name in vast),
-        *_graph_findings(workflow),
-        *_order_findings(workflow),
+        *_graph_findings(workflow, unread),
+        *_order_findings(workflow, unread),
+        *_schema_findings(workflow, unusable, functions),
         *_condition_findings(workflow, unusable),
-        *_status_findings(workflow, unusable),
+        *_status_findings(workflow, unusable, unread),
         *_template_findings(workflow, unusable),
-        *_loop_findings(workflow),
-        *_role_findings(workflow),
+        *_loop_findings(workflow, unread),
+        *_role_findings(workflow, told={*functions, *prompts}),
     ]
 
 
@@ -92,7 +111,7 @@ def _edges(workflow: Workflow) -> Iterator[tuple[str, int, Edge]]:
             yield source, index, edge
 
 
-def _graph_findings(workflow: Workflow) -> Iterator[Finding]:
+def _graph_findings(workflow: Workflow, unread: Unread) -> Iterator[Finding]:
     if START not in workflow.graph:
         yield Finding(
             "error", ("graph",), f"the graph has no {START}", f"Add the first role: `{START}: <role>`.", True
@@ -101,16 +120,17 @@ def _graph_findings(workflow: Workflow) -> Iterator[Finding]:
         yield from _source_findings(workflow, source)
     for source, index, edge in _edges(workflow):
         yield from _target_findings(workflow, source, (("graph", source, index, "role")), edge)
-    yield from _reach_findings(workflow)
+    if not unread.edges:  # one that could not be read may lead to any role
+        yield from _reach_findings(workflow)
 
 
 def _source_findings(workflow: Workflow, source: str) -> Iterator[Finding]:
-    if source == START or source in workflow.roles:
-        return
-    if source in RESERVED:
+    if source in RESERVED and source != START:
         yield Finding(
             "error", ("graph", source), f"{source} has no edges out of it", "Remove this entry.", True
         )
+        return
+    if source == START or source in workflow.roles:
         return
     hint = did_you_mean(source, workflow.roles, what="Roles")
     yield Finding(
@@ -167,7 +187,7 @@ def _reachable(workflow: Workflow) -> set[str]:
     return reached
 
 
-def _order_findings(workflow: Workflow) -> Iterator[Finding]:
+def _order_findings(workflow: Workflow, unread: Unread) -> Iterator[Finding]:
     for source, edges in workflow.graph.items():
         seen: list[str | None] = []
         for index, edge in enumerate(edges):
@@ -182,10 +202,44 @@ def _order_findings(workflow: Workflow) -> Iterator[Finding]:
                 message = f"edge {index + 1} of {source} is never taken: {edge.condition!r} stands before it"
                 yield Finding("error", ("graph", source, index, "condition"), message)
             seen.append(edge.condition)
-        if seen and None not in seen:
+        if seen and None not in seen and source not in unread.edges:
             message = f"when no condition holds, the thread is suspended after {source}"
             hint = "End the list with an edge without condition."
             yield Finding("warning", ("graph", source), message, hint, True)
+
+
+# -- schemas --
+
+
+def _schema_findings(
+    workflow: Workflow, unusable: Collection[str], functions: Collection[str]
+) -> Iterator[Finding]:
+    """What a schema asks for that no output can meet, or that nobody is told of."""
+    for name, role in workflow.roles.items():
+        if name in unusable:
+            continue
+        schema = ("roles", name, "schema")
+        for unmet in outcome.unmet(role.schema):
+            # A function gives its output as a value, with whatever fields it likes.
+            if unmet.is_closed or name not in functions:
+                yield _unmet_finding(schema, unmet)
+        for path, names in outcome.forbidden(role.schema):
+            message = f"this forbids {_listed(names)}, which another part of the schema requires"
+            yield Finding(
+                "error", (*schema, *path), message, "Declare them beside it, or leave it out.", True
+            )
+        for path, message in outcome.contradictions(role.schema):
+            yield Finding("error", (*schema, *path), message, "", True)
+
+
+def _unmet_finding(schema: Path, unmet: outcome.Unmet) -> Finding:
+    is_certain = unmet.is_top or unmet.is_closed
+    return Finding(
+        "error" if is_certain else "warning",
+        (*schema, *unmet.path),
+        f"{unmet.name!r} is required but not declared{unmet.where}",
+        did_you_mean(unmet.name, unmet.known, what="Declared"),
+    )
 
 
 # -- conditions --
@@ -224,7 +278,7 @@ def _field_findings(
         for owner in owners
         for name in outcome.names_in(outcome.variants_of(workflow.roles[owner].schema))
     ]
-    if field.name in known or field.name in STANDARD_FIELDS:
+    if field.name in known or field.name in UNDECLARED_FIELDS:
         return
     hint = did_you_mean(field.name, known, what="Fields")
     whose = " or ".join(dict.fromkeys(owners)) if field.recent == 1 and sources else "any role"
@@ -234,7 +288,7 @@ def _field_findings(
 # -- statuses --
 
 
-def _status_findings(workflow: Workflow, unusable: Collection[str]) -> Iterator[Finding]:
+def _status_findings(workflow: Workflow, unusable: Collection[str], unread: Unread) -> Iterator[Finding]:
     for source, edges in workflow.graph.items():
         routed = {edge.status: index for index, edge in enumerate(edges) if edge.status is not None}
         if not routed:
@@ -244,7 +298,7 @@ def _status_findings(workflow: Workflow, unusable: Collection[str]) -> Iterator[
             yield Finding("error", ("graph", source, index), *_reserved_status(status), True)
         role = workflow.roles.get(source)
         if role is not None and source not in unusable:
-            yield from _routing_findings(source, role, routed)
+            yield from _routing_findings(source, role, routed, has_all=source not in unread.edges)
 
 
 def _reserved_status(status: str) -> tuple[str, str]:
@@ -253,7 +307,7 @@ def _reserved_status(status: str) -> tuple[str, str]:
     return f"the status {status!r} is a reserved name", "Statuses of your own do not begin with $."
 
 
-def _routing_findings(source: str, role: Role, routed: dict[str, int]) -> Iterator[Finding]:
+def _routing_findings(source: str, role: Role, routed: dict[str, int], *, has_all: bool) -> Iterator[Finding]:
     statuses = outcome.statuses_of(role.schema)
     schema = ("roles", source, "schema")
     wanted = ", ".join(routed)
@@ -278,7 +332,7 @@ def _routing_findings(source: str, role: Role, routed: dict[str, int]) -> Iterat
         yield Finding("error", (*schema, "properties", statuses.key or ""), message, "Quote them.", True)
     if statuses.key is None or statuses.is_open:
         return
-    yield from _coverage_findings(source, statuses, routed)
+    yield from _coverage_findings(source, statuses, routed, has_all=has_all)
     if statuses.is_optional:
         message = (
             f"{statuses.key!r} is not required by the schema of {source}; without it the thread is suspended"
@@ -286,9 +340,11 @@ def _routing_findings(source: str, role: Role, routed: dict[str, int]) -> Iterat
         yield Finding("warning", schema, message, f"Add it: `required: [{statuses.key}]`.")
 
 
-def _coverage_findings(source: str, statuses: outcome.Statuses, routed: dict[str, int]) -> Iterator[Finding]:
+def _coverage_findings(
+    source: str, statuses: outcome.Statuses, routed: dict[str, int], *, has_all: bool
+) -> Iterator[Finding]:
     missing = [status for status in statuses.known if status not in routed and status != SUSPEND]
-    if missing:
+    if missing and has_all:
         message = f"{source} can end with {_listed(missing)}, for which the graph has no edge"
         yield Finding(
             "error", ("graph", source), message, f"It has edges for: {', '.join(routed) or 'none'}.", True
@@ -379,12 +435,12 @@ def _is_guarded(use: template.Use) -> bool:
 # -- loops --
 
 
-def _loop_findings(workflow: Workflow) -> Iterator[Finding]:
-    endless = _roles_without_ending(workflow)
+def _loop_findings(workflow: Workflow, unread: Unread) -> Iterator[Finding]:
+    endless = [] if unread.edges else _roles_without_ending(workflow)
     for name in endless:
         message = f"no way leads from {name!r} to {END} or {FAIL}"
         yield Finding("warning", ("graph", name), message, f"Add an edge to {END} somewhere after it.", True)
-    if workflow.limits != Limits():
+    if workflow.limits != Limits() or unread.has_limits:
         return
     free = [name for name, role in workflow.roles.items() if role.limits == Limits()]
     loop = _loop(workflow, free)
@@ -443,12 +499,12 @@ def _targets(workflow: Workflow, name: str, allowed: Collection[str]) -> list[st
 # -- roles --
 
 
-def _role_findings(workflow: Workflow) -> Iterator[Finding]:
+def _role_findings(workflow: Workflow, *, told: Collection[str]) -> Iterator[Finding]:
     for name, role in workflow.roles.items():
         if name.startswith("$"):
             hint = f"Reserved are {', '.join(RESERVED)} and every name that begins with $."
             yield Finding("error", ("roles", name), f"the role name {name!r} is reserved", hint, True)
-        if not (role.goal.strip() or role.procedure.strip()):
+        if not (role.goal.strip() or role.procedure.strip() or name in told):
             message = f"the role {name!r} has neither a goal nor a procedure, so its agent is told only what to deliver"
             yield Finding(
                 "warning",

@@ -72,6 +72,8 @@ STEP_SCHEMA = _type(
         "prompt": _REF,
         "edge_prompt": _TEXT,
         "session": _TEXT,
+        "session_reason": _TEXT,
+        "session_total": {"type": "object"},
         "usage": {"type": "object"},
         "attempt": _REF,
         "children": {"type": "array", "items": _TEXT},
@@ -81,7 +83,7 @@ ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
     {
-        "state": {"type": "string", "enum": ["asked", "answered", "failed"]},
+        "state": {"type": "string", "enum": ["failed"]},
         "error": _TEXT,
         "ending": _TEXT,
         "raw": _REF,
@@ -89,6 +91,9 @@ ATTEMPT_SCHEMA = _type(
         "prompt": _REF,
         "edge_prompt": _TEXT,
         "session": _TEXT,
+        "session_reason": _TEXT,
+        "session_total": {"type": "object"},
+        "children": {"type": "array", "items": _TEXT},
         "usage": {"type": "object"},
         "completed_at": _INTEGER,
         "previous": _REF,
@@ -119,7 +124,13 @@ PROMPT_SCHEMA = _type(
         }
     },
 )
-PERSON_SCHEMA = _type("rolecall.person", {"reason": _TEXT, "answer": _TEXT, "role": _TEXT})
+# What an agent without a memory of its own has said and heard, a node for each turn.
+SESSION_SCHEMA = _type("rolecall.session", {"prev": _REF_OR_NULL, "text": _TEXT})
+PERSON_SCHEMA = _type(
+    "rolecall.person",
+    {"reason": _TEXT, "answer": _TEXT, "role": _TEXT},
+    {"prompt": _TEXT, "location": _TEXT},
+)
 FORK_SCHEMA = _type("rolecall.fork", {"from": _TEXT})
 SUSPENSION_SCHEMA = _type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
 
@@ -131,9 +142,19 @@ def ref_name(thread: str) -> str:
     return f"thread/{thread}"
 
 
+def id_of(ref: Ref) -> str:
+    """The id of the thread that a ref is."""
+    return ref.name.removeprefix("thread/")
+
+
 def attempt_name(thread: str) -> str:
     """The ref that keeps attempts reachable until a step takes them into the chain."""
     return f"attempt/{thread}"
+
+
+def session_name(session: str) -> str:
+    """The ref of a session that is kept here, for agents that have no memory of their own."""
+    return f"session/{session}"
 
 
 def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> str:
@@ -165,7 +186,7 @@ def lasting(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def continuation(ref: Ref, *, is_held: bool = False) -> str | None:
     """The command that lets a thread go on, or shows it while a living process runs it; None: it ended."""
-    ident, status = ref.name[7:], ref.state.get("status", "idle")
+    ident, status = id_of(ref), ref.state.get("status", "idle")
     if status in ENDED:
         return None
     if status == "suspended":
@@ -268,6 +289,13 @@ class Step:
         return turns_of(self._store, self.payload.get("detail"))
 
     @property
+    def detail(self) -> Mapping[str, Any]:
+        """What the agent did besides answering: files, how it ended, remarks."""
+        node = self.payload.get("detail")
+        kept = self._store.get(node).payload if node else None
+        return kept if isinstance(kept, dict) else {}
+
+    @property
     def prompt(self) -> str:
         node = self.payload.get("prompt")
         return prompt_text(self._store, node) if node else ""
@@ -359,7 +387,8 @@ def _modern(payload: Any) -> dict[str, Any]:
 
 # -- what was used --
 
-_COUNTED = ("steps", "turns", "tokens", "cost", "minutes")
+LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
+"""What is counted, and can be limited."""
 
 
 def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict[str, float]:
@@ -385,11 +414,11 @@ def add_totals(totals: Mapping[str, Any], role: str, used: Mapping[str, float]) 
 def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]:
     return {
         key: round(one.get(key, 0) + other.get(key, 0), 6)
-        for key in _COUNTED
+        for key in LIMITS
         if one.get(key, 0) or other.get(key, 0)
     }
 
 
 def over_limit(limits: Mapping[str, float], used: Mapping[str, Any]) -> str | None:
     """Which limit is used up; None while there is room for one more step."""
-    return next((key for key in _COUNTED if key in limits and used.get(key, 0) >= limits[key]), None)
+    return next((key for key in LIMITS if key in limits and used.get(key, 0) >= limits[key]), None)

@@ -115,7 +115,7 @@ def _import_threads(store: Store, source: Store, unread: list[Unread]) -> tuple[
             unread.append(Unread(ref.name, error.message))
             continue
         if verdict is not None:
-            (taken if verdict else kept).append(ref.name[7:] if verdict else ref.name)
+            (taken if verdict else kept).append(thread.id_of(ref) if verdict else ref.name)
     draft.commit(durable=True)
     return taken, kept
 
@@ -130,7 +130,7 @@ def _add_thread(store: Store, draft: Draft, ref: Ref) -> bool | None:
         # One that has gone on only there is brought up to date; what was done here is never undone.
         if present.state.get("imported") != present.version or not _leads_to(store, ref, present.target):
             return False
-    draft.event(ref.name[7:], "imported", {"head": ref.target})
+    draft.event(thread.id_of(ref), "imported", {"head": ref.target})
     version = present.version + 1 if present else 1
     draft.move(ref.name, present, ref.target, {**state, "imported": version})
     return True
@@ -167,7 +167,7 @@ def _role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
     from rolecall.turn import Turn, next_of
 
     try:
-        way = next_of(Turn(ref.name[7:], chain, registry.load_node(store, chain.start.workflow)))
+        way = next_of(Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow)))
     except RolecallError:
         return None
     return way.role if isinstance(way, Next) else None

@@ -1,14 +1,15 @@
-"""Listing threads: filters, pages, the newest first, and a damaged one as damaged. Reads refs alone."""
+"""Listing threads: filters, pages, the newest first, and a damaged one as damaged. Reads refs, and the head of
+each thread that is listed."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rolecall import thread
-from rolecall.errors import Damaged
+from rolecall.errors import Damaged, NotFound
 from rolecall.ids import is_node_id, is_thread_id, node_from_number, thread_time
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
-from rolecall.threadview import entry
+from rolecall.threadview import DAMAGED, asking_role, damaged, entry
 
 _BATCH = 500
 _FIRST = 51
@@ -27,16 +28,21 @@ class Filter(NamedTuple):
     def where(self) -> dict[str, list[str]]:
         """What the store itself can sort out. A crashed thread is a running one whose process is gone; a
         damaged one has no status, and comes whatever is asked for."""
-        kept = {"running" if status == "crashed" else status for status in self.statuses} - {"damaged"}
+        kept = {"running" if status == "crashed" else status for status in self.statuses} - {DAMAGED}
         wanted = {"status": sorted(kept)} if kept and not kept.issuperset(thread.STATUSES) else {}
         if self.workflow is not None:
             wanted["workflow" if is_node_id(self.workflow) else "name"] = [self.workflow]
         return wanted
 
+    @property
+    def is_for_damaged(self) -> bool:
+        """Only damaged threads are asked for: any thread may be one, whatever its ref says."""
+        return self.statuses == {DAMAGED}
+
     def takes(self, found: Mapping[str, Any]) -> bool:
-        if found["status"] not in self.statuses:
+        if found["status"] not in self.statuses and not self.is_for_damaged:
             return False
-        if found["status"] == "damaged":
+        if found["status"] == DAMAGED:
             return not self.words and self.workflow is None
         text = " ".join(str(found[key] or "") for key in ("thread", "name", "title", "reason")).lower()
         return all(word in text for word in self.words)
@@ -50,7 +56,7 @@ def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[
     from heapq import merge
 
     if page is not None and not is_thread_id(page):
-        page = thread.find(store, page).name[7:]
+        page = thread.id_of(thread.find(store, page))
     highest = store.backend.names("thread/", limit=1)
     has_old = bool(highest) and highest[0] >= thread.ref_name(_OLD_FROM)
     bands = (
@@ -60,8 +66,24 @@ def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[
     for found in merge(*bands, key=lambda found: -found["created"]):
         if found["created"] < asked.since:
             return
-        if asked.takes(found):
-            yield found
+        if not asked.takes(found):
+            continue
+        seen = _with_head(store, found)
+        if seen["status"] == DAMAGED or not asked.is_for_damaged:
+            yield seen
+
+
+def _with_head(store: Store, found: dict[str, Any]) -> dict[str, Any]:
+    """What the newest node adds: that it cannot be read, or which role waits."""
+    if found["status"] == DAMAGED:
+        return found
+    try:
+        head = store.get(found["head"] or "").payload
+    except (NotFound, Damaged) as error:
+        return damaged(found, error)
+    if found["status"] == "suspended" and not found["currentRole"]:
+        return {**found, "currentRole": asking_role(head)}
+    return found
 
 
 def _bounds(before: int | None, page: str | None, *, is_old: bool) -> str:
@@ -107,12 +129,12 @@ def _refs(store: Store, asked: Filter, before: str, limit: int) -> list[Ref]:
 
 def _ref_or_damage(store: Store, name: str) -> Ref:
     try:
-        return store.ref(name) or Ref(name, None, {"status": "damaged", "reason": "it is gone"}, 0, 0)
+        return store.ref(name) or Ref(name, None, {"status": DAMAGED, "reason": "it is gone"}, 0, 0)
     except Damaged as error:
-        return Ref(name, None, {"status": "damaged", "reason": error.message}, 0, 0)
+        return Ref(name, None, {"status": DAMAGED, "reason": error.message}, 0, 0)
 
 
 def _fits(ref: Ref, where: Mapping[str, list[str]]) -> bool:
-    return ref.state.get("status") == "damaged" or all(
+    return ref.state.get("status") == DAMAGED or all(
         ref.state.get(key) in values for key, values in where.items()
     )

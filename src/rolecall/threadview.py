@@ -16,6 +16,8 @@ from rolecall.thread import Chain, Step
 
 _SEPARATOR = "\n\n---\n\n"
 _NEWEST_ATTEMPTS = 20
+DAMAGED = "damaged"
+"""The status of a thread whose ref or head cannot be read."""
 
 
 # -- a thread --
@@ -23,12 +25,12 @@ _NEWEST_ATTEMPTS = 20
 
 def entry(store: Store, ref: Ref) -> dict[str, Any]:
     """A thread as its ref alone tells it."""
-    state, ident = ref.state, ref.name[7:]
+    state, ident, status = ref.state, thread.id_of(ref), status_of(store, ref)
     return {
         "workflow": state.get("workflow"),
         "thread": ident,
         "head": ref.target,
-        "status": status_of(store, ref),
+        "status": status,
         "currentRole": None if state.get("status") in thread.ENDED else state.get("role"),
         "name": state.get("name"),
         "title": state.get("title"),
@@ -36,7 +38,14 @@ def entry(store: Store, ref: Ref) -> dict[str, Any]:
         "created": thread_time(ident) if is_thread_id(ident) else 0,
         "updated": state.get("ended_at") or ref.updated,
         "steps": state.get("steps", 0),
+        "folders": state.get("folders") or {},
+        "continue": None if status == DAMAGED else thread.continuation(ref, is_held=status == "running"),
     }
+
+
+def damaged(known: Mapping[str, Any], error: RolecallError) -> dict[str, Any]:
+    """An entry of a thread whose newest nodes cannot be read."""
+    return {**known, "status": DAMAGED, "reason": error.message, "continue": None}
 
 
 def status_of(store: Store, ref: Ref) -> str:
@@ -54,18 +63,16 @@ def card(store: Store, ref: Ref) -> dict[str, Any]:
         chain = Chain(store, ref.target or "")
         start, last = chain.start, chain.last
     except (NotFound, Damaged) as error:
-        stands = {"status": "damaged", "reason": error.message, "done": False, "background": None}
-        return entry(store, ref) | stands
+        return damaged(entry(store, ref), error) | {"done": False, "background": None}
     attempts, pending = _attempts_now(store, ref)
     totals: Mapping[str, Any] = last.payload["totals"] if last else {}
     for attempt in attempts:
         used = thread.counted(attempt["usage"], ms=attempt["durationMs"], steps=0)
         totals = thread.add_totals(totals, attempt["role"], used)
     known = entry(store, ref)
-    role = known["currentRole"] or _role_due(store, ref, chain)
     return {
         **known,
-        "currentRole": role,
+        "currentRole": known["currentRole"] or _role_due(store, ref, chain),
         "done": known["status"] in thread.ENDED,
         "background": None,
         "steps": head_number(ref, chain),
@@ -77,7 +84,6 @@ def card(store: Store, ref: Ref) -> dict[str, Any]:
         "forkedFrom": ref.state.get("forked_from"),
         "forkedThread": ref.state.get("forked_thread"),
         "cwd": start.cwd,
-        "continue": thread.continuation(ref, is_held=known["status"] == "running"),
     }
 
 
@@ -106,7 +112,7 @@ def _holder(store: Store, ref: Ref) -> dict[str, Any] | None:
 
 def _attempts_now(store: Store, ref: Ref) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Failed attempts that no step has taken in yet, newest first, and the one that runs now."""
-    attempt = store.ref(thread.attempt_name(ref.name[7:]))
+    attempt = store.ref(thread.attempt_name(thread.id_of(ref)))
     if attempt is None:
         return [], None
     note = attempt.state
@@ -122,11 +128,24 @@ def _brief_attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
     return {key: attempt[key] for key in kept}
 
 
+def role_of(store: Store, ref: Ref) -> str | None:
+    """The role that is due, or that waits for somebody; None when the thread has ended."""
+    if ref.state.get("status") in thread.ENDED:
+        return None
+    return ref.state.get("role") or _role_due(store, ref, Chain(store, ref.target or ""))
+
+
+def asking_role(head: Any) -> str | None:
+    """The role after which a suspended thread waits, from the payload of its head."""
+    role = head.get("role") if isinstance(head, dict) else None
+    return role if isinstance(role, str) and not role.startswith("$") else None
+
+
 def _role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
     """The role that is due where the ref does not say it: after a fork, or while somebody is asked."""
     status = ref.state.get("status", "idle")
-    if status == "suspended" and chain.last is not None and not chain.last.role.startswith("$"):
-        return chain.last.role
+    if status == "suspended" and chain.last is not None:
+        return asking_role(chain.last.payload)
     if status not in ("idle", "queued"):
         return None
     from rolecall.registry import load_node
@@ -134,7 +153,7 @@ def _role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
     from rolecall.turn import Turn, next_of
 
     try:
-        way = next_of(Turn(ref.name[7:], chain, load_node(store, chain.start.workflow)))
+        way = next_of(Turn(thread.id_of(ref), chain, load_node(store, chain.start.workflow)))
     except RolecallError:
         return None  # the workflow cannot be read here; what is known of the thread still can
     return way.role if isinstance(way, Next) else None
@@ -208,8 +227,8 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Ref
         ):
             return step.id, ref
     raise NotFound(
-        f"thread {ref.name[7:]} has no step {place!r}",
-        hint=f"`rolecall thread steps {ref.name[7:]}` lists its steps.",
+        f"thread {thread.id_of(ref)} has no step {place!r}",
+        hint=f"`rolecall thread steps {thread.id_of(ref)}` lists its steps.",
     )
 
 
@@ -239,6 +258,7 @@ def details(store: Store, step: Step, number: int) -> dict[str, Any]:
         "prompt": step.prompt,
         **_detail(store, payload.get("detail")),
         "cwd": payload.get("cwd", ""),
+        "sessionReason": payload.get("session_reason", ""),
         "children": payload.get("children", []),
         "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=True)),
     }
@@ -293,7 +313,7 @@ def attempt_view(store: Store, node: str, payload: Mapping[str, Any], *, with_te
 def gather(store: Store, ref: Ref) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A thread's card and all its steps in full, oldest first: what a report is made of."""
     chain = Chain(store, ref.target or "")
-    attempt = store.ref(thread.attempt_name(ref.name[7:]))
+    attempt = store.ref(thread.attempt_name(thread.id_of(ref)))
     waiting = attempts_from(store, attempt.target if attempt else None, with_texts=True)
     whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": list(waiting)}
     return whole, [details(store, step, number) for step, number in numbered(ref, chain)][::-1]
@@ -307,7 +327,7 @@ def read(
 ) -> dict[str, Any]:
     """A thread as Markdown of at most `quota` characters: the newest steps that fit, in their order, and at
     least one; `before` leaves out a step and what came after it."""
-    ident = ref.name[7:]
+    ident = thread.id_of(ref)
     chain = Chain(store, ref.target or "")
     steps = numbered(ref, chain)
     if before is not None:
@@ -372,8 +392,10 @@ def _within(
         attempts = list(attempts_from(store, step.payload.get("attempt"), with_texts=False))
         view = {
             **step_entry(step, number),
+            **_detail(store, step.payload.get("detail")),
             "body": step.body,
             "attempts": attempts,
+            "children": step.payload.get("children", []),
             "start": step.payload["start"],
         }
         text = report.step_markdown(view, goal="" if step.role in told else goals.of(view))
@@ -416,7 +438,7 @@ class _Goals:
 
 def difference(store: Store, one: Ref, other: Ref) -> dict[str, Any]:
     """Where two threads part, and how what follows differs, step by step."""
-    names = (one.name[7:], other.name[7:])
+    names = (thread.id_of(one), thread.id_of(other))
     left, right = (Chain(store, ref.target or "") for ref in (one, other))
     ours, theirs = list(numbered(one, left))[::-1], list(numbered(other, right))[::-1]
     shared = 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from rolecall import canonical, route, thread
 from rolecall.agents import protocol
-from rolecall.errors import AgentError, ExtractError, InvalidPayload, UsageError
+from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallError, UsageError
 from rolecall.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
 from rolecall.route import Ended, Failed, Next, Route, Stuck, Suspended
 from rolecall.schema import Type
@@ -66,18 +68,17 @@ class Turn:
             return _reached(key, of_role[key], by_role, f"the role {role}", f"{role}.")
         return None
 
-    def context(self, error: ExtractError | None = None) -> ThreadContext:
-        return ThreadContext(self.thread, self.task, self.messages, self.chain.start.cwd, error)
+    def context(self, *, workdir: str) -> ThreadContext:
+        return ThreadContext(self.thread, self.task, self.messages, workdir)
 
-    async def call(self, role: str, function: RoleFunction, *, cancel: protocol.Cancel) -> dict[str, Any]:
+    async def call(
+        self, role: str, function: RoleFunction, *, workdir: str, cancel: protocol.Cancel
+    ) -> dict[str, Any]:
         """A hand-written role: its result, checked. AgentError when it raises, UsageError for a wrong result."""
-        try:
-            result = await _unless(cancel, function(self.context()))
-        except AgentError:
-            raise
-        except Exception as exc:
-            raise crashed(f"the function of {role}", exc) from exc
-        content, meta = _content_and_meta(result)
+        what = f"the function of {role}"
+        with contained(what):
+            work = function(self.context(workdir=workdir))
+        content, meta = _content_and_meta(await unless(cancel, what, work))
         _check_output(meta, content, self.role(role).schema)
         return {"output": meta, "text": content, "agent": f"python:{name_of(function)}"}
 
@@ -86,20 +87,41 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def crashed(what: str, error: Exception) -> AgentError:
+def crashed(what: str, error: BaseException) -> AgentError:
     """Code that is not ours and raised: what, and the line of it that did."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return AgentError(f"{what} failed: {type(error).__name__}: {error}{place}", ending="failed")
 
 
-async def _unless(cancel: protocol.Cancel, work: Awaitable[T]) -> T:
+@contextmanager
+def contained(what: str) -> Iterator[None]:
+    """Around code that is not ours: whatever it raises, an exit of the program too, ends in its step."""
+    try:
+        yield
+    except RolecallError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise crashed(what, error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # it is we who are cancelled
+            raise
+        raise crashed(what, error) from error
+
+
+async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
     """The result of `work`, which is given up when `cancel` is set first."""
-    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(cancel.wait())
+
+    async def guarded() -> T:
+        with contained(what):
+            return await work
+
+    task, stop = asyncio.ensure_future(guarded()), asyncio.ensure_future(cancel.wait())
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise AgentError("the role was interrupted", ending="interrupted")
+            raise AgentError(f"{what} was interrupted", ending="interrupted")
         return task.result()
     finally:
         for future in (task, stop):
@@ -142,9 +164,13 @@ def _reached(key: str, limit: float, used: Mapping[str, Any], whose: str, prefix
     while more <= used.get(key, 0):
         more *= 2
     return Reached(
-        f"limit reached: {whose} has used {used.get(key, 0):g} of {limit:g} {key}",
+        f"limit reached: {whose} has used {_amount(used.get(key, 0))} of {_amount(limit)} {key}",
         f"{prefix}{key}={more:.15g}",
     )
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.4f}".rstrip("0").rstrip(".")
 
 
 def _given(limits: Any) -> dict[str, float]:
@@ -156,16 +182,33 @@ def _given(limits: Any) -> dict[str, float]:
 
 def next_of(turn: Turn) -> Route:
     """Where the thread goes from its head."""
-    step = turn.last
-    while step is not None and step.role == FORK:
-        previous = step.payload["prev"]
-        step = Chain(turn.chain._store, previous).last if previous else None
+    step = next((step for step in turn.chain if step.role != FORK), None)
     if step is None:
         return way_on(turn, START, {}, "", ())
     if step.role == PERSON:
-        said = step.output
-        return Next(said["role"], said["answer"], None)
+        return _answered(turn, step.output)
     return way_on(turn, step.role, step.output, step.body, None)
+
+
+def _answered(turn: Turn, said: Mapping[str, Any]) -> Route:
+    """A person has answered a role: it is called as it was before, with the answer added."""
+    role = said["role"]
+    if role not in turn.workflow.roles:
+        known = ", ".join(turn.workflow.roles)
+        return Stuck(f"a person has answered {role!r}, which is no role of this workflow (roles: {known})")
+    told = "\n\n".join(filter(None, (said.get("prompt"), said["answer"])))
+    return Next(role, told, said.get("location"))
+
+
+def called_with(turn: Turn, role: str) -> Next:
+    """What a role that waits for a person was called with, to call it again the same way."""
+    way = next_of(turn)
+    if isinstance(way, Next) and way.role == role:  # it was to be called, or its attempt failed
+        return way
+    asked = next((step for step in turn.chain if step.role == role), None)
+    if asked is None:
+        return Next(role, "", None)
+    return Next(role, asked.payload.get("edge_prompt") or "", asked.payload.get("cwd"))
 
 
 def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mapping[str, Any]] | None) -> Route:
@@ -174,7 +217,7 @@ def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mappin
         return Suspended(str(output.get("reason", "")))
     if turn.playbook.moderator is not None:
         return _moderated(turn, turn.playbook.moderator, role, output, body, is_new=bool(added))
-    count = turn.last.number if turn.last else 0
+    count = int(turn.totals.get("steps", 0))
     new = list(added or ())
     return route.route(
         turn.workflow,
@@ -205,9 +248,10 @@ def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: s
     error = ExtractError(str(output.get("reason", "")), raw=body) if _is_error(output) else None
     context = ThreadContext(turn.thread, turn.task, steps, turn.chain.start.cwd, error)
     try:
-        chosen = moderator(context)
-    except Exception as exc:
-        return Stuck(f"the moderator failed: {type(exc).__name__}: {exc}")
+        with contained("the moderator"):
+            chosen = moderator(context)
+    except AgentError as error:
+        return Stuck(error.message)
     if chosen == END:
         return Ended()
     if not isinstance(chosen, str) or chosen not in turn.workflow.roles:
@@ -252,11 +296,9 @@ class Messages(Sequence[Message]):
             at += 1
 
     def recent(self, count: int) -> list[dict[str, Any]]:
-        """The latest steps, oldest first, as conditions see them."""
-        self._read(count)
-        return [
-            {"role": message.role, "output": message.meta} for message in reversed(self._newest_first[:count])
-        ]
+        """The latest steps of roles, oldest first, as conditions see them."""
+        spoken = islice((message for message in reversed(self) if message.role != PERSON), count)
+        return [{"role": message.role, "output": message.meta} for message in spoken][::-1]
 
     def _read(self, count: int | None) -> None:
         while not self._is_complete and (count is None or len(self._newest_first) < count):

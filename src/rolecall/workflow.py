@@ -21,6 +21,8 @@ START_STATUS = "new"
 """The key under which later versions of the predecessor keep the edge out of $START."""
 
 Resume = Literal["ephemeral", "bounded", "persistent"]
+Workdir = Literal["shared", "worktree", "copy"]
+"""The folder a role works in: the one the thread was started in, or one of the thread's own."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Role:
     limits: Limits = Limits()
     extract: Mapping[str, Any] | None = None
     """Overrides of the configured extract model for this role."""
+    workdir: Workdir | None = None
+    """None leaves it to the workflow."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +89,24 @@ class Workflow:
     limits: Limits = Limits()
     python: str | None = None
     """Where the workflow is defined when it is defined in Python, as "module:name"."""
+    workdir: Workdir | None = None
+    """Of every role that does not say it itself; None is shared."""
 
 
 def is_any_status(source: str, status: str) -> bool:
     """Whether this key of a status map stands for an edge that is taken whatever the status."""
     return status == ANY_STATUS or (source == START and status == START_STATUS)
+
+
+def workdir_of(workflow: Workflow, role: str) -> Workdir:
+    own = workflow.roles[role].workdir if role in workflow.roles else None
+    return own or workflow.workdir or "shared"
+
+
+def own_folders(workflow: Workflow) -> list[Workdir]:
+    """The folders of its own that a thread of this workflow needs; each is one for all roles that name it."""
+    wanted = {workdir_of(workflow, role) for role in workflow.roles}
+    return [kind for kind in get_args(Workdir) if kind in wanted and kind != "shared"]
 
 
 # -- the stored form --
@@ -106,7 +123,7 @@ _LIMITS = {
     },
     "additionalProperties": False,
 }
-_ROLE = {
+_ROLE: dict[str, Any] = {
     "type": "object",
     "properties": {
         **dict.fromkeys(("description", "goal", "procedure", "output", "agent"), _TEXT),
@@ -151,6 +168,25 @@ WORKFLOW_SCHEMA: dict[str, Any] = {
 }
 """The type of a stored workflow. What has no value is left out, so a later field changes no id."""
 
+_WORKDIR = {"type": "string", "enum": list(get_args(Workdir))}
+_ROLE_WITH_FOLDER = {**_ROLE, "properties": {**_ROLE["properties"], "workdir": _WORKDIR}}
+WORKFLOW_WITH_FOLDERS_SCHEMA: dict[str, Any] = {
+    **WORKFLOW_SCHEMA,
+    "properties": {
+        **WORKFLOW_SCHEMA["properties"],
+        "roles": {"type": "object", "additionalProperties": _ROLE_WITH_FOLDER},
+        "workdir": _WORKDIR,
+    },
+}
+"""The type of one that says where its roles work."""
+
+
+def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The type of a stored form. A node's id depends on its type as well, so a workflow keeps the oldest type
+    that knows all it says."""
+    has_folders = "workdir" in payload or any("workdir" in role for role in payload["roles"].values())
+    return WORKFLOW_WITH_FOLDERS_SCHEMA if has_folders else WORKFLOW_SCHEMA
+
 
 def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, Any]:
     """The stored form; `schema_ids` names the node of each role's schema."""
@@ -167,6 +203,8 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, A
         payload["version"] = workflow.version
     if workflow.python is not None:
         payload["python"] = workflow.python
+    if workflow.workdir is not None:
+        payload["workdir"] = workflow.workdir
     return payload
 
 
@@ -180,7 +218,13 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "meta": schema_id,
     }
     limits = _limits_payload(role.limits)
-    optional = {"agent": role.agent, "resume": role.resume, "limits": limits or None, "extract": role.extract}
+    optional = {
+        "agent": role.agent,
+        "resume": role.resume,
+        "limits": limits or None,
+        "extract": role.extract,
+        "workdir": role.workdir,
+    }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
 
@@ -208,6 +252,7 @@ def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, 
         conditions={name: Condition(**entry) for name, entry in (payload.get("conditions") or {}).items()},
         limits=Limits(**(payload.get("limits") or {})),
         python=payload.get("python"),
+        workdir=payload.get("workdir"),
     )
 
 
@@ -223,6 +268,7 @@ def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         resume=payload.get("resume"),
         limits=Limits(**(payload.get("limits") or {})),
         extract=payload.get("extract"),
+        workdir=payload.get("workdir"),
     )
 
 

@@ -19,28 +19,30 @@ if TYPE_CHECKING:
 def open_store(url: str | None = None, *, create: bool = True) -> Store:
     """The store at `url`, or the configured one. `create=False` never leaves a trace."""
     settings = config.store_settings()
-    return Store(open_backend(url or settings.url, create=create, durability=settings.durability))
+    address = settings.url if url is None else url
+    return Store(open_backend(address, create=create, durability=settings.durability))
 
 
 def open_backend(url: str, *, create: bool = True, durability: Durability = "heads") -> Backend:
     """A backend by its address. Each driver is imported only when it is the one asked for."""
-    kind, colon, rest = url.partition(":")
-    if kind in ("postgresql", "postgres") and colon:
+    kind, path = config.store_address(url)
+    if kind in ("postgresql", "postgres"):
         from rolecall.store.postgres import PostgresBackend
 
         return PostgresBackend(url, create=create)
-    if kind == "files" and rest:
-        from rolecall.store.files import FilesBackend
-
-        return FilesBackend(rest, create=create)
-    if colon and rest.startswith("//") and kind != "sqlite":
+    # Without a path, or in memory, what is put would be gone with the process.
+    if kind not in ("files", "sqlite") or path in ("", ":memory:"):
         raise UsageError(
             f"{url!r} is not a store this program knows",
-            hint="Use a path of a SQLite file, files:FOLDER, or postgresql://USER@HOST/DATABASE.",
+            hint="Use a path of a SQLite file (./NAME where it holds a colon), files:FOLDER, or "
+            "postgresql://USER@HOST/DATABASE.",
         )
+    if kind == "files":
+        from rolecall.store.files import FilesBackend
+
+        return FilesBackend(path, create=create)
     from rolecall.store.sqlite import SqliteBackend
 
-    path = rest.removeprefix("//") if kind == "sqlite" and colon else url
     return SqliteBackend(path, create=create, durability=durability)
 
 
@@ -64,26 +66,52 @@ def engine(
     import os
 
     from rolecall import registry
+    from rolecall.agents.presence import check_present
     from rolecall.engine import Engine
 
     settings, environment = config.load(), _for_children(config.environment())
     loaded: dict[str, Playbook] = {}
+    hired: dict[tuple[str, str], Cast] = {}
 
     def playbook(node: str) -> Playbook:
         if node not in loaded:
             loaded[node] = registry.load_node(store, node)
         return loaded[node]
 
+    def hire(book: Playbook, role: str) -> Cast:
+        """Agents are made once, because some keep a connection from step to step."""
+        key = (book.workflow.name, role)
+        if key not in hired:
+            hired[key] = cast(settings, book, role, override=agent, environment=environment)
+            check_present(hired[key].agent, env=environment)
+        return hired[key]
+
+    async def close() -> None:
+        for each in hired.values():
+            if hasattr(each.agent, "aclose"):
+                await each.agent.aclose()
+
     return Engine(
         store=store,
         playbook=playbook,
-        cast=lambda book, role: cast(settings, book, role, override=agent),
+        cast=hire,
         extract=_extractor(settings, environment),
         token=lambda: os.urandom(8).hex(),
         environment=environment,
         mask=mask(),
+        find_workflow=lambda name, folder: _stored_workflow(store, name, folder),
+        work=config.work_folder(),
+        close=close,
         watch=watch,
     )
+
+
+def _stored_workflow(store: Store, name: str, folder: str) -> str:
+    """The id of a workflow by its name; one of the project's files is stored first."""
+    from rolecall import registry
+
+    found = registry.find(store, name, folder=folder)
+    return registry.register(store, registry.load_file(found.path)) if found.path else found.node or ""
 
 
 def _for_children(environment: dict[str, str]) -> dict[str, str]:
@@ -98,31 +126,60 @@ def _for_children(environment: dict[str, str]) -> dict[str, str]:
     return environment
 
 
-def cast(settings: Mapping[str, Any], book: Playbook, role: str, *, override: str | None = None) -> Cast:
-    """The agent that plays a role; an unknown one is an error before anything runs."""
+def cast(
+    settings: Mapping[str, Any],
+    book: Playbook,
+    role: str,
+    *,
+    override: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Cast:
+    """The agent that plays a role; one that is unknown, or that the role's restrictions cannot be enforced
+    on, is an error before anything runs."""
+    from rolecall import capabilities
+    from rolecall.engine import HUMAN
+
+    made = _cast(settings, book, role, override=override, environment=environment)
+    deniable = getattr(made.agent, "deniable", None)
+    if (
+        deniable is not None and made.name != HUMAN
+    ):  # a plain function is told, and is its author's to answer for
+        capabilities.check_supported(made.name, book.workflow.roles[role].capabilities, deniable)
+    return made
+
+
+def _cast(
+    settings: Mapping[str, Any],
+    book: Playbook,
+    role: str,
+    *,
+    override: str | None,
+    environment: Mapping[str, str] | None,
+) -> Cast:
     from rolecall import agents
     from rolecall.engine import HUMAN, Cast
-    from rolecall.settings import agent_for, external_command, unknown_agent
+    from rolecall.settings import agent_for, configured_agent, unknown_agent
 
+    named = book.workflow.roles[role].agent
+    if named == HUMAN:  # a person was asked for, and nobody else may answer instead
+        return Cast(HUMAN, _nobody)
     if override is None and role in book.agents:
         agent = book.agents[role]
         return Cast(getattr(agent, "name", getattr(agent, "__name__", "python")), agent)
-    name = agent_for(
-        settings,
-        workflow=book.workflow.name,
-        role=role,
-        named=book.workflow.roles[role].agent,
-        override=override,
-    )
-    command = external_command(settings, name)
-    if command is not None:
-        from rolecall.agents.external import external
-
-        return Cast(name, external(command))
-    kind = name.partition(":")[0]
-    if kind not in agents.ADAPTERS and kind != HUMAN:
+    name = agent_for(settings, workflow=book.workflow.name, role=role, named=named, override=override)
+    spec, options = configured_agent(settings, name)
+    kind, _, argument = spec.partition(":")
+    if kind == HUMAN:
+        return Cast(HUMAN, _nobody)
+    if kind not in agents.ADAPTERS:
         raise unknown_agent(settings, name, (*agents.ADAPTERS, HUMAN))
-    return Cast(name, _nobody if kind == HUMAN else agents.resolve(name))
+    if kind == "builtin":
+        from rolecall.settings import builtin_options
+
+        written = {**options, **agents.written("builtin", argument)}
+        given = builtin_options(settings, environment or config.environment(), written)
+        return Cast(name, agents.make("builtin", given))
+    return Cast(name, agents.resolve(spec, options))
 
 
 async def _nobody(_prompt: str, _context: Any) -> str:

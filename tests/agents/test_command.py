@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rolecall.agents import command as module
-from rolecall.agents import resolve
+from rolecall.agents import resolve, transcript
 from rolecall.agents.command import command
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, Reply, ask
@@ -58,7 +57,7 @@ def test_live_text_stops_at_its_bound_and_says_so_while_the_answer_is_kept(tmp_p
     reply, recorder = run(command(["cat"]), tmp_path, prompt=prompt)
     shown = recorder.bodies("text")
     assert reply.text == prompt
-    assert sum(len(body["text"]) for body in shown) == module._LIVE_CHARACTERS
+    assert sum(len(body["text"]) for body in shown) == transcript._LIVE_CHARACTERS
     assert [body.get("more", False) for body in shown].count(True) == 1
     assert shown[-1]["more"]
 

@@ -96,11 +96,11 @@ def test_a_character_split_between_two_reads_is_passed_on_whole(tmp_path: Path, 
     assert pieces == ["a", "ü"]
 
 
-def test_the_child_gets_the_given_environment_and_the_mark_of_its_run_only(tmp_path: Path) -> None:
+def test_the_child_gets_the_given_environment_its_folder_and_the_mark_of_its_run_only(tmp_path: Path) -> None:
     started: list[Started] = []
     ended = run(["env"], tmp_path, env={"PATH": ENV["PATH"], "GIVEN": "yes"}, on_start=started.append)
     assert sorted(ended.stdout.splitlines()) == sorted(
-        [f"PATH={ENV['PATH']}", "GIVEN=yes", f"ROLECALL_RUN={started[0].run}"]
+        [f"PATH={ENV['PATH']}", "GIVEN=yes", f"PWD={tmp_path}", f"ROLECALL_RUN={started[0].run}"]
     )
 
 

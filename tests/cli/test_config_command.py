@@ -170,18 +170,14 @@ def test_setup_refuses_before_it_writes(
     assert not rolecall.home.exists()
 
 
-def test_setup_says_which_agents_have_no_adapter_yet(rolecall: Rolecall, tmp_path: Path) -> None:
+def test_setup_finds_the_agents_that_are_installed(rolecall: Rolecall, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "qwen"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     path = f"{program.parent}:{Path(sys.executable).parent}"
     done = rolecall.json("setup", "--agent", "human", env={"PATH": path})
-    [found] = done["programs"]
-    assert (found["program"], found["path"]) == ("qwen", str(program))
-    if found["adapter"] is None:
-        text = rolecall("setup", "--agent", "human", "--format", "text", env={"PATH": path}, check=0).stdout
-        assert "qwen is installed, but there is no adapter for it yet" in text
+    assert done["programs"] == [{"program": "qwen", "path": str(program), "adapter": "qwen"}]
 
 
 # -- setup on a terminal --

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
+import pty
 import re
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +28,7 @@ from rolecall.store.backend import Record, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.thread import START_SCHEMA, STEP_SCHEMA
+from rolecall.threadlist import Filter, listed
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -74,6 +81,9 @@ SCRIPT: dict[str, Any] = {
         ],
     }
 }
+
+
+EVERYTHING = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
 
 
 class Shelf:
@@ -175,8 +185,9 @@ def test_show_tells_how_a_thread_stands_and_what_it_used(rolecall: Rolecall, she
 def test_show_as_text_is_a_card_with_usage_by_role(rolecall: Rolecall, done: str) -> None:
     text = rolecall("thread", "show", done, "--format", "text", check=0).stdout
     assert re.search(r"^status +completed$", text, re.MULTILINE)
-    assert re.search(r"^writer +2 +3 +1000 +0\.25 ", text, re.MULTILINE)
-    assert re.search(r"^all +4 +3 +1000 +0\.25 ", text, re.MULTILINE)
+    assert re.search(r"^writer +2 +3 +1,000 +0\.25", text, re.MULTILINE)
+    assert re.search(r"^all +4 +3 +1,000 +0\.25", text, re.MULTILINE)
+    assert re.search(r"^editor +2$", text, re.MULTILINE)
 
 
 def test_show_names_the_role_that_is_due_and_the_command_that_goes_on(
@@ -204,7 +215,10 @@ def test_a_thread_whose_process_died_is_shown_as_crashed_with_the_command_that_g
     card = rolecall.json("thread", "show", name)
     assert (card["status"], card["continue"]) == ("crashed", f"rolecall thread run {name}")
     assert card["lease"]["alive"] is False
-    assert [entry["status"] for entry in rolecall.json("thread", "list")] == ["crashed"]
+    listed = [(entry["status"], entry["continue"]) for entry in rolecall.json("thread", "list")]
+    assert listed == [("crashed", f"rolecall thread run {name}")]
+    text = rolecall("thread", "list", "--format", "text", check=0).stdout
+    assert text.splitlines()[-1].strip() == f"rolecall thread run {name}"
     assert [entry["thread"] for entry in rolecall.json("thread", "list", "--status", "crashed")] == [name]
     shelf.set_state(name, lease={**holder.me("t"), "deadline": 0})
     card = rolecall.json("thread", "show", name)
@@ -241,6 +255,13 @@ def test_a_thread_whose_head_is_missing_is_shown_as_damaged(
     assert json.loads(shown.stdout)["status"] == "damaged"
     assert head is not None
     assert head in json.loads(shown.stdout)["reason"]
+    other = shelf.start()
+    rows = rolecall.json("thread", "list", "--all")
+    assert [(row["thread"], row["status"]) for row in rows] == [(other, "idle"), (done, "damaged")]
+    assert (head in rows[1]["reason"], rows[1]["continue"]) == (True, None)
+    for status in ("damaged", "completed"):
+        rows = rolecall.json("thread", "list", "--status", status)
+        assert [(row["thread"], row["status"]) for row in rows] == [(done, "damaged")]
 
 
 def test_a_thread_that_is_not_there_is_not_found(rolecall: Rolecall, shelf: Shelf) -> None:
@@ -347,6 +368,32 @@ def test_ten_thousand_threads_page_without_reading_them_all(rolecall: Rolecall, 
     assert [entry["thread"] for entry in entries] == names[:-4:-1]
     far = rolecall.json("thread", "list", "--limit", "2", "--page", names[5000])
     assert [entry["thread"] for entry in far] == [names[4999], names[4998]]
+
+
+def test_large_limits_are_shown_with_their_thousands_apart(rolecall: Rolecall, shelf: Shelf) -> None:
+    name = shelf.start(limits={"tokens": 1_500_000, "cost": 0.25, "minutes": 90.0})
+    text = rolecall("thread", "show", name, "--format", "text", check=0).stdout
+    assert re.search(r"^limits +cost 0\.25, tokens 1,500,000, minutes 90$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", ["list", "steps"])
+def test_a_row_of_a_table_fits_into_the_terminal(rolecall: Rolecall, shelf: Shelf, verb: str) -> None:
+    name = shelf.run(shelf.start("Write about rain, " * 20), steps=1)
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
+    words = ["thread", verb, *([name] if verb == "steps" else [])]
+    program = str(Path(sys.executable).parent / "rolecall")
+    with subprocess.Popen([program, *words], stdout=slave, stderr=slave) as child:
+        os.close(slave)
+        seen = b""
+        with suppress(OSError):  # how Linux says that nobody holds the other end any more
+            while data := os.read(master, 65536):
+                seen += data
+    os.close(master)
+    lines = seen.decode().splitlines()
+    assert child.returncode == 0
+    assert max(map(len, lines)) <= 110
+    assert lines[1].endswith("…")
 
 
 # -- steps --
@@ -472,8 +519,9 @@ class Counting(SqliteBackend):
     [
         lambda store, ref: threadview.card(store, ref),
         lambda store, ref: threadview.read(store, ref, quota=4000),
+        lambda store, _ref: list(islice(listed(store, EVERYTHING), 1)),
     ],
-    ids=["show", "read"],
+    ids=["show", "read", "list"],
 )
 def test_what_a_look_at_a_thread_reads_does_not_grow_with_its_length(
     rolecall: Rolecall, shelf: Shelf, look: Callable[[Store, Ref], object]

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from rolecall import lifecycle, thread
 from rolecall.agents import process
+from rolecall.mask import Mask
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.thread import Chain, Step
@@ -220,6 +222,21 @@ def test_an_unknown_agent_of_a_later_role_stops_a_run_before_the_first_role_is_p
     assert not (flow.work / "ran").exists()
 
 
+def test_start_prints_the_warnings_of_the_definition(flow: Flow) -> None:
+    flow.write(limits=None)
+    done = flow.rolecall("thread", "start", str(flow.file), "-p", "x", "--agent", "human", check=0)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{flow.file}:1:")
+    assert "warning: developer -> reviewer -> developer can go round for ever" in line
+
+
+def test_a_script_is_found_from_any_folder_the_thread_is_run_from(flow: Flow, tmp_path: Path) -> None:
+    flow.script([DONE])
+    words = ["thread", "start", str(flow.file), "-p", "x", "--cwd", str(flow.work)]
+    reply = flow.rolecall.json(*words, "--agent", "scripted:script.json", cwd=tmp_path)
+    assert flow.rolecall("thread", "run", reply["thread"], cwd=flow.work).returncode == 0
+
+
 # -- step and run --
 
 
@@ -245,8 +262,27 @@ def test_a_run_goes_round_the_loop_and_prints_an_event_a_line(flow: Flow) -> Non
     ]  # fmt: skip
     assert {event["event"] for event in events} == {"step_started", "usage", "step"}
     assert (last["status"], last["done"], done.stderr) == ("completed", True, "")
-    refused = flow.rolecall("thread", "run", ident, check=2)
-    assert "is completed" in refused.stderr
+
+
+def test_the_exit_code_of_a_run_that_has_nothing_to_do_tells_how_the_thread_stands(flow: Flow) -> None:
+    done = flow.start(flow.script([DONE]))
+    flow.thread("run", done)
+    again = flow.thread("run", done)
+    assert (again["status"], again["step"], again["stderr"]) == ("completed", None, "")
+    over = flow.rolecall("thread", "step", done, check=2)
+    assert "is completed" in over.stderr
+    assert f"rolecall thread fork {done}" in over.stderr
+    asks = flow.start(flow.script([ASKS]))
+    first = flow.thread("run", asks, check=7)
+    for verb in ("run", "step"):
+        reply = flow.thread(verb, asks, check=7)
+        assert (reply["reason"], reply["continue"], reply["step"]) == (
+            "Which database?",
+            first["continue"],
+            None,
+        )
+    flow.thread("kill", asks)
+    assert flow.thread("run", asks, check=8)["status"] == "killed"
 
 
 def test_fail_and_end_are_told_apart_by_the_exit_code(flow: Flow) -> None:
@@ -261,6 +297,56 @@ def test_a_run_of_some_steps_ends_with_the_command_for_the_rest(flow: Flow) -> N
     reply = flow.thread("run", ident, "--steps", "1", "--agent", agent)
     assert (reply["status"], reply["continue"]) == ("idle", f"rolecall thread run {ident} --agent {agent}")
     assert flow.thread(*reply["continue"].split()[2:])["status"] == "completed"
+
+
+def test_the_command_that_goes_on_names_the_store_that_was_named(flow: Flow, tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path / "an other.db")]
+    named = f"--store '{tmp_path}/an other.db'"
+    ident = flow.start(flow.script([DONE, DONE], [REJECTED, APPROVED]), *store)
+    ran = flow.thread("run", ident, "--steps", "1", *store)
+    assert ran["continue"] == f"rolecall thread run {ident} {named}"
+    assert flow.rolecall.json("thread", "show", ident, *store)["continue"] == ran["continue"]
+    (listed,) = flow.rolecall.json("thread", "list", *store)
+    assert listed["continue"] == ran["continue"]
+    fork = flow.rolecall.json("thread", "fork", ident, *store)
+    assert fork["continue"] == f"rolecall thread run {fork['thread']} {named}"
+    assert flow.thread(*shlex.split(fork["continue"])[2:])["status"] == "completed"
+    waiting = flow.start("human", *store)
+    asked = flow.thread("run", waiting, *store, check=7)["continue"]
+    assert asked == f"rolecall thread answer {waiting} {named}"
+    assert named in flow.thread("answer", waiting, *store)["answer"]
+
+
+def test_an_agent_that_does_not_exist_is_not_named_again(flow: Flow) -> None:
+    ident = flow.start(None)
+    for verb in ("run", "step"):
+        done = flow.rolecall("thread", verb, ident, "--agent", "comand:x", check=3)
+        assert "Did you mean 'command'?" in done.stderr
+        assert done.stderr.splitlines()[-1] == f"continue: rolecall thread run {ident} --agent '…'"
+
+
+PYTHON = """
+from rolecall import END, RoleResult, Workflow
+
+async def work(context):
+    return RoleResult("done", {})
+
+workflow = Workflow("do-work", {"worker": work}, lambda context: END if context.steps else "worker")
+"""
+
+
+def test_a_python_file_that_changed_or_is_gone_leaves_the_fork_that_goes_on(flow: Flow) -> None:
+    file = flow.folder / "do-work.py"
+    file.write_text(PYTHON)
+    ident = flow.thread("start", str(file), "-p", "x")["thread"]
+    file.write_text(PYTHON.replace('"worker": work}', '"worker": work, "other": work}'))
+    changed = flow.rolecall("thread", "run", ident, check=2).stderr.splitlines()[-1]
+    assert changed == f"continue: rolecall thread fork {ident} --workflow {file}"
+    fork = flow.rolecall.json(*changed.split()[2:])["thread"]
+    assert flow.thread("run", fork)["status"] == "completed"
+    file.rename(flow.folder / "gone.txt")
+    gone = flow.rolecall("thread", "step", ident, check=3).stderr.splitlines()[-1]
+    assert gone == f"continue: rolecall thread fork {ident} --workflow '…'"
 
 
 def test_a_prompt_of_a_megabyte_reaches_the_agent(flow: Flow, tmp_path: Path) -> None:
@@ -281,7 +367,6 @@ def test_an_agent_that_fails_suspends_the_thread_and_resume_goes_on(flow: Flow) 
     assert "the endpoint is down" in reply["reason"]
     assert reply["continue"] == f"rolecall thread resume {ident} --run"
     assert [attempt["ending"] for attempt in flow.attempts(ident)] == ["api_failure"]
-    assert "is suspended" in flow.rolecall("thread", "step", ident, check=2).stderr
     assert flow.thread(*reply["continue"].split()[2:])["status"] == "completed"
 
 
@@ -309,9 +394,9 @@ def test_an_answer_becomes_part_of_the_chain_and_of_the_next_prompt(flow: Flow) 
     assert flow.thread("run", ident)["status"] == "completed"
     steps = flow.steps(ident)
     assert [step.role for step in steps] == ["developer", "$PERSON", "developer", "reviewer"]
-    assert shown(steps[1])[0] == {
-        "reason": "Which database?", "answer": "The second one, with ünïcode", "role": "developer",
-    }  # fmt: skip
+    said = shown(steps[1])[0]
+    assert (said["reason"], said["answer"]) == ("Which database?", "The second one, with ünïcode")
+    assert (said["role"], said["prompt"]) == ("developer", "Begin.")  # it is called as it was before
     assert "The second one, with ünïcode" in shown(steps[2])[2]
 
 
@@ -365,7 +450,15 @@ def test_a_role_of_a_person_asks_and_takes_only_what_fits(flow: Flow) -> None:
         "Begin.",
     )
     text = flow.rolecall("thread", "answer", ident, "--format", "text", check=0).stdout
-    assert "`files` (required): list" in text
+    assert "files (required): list, each item: string" in text
+    assert "one of done, blocked" in text
+    for said_to_agents in ("frontmatter", "without a person", "`"):
+        assert said_to_agents not in text
+    example = text.rstrip().splitlines()[-1].strip()
+    assert example == (
+        f"rolecall thread answer {ident} --field status=done --field 'files=[\"text\"]' --body 'Your report.'"
+    )
+    assert "resume" not in flow.rolecall("thread", "step", ident, check=7).stderr
     wrong = flow.rolecall("thread", "answer", ident, "--field", "status=perhaps", check=2)
     assert "perhaps" in wrong.stderr
     assert "files" in wrong.stderr
@@ -389,6 +482,64 @@ def test_a_person_can_play_the_role_of_an_agent(flow: Flow, tmp_path: Path) -> N
     reply = flow.thread("answer", ident, "--output", f"@{tmp_path}/answer.json", check=6)
     assert reply["status"] == "failed"
     assert "is failed" in flow.rolecall("thread", "answer", ident, "--output", "{}", check=2).stderr
+    ended = flow.start(flow.script([DONE]))
+    flow.thread("kill", ended)
+    assert "is killed" in flow.rolecall("thread", "answer", ended, check=2).stderr
+
+
+def test_a_question_without_description_or_fields_is_asked_without_gaps(flow: Flow) -> None:
+    bare = {"agent": "human", "goal": "Decide.", "meta": {"type": "object"}}
+    flow.write(roles={"boss": bare}, graph={"$START": "boss", "boss": "$END"})
+    ident = flow.start(None)
+    text = flow.rolecall("thread", "answer", ident, "--format", "text", check=0).stdout
+    assert text.splitlines()[0] == "# You are asked as boss"
+    assert "Fields" not in text
+    assert text.rstrip().splitlines()[-1].strip() == f"rolecall thread answer {ident} --body 'Your report.'"
+    assert flow.thread("answer", ident, "--body", "Yes.")["status"] == "completed"
+
+
+def test_each_form_of_an_answer_is_shown_with_its_command(flow: Flow) -> None:
+    forms = [
+        {"type": "object", "properties": {"$status": {"const": "yes"}}, "required": ["$status"]},
+        {
+            "type": "object",
+            "properties": {"$status": {"const": "no"}, "why": {"type": "string", "description": "In short."}},
+            "required": ["$status", "why"],
+        },
+    ]
+    boss = {
+        "agent": "human",
+        "goal": "Decide.",
+        "description": "Has the last word.",
+        "meta": {"oneOf": forms},
+    }
+    flow.write(roles={"boss": boss}, graph={"$START": "boss", "boss": {"yes": "$END", "no": "$FAIL"}})
+    ident = flow.start(None)
+    text = flow.rolecall("thread", "answer", ident, "--format", "text", check=0).stdout
+    assert text.splitlines()[0] == "# You are asked as boss: Has the last word."
+    assert "- why (required): string. In short." in text
+    commands = [line.strip() for line in text.splitlines() if line.startswith("  rolecall thread answer")]
+    assert commands == [
+        f"rolecall thread answer {ident} --field '$status=yes' --body 'Your report.'",
+        f"rolecall thread answer {ident} --field '$status=no' --field why=text --body 'Your report.'",
+    ]
+    given = flow.thread(*shlex.split(commands[1])[2:], check=6)
+    assert (given["status"], given["currentRole"]) == ("failed", None)
+
+
+def test_the_role_that_is_stuck_is_named_by_every_verb(flow: Flow) -> None:
+    flow.write(graph={
+        "$START": "developer",
+        "developer": [{"role": "reviewer", "condition": "never"}],
+        "reviewer": {"approved": "$END", "rejected": "developer"},
+    }, conditions={"never": "false"})  # fmt: skip
+    ident = flow.start(flow.script([DONE]))
+    assert flow.thread("run", ident, check=7)["currentRole"] == "developer"
+    assert flow.rolecall.json("thread", "show", ident)["currentRole"] == "developer"
+    assert [row["currentRole"] for row in flow.rolecall.json("thread", "list")] == ["developer"]
+    fork = flow.rolecall.json("thread", "fork", ident, "--at", "start")["thread"]
+    answered = flow.thread("answer", fork, "--output", json.dumps(DONE["output"]), check=7)
+    assert answered["currentRole"] == "developer"
 
 
 # -- two at once, stopping, killing --
@@ -430,6 +581,7 @@ def test_a_signal_leaves_an_idle_thread_that_continues(flow: Flow, number: signa
     last = json.loads(out.splitlines()[-1])
     assert (child.returncode, last["status"], last["reason"]) == (130, "idle", "interrupted")
     assert err.splitlines()[-1] == f"continue: rolecall thread run {ident} --agent 'command:sleep 1000'"
+    assert last["currentRole"] == "developer"
     assert process.survivors(run) == []
     assert [attempt["ending"] for attempt in flow.attempts(ident)] == ["interrupted"]
     assert flow.thread("run", ident, "--agent", flow.script([DONE]))["status"] == "completed"
@@ -512,7 +664,7 @@ def test_a_runner_that_no_signal_reaches_notices_that_its_thread_was_killed(
 ) -> None:
     ident, child = hanging
     with flow.store() as store:
-        lifecycle.kill(store, thread.find(store, ident))
+        lifecycle.kill(store, thread.find(store, ident), mask=Mask([]))
     child.communicate(timeout=60)
     assert child.returncode == 8
 
@@ -539,6 +691,17 @@ def test_watch_shows_another_process_what_happens_until_the_end(flow: Flow) -> N
     *events, last = map(json.loads, out.splitlines())
     assert [event["role"] for event in events if event["event"] == "step"] == ["developer", "reviewer"] * 2
     assert (child.returncode, last["status"]) == (0, "completed")
+
+
+def test_watching_a_thread_that_nobody_runs_says_so(flow: Flow) -> None:
+    ident = flow.start(flow.script([DONE]))
+    child = flow.spawn("watch", ident)
+    assert child.stderr
+    with _bounded(child):
+        assert child.stderr.readline() == f"{ident} is idle and nobody runs it; waiting for that\n"
+    flow.thread("run", ident)
+    _, rest = child.communicate(timeout=60)
+    assert (child.returncode, rest) == (0, "")
 
 
 def test_watch_ends_at_a_suspension_unless_told_to_follow(flow: Flow) -> None:
@@ -592,3 +755,26 @@ def _read_until(master: int, wanted: str | None) -> str:
             break
         seen += data.decode("utf-8", "replace")
     return seen
+
+
+def test_a_program_that_is_not_installed_is_told_before_anybody_is_paid(flow: Flow) -> None:
+    flow.write(developer={"agent": flow.script([DONE])})
+    definition = json.loads(flow.file.read_text())
+    definition["roles"]["reviewer"]["agent"] = "claude:executable=/nowhere/claude"
+    flow.file.write_text(json.dumps(definition))
+    started = flow.rolecall(
+        "thread", "start", str(flow.file), "-p", "Fix it", "--cwd", str(flow.work), check=0
+    )
+    assert "warning: reviewer:" in started.stderr and "/nowhere/claude" in started.stderr
+    ident = json.loads(started.stdout)["thread"]
+    done = flow.rolecall("thread", "run", ident, check=3)
+    assert "needs the program '/nowhere/claude', which was not found" in done.stderr
+    assert flow.steps(ident) == []
+
+
+def test_a_person_who_was_asked_for_is_not_replaced_by_an_agent(flow: Flow) -> None:
+    flow.write(developer={"agent": "human"})
+    ident = flow.start(flow.script([DONE]))
+    reply = flow.thread("run", ident, check=7)
+    assert reply["status"] == "suspended" and "played by a person" in reply["reason"]
+    assert flow.steps(ident) == []

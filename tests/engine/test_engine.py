@@ -189,14 +189,15 @@ def test_an_agent_that_asks_is_answered_in_its_next_prompt(store: Store, name: s
     run(engine(store, agent), name)
     worker, person, again, _ = steps(store, name)
     assert (worker.role, person.role, again.role) == ("worker", "$PERSON", "worker")
-    assert person.output == {"reason": "Which branch?", "answer": "The branch main.", "role": "worker"}
+    asked = {"reason": "Which branch?", "answer": "The branch main.", "role": "worker"}
+    assert person.output == {**asked, "location": worker.payload["cwd"]}
     assert "The branch main." in agent.told[1]
     assert_whole(store, name)
 
 
 def test_a_killed_thread_takes_no_further_step(store: Store, name: str) -> None:
     run(engine(store, says(answer("done"))), name, steps=1)
-    _, lease = lifecycle.kill(store, thread.find(store, name))
+    _, lease = lifecycle.kill(store, thread.find(store, name), mask=Mask([]))
     assert lease is None and state(store, name)["status"] == "killed"
     with pytest.raises(UsageError, match="is killed"):
         run(engine(store, says(answer("end"))), name)
@@ -207,7 +208,7 @@ def test_a_thread_killed_while_its_agent_runs_keeps_the_answer_but_not_the_step(
     store: Store, name: str
 ) -> None:
     async def speak(_prompt: str, _context: Context) -> str:
-        lifecycle.kill(store, thread.find(store, name))
+        lifecycle.kill(store, thread.find(store, name), mask=Mask([]))
         return answer("done")
 
     with pytest.raises(Conflict, match="taken over or ended"):
@@ -288,9 +289,11 @@ def test_an_agent_that_fails_leaves_all_it_gave(store: Store, name: str) -> None
     assert "lease" not in state(store, name)
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), RuntimeError("worse"), KeyError("k"), RecursionError()])
+@pytest.mark.parametrize(
+    "error", [ValueError("bad"), KeyError("k"), RecursionError(), SystemExit(3), asyncio.CancelledError()]
+)
 def test_an_agent_that_raises_anything_is_an_attempt_and_not_a_crash(
-    store: Store, name: str, error: Exception
+    store: Store, name: str, error: BaseException
 ) -> None:
     (outcome,) = run(engine(store, says(error)), name)
     assert outcome.status == "suspended" and type(error).__name__ in outcome.reason
@@ -299,12 +302,31 @@ def test_an_agent_that_raises_anything_is_an_attempt_and_not_a_crash(
     assert run(engine(store, says(answer("done"), answer("end"))), name)[-1].status == "completed"
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
-def test_an_interruption_passes_through_and_lets_the_thread_go(
-    store: Store, name: str, error: type[BaseException]
+def test_cancelling_the_task_passes_through_and_lets_the_thread_go(store: Store, name: str) -> None:
+    async def scene() -> None:
+        begun = asyncio.Event()
+
+        async def hang(_prompt: str, context: Context) -> str:
+            begun.set()
+            await context.cancel.wait()
+            return ""
+
+        task = asyncio.ensure_future(engine(store, hang).step(name, cancel=asyncio.Event()))
+        await asyncio.wait_for(begun.wait(), 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scene())
+    assert state(store, name)["status"] == "idle" and "lease" not in state(store, name)
+    assert run(engine(store, says(answer("done"), answer("end"))), name)[-1].status == "completed"
+
+
+def test_an_interruption_of_the_program_passes_through_and_lets_the_thread_go(
+    store: Store, name: str
 ) -> None:
-    with pytest.raises(error):
-        run(engine(store, says(error())), name)
+    with pytest.raises(KeyboardInterrupt):
+        run(engine(store, says(KeyboardInterrupt())), name)
     assert state(store, name)["status"] == "idle" and "lease" not in state(store, name)
     assert run(engine(store, says(answer("done"), answer("end"))), name)[-1].status == "completed"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rolecall import holder, lifecycle, registry, thread
 from rolecall.errors import AgentError, Conflict, InvalidPayload, NotFound, UsageError
 from rolecall.mask import Mask
 from rolecall.store.store import Store
+from rolecall.workflow import Limits
 
 NONE = Mask([])
 
@@ -88,7 +90,7 @@ def test_ended_threads_cannot_be_resumed_answered_or_killed(store: Store, name: 
     with pytest.raises(UsageError, match="is completed"):
         lifecycle.answer(store, ref, book(LOOP), {"$status": "done"}, body="", mask=NONE)
     with pytest.raises(UsageError, match="already completed"):
-        lifecycle.kill(store, ref)
+        lifecycle.kill(store, ref, mask=NONE)
     assert thread.find(store, name) == ref
 
 
@@ -103,7 +105,7 @@ def test_a_thread_that_runs_is_neither_resumed_nor_answered(store: Store, name: 
 
 def test_killing_names_the_process_that_still_runs_the_thread(store: Store, name: str) -> None:
     held(store, name)
-    killed, lease = lifecycle.kill(store, thread.find(store, name), "enough")
+    killed, lease = lifecycle.kill(store, thread.find(store, name), "enough", mask=NONE)
     assert lease is not None and lease["pid"] == holder.me("")["pid"]
     assert killed.state["status"] == "killed" and killed.state["reason"] == "enough"
     assert "lease" not in killed.state and events(store, name)[-1] == "killed"
@@ -157,6 +159,16 @@ def test_a_person_plays_a_role_and_is_held_to_its_schema(store: Store, name: str
     ]
     assert state(store, name)["status"] == "completed"
     assert_whole(store, name)
+
+
+def test_a_secret_in_the_reason_of_a_kill_is_masked(store: Store, name: str) -> None:
+    killed, _ = lifecycle.kill(store, thread.find(store, name), "leaked tiger-42", mask=Mask(["tiger-42"]))
+    assert "tiger-42" not in killed.state["reason"]
+    assert "tiger-42" not in str(store.events(name))
+
+
+def test_what_is_limited_has_one_list_of_names() -> None:
+    assert tuple(field.name for field in fields(Limits)) == thread.LIMITS
 
 
 # -- fork --

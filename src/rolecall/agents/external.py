@@ -9,49 +9,32 @@ in Python. Whether the step is the one that was asked for is the engine's to che
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from rolecall.agents import process
-from rolecall.agents.command import DEFAULT_TIMEOUT
-from rolecall.agents.protocol import Agent, Context, Reply
-from rolecall.errors import AgentError, UsageError
+from rolecall.agents.command import DEFAULT_TIMEOUT, Command, words_of
+from rolecall.agents.protocol import Context, Reply
+from rolecall.errors import AgentError
 from rolecall.ids import is_node_id
 
-_SPEC_HINT = "Write it as `external:program argument argument`; thread and role are added to it."
 _EXPECTED = 'Its last line must be the id of the step it put, bare or as {"stepHash": "…"}.'
 
 
-def external(argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT) -> Agent:
+@dataclass(frozen=True)
+class External(Command):
+    async def __call__(self, prompt: str, context: Context) -> Reply:
+        ended = await self.run((*self.argv, context.thread, context.role), prompt, context)
+        return Reply("", step=_step_id(ended.stdout, program=self.program))
+
+
+def external(argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT) -> External:
     """An agent that runs `argv` with the thread and the role as further arguments."""
-    words = tuple(argv)
-    if not words or not words[0]:
-        raise UsageError("an external agent needs a program", hint=_SPEC_HINT)
-
-    async def run_external(prompt: str, context: Context) -> Reply:
-        ended = await process.run(
-            (*words, context.thread, context.role),
-            cwd=context.workdir,
-            env=context.env,
-            prompt=prompt,
-            timeout=timeout,
-            cancel=context.cancel,
-            on_start=lambda child: context.emit("process", {"pid": child.pid, "run": child.run}),
-        )
-        if ended.ending != "completed":
-            raise ended.error()
-        return Reply("", step=_step_id(ended.stdout, program=words[0]))
-
-    return run_external
+    return External(words_of(argv, "external"), timeout)
 
 
-def from_argument(argument: str) -> Agent:
-    try:
-        return external(shlex.split(argument))
-    except ValueError as error:
-        raise UsageError(
-            f"the agent command {argument!r} cannot be split: {error}", hint=_SPEC_HINT
-        ) from error
+def from_argument(argument: str, **options: Any) -> External:
+    return external(words_of(argument, "external"), **options)
 
 
 def _step_id(stdout: str, *, program: str) -> str:

@@ -1,7 +1,8 @@
 """Run one child process to its end, within bounds, and leave nothing of it behind.
 
 The child gets its prompt on stdin and a session of its own. Its output is passed on as it comes and
-kept up to a size. When it exits, runs out of time or is cancelled, everything it started is ended:
+kept up to a size; with `conversation` it is spoken to line by line instead, over as many exchanges as
+its caller likes. When it exits, runs out of time or is cancelled, everything it started is ended:
 its process group and session, and (on Linux) every process that still carries the run's mark in its
 environment, which finds daemons that called setsid. Out of reach: a process that left the session
 *and* cleared its environment, one of another user, and outside Linux anything that left the group.
@@ -17,8 +18,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -109,6 +110,29 @@ async def run(
     return child.exit(ending, timeout=timeout, left=left)
 
 
+@asynccontextmanager
+async def conversation(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    max_line: int,
+    grace: float = DEFAULT_GRACE,
+) -> AsyncIterator[Conversation]:
+    """Start `argv` and keep it open; whatever is left of it is ended when the block is left.
+
+    It is an async generator, so a loop that shuts down ends a child that nobody has closed.
+    """
+    lines = _Lines(argv[0], max_line)
+    talk = Conversation(_start(argv, cwd=cwd, env=env, stdout=lines), lines)
+    try:
+        await talk.child.listen()
+        yield talk
+    finally:
+        lines.discard()
+        talk.left = await talk.child.end(grace)
+
+
 async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int, ...]:
     """End what is left of a run whose own process died; the ids of what could not be ended."""
     return await _end_members(run, None, grace=grace)
@@ -138,7 +162,7 @@ def _start(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: _O
             stderr=subprocess.PIPE,
             bufsize=0,
             cwd=cwd,
-            env=marked(env, run_id),
+            env={**marked(env, run_id), "PWD": str(cwd)},  # some programs believe it more than the kernel
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -237,6 +261,122 @@ class _Output(asyncio.Protocol):
             self.failed.set()
 
 
+class _Lines(_Output):
+    """An output pipe that is read line by line: what nobody asks for waits in the pipe, not in memory."""
+
+    def __init__(self, program: str, limit: int) -> None:
+        super().__init__(0, None)
+        self._program = program
+        self._limit = limit
+        self._waiting = bytearray()
+        self._searched = 0
+        self._news = asyncio.Event()
+        self._transport: asyncio.ReadTransport | None = None
+        self._is_discarding = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.ReadTransport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_discarding:
+            return
+        self._waiting += data
+        self._news.set()
+        if len(self._waiting) > _PIPE_SIZE and self._transport is not None:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._news.set()
+
+    async def next(self) -> bytes | None:
+        """The next line, or None at the end; what comes after the last line break is no line."""
+        while (end := self._waiting.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._waiting)
+            self._check_size(self._searched)
+            if self.closed.is_set():
+                return None
+            self._news.clear()
+            self._go_on()
+            await self._news.wait()
+        self._check_size(end)
+        line = bytes(self._waiting[:end])
+        del self._waiting[: end + 1]
+        self._searched = 0
+        return line
+
+    def discard(self) -> None:
+        """Nobody listens any more: read what still comes, so that the end of the pipe is seen."""
+        self._is_discarding = True
+        self._waiting.clear()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._transport is not None and not self.closed.is_set():
+            self._transport.resume_reading()
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limit:
+            raise AgentError(
+                f"{self._program!r} sent a line of more than {self._limit // 1024 // 1024} MB",
+                ending="failed",
+                hint="One message of an agent is held in memory whole; have it send less at once.",
+            )
+
+
+class Conversation:
+    """A child that is spoken to line by line."""
+
+    def __init__(self, child: _Child, lines: _Lines) -> None:
+        self.child = child
+        self._lines = lines
+        self._writing = asyncio.Lock()
+        self.left: tuple[int, ...] = ()
+        """Processes that could not be ended; known after the end."""
+        os.set_blocking(self._stdin, False)
+
+    @property
+    def started(self) -> Started:
+        return Started(self.child.popen.pid, self.child.run)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.child.has_exited and not self._lines.closed.is_set()
+
+    async def read(self) -> bytes | None:
+        """The next line, or None when there will be none. AgentError: a line that is too long."""
+        return await self._lines.next()
+
+    async def write(self, line: bytes) -> None:
+        """Write all of it, as fast as the child reads. OSError: it does not read any more."""
+        async with self._writing:
+            rest = memoryview(line)
+            while rest:
+                try:
+                    rest = rest[os.write(self._stdin, rest[:_PIPE_SIZE]) :]
+                except BlockingIOError:
+                    await self._writable()
+
+    async def exit(self) -> Exit | None:
+        """How the child ended of its own accord; None while it goes on."""
+        return (
+            self.child.exit(None, timeout=None, left=()) if await self.child.exits_within(_LINGER) else None
+        )
+
+    @property
+    def _stdin(self) -> int:
+        return cast("IO[bytes]", self.child.popen.stdin).fileno()
+
+    async def _writable(self) -> None:
+        loop, pipe = asyncio.get_running_loop(), self._stdin
+        ready = asyncio.Event()
+        loop.add_writer(pipe, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_writer(pipe)
+
+
 class _Input:
     """Writes the prompt as fast as the child reads it, then closes the pipe."""
 
@@ -263,7 +403,7 @@ class _Input:
 
 
 class _Child:
-    """A started process with its pipes; lives inside one call of run()."""
+    """A started process with its pipes; lives inside one call of run(), or one conversation."""
 
     def __init__(self, popen: subprocess.Popen[bytes], run_id: str, *, stdout: _Output) -> None:
         self.popen = popen
@@ -275,12 +415,32 @@ class _Child:
         self._input: _Input | None = None
 
     async def attach(self, prompt: str) -> None:
+        await self.listen()
+        self._input = _Input(cast("IO[bytes]", self.popen.stdin), prompt.encode("utf-8", "replace"))
+
+    async def listen(self) -> None:
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._watch, args=(loop,), daemon=True).start()
         for pipe, output in ((self.popen.stdout, self.stdout), (self.popen.stderr, self._stderr)):
             reader, _ = await loop.connect_read_pipe(lambda output=output: output, pipe)  # type: ignore[misc]
             self._readers.append(reader)
-        self._input = _Input(cast("IO[bytes]", self.popen.stdin), prompt.encode("utf-8", "replace"))
+
+    @property
+    def has_exited(self) -> bool:
+        """Asked of the system, because the loop may not have heard of it yet."""
+        if self._exited.is_set() or not hasattr(os, "waitid"):
+            return self._exited.is_set()
+        try:
+            return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it was reaped already
+            return True
+
+    async def exits_within(self, patience: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._exited.wait()
+                await self._stderr.closed.wait()
+        return self._exited.is_set()
 
     async def ended(self, timeout: float | None, cancel: Cancel | None) -> Ending | None:
         """Wait for the first of exit, timeout, cancel and a failing callback; None is an exit."""

@@ -3,7 +3,7 @@
 An adapter gives its answer back as text or as a `Reply`; a plain `async def` is an adapter. Every
 way an agent can end has a name (`Ending`). An agent that came to an end of its own accord, with
 something to say (`completed`, `refused`, `limit`), is a `Reply`; one that did not (`interrupted`,
-`api_failure`, `timeout`, `killed`, `failed`) is an `AgentError` that carries what there was.
+`api_failure`, `timeout`, `killed`, `suspended`, `failed`) is an `AgentError` that carries what there was.
 
 Not here: how a prompt is put together, how an answer becomes a typed output, which adapter plays
 which role. Adapters read neither the environment nor the store: all they may know is the context.
@@ -11,6 +11,7 @@ which role. Adapters read neither the environment nor the store: all they may kn
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ Ending = Literal[
     "api_failure",  # the model's endpoint failed
     "timeout",  # the adapter's timeout ended it
     "killed",  # a signal that did not come from us ended it
+    "suspended",  # it waits for a person, and can go on in its session
     "failed",  # the program is missing, cannot be run, or gave up with an error
 ]
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
@@ -38,6 +40,43 @@ EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 Emit = Callable[[EventKind, Mapping[str, Any]], None]
 """Report a live sign of the agent. `session` comes as soon as its id is known, so that a crash in
 mid-run resumes it; `process` names a child that was started, so that a crash can end it."""
+
+
+class Memory(Protocol):
+    """Keeps the sessions of agents that have no memory of their own; what is added is there after a crash."""
+
+    def read(self, session: str) -> list[str]: ...
+
+    def add(self, session: str, text: str) -> None: ...
+
+
+class Forgetful:
+    """A memory that lasts as long as the object."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[str]] = {}
+
+    def read(self, session: str) -> list[str]:
+        return list(self._kept.get(session, ()))
+
+    def add(self, session: str, text: str) -> None:
+        self._kept.setdefault(session, []).append(text)
+
+
+@dataclass(frozen=True)
+class Played:
+    """How the thread of another workflow stands after it was let run."""
+
+    thread: str
+    status: str
+    reason: str
+    output: Mapping[str, Any]
+    body: str
+    usage: Usage
+
+
+Play = Callable[[str, str, str | None], Awaitable[Played]]
+"""(workflow, prompt, the thread to go on with or None) -> how that thread stands."""
 
 
 class Cancel(Protocol):
@@ -76,11 +115,20 @@ class Context:
     """The steps taken so far, oldest first. Reading is lazy: `reversed` starts at the newest."""
     session: str | None = None
     """The agent's own session to continue; None starts a new one."""
+    is_fork: bool = False
+    """The session is another thread's past: continue a copy of it."""
+    session_total: Usage | None = None
+    """What the session had used when it was left, where the agent counts over all of it."""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """The JSON Schema of what the role delivers, for agents that can be held to one."""
     attempt: int = 0
     """How often this step was asked before: corrections and retries count."""
     capabilities: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     """The whole environment of children; nothing else is handed to them."""
+    memory: Memory = field(default_factory=Forgetful)
+    play: Play | None = None
+    """Lets another workflow play the role; None where there is no engine."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +141,19 @@ class Usage:
     cost: float | None = None
     """In US dollars; None where the agent does not tell."""
     turns: int = 0
+
+    def since(self, before: Usage | None) -> Usage:
+        """What was used since `before`, where both are totals of one session."""
+        if before is None:
+            return self
+        cost = None if self.cost is None else max(0.0, round(self.cost - (before.cost or 0.0), 10))
+        return Usage(
+            max(0, self.input_tokens - before.input_tokens),
+            max(0, self.output_tokens - before.output_tokens),
+            max(0, self.cached_tokens - before.cached_tokens),
+            cost,
+            max(0, self.turns - before.turns),
+        )
 
 
 @dataclass(frozen=True)
@@ -115,6 +176,8 @@ class Reply:
     text: str
     session: str | None = None
     usage: Usage | None = None
+    session_total: Usage | None = None
+    """What the agent says that its whole session has used; the next call is given it back."""
     turns: tuple[Turn, ...] = ()
     files: tuple[str, ...] = ()
     """Files the agent touched, relative to the work folder."""
@@ -123,6 +186,12 @@ class Reply:
     """Why it ended, where `ending` alone does not say it."""
     step: str | None = None
     """The step itself, where an external agent has understood its answer and put it."""
+    children: tuple[str, ...] = ()
+    """Threads that did the work, where another workflow played the role."""
+    hint: str = ""
+    """What to do about an ending that is no answer."""
+    is_session_lost: bool = False
+    """The session to go on in is unknown to the agent: asking anew may help."""
 
 
 class Agent(Protocol):
@@ -145,7 +214,7 @@ async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
     return answer
 
 
-def failure(reply: Reply, *, hint: str = "") -> AgentError:
+def failure(reply: Reply) -> AgentError:
     """A reply that is no answer, as the error that keeps all of it."""
     return AgentError(
         reply.reason or f"the agent ended with {reply.ending!r}",
@@ -154,5 +223,14 @@ def failure(reply: Reply, *, hint: str = "") -> AgentError:
         session=reply.session,
         usage=reply.usage,
         turns=reply.turns,
-        hint=hint,
+        hint=reply.hint,
+        session_total=reply.session_total,
+        is_session_lost=reply.is_session_lost,
+        children=reply.children,
+        files=reply.files,
     )
+
+
+def with_frontmatter(output: Mapping[str, Any], body: str) -> str:
+    """An output that is known already as the answer that says it."""
+    return f"---\n{json.dumps(dict(output), ensure_ascii=False)}\n---\n{body}"

@@ -22,6 +22,8 @@ NOUNS = {
     "workflow": ("rolecall.cli.workflow", "put, show, check and draw workflows"),
     "thread": ("rolecall.cli.thread", "start, step, read and steer threads"),
     "config": ("rolecall.cli.config", "read and change the configuration"),
+    "agents": ("rolecall.cli.agents", "list the agents there are adapters for, try one"),
+    "doctor": ("rolecall.cli.doctor", "check that what workflows need is here, and say what to fix"),
     "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
     "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
@@ -54,6 +56,9 @@ def command() -> int:
     import gc
 
     gc.set_threshold(20_000)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by whoever started us
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     try:
         return main()
     finally:

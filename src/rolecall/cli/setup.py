@@ -15,18 +15,6 @@ from rolecall.cli.output import add_format, printable, read_input, show
 from rolecall.errors import UsageError
 from rolecall.settings import Path
 
-PROGRAMS = {
-    "claude": "claude-code",
-    "codex": "codex",
-    "opencode": "opencode",
-    "gemini": "gemini",
-    "qwen": "qwen",
-    "copilot": "copilot",
-    "cursor-agent": "cursor",
-    "hermes": "hermes",
-}
-"""Programs of agents, and the adapter that plays each."""
-
 BASE_URLS = {
     "openrouter": "https://openrouter.ai/api/v1",
     "openai": "https://api.openai.com/v1",
@@ -54,8 +42,7 @@ class Program(NamedTuple):
 
     program: str
     path: str
-    adapter: str | None
-    """None: there is no adapter for it yet."""
+    adapter: str
 
 
 def _setup(options: Namespace) -> None:
@@ -80,16 +67,17 @@ def _setup(options: Namespace) -> None:
 
 
 def _installed(environment: dict[str, str]) -> list[Program]:
-    from shutil import which
+    from pathlib import Path
 
-    from rolecall.agents import ADAPTERS
+    from rolecall.agents.presence import find_program, program_of
+    from rolecall.doctor import known_agents
 
-    found = [(program, which(program, path=environment.get("PATH", ""))) for program in PROGRAMS]
-    return [
-        Program(program, path, PROGRAMS[program] if PROGRAMS[program] in ADAPTERS else None)
-        for program, path in found
-        if path
-    ]
+    found = []
+    for name, agent in ((cast.name, cast.agent) for cast in known_agents()):
+        path, can_run = find_program(program_of(agent), env=environment, folder=Path.cwd())
+        if path is not None and can_run:
+            found.append(Program(program_of(agent), path, name))
+    return found
 
 
 # -- flags --
@@ -147,9 +135,8 @@ def _asked(settings: dict[str, Any], environment: dict[str, str], programs: list
 
 def _ask_all(settings: dict[str, Any], environment: dict[str, str], programs: list[Program]) -> Answers:
     for program in programs:
-        note = f"adapter {program.adapter}" if program.adapter else "there is no adapter for it yet"
-        _say(f"found {program.program} ({program.path}): {note}")
-    offered = next((program.adapter for program in programs if program.adapter), "")
+        _say(f"found {program.program} ({program.path}): adapter {program.adapter}")
+    offered = next((program.adapter for program in programs), "")
     agent = _ask("Agent that plays roles by default (empty: none)", settings.get("defaultAgent") or offered)
     model = (settings.get("models") or {}).get(settings.get("defaultModel") or MODEL) or {}
     provider = _ask("Provider of the model that reads answers (empty: none)", model.get("provider") or "")
@@ -275,10 +262,7 @@ def _written_text(shown: dict[str, Any]) -> str:
     lines += [f"  {key} = {value}" for key, value in shown["written"].items()]
     if shown["env"]:
         lines.append(f"the key is in {shown['env']} as {shown['variable']}")
-    for program in shown["programs"]:
-        if program["adapter"] is None:
-            lines.append(f"{program['program']} is installed, but there is no adapter for it yet")
-    lines.append("Next: rolecall workflow validate, then rolecall thread start WORKFLOW -p TASK")
+    lines.append("Next: rolecall doctor, then rolecall thread start WORKFLOW -p TASK")
     return "\n".join(lines)
 
 

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 _READ = "rolecall.cli.thread_read"
 _RUN = "rolecall.cli.thread_run"
+_ANSWER = "rolecall.cli.thread_answer"
+_FOLDER = "rolecall.cli.thread_folder"
 
 
 def _verb(module: str, name: str, help: str, example: str) -> Verb:
     """A verb whose module has `NAME_arguments` and `run_NAME`."""
-    word = name.replace("-", "_")
+    word = name.replace("-", "_").replace(" ", "_")
 
     def arguments(parser: ArgumentParser) -> None:
         from importlib import import_module
@@ -54,7 +56,7 @@ _ROWS = (
         "rolecall thread resume 01M7F72S --limit steps=40 --run",
     ),
     (
-        _RUN,
+        _ANSWER,
         "answer",
         "play the role that is due yourself; without an answer, see what is asked",
         "rolecall thread answer 01M7F72S\n"
@@ -95,6 +97,30 @@ _ROWS = (
     ),
     (_READ, "diff", "show where two threads part", "rolecall thread diff 01M7F72S 01M7F80A"),
     (_READ, "export", "write a thread as a report", "rolecall thread export 01M7F72S report.html"),
+    (
+        _FOLDER,
+        "folder show",
+        "show a thread's own work folders and what is in them",
+        "rolecall thread folder show 01M7F72S",
+    ),
+    (
+        _FOLDER,
+        "folder diff",
+        "show what a thread changed in its own work folders",
+        "rolecall thread folder diff 01M7F72S",
+    ),
+    (
+        _FOLDER,
+        "folder merge",
+        "merge a thread's branch into the one that is checked out",
+        "rolecall thread folder merge 01M7F72S",
+    ),
+    (
+        _FOLDER,
+        "folder remove",
+        "remove a thread's own work folders and its branch",
+        "rolecall thread folder remove 01M7F72S\nrolecall thread folder remove 01M7F72S --force",
+    ),
     (
         _READ,
         "import",

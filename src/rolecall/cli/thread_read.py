@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolecall import report, thread, threadview
-from rolecall.cli.output import add_format, add_store, printable, show, table
+from rolecall.cli.output import printable, show, table
+from rolecall.cli.thread_arguments import common, count, in_this_store, one_thread
 from rolecall.errors import UsageError
 from rolecall.store.store import Store
 from rolecall.thread import Chain
@@ -31,17 +32,24 @@ _PAGE = 50
 
 def run_show(options: Namespace) -> int:
     with _reading(options) as store:
-        card = threadview.card(store, thread.find(store, options.thread))
+        card = _onward(options, threadview.card(store, thread.find(store, options.thread)))
     show(options, card, lambda: _card_text(card))
     return 4 if card["status"] == "damaged" else 0
+
+
+def _onward(options: Namespace, entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry whose command that goes on names the store as this one did."""
+    command = entry["continue"]
+    return {**entry, "continue": in_this_store(options, command)} if command else entry
 
 
 def _card_text(card: Mapping[str, Any]) -> str:
     if card["status"] == "damaged":
         return f"thread {card['thread']} is damaged: {card['reason']}"
     lines = [f"{name:12} {value}" for name, value in _card_lines(card)]
-    if rows := report.usage_rows(card["usage"]):
-        lines += ["", table(rows, report.USAGE_HEADINGS)]
+    if used := report.usage_table(card["usage"]):
+        headings, rows = used
+        lines += ["", table(rows, headings)]
     lines += [f"failed attempt of {a['role']}: {_short(a['error'], 200)}" for a in card["attempts"]]
     if card["continue"]:
         lines += ["", card["continue"]]
@@ -58,11 +66,12 @@ def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("next role", card["currentRole"]),
         ("steps", card["steps"]),
         ("head", card["head"]),
-        ("limits", ", ".join(f"{key} {value:g}" for key, value in card["limits"].items())),
+        ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
         ("forked from", card["forkedFrom"]),
         ("work folder", card["cwd"]),
+        *report.own_folders(card),
     ]
     return [(name, value) for name, value in lines if value not in (None, "")]
 
@@ -78,7 +87,8 @@ def run_list(options: Namespace) -> None:
     asked = _filter(options)
     with _reading(options) as store:
         last = options.skip + options.limit
-        entries = list(islice(listed(store, asked, page=options.page), options.skip, last + 1))
+        found = islice(listed(store, asked, page=options.page), options.skip, last + 1)
+        entries = [_onward(options, entry) for entry in found]
         now = store.now()
     shown = entries[: options.limit]
     show(options, shown, lambda: _list_text(shown, now))
@@ -118,13 +128,26 @@ def _list_text(entries: list[dict[str, Any]], now: int) -> str:
             entry["currentRole"] or "",
             entry["steps"],
             _ago(now - entry["updated"]) if entry["updated"] else "",
-            _short(
-                entry["reason"] if entry["status"] in ("damaged", "suspended") else entry["title"] or "", 60
-            ),
+            entry["reason"] if entry["status"] in ("damaged", "suspended") else entry["title"] or "",
         )
         for entry in entries
     ]
-    return table(rows, ("thread", "workflow", "status", "next", "steps", "updated", "title"))
+    lines = [_fitted(rows, ("thread", "workflow", "status", "next", "steps", "updated", "title"))]
+    if crashed := [entry["continue"] for entry in entries if entry["status"] == "crashed"]:
+        lines += ["", "crashed, go on with:", *(f"  {command}" for command in crashed)]
+    return "\n".join(lines)
+
+
+def _fitted(rows: list[tuple[Any, ...]], headings: tuple[str, ...]) -> str:
+    """A table whose last column is as long as the terminal is wide; 60 characters where there is none."""
+    before = table([row[:-1] for row in rows], headings[:-1])
+    used = max(len(line) for line in before.splitlines())
+    try:
+        width = os.get_terminal_size(1).columns
+    except (OSError, ValueError):
+        width = 0
+    room = max(width - used - 2, 8) if width else 60
+    return table([(*row[:-1], _short(row[-1], room)) for row in rows], headings)
 
 
 def _ago(ms: int) -> str:
@@ -148,12 +171,12 @@ def run_steps(options: Namespace) -> None:
         chain = Chain(store, ref.target or "")
         steps = [threadview.step_entry(step, number) for step, number in threadview.numbered(ref, chain)]
         first = threadview.start_entry(store, chain.start)
-    shown = {"thread": ref.name[7:], "workflow": first["workflow"], "steps": [first, *reversed(steps)]}
+    shown = {"thread": thread.id_of(ref), "workflow": first["workflow"], "steps": [first, *reversed(steps)]}
     show(options, shown, lambda: _steps_text(shown["steps"]))
 
 
 def _steps_text(steps: list[dict[str, Any]]) -> str:
-    rows = [(0, steps[0]["hash"], "(start)", "", "", "", _short(steps[0]["prompt"], 60))]
+    rows = [(0, steps[0]["hash"], "(start)", "", "", "", steps[0]["prompt"])]
     for step in steps[1:]:
         said = report.pretty(step["output"])
         spent = report.duration(step["durationMs"])
@@ -162,13 +185,13 @@ def _steps_text(steps: list[dict[str, Any]]) -> str:
                 step["number"],
                 step["hash"],
                 step["role"],
-                step["agent"],
+                _short(step["agent"], 24),
                 step["status"] or "",
                 spent,
-                _short(said, 60),
+                said,
             )
         )
-    return table(rows, ("", "step", "role", "agent", "status", "time", "output"))
+    return _fitted(rows, ("", "step", "role", "agent", "status", "time", "output"))
 
 
 # -- read --
@@ -206,8 +229,9 @@ def run_step_details(options: Namespace) -> None:
 
 
 def run_fork(options: Namespace) -> None:
-    from rolecall import lifecycle, registry
+    from rolecall import config, lifecycle, registry
     from rolecall.cli.output import read_input
+    from rolecall.cli.thread_run import tell_omitted
     from rolecall.workspace import mask
 
     prompt = None if options.prompt is None else read_input(options.prompt)
@@ -217,10 +241,20 @@ def run_fork(options: Namespace) -> None:
         if options.workflow is not None:
             found = registry.find(store, options.workflow, folder=os.getcwd())
             workflow = found.node or registry.load_file(found.path or "")
-        ref = lifecycle.fork(store, at, mask=mask(), source=source, workflow=workflow, prompt=prompt)
-    ident = ref.name[7:]
-    shown = {"thread": ident, "forkedFrom": {"step": at}, "continue": thread.continuation(ref)}
-    show(options, shown, lambda: f"{ident}\n{shown['continue']}")
+        ref = lifecycle.fork(
+            store,
+            at,
+            mask=mask(),
+            source=source,
+            workflow=workflow,
+            prompt=prompt,
+            work=config.work_folder(),
+        )
+    tell_omitted(ref)
+    ident = thread.id_of(ref)
+    onward = in_this_store(options, thread.continuation(ref) or "")
+    shown = {"thread": ident, "forkedFrom": {"step": at}, "continue": onward}
+    show(options, shown, lambda: f"{ident}\n{onward}")
 
 
 # -- diff --
@@ -259,6 +293,7 @@ def run_export(options: Namespace) -> None:
         raise UsageError(f"{options.file} exists", hint="Name a new file, or overwrite it with --force.")
     with _reading(options) as store:
         card, steps = threadview.gather(store, thread.find(store, options.thread))
+    card = _onward(options, card)
     limit = None if options.full else report.SHORT
     render = report.markdown if kind == ".md" else report.html
     data = render(card, steps, limit=limit).encode("utf-8", "backslashreplace")
@@ -324,22 +359,12 @@ def _reading(options: Namespace) -> Store:
     return open_store(options.store, create=False)
 
 
-def _common(parser: ArgumentParser) -> None:
-    add_format(parser)
-    add_store(parser)
-
-
-def _one_thread(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
-    _common(parser)
-
-
 def show_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
+    one_thread(parser)
 
 
 def steps_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
+    one_thread(parser)
 
 
 def list_arguments(parser: ArgumentParser) -> None:
@@ -350,18 +375,17 @@ def list_arguments(parser: ArgumentParser) -> None:
     add("--since", "--after", type=_when, metavar="TIME", help="started since: 30m, 24h, 7d, or 2026-01-31")
     add("--before", type=_when, metavar="TIME", help="started before that time")
     add("--text", metavar="WORDS", help="only those with all these words in title, workflow or reason")
-    add("--limit", "--take", type=_count, default=_PAGE, metavar="N", help=f"at most N (default {_PAGE})")
-    add("--skip", type=_count, default=0, metavar="N", help="leave out the first N")
+    add("--limit", "--take", type=count, default=_PAGE, metavar="N", help=f"at most N (default {_PAGE})")
+    add("--skip", type=count, default=0, metavar="N", help="leave out the first N")
     add("--page", metavar="THREAD", help="go on after this thread, the last one of the page before")
-    _common(parser)
+    common(parser)
 
 
 def read_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
-    parser.add_argument("--quota", type=_count, default=4000, metavar="N", help="characters (default 4000)")
+    one_thread(parser)
+    parser.add_argument("--quota", type=count, default=4000, metavar="N", help="characters (default 4000)")
     parser.add_argument("--before", metavar="STEP", help="only what came before this step, by id or number")
     parser.add_argument("--start", action="store_true", help="with --before: show the task as well")
-    _common(parser)
 
 
 def step_details_arguments(parser: ArgumentParser) -> None:
@@ -370,7 +394,7 @@ def step_details_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--prompt", action="store_true", help="show what the agent was told")
     parser.add_argument("--full", action="store_true", help="do not shorten long texts")
-    _common(parser)
+    common(parser)
 
 
 def fork_arguments(parser: ArgumentParser) -> None:
@@ -378,13 +402,13 @@ def fork_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--at", metavar="STEP|N|start", help="where (default: at the thread's head)")
     parser.add_argument("--workflow", "-w", metavar="NAME", help="go on with another workflow or version")
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="go on with another task; @FILE and - read it")
-    _common(parser)
+    common(parser)
 
 
 def diff_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("one", metavar="THREAD", help="a thread")
     parser.add_argument("other", metavar="THREAD", help="another thread")
-    _common(parser)
+    common(parser)
 
 
 def export_arguments(parser: ArgumentParser) -> None:
@@ -392,7 +416,7 @@ def export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a new .html or .md file")
     parser.add_argument("--full", action="store_true", help="do not shorten long texts")
     parser.add_argument("--force", action="store_true", help="overwrite the file")
-    _common(parser)
+    common(parser)
 
 
 def import_arguments(parser: ArgumentParser) -> None:
@@ -401,13 +425,7 @@ def import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--keep-going", action="store_true", help="take the intact nodes when some are damaged"
     )
-    _common(parser)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is not a number")
-    return int(text)
+    common(parser)
 
 
 def _when(text: str) -> int:

@@ -12,24 +12,24 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rolecall import holder, lifecycle, registry, thread, workspace
+from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import report
-from rolecall.cli.output import add_format, add_store, format_of, parse_json, printable, read_input, show
+from rolecall.cli.output import format_of, printable, read_input, show
+from rolecall.cli.thread_arguments import common, count, in_this_store, one_thread
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
-from rolecall.thread import Chain
 
 if TYPE_CHECKING:
     from rolecall.cli.thread_live import View
     from rolecall.playbook import Playbook
-    from rolecall.route import Next
-    from rolecall.turn import Turn
+    from rolecall.yaml12 import Problem
 
 CODES = {"failed": 6, "suspended": 7, "killed": 8}
 """Exit codes by the status a thread was left in; 0 for the others."""
 CRASHED = 5
 INTERRUPTED = 130
+INTERRUPTION = "interrupted"
 
 
 # -- start --
@@ -39,7 +39,11 @@ def run_start(options: Namespace) -> None:
     prompt, limits = read_input(options.prompt), dict(options.limit)
     with workspace.open_store(options.store) as store:
         found = registry.find(store, options.workflow, folder=os.getcwd())
-        book = registry.load_file(found.path) if found.path else registry.load_node(store, found.node or "")
+        book = (
+            registry.load_file(found.path, warn=_print_problem)
+            if found.path
+            else registry.load_node(store, found.node or "")
+        )
         _check_limits(limits, book.workflow.roles)
         _warn_of_agents(book, options.agent)
         ref = lifecycle.start(
@@ -50,14 +54,30 @@ def run_start(options: Namespace) -> None:
             mask=workspace.mask(),
             limits=limits,
             agent=options.agent,
+            work=config.work_folder(),
         )
+    tell_omitted(ref)
     shown = {
         "workflow": ref.state["workflow"],
-        "thread": ref.name[7:],
+        "thread": thread.id_of(ref),
         "status": ref.state["status"],
         "currentRole": ref.state.get("role"),
     }
-    show(options, shown, lambda: f"{shown['thread']}\nrun it: {thread.continuation(ref)}")
+    onward = in_this_store(options, thread.continuation(ref) or "")
+    show(options, shown, lambda: f"{shown['thread']}\nrun it: {onward}")
+
+
+def _print_problem(problem: Problem) -> None:
+    print(printable(str(problem)), file=sys.stderr)
+
+
+def tell_omitted(ref: Ref) -> None:
+    """Say what a new thread's own folder does not have: people look for their changes in it."""
+    for folder in (ref.state.get("folders") or {}).values():
+        if count := folder.get("omitted"):
+            whose = printable(folder.get("from", folder["source"]))
+            changes = "1 uncommitted change" if count == 1 else f"{count} uncommitted changes"
+            print(f"note: the thread's worktree begins without {changes} in {whose}", file=sys.stderr)
 
 
 def _warn_of_agents(book: Playbook, override: str | None) -> None:
@@ -71,13 +91,16 @@ def _warn_of_agents(book: Playbook, override: str | None) -> None:
 def _miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
     """The roles whose agent cannot be had, with the reason."""
     from rolecall import config
+    from rolecall.agents.presence import check_present
 
     settings, found = config.load(), []
     for role in book.workflow.roles:
         if role in book.functions:
             continue
         try:
-            workspace.cast(settings, book, role, override=override)
+            check_present(
+                workspace.cast(settings, book, role, override=override).agent, env=config.environment()
+            )
         except RolecallError as error:
             found.append((role, error))
     return found
@@ -100,7 +123,12 @@ def _play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_r
     """Take steps, show them, and leave behind how to go on."""
     from rolecall.cli.thread_live import view_of
 
-    ident = ref.name[7:]
+    status = ref.state.get("status")
+    if status == "suspended" or (is_run and status in thread.ENDED):
+        # There is no step to take, and the exit code tells why. One step that was asked for and cannot be
+        # taken any more is wrong use; the engine says so.
+        return _leave(options, store, ref, step=None, is_run=is_run, is_cancelled=False)
+    ident = thread.id_of(ref)
     view = view_of(options, store, ident, has_events=is_run)
     took, is_cancelled = None, False
     try:
@@ -110,16 +138,43 @@ def _play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_r
         if not isinstance(error, Conflict) or ref.state.get("status") != "killed":
             sys.stdout.flush()
             code = report(error)
-            _tell_continuation(store, ref, options.agent)
+            instead = _instead(options, ref, error)
+            tell_continuation(options, store, ref, agent=None if instead else options.agent, instead=instead)
             return code
     ref = thread.find(store, ident)
+    return _leave(options, store, ref, step=took, is_run=is_run, is_cancelled=is_cancelled)
+
+
+def _leave(
+    options: Namespace, store: Store, ref: Ref, *, step: str | None, is_run: bool, is_cancelled: bool
+) -> int:
+    """Show how the thread stands and how it goes on; the exit code that says it."""
     status = ref.state.get("status", "idle")
     is_interrupted = is_cancelled and status not in CODES and status != "completed"
-    shown = step_output(ref, step=took, reason="interrupted" if is_interrupted else "")
-    _show_last(options, shown, is_run=is_run)
+    reason = INTERRUPTION if is_interrupted else ""
+    show_standing(options, store, ref, step=step, reason=reason, is_after_events=is_run)
     if is_interrupted or is_run or status == "suspended":
-        _tell_continuation(store, ref, options.agent)
+        tell_continuation(options, store, ref, agent=options.agent)
     return INTERRUPTED if is_interrupted else CODES.get(status, 0)
+
+
+def _instead(options: Namespace, ref: Ref, error: RolecallError) -> str | None:
+    """What goes on where the same command could only fail again; None: nothing does but that command."""
+    from rolecall import agents
+    from rolecall.authoring import FileChanged, FileGone
+    from rolecall.engine import HUMAN
+    from rolecall.settings import is_known_agent
+
+    if isinstance(error, FileChanged):
+        from shlex import quote
+
+        return f"rolecall thread fork {thread.id_of(ref)} --workflow {quote(error.place)}"
+    if isinstance(error, FileGone):
+        return f"rolecall thread fork {thread.id_of(ref)} --workflow '…'"
+    agent = options.agent
+    if agent and not is_known_agent(config.load(), agent, (*agents.ADAPTERS, HUMAN)):
+        return f"{thread.continuation(ref)} --agent '…'"
+    return None
 
 
 def _take_steps(
@@ -130,7 +185,7 @@ def _take_steps(
 
     from rolecall.cli.thread_live import attended
 
-    ident, agent = ref.name[7:], options.agent or ref.state.get("agent")
+    ident, agent = thread.id_of(ref), options.agent or ref.state.get("agent")
 
     async def scene() -> tuple[str | None, bool]:
         took = None
@@ -138,8 +193,11 @@ def _take_steps(
             engine = workspace.engine(store, agent=agent, watch=stopped.watch)
             if is_run:
                 _refuse_miscast(engine.playbook(ref.state["workflow"]), agent)
-            async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
-                took = outcome.took or took
+            try:
+                async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
+                    took = outcome.took or took
+            finally:
+                await engine.close()
         if stopped.error is not None:
             raise stopped.error
         return took, stopped.cancel.is_set()
@@ -153,40 +211,50 @@ def _refuse_miscast(book: Playbook, override: str | None) -> None:
         raise error
 
 
-def step_output(ref: Ref, *, step: str | None = None, reason: str = "") -> dict[str, Any]:
+def show_standing(
+    options: Namespace,
+    store: Store,
+    ref: Ref,
+    *,
+    step: str | None = None,
+    reason: str = "",
+    is_after_events: bool = False,
+) -> None:
     """Where a thread stands, by the predecessor's names."""
-    status = ref.state.get("status", "idle")
-    return {
+    status = threadview.status_of(store, ref)
+    shown = {
         "workflow": ref.state.get("workflow"),
-        "thread": ref.name[7:],
+        "thread": thread.id_of(ref),
         "head": ref.target,
         "status": status,
-        "currentRole": ref.state.get("role"),
+        "currentRole": threadview.role_of(store, ref),
         "done": status in thread.ENDED,
         "background": None,
         "reason": reason or ref.state.get("reason", ""),
         "step": step,
     }
-
-
-def _show_last(options: Namespace, shown: Mapping[str, Any], *, is_run: bool) -> None:
-    if is_run and format_of(options) == "yaml":
+    if is_after_events and format_of(options) == "yaml":
         print("---")
     show(options, shown, lambda: _standing(shown))
     sys.stdout.flush()
 
 
 def _standing(shown: Mapping[str, Any]) -> str:
+    next_role = f", next: {shown['currentRole']}" if shown["currentRole"] else ""
+    if shown["reason"] == INTERRUPTION:
+        return f"{shown['thread']} was interrupted{next_role}"
     line = f"{shown['thread']} is {shown['status']}"
-    if shown["status"] == "idle" and shown["currentRole"]:
-        line += f", next: {shown['currentRole']}"
+    if shown["status"] == "idle":
+        line += next_role
     return line + (f": {shown['reason']}" if shown["reason"] else "")
 
 
-def _tell_continuation(store: Store, ref: Ref, agent: str | None = None) -> None:
+def tell_continuation(
+    options: Namespace, store: Store, ref: Ref, *, agent: str | None = None, instead: str | None = None
+) -> None:
     """The last line: the exact command that goes on from here."""
-    is_held = _watched_status(store, ref) == "running"
-    command = thread.continuation(ref, is_held=is_held)
+    is_held = threadview.status_of(store, ref) == "running"
+    command = instead or thread.continuation(ref, is_held=is_held)
     if command is None:
         return
     if agent and command.startswith("rolecall thread r"):
@@ -194,7 +262,8 @@ def _tell_continuation(store: Store, ref: Ref, agent: str | None = None) -> None
 
         command += f" --agent {quote(agent)}"
     sys.stdout.flush()
-    print(f"{'watch' if is_held else 'continue'}: {printable(command)}", file=sys.stderr, flush=True)
+    told = printable(in_this_store(options, command))
+    print(f"{'watch' if is_held else 'continue'}: {told}", file=sys.stderr, flush=True)
 
 
 # -- resume --
@@ -217,82 +286,9 @@ def run_resume(options: Namespace) -> int:
             print("the thread was idle already", file=sys.stderr)
         if options.run_on:
             return _play(options, store, ref, steps=None, is_run=True)
-    show(options, step_output(ref), lambda: _standing(step_output(ref)))
-    sys.stdout.flush()
-    print(f"continue: {thread.continuation(ref)}", file=sys.stderr)
+        show_standing(options, store, ref)
+        tell_continuation(options, store, ref)
     return 0
-
-
-# -- answer --
-
-
-def run_answer(options: Namespace) -> int:
-    from rolecall.route import Next
-    from rolecall.turn import Turn, next_of
-
-    with workspace.open_store(options.store, create=False) as store:
-        ref = thread.find(store, options.thread)
-        chain = Chain(store, ref.target or "")
-        turn = Turn(ref.name[7:], chain, registry.load_node(store, chain.start.workflow))
-        way = next_of(turn)
-        if options.output is None and not options.field and options.body is None and isinstance(way, Next):
-            _show_question(options, turn, way)
-            return 0
-        output = _given_output(options, turn.role(way.role).schema if isinstance(way, Next) else {})
-        body = "" if options.body is None else read_input(options.body)
-        ref = lifecycle.answer(store, ref, turn.playbook, output, body=body, mask=workspace.mask())
-        shown = step_output(ref, step=ref.target)
-        show(options, shown, lambda: _standing(shown))
-        _tell_continuation(store, ref)
-    return CODES.get(shown["status"], 0)
-
-
-def _given_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any]:
-    from rolecall.reply import Shape
-
-    output = {} if options.output is None else parse_json(read_input(options.output))
-    if not isinstance(output, dict):
-        raise UsageError("--output must be a JSON object", hint='For example \'{"status": "approved"}\'.')
-    texts = Shape(schema).strings
-    return output | {name: text if name in texts else _value(text) for name, text in options.field}
-
-
-def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself: the schema judges it either way."""
-    try:
-        return parse_json(text)
-    except UsageError:
-        return text
-
-
-def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
-    from rolecall.prompt import deliverable
-
-    role = turn.role(way.role)
-    shown = {
-        "thread": turn.thread,
-        "currentRole": way.role,
-        "description": role.description,
-        "goal": role.goal,
-        "task": turn.task,
-        "instruction": way.prompt,
-        "schema": dict(role.schema),
-    }
-    how = f"rolecall thread answer {turn.thread} --field NAME=VALUE … --body 'Your report.'"
-    shown["answer"] = how
-    sections = {"Task": turn.task, "Now": way.prompt, "Goal": role.goal}
-    show(
-        options,
-        shown,
-        lambda: "\n\n".join(
-            [
-                f"# You are asked as {way.role}: {role.description}",
-                *(f"## {title}\n\n{text.strip()}" for title, text in sections.items() if text.strip()),
-                deliverable(role.schema),
-                f"Answer with:\n  {how}\n  rolecall thread answer {turn.thread} --output @answer.json",
-            ]
-        ),
-    )
 
 
 # -- kill --
@@ -300,12 +296,14 @@ def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
 
 def run_kill(options: Namespace) -> None:
     with workspace.open_store(options.store, create=False) as store:
-        ref, lease = lifecycle.kill(store, thread.find(store, options.thread), options.reason)
-        note = store.ref(thread.attempt_name(ref.name[7:]))
+        ref, lease = lifecycle.kill(
+            store, thread.find(store, options.thread), options.reason, mask=workspace.mask()
+        )
+        note = store.ref(thread.attempt_name(thread.id_of(ref)))
     process = _signal(lease) if lease else None
     if lease is None and note is not None and "run" in note.state:
         _end_leftovers(note.state["run"])
-    shown = {"thread": ref.name[7:], "killed": True, "cancelled": True, "process": process}
+    shown = {"thread": thread.id_of(ref), "killed": True, "cancelled": True, "process": process}
     text = f"{shown['thread']} is killed" + (f"; process {process} was told to stop" if process else "")
     show(options, shown, lambda: text)
 
@@ -338,31 +336,29 @@ def _end_leftovers(run: str) -> None:
 def run_watch(options: Namespace) -> int:
     from time import sleep
 
-    seen = 0
+    seen, has_told = 0, False
     with workspace.open_store(options.store, create=False) as store:
-        name = thread.find(store, options.thread).name
+        ident = thread.id_of(thread.find(store, options.thread))
         while True:
-            ref = thread.find(store, name[7:])
+            ref = thread.find(store, ident)
             # The thread before its events: what it has come to by now is in them, then.
-            while events := store.events(name[7:], after=seen, limit=500):
+            while events := store.events(ident, after=seen, limit=500):
                 for event in events:
                     _show_event(options, event)
                 seen = events[-1].seq
-            status = _watched_status(store, ref)
+            status = threadview.status_of(store, ref)
             if status in thread.ENDED or (not options.follow and status in ("suspended", "crashed")):
                 break
             sys.stdout.flush()
+            if status != "running" and not has_told:
+                has_told = True
+                print(
+                    f"{ident} is {status} and nobody runs it; waiting for that", file=sys.stderr, flush=True
+                )
             sleep(0.2)
-        _show_last(options, step_output(ref) | {"status": status}, is_run=True)
-        _tell_continuation(store, ref)
+        show_standing(options, store, ref, is_after_events=True)
+        tell_continuation(options, store, ref)
     return CRASHED if status == "crashed" else CODES.get(status, 0)
-
-
-def _watched_status(store: Store, ref: Ref) -> str:
-    status = str(ref.state.get("status", "idle"))
-    if status == "running" and not holder.is_alive(ref.state.get("lease", {}), now=store.now()):
-        return "crashed"
-    return status
 
 
 def _show_event(options: Namespace, event: Any) -> None:
@@ -381,18 +377,16 @@ def _show_event(options: Namespace, event: Any) -> None:
 # -- arguments --
 
 
-def _common(parser: ArgumentParser) -> None:
-    add_format(parser)
-    add_store(parser)
-
-
-def _one_thread(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="ID", help="a thread's id, or an unambiguous part of one")
-    _common(parser)
-
-
 def _agent(parser: ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="NAME", help="the agent that plays every role, whoever they name")
+    parser.add_argument(
+        "--agent", type=_agent_here, metavar="NAME", help="the agent that plays every role, whoever they name"
+    )
+
+
+def _agent_here(text: str) -> str:
+    """A script is meant from this folder, also when the thread is run from another one."""
+    kind, _, file = text.partition(":")
+    return f"scripted:{os.path.abspath(file)}" if kind == "scripted" and file else text
 
 
 def _limit_option(parser: ArgumentParser) -> None:
@@ -402,7 +396,7 @@ def _limit_option(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"suspend the thread at this much: {', '.join(lifecycle.LIMITS)}, or of one role: ROLE.steps=3",
+        help=f"suspend the thread at this much: {', '.join(thread.LIMITS)}, or of one role: ROLE.steps=3",
     )
 
 
@@ -413,8 +407,8 @@ def _limit(text: str) -> tuple[str, float]:
         value = float(given) if kind in ("cost", "minutes") else int(given)
     except ValueError:
         value = 0
-    if kind not in lifecycle.LIMITS or not 0 < value < float("inf"):
-        known = ", ".join(lifecycle.LIMITS)
+    if kind not in thread.LIMITS or not 0 < value < float("inf"):
+        known = ", ".join(thread.LIMITS)
         raise ArgumentTypeError(f"{text!r} is not a limit such as steps=20 or cost=1.5 (limits: {known})")
     return name, value
 
@@ -426,17 +420,10 @@ def _check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None
             raise UsageError(f"the limit {name!r} names no role", hint=f"Roles: {', '.join(roles)}.")
 
 
-def _field(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+def _at_least_one(text: str) -> int:
+    if count(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
+    return count(text)
 
 
 def start_arguments(parser: ArgumentParser) -> None:
@@ -447,22 +434,22 @@ def start_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cwd", metavar="DIR", help="the work folder (default: this one)")
     _limit_option(parser)
     _agent(parser)
-    _common(parser)
+    common(parser)
 
 
 def step_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
+    one_thread(parser)
     _agent(parser)
 
 
 def run_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
+    one_thread(parser)
     _agent(parser)
-    parser.add_argument("--steps", type=_count, metavar="N", help="stop after N steps")
+    parser.add_argument("--steps", type=_at_least_one, metavar="N", help="stop after N steps")
 
 
 def resume_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
+    one_thread(parser)
     parser.add_argument(
         "-p", "--prompt", metavar="TEXT", help="the answer; @FILE reads a file, - standard input"
     )
@@ -472,27 +459,11 @@ def resume_arguments(parser: ArgumentParser) -> None:
     _agent(parser)
 
 
-def answer_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
-    parser.add_argument(
-        "--output", metavar="JSON", help="the role's output; @FILE reads a file, - standard input"
-    )
-    parser.add_argument(
-        "--field",
-        type=_field,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one field of the output; may be repeated",
-    )
-    parser.add_argument("--body", metavar="TEXT", help="the report; @FILE reads a file, - standard input")
-
-
 def kill_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
+    one_thread(parser)
     parser.add_argument("--reason", metavar="TEXT", default="killed by a person", help="kept with the thread")
 
 
 def watch_arguments(parser: ArgumentParser) -> None:
-    _one_thread(parser)
+    one_thread(parser)
     parser.add_argument("--follow", action="store_true", help="go on when it is suspended, until it ends")

@@ -14,10 +14,15 @@ from rolecall.cli.output import add_format, add_store, format_of, printable, sho
 from rolecall.errors import NotFound, RolecallError, UsageError
 
 if TYPE_CHECKING:
+    from rolecall.doctor import Need
+    from rolecall.playbook import Playbook
     from rolecall.registry import Checked, Entry
     from rolecall.store.store import Node, Store
     from rolecall.workflow import Workflow
     from rolecall.yaml12 import Problem
+
+NOWHERE = (0, 0)
+"""Line and column of what stands in no definition."""
 
 LOCAL = "(local)"
 """What stands for the id of a workflow that is a file of the project."""
@@ -169,13 +174,16 @@ def _report(place: _Place, text: str) -> dict[str, Any]:
     except RolecallError as error:
         problem = Problem("error", error.message, text, 1, 1, error.hint)
         return {"file": text, "name": None, "hash": None, "valid": False, "problems": [problem._asdict()]}
-    problems = [*checked.problems, *(_agent_problems(file, checked) if checked.playbook else ())]
+    problems = [*checked.problems, *_agent_problems(place, file, checked)]
     return {
         "file": file,
         "name": checked.playbook.workflow.name if checked.playbook else None,
         "hash": registry.stored_form(checked.playbook).id if checked.playbook else None,
         "valid": checked.playbook is not None,
-        "problems": [problem._asdict() for problem in problems],
+        "problems": [
+            problem._asdict() | {"line": problem.line or None, "column": problem.column or None}
+            for problem in problems
+        ],
     }
 
 
@@ -194,32 +202,36 @@ def _check_stored(store: Store | None, node: str) -> Checked:
     return registry.Checked(Playbook(workflow) if found.workflow else None, found.problems)
 
 
-def _agent_problems(file: str, checked: Checked) -> Iterator[Problem]:
-    """Warnings about roles that nobody here would play, and about overrides that fit no role."""
-    from rolecall import agents, config
-    from rolecall.engine import HUMAN
-    from rolecall.settings import agent_for, is_known_agent, unknown_agent
+def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Problem]:
+    """Warnings about roles that nobody here could play, and about overrides that fit no role."""
+    from rolecall import config, workspace
+    from rolecall.doctor import absence, needs_of
     from rolecall.yaml12 import Problem
 
-    book, settings, adapters = checked.playbook, config.load(), (*agents.ADAPTERS, HUMAN)
+    book = checked.playbook
     if book is None:
         return
-    name = book.workflow.name
-    for role, entry in book.workflow.roles.items():
-        if role in book.agents or role in book.functions:
-            continue
-        place = _line_of(file, ("roles", role, *(("agent",) if entry.agent else ())))
-        try:
-            alias = agent_for(settings, workflow=name, role=role, named=entry.agent, override=None)
-        except UsageError as error:
-            yield Problem("warning", error.message, file, *place, error.hint)
-            continue
-        if not is_known_agent(settings, alias, adapters):
-            unknown = unknown_agent(settings, alias, adapters)
-            yield Problem("warning", f"{role}: {unknown.message}", file, *place, unknown.hint)
+    name, settings, env = book.workflow.name, config.load(), config.environment()
+    needs = needs_of(
+        [book], lambda book, role: workspace.cast(settings, book, role, environment=env), place.play
+    )
+    for need in needs:
+        trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
+        if need.workflow == name and trouble is not None:
+            where = _agent_place(file, settings, name, need)
+            yield Problem("warning", f"{need.role}: {trouble.text}", file, *where, trouble.fix)
     for role in _overridden(settings, name) - set(book.workflow.roles):
         message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
-        yield Problem("warning", message, file, 1, 1, f"Roles: {', '.join(book.workflow.roles)}.")
+        yield Problem("warning", message, file, *NOWHERE, f"Roles: {', '.join(book.workflow.roles)}.")
+
+
+def _agent_place(file: str, settings: Mapping[str, Any], workflow: str, need: Need) -> tuple[int, int]:
+    """Where a definition names the agent of a role; nowhere when the configuration does."""
+    if need.role in _overridden(settings, workflow):
+        return NOWHERE
+    if need.entry.agent:
+        return _line_of(file, ("roles", need.role, "agent"))
+    return NOWHERE if settings.get("defaultAgent") else _line_of(file, ("roles", need.role))
 
 
 def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
@@ -245,7 +257,8 @@ def _report_lines(report: dict[str, Any]) -> Iterator[str]:
     from rolecall.yaml12 import Problem
 
     problems = [Problem(**problem) for problem in report["problems"]]
-    yield from map(str, problems)
+    for one in problems:  # what stands in no definition has no line
+        yield str(one) if one.line else str(one).replace(":None:None:", ":", 1)
     counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
     found = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items() if count)
     yield f"{report['file']}: {'valid' if report['valid'] else 'not valid'}{f' ({found})' if found else ''}"
@@ -364,6 +377,17 @@ class _Place:
         if self.store is not None and self.store.has(node.id):
             node = node._replace(created=self.store.get(node.id).created)
         return Chosen(playbook.workflow, node, path)
+
+    def play(self, text: str) -> Playbook:
+        """The workflow that `text` names, with its live parts."""
+        from rolecall import registry
+
+        found = registry.find(self.store, _as_path(text), folder=os.getcwd())
+        if found.path is not None:
+            return registry.load_file(found.path)
+        if self.store is None:
+            raise NotFound(f"there is no workflow {text!r}")
+        return registry.load_node(self.store, str(found.node))
 
     def load(self, node: str) -> Chosen:
         from rolecall import registry

@@ -1,0 +1,234 @@
+"""Any agent that speaks the Agent Client Protocol: `acp:codex-acp`, or `acp:program --flag` for one of your own.
+
+The agent is started once and asked again: its process and its sessions are kept between the calls of one
+adapter, until `aclose` or the end of the event loop. A session that the process does not have is loaded, where
+the agent can; where it cannot, or does not know the session, the reply says so and the caller asks anew.
+
+The agent's questions are answered from the role's capabilities, and nobody else is asked. That holds an agent
+only as far as it asks: a role with restrictions is given to agents of which that is known (acp_presets.py), or
+where `is_asking` says so. Files and terminals of ours are not offered; an agent works with its own tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents.acp_link import Link, Links, Start
+from rolecall.agents.acp_presets import Launch, Preset, Wish, preset_of
+from rolecall.agents.acp_reader import AcpReader
+from rolecall.agents.acp_session import NOT_FOUND, SIGNED_OUT, SessionLost, Wanted, open_session, told
+from rolecall.agents.command import words_of
+from rolecall.agents.presence import find_program
+from rolecall.agents.program import DEFAULT_TIMEOUT, McpServer
+from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, failure
+from rolecall.errors import AgentError, RolecallError
+
+_EVERYTHING = frozenset((*capabilities.FILES, *capabilities.SHELL, *capabilities.SHELL_WRITES))
+
+
+@dataclass(frozen=True)
+class Acp:
+    argv: tuple[str, ...]
+    """The command that starts the agent, or the name of a preset."""
+    model: str | None = None
+    timeout: float | None = DEFAULT_TIMEOUT
+    mcp: tuple[McpServer, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over the context's variables."""
+    is_asking: bool = False
+    """The agent asks before it changes a file and before it runs a command, so that a role's restrictions
+    hold it. Nobody can see from here whether that is true."""
+
+    can_resume: ClassVar[bool] = True
+    """Whether this one can is known when it has started; one that cannot says that the session is lost."""
+    can_fork: ClassVar[bool] = False
+    deniable: ClassVar[frozenset[str]] = frozenset()
+    """Of a command that nothing is known about; an agent with a preset has its own."""
+    install: ClassVar[str] = ""
+
+    _label: str = field(init=False, repr=False, compare=False, default="")
+    _preset: Preset | None = field(init=False, repr=False, compare=False, default=None)
+    _links: Links = field(init=False, repr=False, compare=False, default_factory=Links)
+
+    def __post_init__(self) -> None:
+        label, preset, argv = preset_of(words_of(self.argv, "acp"))
+        own: dict[str, Any] = {"argv": argv, "_label": label, "_preset": preset}
+        if preset is not None:
+            own |= {"deniable": frozenset(preset.denies), "can_fork": preset.can_fork}
+            own |= {"install": preset.install}
+        elif self.is_asking:
+            own |= {"deniable": _EVERYTHING}
+        for key, value in own.items():
+            object.__setattr__(self, key, value)
+
+    @property
+    def name(self) -> str:
+        return f"acp:{self._label}"
+
+    @property
+    def program(self) -> str:
+        return self.argv[0]
+
+    async def __call__(self, prompt: str, context: Context) -> Reply:
+        capabilities.check_supported(self.name, context.capabilities, self.deniable)
+        if context.cancel.is_set():
+            raise AgentError(f"{self.name} was cancelled before it started", ending="interrupted")
+        link = await self._links.take(self._start(context), context.session)
+        reader = self.reader(context)
+        is_kept = False
+        try:
+            # At every use, because whoever finds this step left behind has to end a process of an earlier one.
+            context.emit("process", link.talk.started._asdict())
+            reply = await self._asked(link, reader, prompt)
+            is_kept = reply.ending in ANSWERED or reply.is_session_lost
+        finally:
+            await (self._links.give(link) if is_kept else self._links.end(link))
+        if link.talk.left:
+            left = f"processes that could not be ended: {', '.join(map(str, link.talk.left))}"
+            reply = replace(reply, reason=f"{reply.reason} ({left})")
+        if reply.ending not in ANSWERED:
+            raise failure(reply)
+        return reply
+
+    async def aclose(self) -> None:
+        """End the processes that were kept for the next call."""
+        await self._links.aclose()
+
+    def reader(self, context: Context) -> AcpReader:
+        return AcpReader(context, self._preset, {server.name for server in self.mcp})
+
+    def _start(self, context: Context) -> Start:
+        env = {**context.env, **self.env}
+        if self._preset is None:
+            return Start(self.argv, Launch(), context.workdir, env)
+        denied = capabilities.denied(context.capabilities)
+        tools = dict.fromkeys(tool for name in denied for tool in self._preset.denies.get(name, ()))
+        launch = self._preset.launch(Wish(tuple(tools), self.model, self._servers(context), env))
+        return Start(self.argv, launch, context.workdir, {**env, **launch.env})
+
+    async def _asked(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
+        """Ask, and wait for the first of an answer, a failure of the link, a cancel and the timeout."""
+        context = reader.context
+        asked = asyncio.ensure_future(self._exchange(link, reader, prompt))
+        signs = [asyncio.ensure_future(sign.wait()) for sign in (link.wire.failed, context.cancel)]
+        try:
+            await asyncio.wait({asked, *signs}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if link.wire.failure is not None:
+                raise link.wire.failure
+            if not asked.done():
+                return await self._stopped(link, reader, asked)
+            return await self._judged(link, reader, asked)
+        finally:
+            for waiting in (asked, *signs):
+                waiting.cancel()
+            await asyncio.gather(asked, *signs, return_exceptions=True)
+
+    async def _stopped(self, link: Link, reader: AcpReader, asked: asyncio.Future[Reply]) -> Reply:
+        is_cancelled = reader.context.cancel.is_set()
+        await link.stop(asked)
+        if is_cancelled:
+            return reader.answer("interrupted", f"{self.name} was cancelled")
+        reason = f"{self.name} ran longer than {self.timeout:g} s and was ended"
+        return reader.answer("timeout", reason, hint="Give the agent a longer timeout, or less to do.")
+
+    async def _judged(self, link: Link, reader: AcpReader, asked: asyncio.Future[Reply]) -> Reply:
+        error = asked.exception()
+        if error is None:
+            return asked.result()
+        if isinstance(error, SessionLost):
+            return reader.answer("failed", str(error), is_session_lost=True)
+        if isinstance(error, ConnectionError):
+            return await self._broken(link, reader)
+        if isinstance(error, RolecallError):
+            raise error
+        return self._answered_with(error, link, reader)
+
+    async def _broken(self, link: Link, reader: AcpReader) -> Reply:
+        """The connection ended while an answer was waited for: how the process ended says why."""
+        exit = await link.talk.exit()
+        if exit is None:
+            return reader.answer("failed", f"{self.name} closed the connection{_said(link.wire.noise)}")
+        ending: Ending = "killed" if exit.ending == "killed" else "failed"
+        said = "" if exit.stderr.strip() else _said(link.wire.noise)
+        return reader.answer(ending, f"{exit.reason}{said}", hint=exit.error().hint)
+
+    def _answered_with(self, error: BaseException, link: Link, reader: AcpReader) -> Reply:
+        """An error that the agent answered with: to the prompt it is the model's, before it the agent's own."""
+        from acp.exceptions import RequestError
+        from pydantic import ValidationError
+
+        if isinstance(error, ValidationError):
+            return reader.answer("failed", f"{self.name} does not keep to the protocol: {error}"[:2000])
+        if not isinstance(error, RequestError):
+            raise error
+        reason = f"{self.name}: {told(error)}"
+        if error.code == SIGNED_OUT:
+            return reader.answer("failed", reason, hint="Sign in to the agent, or give it its key.")
+        if not link.is_prompted:
+            return reader.answer("failed", reason, hint="Run the agent by hand in the work folder to see.")
+        is_lost = error.code == NOT_FOUND and reader.context.session is not None
+        return reader.answer("api_failure", reason, is_session_lost=is_lost)
+
+    async def _exchange(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
+        connection = await link.connected()
+        from acp.helpers import text_block
+
+        session = await open_session(link, connection, self._wanted(reader.context))
+        reader.transcript.in_session(session)
+        reader.counted_before = link.counted.get(session)
+        link.listen(reader, session)
+        text = prompt.encode("utf-8", "replace").decode("utf-8")
+        response = await connection.prompt(session_id=session, prompt=[text_block(text)])
+        reply = reader.finished(response.model_dump(mode="json", by_alias=True, exclude_none=True))
+        if (counted := reader.counted()) is not None:
+            link.counted[session] = counted
+        return reply
+
+    def _wanted(self, context: Context) -> Wanted:
+        is_chosen_there = not (self._preset and self._preset.has_model_flag)
+        is_given_there = not self._preset or self._preset.is_given_servers
+        return Wanted(
+            agent=self.name,
+            folder=str(context.workdir),
+            session=context.session,
+            is_fork=context.is_fork,
+            servers=self._servers(context) if is_given_there else (),
+            model=self.model if is_chosen_there else None,
+        )
+
+    def _servers(self, context: Context) -> tuple[McpServer, ...]:
+        """The tool servers by the whole paths of their programs, which the protocol asks for."""
+        env = {**context.env, **self.env}
+        found = []
+        for server in self.mcp:
+            path, is_there = find_program(server.command, env={**env, **server.env}, folder=context.workdir)
+            if path is None or not is_there:
+                raise AgentError(
+                    f"the tool server {server.name!r} needs the program {server.command!r}, which was not found",
+                    ending="failed",
+                    hint="Install it, or correct the command of the tool server.",
+                )
+            found.append(replace(server, command=path))
+        return tuple(found)
+
+
+def _said(noise: str) -> str:
+    return f": {noise.strip()[-2000:]}" if noise.strip() else ""
+
+
+def acp(command: str | Sequence[str], **options: Any) -> Acp:
+    """An agent by the name of its preset or by its command: `acp("codex-acp", timeout=600)`."""
+    return Acp(words_of(command, "acp"), **options)
+
+
+def from_argument(argument: str, **options: Any) -> Acp:
+    from rolecall.agents.options import typed
+
+    return Acp(words_of(argument, "acp"), **typed("acp", options))
+
+
+default = acp("codex-acp")

@@ -1,0 +1,281 @@
+"""An open agent: its process, the protocol's connection on it, and the sessions it has.
+
+Opening one is what costs (some agents need seconds), so an adapter keeps its links between calls. One link
+serves one call at a time: two prompts in one process could not be ended one by one.
+
+The connection is the protocol's own package; only the way of its messages is ours. Updates are given to
+whoever listens at once and in order, lines that are no messages are noted, and a line that is too long ends
+the connection with a reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rolecall.agents import process
+from rolecall.agents.acp_presets import FOLDER, Launch
+from rolecall.agents.acp_reader import AcpReader, chosen_option
+from rolecall.agents.protocol import Usage
+from rolecall.errors import AgentError
+
+if TYPE_CHECKING:
+    from acp.client.connection import ClientSideConnection
+    from acp.schema import AgentCapabilities
+
+LONGEST_LINE = 32 * 1024 * 1024
+_NOISE = 4_000
+_MOST_IDLE = 4
+_PATIENCE = 2.0
+"""For a cancelled prompt to come to its end."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What makes two processes of an agent the same."""
+
+    words: tuple[str, ...]
+    launch: Launch
+    folder: Path
+    env: Mapping[str, str]
+
+    def is_same(self, other: Start) -> bool:
+        # The mark of a run differs from step to step and changes nothing for the agent.
+        return _unmarked(self) == _unmarked(other)
+
+
+def _unmarked(start: Start) -> tuple[Any, ...]:
+    env = {key: value for key, value in start.env.items() if key != process.RUN_VARIABLE}
+    return start.words, start.launch, start.folder, env
+
+
+class Wire:
+    """Carries messages between the child and the connection of the protocol's package."""
+
+    def __init__(self, talk: process.Conversation, hear: Callable[[Mapping[str, Any]], None]) -> None:
+        self._talk = talk
+        self._hear = hear
+        self.noise = ""
+        """Lines that are no messages; they often say why nothing else came."""
+        self.failure: Exception | None = None
+        self.failed = asyncio.Event()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+        try:
+            await self._talk.write(text.encode("utf-8", "replace") + b"\n")
+        except OSError as error:
+            if "method" in message:  # an answer that nobody reads is no trouble of ours
+                raise ConnectionError("the agent does not read its input any more") from error
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next request or response; None at the end."""
+        try:
+            while (line := await self._talk.read()) is not None:
+                message = _message(line)
+                if message is None:
+                    self.noise = (self.noise + line[:_NOISE].decode("utf-8", "replace") + "\n")[:_NOISE]
+                elif "id" in message:
+                    return message
+                elif message.get("method") == "session/update":
+                    self._hear(message)
+        except Exception as error:  # of whoever listens, or a line too long: the call that waits raises it
+            self.fail(error)
+        return None
+
+    async def close(self) -> None:
+        """Nothing: the process is the link's."""
+
+    def fail(self, error: Exception) -> None:
+        self.failure = self.failure or error
+        self.failed.set()
+
+
+class Link:
+    def __init__(self, start: Start) -> None:
+        self.start = start
+        self._loop = asyncio.get_running_loop()
+        self._stack = AsyncExitStack()
+        self._folder = ""
+        self._reader: AcpReader | None = None
+        self._session: str | None = None
+        self.is_busy = True
+        self.heard = 0
+        """How many updates have come."""
+        self.sessions: set[str] = set()
+        """The sessions that are open in this process."""
+        self.counted: dict[str, Usage] = {}
+        """What the process had counted for a session after its last prompt."""
+        self.talk: process.Conversation
+        self.wire: Wire
+        self.connection: ClientSideConnection | None = None
+        self.capabilities: AgentCapabilities | None = None
+        """What the agent can do; None before it was asked."""
+
+    @property
+    def is_here(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be asked over it any more; a loop that ended has ended its children."""
+        return self._loop.is_closed() or (
+            self.is_here and (not self.talk.is_open or self.wire.failed.is_set())
+        )
+
+    @property
+    def is_prompted(self) -> bool:
+        return self._session is not None
+
+    async def open(self) -> None:
+        """Start the process. Whether it is an agent at all is seen when it is asked something."""
+        start, launch = self.start, self.start.launch
+        if launch.files:
+            self._folder = tempfile.mkdtemp(prefix="rolecall-")
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        for name, text in launch.files.items():
+            Path(self._folder, name).write_text(text, encoding="utf-8")
+        words = [*start.words, *(word.replace(FOLDER, self._folder) for word in launch.args)]
+        self.talk = await self._stack.enter_async_context(
+            process.conversation(words, cwd=start.folder, env=start.env, max_line=LONGEST_LINE)
+        )
+        self.wire = Wire(self.talk, self._hear)
+
+    async def connected(self) -> ClientSideConnection:
+        """The protocol on the process. Its package takes a second to load, while the agent starts."""
+        if self.connection is None:
+            try:
+                core = await asyncio.to_thread(import_module, "acp.core")
+            except ModuleNotFoundError as error:
+                raise AgentError(
+                    f"the package of the Agent Client Protocol is not installed: {error}",
+                    ending="failed",
+                    hint="Install it: pip install 'rolecall[acp]'",
+                ) from error
+            self.connection = core.connect_to_agent(_Client(self), self.wire)
+        return self.connection
+
+    async def close(self) -> None:
+        """End the process and everything it started."""
+        try:
+            if self.connection is not None and self.is_here:
+                await self.connection.close()
+        finally:
+            await self._stack.aclose()
+            if self._folder:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def listen(self, reader: AcpReader | None, session: str | None = None) -> None:
+        """Give what the agent tells about a session, and what it asks, to `reader` from now on."""
+        self._reader, self._session = reader, session
+
+    async def stop(self, asked: asyncio.Future[Any]) -> None:
+        """Ask the agent to stop, and wait a moment for it to do so."""
+        if self._session is None or self.connection is None:
+            return
+        with suppress(ConnectionError, TimeoutError):  # it is ended anyway
+            await asyncio.wait_for(self.connection.cancel(session_id=self._session), _PATIENCE)
+            await asyncio.wait({asked}, timeout=_PATIENCE)
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        self.heard += 1
+        params = message.get("params")
+        if self._reader is None or not isinstance(params, Mapping):
+            return
+        update = params.get("update")
+        if params.get("sessionId") == self._session and isinstance(update, Mapping):
+            self._reader.event(update)
+
+    def allows(self, call: Mapping[str, Any]) -> bool:
+        if self._reader is None:
+            return False
+        try:
+            return not self._reader.permission(call).denied
+        except Exception as error:  # raised by the call that waits, not into the protocol's package
+            self.wire.fail(error)
+            return False
+
+
+class _Client:
+    """Our side of the protocol: questions are answered; files and terminals are not offered."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **_meta: Any) -> Any:  # noqa: ARG002 -- the package's signature
+        from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+
+        is_allowed = self._link.allows(tool_call.model_dump(mode="json", by_alias=True, exclude_none=True))
+        offered = [option.model_dump(mode="json", by_alias=True) for option in options]
+        option = chosen_option(offered, is_allowed=is_allowed)
+        if option is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=option))
+
+
+@dataclass
+class Links:
+    """The links of one adapter."""
+
+    _open: list[Link] = field(default_factory=list)
+
+    async def take(self, start: Start, session: str | None) -> Link:
+        """A link that waits, best the one that has the session; else a new one."""
+        await self._drop([link for link in self._open if not link.is_busy and link.is_lost])
+        fitting = [
+            link for link in self._open if not link.is_busy and link.is_here and link.start.is_same(start)
+        ]
+        found = max(fitting, key=lambda link: session in link.sessions, default=None)
+        if found is None:
+            found = Link(start)
+            await found.open()
+            self._open.append(found)
+        found.is_busy = True
+        for other in self._open:
+            if other is not found and session is not None:
+                # It goes on here, and what another process remembers of it gets old.
+                other.sessions.discard(session)
+        return found
+
+    async def give(self, link: Link) -> None:
+        """Keep a link for the next call; those that wait longest go when there are too many."""
+        link.listen(None)
+        link.is_busy = False
+        self._open = [*(other for other in self._open if other is not link), link]
+        await self._drop([other for other in self._open if not other.is_busy and other.is_here][:-_MOST_IDLE])
+
+    async def end(self, link: Link) -> None:
+        """Nothing more is to be asked over it."""
+        await self._drop([link])
+
+    async def aclose(self) -> None:
+        await self._drop([link for link in self._open if link.is_here and not link.is_busy])
+
+    async def _drop(self, links: list[Link]) -> None:
+        # Out of the list before anything is waited for: another call may look at it meanwhile.
+        self._open = [link for link in self._open if link not in links]
+        await asyncio.gather(*(link.close() for link in links))
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    """A message in the form the protocol's package can work with; None for a line that is none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or not isinstance(message.get("id"), (int, str, type(None))):
+        return None
+    if "method" in message and not isinstance(message["method"], str):
+        return None
+    if "error" in message and not isinstance(message["error"], Mapping):
+        message["error"] = {"code": -32603, "message": str(message["error"])}
+    return message

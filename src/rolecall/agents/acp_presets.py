@@ -1,0 +1,275 @@
+"""What is particular to the agents that speak the Agent Client Protocol: values, read by acp.py.
+
+The protocol leaves open how an agent is kept from doing something. An agent that asks for permission is
+answered; but most ask only for some of what they do, and some end their turn when they are told no. So
+where an agent has means of its own (a sandbox, a list of denied tools), a role's restrictions are put into
+these, and the model is told that a tool is not there instead of being refused in the middle of its work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolecall import capabilities
+from rolecall.agents import claude, copilot, gemini, opencode, qwen
+from rolecall.agents.copilot import Copilot
+from rolecall.agents.gemini import Gemini
+from rolecall.agents.opencode import OpenCode
+from rolecall.agents.program import McpServer, mapping
+from rolecall.agents.qwen import Qwen
+from rolecall.errors import UsageError
+
+FOLDER = "{folder}"
+"""In an argument: the folder of the process, where the files of a launch lie."""
+
+_OURS = "rolecall"
+_OPENCODE_CONFIG = "OPENCODE_CONFIG_CONTENT"
+_OPENCODE_READS = (
+    "read", "glob", "grep", "list", "lsp", "webfetch", "websearch", "codesearch", "skill", "todowrite",
+    "todoread", "external_directory",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is added to an agent's command, environment and sessions to run it in one way."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """`_meta` of the requests that open a session."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files the process needs, by name."""
+    mode: str | None = None
+    """The mode its sessions have to be in."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How an agent is to be run."""
+
+    tools: tuple[str, ...] = ()
+    """What of the agent is denied, in the words of its preset's table."""
+    model: str | None = None
+    servers: tuple[McpServer, ...] = ()
+    """The tool servers it is given; what others that it knows of would do, nobody knows."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The environment it will have."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    words: tuple[str, ...]
+    """The command."""
+    install: str
+    denies: Mapping[str, tuple[str, ...]]
+    """Class of actions -> what has to be taken from the agent to deny it. One that is not here it cannot be
+    denied."""
+    launch: Callable[[Wish], Launch]
+    can_fork: bool = False
+    has_model_flag: bool = True
+    """Whether `launch` sees to the model; else it is chosen among what the session offers."""
+    is_given_servers: bool = True
+    """Whether it takes tool servers with a session; else `launch` sees to them."""
+    server_key: str = ""
+    """Under which key of a question's input it names the tool server that the question is about."""
+    is_other_harmless: bool = False
+    """Whether its own means leave it no tool, also of other servers, that could do what is denied: what it
+    asks about as `other` (another agent, a skill) can be allowed."""
+    is_usage_total: bool = False
+    """Whether the usage it tells after a prompt counts from the start of its process."""
+    is_used_per_request: bool = False
+    """Whether every request to the model is told as a `usage_update` of its own, and nothing else is."""
+    notices: re.Pattern[str] | None = None
+    """Messages of the agent's own that come as if the model had said them, each in one piece."""
+    failures: re.Pattern[str] | None = None
+    """Those of them that say that the model's endpoint failed, where the turn then ends as if all were well."""
+
+
+def preset_of(words: Sequence[str]) -> tuple[str, Preset | None, tuple[str, ...]]:
+    """The name of the agent, its preset and the whole command: one word may be a preset's name, and a
+    command that begins with a preset's words is that agent with further arguments."""
+    if len(words) == 1 and words[0] in PRESETS:
+        return words[0], PRESETS[words[0]], PRESETS[words[0]].words
+    program = (os.path.basename(words[0]), *words[1:])
+    for name, preset in PRESETS.items():
+        if program[: len(preset.words)] == preset.words:
+            return name, preset, tuple(words)
+    return program[0], None, tuple(words)
+
+
+def _codex(wish: Wish) -> Launch:
+    # Not session/set_mode: it writes into the user's configuration that the folder is trusted. And where
+    # something is denied, not its questions: a no ends the turn.
+    settings = ['approval_policy="on-request"', 'sandbox_mode="workspace-write"', *wish.tools]
+    if wish.model:
+        settings.append(f"model={json.dumps(wish.model)}")
+    return Launch(args=tuple(word for setting in settings for word in ("-c", setting)))
+
+
+def _claude(wish: Wish) -> Launch:
+    options: dict[str, Any] = {
+        "disallowedTools": list(wish.tools),
+        "allowDangerouslySkipPermissions": False,
+        "promptSuggestions": False,  # a request to the model after every answer, for nobody
+    }
+    if wish.model:
+        options["model"] = wish.model
+    meta = {"claudeCode": {"options": options}}
+    return Launch(env={"DISABLE_AUTOUPDATER": "1"}, meta=meta, mode="default")
+
+
+def _opencode(wish: Wish) -> Launch:
+    """A restricted role is an agent of our own there, which is a mode of the session."""
+    env = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    if not wish.tools:
+        return Launch(env=env)
+    written = wish.env.get(_OPENCODE_CONFIG) or "{}"
+    try:
+        config = dict(json.loads(written))
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"the variable {_OPENCODE_CONFIG} is no JSON object: {error}", hint="Correct it, or unset it."
+        ) from error
+    allowed = [*_OPENCODE_READS, "edit", "bash", *(f"{server.name}_*" for server in wish.servers)]
+    rules = {"*": "deny", **dict.fromkeys(allowed, "allow"), **dict.fromkeys(wish.tools, "deny")}
+    agents = {**mapping(config.get("agent")), _OURS: {"mode": "primary", "permission": rules}}
+    told = json.dumps({**config, "agent": agents, "default_agent": _OURS})
+    return Launch(env={**env, _OPENCODE_CONFIG: told}, mode=_OURS)
+
+
+def _gemini(wish: Wish) -> Launch:
+    args = ["--approval-mode", "default", "--skip-trust", *(["--model", wish.model] if wish.model else [])]
+    if not wish.tools:
+        return Launch(tuple(args))
+    for place in Gemini.system_policies:
+        if any(place.glob("*.toml")):
+            raise UsageError(
+                f"gemini cannot be held to the role's restrictions here: beside the rules in {str(place)!r}"
+                " it ignores those of a run",
+                hint="Give the role another agent, or deny the tools there.",
+            )
+    # Its rules can deny the tools of all servers, but then not allow those of one: others are left out by name.
+    denied = [tool for tool in wish.tools if "*" not in tool]
+    rules = [
+        *_rule([f"mcp_{server.name}_*" for server in wish.servers], "allow", 998),
+        *_rule(denied, "deny", 999),
+    ]
+    args += ["--allowed-mcp-server-names", *_server_names(wish), "--admin-policy", f"{FOLDER}/rules.toml"]
+    return Launch(tuple(args), files={"rules.toml": "\n".join(rules)})
+
+
+def _rule(tools: Sequence[str], decision: str, rank: int) -> list[str]:
+    # A list of plain names is written alike in JSON and in TOML.
+    told = ["[[rule]]", f"toolName = {json.dumps(tools)}", f'decision = "{decision}"', f"priority = {rank}\n"]
+    return told if tools else []
+
+
+def _server_names(wish: Wish) -> list[str]:
+    """The only tool servers that a restricted role may use; an empty list would allow all of them."""
+    return [server.name for server in wish.servers] or ["no-server"]
+
+
+def _qwen(wish: Wish) -> Launch:
+    args = ["--approval-mode", "default", *(["--model", wish.model] if wish.model else [])]
+    if wish.tools:
+        args += ["--exclude-tools", *wish.tools, "--allowed-mcp-server-names", *_server_names(wish)]
+    return Launch(tuple(args))
+
+
+def _copilot(wish: Wish) -> Launch:
+    args = ["--no-auto-update", "--no-ask-user", *(["--model", wish.model] if wish.model else [])]
+    args += [f"--allow-tool={server.name}" for server in wish.servers]
+    args += [f"--deny-tool={tool}" for tool in wish.tools]
+    if not wish.servers:
+        return Launch(tuple(args))
+    servers = {
+        server.name: {"command": server.command, "args": server.args, "env": dict(server.env), "tools": ["*"]}
+        for server in wish.servers
+    }
+    told = json.dumps({"mcpServers": servers})
+    return Launch((*args, "--additional-mcp-config", f"@{FOLDER}/mcp.json"), files={"mcp.json": told})
+
+
+def _hermes(_wish: Wish) -> Launch:
+    return Launch(mode="default")
+
+
+_READ_ONLY_SANDBOX = ('approval_policy="never"', 'sandbox_mode="read-only"')
+
+PRESETS: Mapping[str, Preset] = {
+    # On Linux its sandbox needs bubblewrap on the PATH; without it commands fail instead of running free.
+    # It does not exit when its stdin ends: it is ended by a signal, like every other.
+    "codex-acp": Preset(
+        words=("codex-acp",),
+        install="npm install -g @zed-industries/codex-acp",
+        denies={
+            **dict.fromkeys((*capabilities.FILES, *capabilities.SHELL_WRITES), _READ_ONLY_SANDBOX),
+            **dict.fromkeys(capabilities.SHELL, ("features.shell_tool=false",)),
+        },
+        launch=_codex,
+        server_key="server_name",
+        is_used_per_request=True,
+        notices=re.compile(r"Model metadata for `.*` not found\..*"),
+    ),
+    "claude-agent-acp": Preset(
+        words=("claude-agent-acp",),
+        install="npm install -g @agentclientprotocol/claude-agent-acp",
+        denies=claude.DENIES,
+        launch=_claude,
+        can_fork=True,
+    ),
+    "opencode": Preset(
+        words=("opencode", "acp"),
+        install=OpenCode.install,
+        denies=opencode.DENIES,
+        launch=_opencode,
+        is_other_harmless=True,
+        has_model_flag=False,
+        can_fork=True,
+    ),
+    # It says that it can load sessions, and then does not find them: outside of one process they are lost.
+    # Where a client offers files it reads each one before it writes it, and a missing one makes it fail.
+    "gemini": Preset(
+        words=("gemini", "--acp"),
+        install=Gemini.install,
+        denies=gemini.DENIES,
+        launch=_gemini,
+        is_other_harmless=True,
+        notices=re.compile(r"\[MODE_UPDATE\] \w+"),
+    ),
+    "copilot": Preset(
+        words=("copilot", "--acp"),
+        install=Copilot.install,
+        denies=copilot.DENIES,
+        launch=_copilot,
+        is_given_servers=False,
+        is_usage_total=True,
+        notices=re.compile(r"Info: (/.*|Operation cancelled by user)"),
+        failures=re.compile(r"Error: .*", re.DOTALL),
+    ),
+    "qwen": Preset(
+        words=("qwen", "--acp"),
+        install=Qwen.install,
+        denies=qwen.DENIES,
+        launch=_qwen,
+        is_other_harmless=True,
+        notices=re.compile(r'Background agent ".*" \w+\.'),
+    ),
+    # It asks before it edits, but not before its own agents do, and before a command only where that looks
+    # dangerous: nothing holds it. Without its own extra `mcp` it passes over tool servers without a word.
+    "hermes": Preset(
+        words=("hermes", "acp"),
+        install="pip install 'hermes-agent[acp,mcp]'",
+        denies={},
+        launch=_hermes,
+        has_model_flag=False,
+        is_usage_total=True,
+        failures=re.compile(r"(HTTP \d{3}|API (call )?(failed|error)).*", re.DOTALL | re.IGNORECASE),
+    ),
+}

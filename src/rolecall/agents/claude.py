@@ -1,0 +1,232 @@
+"""Claude Code in print mode: `claude -p --output-format stream-json`, the prompt on stdin.
+
+A role without restrictions may use every tool without being asked, because nobody is there to be asked.
+How a run ended is told by the last result's `is_error` and `terminal_reason`: its `subtype` says "success"
+after an API failure, and an interrupted run exits with 0. A run has several results when something it left in
+the background comes back: each counts its own turns, but all of them the tokens of the whole session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents import process
+from rolecall.agents.program import (
+    Call,
+    McpServer,
+    Program,
+    Reader,
+    amount,
+    count,
+    listed,
+    mapping,
+    mcp_file,
+)
+from rolecall.agents.protocol import Context, Ending, Reply, Usage, with_frontmatter
+from rolecall.agents.transcript import text_of
+
+_EDITING = ("Write", "Edit", "MultiEdit", "NotebookEdit")
+_SHELL = ("Bash", "BashOutput", "KillShell", "KillBash", "Monitor")
+_WORKTREES = ("EnterWorktree", "ExitWorktree")
+_OTHERS = (
+    "Read", "Glob", "Grep", "LS", "WebFetch", "WebSearch", "Task", "Agent", "Skill", "TodoWrite", "Workflow",
+)  # fmt: skip
+
+DENIES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("file_creation", "file_modification", "file_deletion"), (*_EDITING, *_WORKTREES)),
+    "partial_file_edit": ("Edit", "MultiEdit"),
+    "structured_document_edit": ("NotebookEdit",),
+    **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), _SHELL),
+    "nexus_task_creation": ("mcp__rolecall__nx_task_add",),
+    "nexus_task_state_transition": ("mcp__rolecall__nx_task_update", "mcp__rolecall__nx_task_close"),
+    "nexus_task_metadata_modification": ("mcp__rolecall__nx_task_update",),
+}
+"""The tools that can do what a class of actions names. What is denied is denied to subagents, too."""
+
+_ENDINGS: Mapping[str, Ending] = {
+    "api_error": "api_failure",
+    "max_turns": "limit",
+    "budget_exhausted": "limit",
+    "aborted_streaming": "interrupted",
+    "hook_stopped": "refused",
+    "tool_deferred": "refused",
+}
+_INPUT = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+_SYNTHETIC = "<synthetic>"
+"""The model of messages that are the program's own, such as the text of an API error."""
+_NO_SESSION = ("No conversation found", "--resume requires a valid session")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claude(Program):
+    name: ClassVar[str] = "claude"
+    program: ClassVar[str] = "claude"
+    install: ClassVar[str] = "npm install -g @anthropic-ai/claude-code"
+    needed_flags: ClassVar[tuple[str, ...]] = (
+        "--print", "--output-format", "--verbose", "--resume", "--fork-session", "--disallowedTools",
+        "--allowedTools", "--tools", "--mcp-config", "--strict-mcp-config", "--append-system-prompt",
+        "--json-schema", "--model", "--permission-mode",
+    )  # fmt: skip
+    can_fork: ClassVar[bool] = True
+    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    signed_in: ClassVar[tuple[str, ...]] = (
+        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK",
+        "CLAUDE_CODE_USE_VERTEX", "~/.claude/.credentials.json", "~/.claude/settings.json?", "CLAUDE_CONFIG_DIR?",
+    )  # fmt: skip
+
+    tools: tuple[str, ...] = ()
+    """Only these tools; none named: all of them."""
+    system: str = ""
+    """Added to the system prompt."""
+    mcp: tuple[McpServer, ...] = ()
+    max_turns: int | None = None
+    max_cost: float | None = None
+    is_typed: bool = False
+    """Hold the agent to the role's schema by its own means, instead of by frontmatter."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+        denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES[name]}
+        allowed = [tool for tool in (*_EDITING, *_SHELL, *_OTHERS) if tool not in denied]
+        allowed += [f"mcp__{server.name}" for server in self.mcp]
+        argv = [self.command, "--print", "--output-format", "stream-json", "--verbose"]
+        argv += ["--permission-mode", "default", "--allowedTools", ",".join(allowed)]
+        if denied:
+            argv += ["--disallowedTools", ",".join(sorted(denied))]
+        if self.tools:
+            argv += ["--tools", ",".join(tool for tool in self.tools if tool not in denied)]
+        if context.session:
+            argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
+        if self.mcp:
+            argv += ["--mcp-config", str(mcp_file(self.mcp, folder))]
+        # What the tools of servers unknown to us do, no list of ours can deny.
+        if self.mcp or denied.intersection((*_EDITING, *_SHELL)):
+            argv += ["--strict-mcp-config"]
+        if self.is_typed and context.schema:
+            argv += ["--json-schema", json.dumps(dict(context.schema))]
+        for flag, value in (
+            ("--model", self.model),
+            ("--append-system-prompt", self.system),
+            ("--max-turns", self.max_turns),
+            ("--max-budget-usd", self.max_cost),
+        ):
+            argv += [flag, str(value)] if value else []
+        return Call([*argv, *self.args], stdin=prompt, env={"DISABLE_AUTOUPDATER": "1", **self.env})
+
+    def reader(self, context: Context) -> ClaudeReader:
+        return ClaudeReader(context)
+
+
+class ClaudeReader(Reader):
+    """Events: system/init, assistant (one per content block), user (tool results), result."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._result: Mapping[str, Any] | None = None
+        self._turns = 0
+        self._blocked = ""
+        self._message = ""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        if isinstance(event.get("session_id"), str):
+            self.transcript.in_session(event["session_id"])
+        if kind == "assistant":
+            self._assistant(mapping(event.get("message")), is_own=not event.get("parent_tool_use_id"))
+        elif kind == "user":
+            self._results(mapping(event.get("message")).get("content"))
+        elif kind == "system":
+            self._system(event)
+        elif kind == "result":
+            self._result = event
+            self._turns += count(event, "num_turns")
+            self.transcript.uses(self.used() or Usage())
+
+    def _assistant(self, message: Mapping[str, Any], *, is_own: bool) -> None:
+        """A message of the agent, or of a subagent: of that one, only what it does counts."""
+        if message.get("model") == _SYNTHETIC:
+            return
+        for block in map(mapping, listed(message.get("content"))):
+            if block.get("type") == "text" and is_own:
+                self._says(text_of(block.get("text")), text_of(message.get("id")))
+            elif block.get("type") == "tool_use":
+                name, given = text_of(block.get("name")), block.get("input")
+                self.transcript.calls(text_of(block.get("id")), name, given)
+
+    def _says(self, text: str, message: str) -> None:
+        self.transcript.says(text, is_continued=bool(message) and message == self._message)
+        self._message = message
+
+    def _results(self, content: Any) -> None:
+        for block in map(mapping, listed(content)):
+            if block.get("type") != "tool_result":
+                continue
+            call = self.transcript.returns(text_of(block.get("tool_use_id")), block.get("content"))
+            if call is not None and call.name in _EDITING and not block.get("is_error"):
+                given = call.arguments
+                self.transcript.touches(text_of(given.get("file_path") or given.get("notebook_path")))
+
+    def _system(self, event: Mapping[str, Any]) -> None:
+        if event.get("subtype") == "permission_denied":
+            what = text_of(event.get("tool_name"))
+            self.transcript.asks(what, is_allowed=False, reason=text_of(event.get("message")))
+        if event.get("prevent_continuation"):
+            said = text_of(event.get("content") or event.get("message"))
+            self._blocked = said or "a hook stopped the prompt"
+
+    def used(self) -> Usage | None:
+        total = self.total()
+        return replace(total.since(self.context.session_total), turns=self._turns) if total else None
+
+    def total(self) -> Usage | None:
+        """What the session has used by now, subagents and all: `usage` in the result leaves those out."""
+        if self._result is None:
+            return None
+        models = [mapping(model) for model in mapping(self._result.get("modelUsage")).values()]
+        cost = amount(self._result.get("total_cost_usd"))
+        return Usage(
+            input_tokens=sum(count(model, *_INPUT) for model in models),
+            output_tokens=sum(count(model, "outputTokens") for model in models),
+            cached_tokens=sum(count(model, "cacheReadInputTokens") for model in models),
+            cost=None if cost is None else float(cost),
+        )
+
+    def ended(self, exit: process.Exit) -> Reply:
+        result = self._result
+        if result is None:
+            return self.no_answer(exit, is_session_lost=self._is_lost(exit.stderr))
+        text, terminal = self.transcript.answer, text_of(result.get("terminal_reason"))
+        if self._blocked:
+            return self.reply(text, "refused", self._blocked)
+        if result.get("stop_reason") == "refusal":
+            return self.reply(text, "refused", "the model declined")
+        if terminal in _ENDINGS:
+            return self.reply(text, _ENDINGS[terminal], _reason(result, terminal))
+        if result.get("is_error"):
+            is_lost = self._is_lost(text_of(result.get("errors")))
+            return self.reply(text, "failed", _reason(result, terminal), is_session_lost=is_lost)
+        typed = result.get("structured_output")
+        if isinstance(typed, Mapping):
+            return self.reply(with_frontmatter(typed, text))
+        return self.reply(text_of(result.get("result")) or text)
+
+    def _is_lost(self, said: str) -> bool:
+        return bool(self.context.session) and any(words in said for words in _NO_SESSION)
+
+
+def _reason(result: Mapping[str, Any], terminal: str) -> str:
+    told = (text_of(result.get(key)) for key in ("result", "errors", "subtype"))
+    return f"{terminal or 'error'}: {next(filter(None, told), '')}"[:2000]
+
+
+def claude(**options: Any) -> Claude:
+    """Claude Code with options of its own: `claude(model="opus", timeout=600, tools=("Read", "Grep"))`."""
+    return Claude(**options)
+
+
+default = claude()

@@ -1,0 +1,224 @@
+"""Codex without its screen: `codex exec --json`, the prompt on stdin; `exec resume` and `exec fork` go on.
+
+Everything it is told goes into the call as `-c` overrides: the user's own folder of Codex is read by the program,
+and never written by us. It has no list of forbidden tools; a restriction is a level of its sandbox, or a
+feature that is switched off. Its figures are those of the whole session, its costs are not told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents import process
+from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping
+from rolecall.agents.protocol import Context, Reply, Usage, with_frontmatter
+from rolecall.agents.transcript import text_of
+from rolecall.errors import UsageError
+
+SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
+
+DENIES: Mapping[str, Mapping[str, str]] = {
+    **{name: {"sandbox_mode": '"read-only"'} for name in (*capabilities.FILES, *capabilities.SHELL_WRITES)},
+    **{name: {"features.shell_tool": "false"} for name in capabilities.SHELL},
+}
+"""The settings that keep the agent from what a class of actions names, whichever of its tools would do it."""
+
+_ALWAYS: Mapping[str, str] = {
+    "approval_policy": '"never"',  # nobody is there to be asked
+    "features.plugins": "false",  # looking for new ones holds up every run for seconds
+    "features.apps": "false",
+    "features.unbounded_connection_retries": "false",  # an endpoint that is gone is an ending, not a wait
+}
+_NO_SESSION = "no rollout found"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codex(Program):
+    name: ClassVar[str] = "codex"
+    program: ClassVar[str] = "codex"
+    install: ClassVar[str] = "npm install -g @openai/codex"
+    needed_flags: ClassVar[tuple[str, ...]] = (
+        "--json", "--skip-git-repo-check", "--config", "--model", "--output-schema", "resume", "fork",
+    )  # fmt: skip
+    help_arguments: ClassVar[tuple[str, ...]] = ("exec", "--help")
+    can_fork: ClassVar[bool] = True
+    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    signed_in: ClassVar[tuple[str, ...]] = (
+        "CODEX_API_KEY", "OPENAI_API_KEY", "~/.codex/auth.json", "~/.codex/config.toml?", "CODEX_HOME?",
+    )  # fmt: skip
+
+    sandbox: str = "workspace-write"
+    """What commands may change: `read-only`, `workspace-write` or `danger-full-access`."""
+    system: str = ""
+    """Added to the instructions."""
+    mcp: tuple[McpServer, ...] = ()
+    is_typed: bool = False
+    """Hold the agent to the role's schema by its own means; the endpoint must take that schema as it is."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.sandbox not in SANDBOXES:
+            raise UsageError(
+                f"codex has no sandbox {self.sandbox!r}", hint=f"Its levels: {', '.join(SANDBOXES)}."
+            )
+
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+        verb = ["fork" if context.is_fork else "resume"] if context.session else []
+        argv = [self.command, "exec", *verb, "--json", "--skip-git-repo-check"]
+        if self.model:
+            argv += ["--model", self.model]
+        if self.is_typed and context.schema:
+            argv += ["--output-schema", str(_schema_file(context.schema, folder))]
+        argv += self.args  # before the settings, so that they cannot take a restriction away
+        for key, value in self._settings(context).items():
+            argv += ["-c", f"{key}={value}"]
+        argv += [context.session] if context.session else []
+        return Call([*argv, "-"], stdin=prompt, env=self.env)
+
+    def _settings(self, context: Context) -> dict[str, str]:
+        settings = {**_ALWAYS, "sandbox_mode": _toml(self.sandbox)}
+        if self.system:
+            settings["developer_instructions"] = _toml(self.system)
+        for server in self.mcp:
+            settings |= _mcp_settings(server)
+        for name in capabilities.denied(context.capabilities):
+            settings |= DENIES.get(name, {})
+        return settings
+
+    def reader(self, context: Context) -> CodexReader:
+        return CodexReader(context, is_typed=self.is_typed and bool(context.schema))
+
+
+def _toml(value: str) -> str:
+    # A JSON string is a TOML string as long as nothing is written as a pair of surrogates.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _mcp_settings(server: McpServer) -> dict[str, str]:
+    settings = {
+        "command": _toml(server.command),
+        "args": f"[{', '.join(map(_toml, server.args))}]",
+        "required": "true",  # else the first turn begins before its tools are there
+        "default_tools_approval_mode": '"approve"',
+        "env": f"{{{', '.join(f'{_toml(name)} = {_toml(value)}' for name, value in server.env.items())}}}",
+    }
+    return {f"mcp_servers.{server.name}.{key}": value for key, value in settings.items()}
+
+
+def _schema_file(schema: Mapping[str, Any], folder: Path) -> Path:
+    path = folder / "schema.json"
+    path.write_text(json.dumps(dict(schema)), encoding="utf-8")
+    return path
+
+
+class CodexReader(Reader):
+    """Events: thread.started, turn.started, item.started|updated|completed, turn.completed|failed, error."""
+
+    def __init__(self, context: Context, *, is_typed: bool = False) -> None:
+        super().__init__(context)
+        self._is_typed = is_typed
+        self._total: Usage | None = None
+        self._failure: str | None = None
+        self._complaint = ""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "thread.started":
+            self.transcript.in_session(text_of(event.get("thread_id")))
+        elif kind in ("item.started", "item.updated", "item.completed"):
+            self._item(mapping(event.get("item")), is_done=kind == "item.completed")
+        elif kind == "turn.completed":
+            self._count(event.get("usage"))
+        elif kind == "turn.failed":
+            self._failure = text_of(mapping(event.get("error")).get("message")) or "the turn failed"
+        elif kind == "error":  # most are retries; what ends the turn is told once more as its failure
+            self._complaint = text_of(event.get("message"))
+
+    def _item(self, item: Mapping[str, Any], *, is_done: bool) -> None:
+        kind, ident = text_of(item.get("type")), text_of(item.get("id"))
+        if kind == "agent_message" and is_done:
+            self.transcript.says(text_of(item.get("text")))
+        elif kind in _TOOLS:
+            if not self.transcript.is_running(ident):
+                self.transcript.calls(ident, *_call_of(kind, item))
+            if is_done:
+                self.transcript.returns(ident, _result_of(item))
+                self._touched(kind, item)
+
+    def _touched(self, kind: str, item: Mapping[str, Any]) -> None:
+        if kind == "file_change" and item.get("status") == "completed":
+            for change in listed(item.get("changes")):
+                self.transcript.touches(text_of(mapping(change).get("path")))
+
+    def _count(self, usage: Any) -> None:
+        self._total = Usage(
+            input_tokens=count(usage, "input_tokens"),
+            output_tokens=count(usage, "output_tokens"),
+            cached_tokens=count(usage, "cached_input_tokens"),
+        )
+        self.transcript.uses(self.used() or Usage())
+
+    def used(self) -> Usage | None:
+        return self._total.since(self.context.session_total) if self._total else None
+
+    def total(self) -> Usage | None:
+        return self._total
+
+    def ended(self, exit: process.Exit) -> Reply:
+        if self._failure is not None:
+            return self.reply(self.transcript.answer, "api_failure", self._failure[:2000])
+        if self._total is None:
+            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
+            self.noise = self.noise or self._complaint
+            return self.no_answer(exit, is_session_lost=is_lost)
+        text = self.transcript.answer
+        typed = _object(text) if self._is_typed else None
+        return self.reply(text if typed is None else with_frontmatter(typed, ""))
+
+
+_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "command_execution": ("command",),
+    "file_change": ("changes",),
+    "mcp_tool_call": ("arguments",),
+    "web_search": ("query", "action"),
+    "todo_list": ("items",),
+    "collab_tool_call": ("prompt",),
+}
+"""Items that are calls of tools, and what of them is the arguments."""
+
+
+def _call_of(kind: str, item: Mapping[str, Any]) -> tuple[str, Any]:
+    if kind == "mcp_tool_call":
+        server, tool = text_of(item.get("server")), text_of(item.get("tool"))
+        return f"mcp__{server}__{tool}", item.get("arguments")
+    name = text_of(item.get("tool")) if kind == "collab_tool_call" else kind
+    return name or kind, {key: item[key] for key in _TOOLS[kind] if item.get(key) is not None}
+
+
+def _result_of(item: Mapping[str, Any]) -> str:
+    told = text_of(item.get("error")) or text_of(item.get("result")) or text_of(item.get("aggregated_output"))
+    code = item.get("exit_code")
+    if isinstance(code, int) and code:
+        return f"{told}\n(exit status {code})".lstrip()
+    return told or text_of(item.get("status"))
+
+
+def _object(text: str) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def codex(**options: Any) -> Codex:
+    """Codex with options of its own: `codex(model="gpt-5.5", timeout=600, sandbox="read-only")`."""
+    return Codex(**options)
+
+
+default = codex()

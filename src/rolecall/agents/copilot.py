@@ -1,0 +1,162 @@
+"""GitHub Copilot CLI without a terminal: `copilot --output-format json`, the prompt on stdin.
+
+Its events name the session only at the end, so a new one is given its id. Figures come from the file of
+`--usage-output-file`; they count over the whole session, in tokens: there is no cost in dollars.
+
+A role without restrictions may use every tool, path and address. A restricted one may use the kinds of
+tools that are left and the servers that the adapter was given, not those that the user has set up.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents import process
+from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping, mcp_file
+from rolecall.agents.protocol import Context, Ending, Reply, Usage
+from rolecall.agents.transcript import text_of
+
+_KINDS = ("write", "shell")
+
+DENIES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(capabilities.FILES, ("write",)),
+    **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), ("shell",)),
+    "nexus_task_creation": ("rolecall(nx_task_add)",),
+    "nexus_task_state_transition": ("rolecall(nx_task_update)", "rolecall(nx_task_close)"),
+    "nexus_task_metadata_modification": ("rolecall(nx_task_update)",),
+}
+"""The kinds of tools, as its permissions name them, that can do what a class of actions names."""
+
+_NO_SESSION = "No session, task, or name matched"
+_USAGE = "usage.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copilot(Program):
+    name: ClassVar[str] = "copilot"
+    program: ClassVar[str] = "copilot"
+    install: ClassVar[str] = "npm install -g @github/copilot"
+    needed_flags: ClassVar[tuple[str, ...]] = (
+        "--output-format", "--no-auto-update", "--allow-all-tools", "--allow-all-paths", "--allow-all-urls",
+        "--allow-tool", "--deny-tool", "--session-id", "--resume", "--additional-mcp-config",
+        "--usage-output-file", "--model",
+    )  # fmt: skip
+    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    signed_in: ClassVar[tuple[str, ...]] = (
+        "COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN", "COPILOT_PROVIDER_BASE_URL",
+        "~/.copilot/config.json?", "~/.config/gh/hosts.yml?",
+    )  # fmt: skip
+
+    mcp: tuple[McpServer, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+        new = "" if context.session else str(uuid.uuid4())
+        argv = [self.command, "--output-format", "json", "--no-auto-update", *self._permissions(context)]
+        # A resumed session would otherwise work in the folder it was started in.
+        argv += ["-C", str(context.workdir)]
+        argv += ["--usage-output-file", str(folder / _USAGE)]
+        argv += [f"--resume={context.session}"] if context.session else [f"--session-id={new}"]
+        if self.mcp:
+            argv += ["--additional-mcp-config", f"@{mcp_file(self.mcp, folder, tools=['*'])}"]
+        if self.model:
+            argv += ["--model", self.model]
+        return Call([*argv, *self.args], stdin=prompt, env=self.env, session=new)
+
+    def _permissions(self, context: Context) -> list[str]:
+        denied = {kind for name in capabilities.denied(context.capabilities) for kind in DENIES[name]}
+        allowed = ["--allow-all-tools"]
+        if denied.intersection(_KINDS):
+            left = [kind for kind in _KINDS if kind not in denied]
+            allowed = [f"--allow-tool={name}" for name in (*left, *(server.name for server in self.mcp))]
+        forbidden = [f"--deny-tool={kind}" for kind in sorted(denied)]
+        return ["--allow-all-paths", "--allow-all-urls", *allowed, *forbidden]
+
+    def reader(self, context: Context) -> CopilotReader:
+        return CopilotReader(context)
+
+
+class CopilotReader(Reader):
+    """Events with dotted names; the last is `result`. What subagents say names the call that made them."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._result: Mapping[str, Any] | None = None
+        self._error: Mapping[str, Any] | None = None
+        self._is_aborted = False
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        kind, told = event.get("type"), mapping(event.get("data"))
+        if kind == "assistant.message" and not told.get("parentToolCallId"):
+            self.transcript.says(text_of(told.get("content")))
+        elif kind == "tool.execution_start":
+            ident, name = text_of(told.get("toolCallId")), text_of(told.get("toolName"))
+            self.transcript.calls(ident, name, told.get("arguments"))
+        elif kind == "tool.execution_complete":
+            self._tool_result(told)
+        elif kind == "session.error":
+            self._error = told
+        elif kind == "abort":
+            self._is_aborted = True
+        elif kind == "result":
+            self._result = event
+            self.transcript.in_session(text_of(event.get("sessionId")))
+
+    def _tool_result(self, told: Mapping[str, Any]) -> None:
+        error = mapping(told.get("error"))
+        said = mapping(told.get("result")).get("content") or error.get("message")
+        call = self.transcript.returns(text_of(told.get("toolCallId")), said)
+        if call is not None and error.get("code") == "denied":
+            self.transcript.asks(call.name, is_allowed=False, reason=call.result)
+        for edit in listed(told.get("fileEdits")):
+            self.transcript.touches(text_of(mapping(edit).get("path")))
+
+    def used(self) -> Usage | None:
+        total = self.total()
+        return total.since(self.context.session_total) if total else None
+
+    def total(self) -> Usage | None:
+        models = mapping(self._figures().get("modelMetrics"))
+        used = [mapping(mapping(model).get("usage")) for model in models.values()]
+        if not used:
+            return None
+        return Usage(
+            input_tokens=sum(count(one, "inputTokens") for one in used),
+            output_tokens=sum(count(one, "outputTokens") for one in used),
+            cached_tokens=sum(count(one, "cacheReadTokens") for one in used),
+            turns=sum(count(mapping(model).get("requests"), "count") for model in models.values()),
+        )
+
+    def _figures(self) -> Mapping[str, Any]:
+        try:
+            return mapping(json.loads((self.folder / _USAGE).read_bytes()))
+        except (OSError, ValueError):  # it is written at the end, and not by a run that was ended
+            return {}
+
+    def ended(self, exit: process.Exit) -> Reply:
+        # A run that was interrupted tells a result as well, with 0 for its exit code.
+        if self._result is None or self._is_aborted:
+            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
+            return self.no_answer(exit, is_session_lost=is_lost)
+        if used := self.used():
+            self.transcript.uses(used)
+        if self._error is None and not self._result.get("exitCode"):
+            return self.reply(self.transcript.answer)
+        error = self._error or {}
+        ending: Ending = "api_failure" if "statusCode" in error else "failed"
+        reason = text_of(error.get("message")) or exit.reason
+        return self.reply(self.transcript.answer, ending, reason[:2000])
+
+
+def copilot(**options: Any) -> Copilot:
+    """Copilot CLI with options of its own: `copilot(model="gpt-5.4", timeout=600)`."""
+    return Copilot(**options)
+
+
+default = copilot()

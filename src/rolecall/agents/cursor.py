@@ -1,0 +1,127 @@
+"""Cursor's agent in print mode: `cursor-agent --print --output-format stream-json`, the prompt on stdin.
+
+Written from its documentation. It says that a failed run ends with an exit code and a text on stderr and
+without a last event, so a failure of the model's endpoint cannot be told from any other, and nothing is
+said of a session that is unknown. Figures are told by recent versions only.
+
+Restrictions: `--mode ask`, which reads and answers. It cannot deny a shell alone. Its finer rules and its
+tool servers are read from the user's and the project's files only, which are not ours to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents import process
+from rolecall.agents.program import Call, Program, Reader, count, mapping
+from rolecall.agents.protocol import Context, Reply, Usage
+from rolecall.agents.transcript import text_of
+
+_EDITING = ("write", "edit", "delete")
+
+DENIES: Mapping[str, str] = dict.fromkeys((*capabilities.FILES, *capabilities.SHELL_WRITES), "ask")
+"""The mode in which a class of actions cannot happen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cursor(Program):
+    name: ClassVar[str] = "cursor"
+    program: ClassVar[str] = "cursor-agent"
+    install: ClassVar[str] = "curl https://cursor.com/install -fsS | bash"
+    needed_flags: ClassVar[tuple[str, ...]] = (
+        "--print", "--output-format", "--trust", "--force", "--approve-mcps", "--mode", "--resume", "--model",
+    )  # fmt: skip
+    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    signed_in: ClassVar[tuple[str, ...]] = (
+        "CURSOR_API_KEY", "~/.config/cursor/auth.json", "~/.cursor/cli-config.json?",
+    )  # fmt: skip
+
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- it needs no file
+        argv = [self.command, "--print", "--output-format", "stream-json", "--trust"]
+        modes = {DENIES[name] for name in capabilities.denied(context.capabilities) if name in DENIES}
+        argv += [f"--mode={mode}" for mode in modes] or ["--force", "--approve-mcps"]
+        if context.session:
+            argv += [f"--resume={context.session}"]
+        if self.model:
+            argv += ["--model", self.model]
+        return Call([*argv, *self.args], stdin=prompt, env=self.env)
+
+    def reader(self, context: Context) -> CursorReader:
+        return CursorReader(context)
+
+
+class CursorReader(Reader):
+    """Events: system/init, user, assistant (a whole message), tool_call started and completed, result."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._result: Mapping[str, Any] | None = None
+        self._turns = 0
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        self.transcript.in_session(text_of(event.get("session_id")))
+        if kind == "assistant":
+            self._turns += 1
+            self.transcript.says(text_of(mapping(event.get("message")).get("content")))
+        elif kind == "tool_call":
+            self._tool(event)
+        elif kind == "result":
+            self._result = event
+            self.transcript.uses(self.used() or Usage())
+
+    def _tool(self, event: Mapping[str, Any]) -> None:
+        ident = text_of(event.get("call_id"))
+        name, call = _named(mapping(event.get("tool_call")))
+        if event.get("subtype") == "started":
+            self.transcript.calls(ident, name, call.get("args") or call.get("arguments"))
+            return
+        result = mapping(call.get("result"))
+        told = next((result[key] for key in ("success", "error", "rejected") if key in result), result)
+        done = self.transcript.returns(ident, mapping(told).get("stdout") or told)
+        if done is not None and "rejected" in result:
+            self.transcript.asks(done.name, is_allowed=False, reason=done.result)
+        if done is not None and done.name in _EDITING and "success" in result:
+            self.transcript.touches(text_of(done.arguments.get("path")))
+
+    def used(self) -> Usage | None:
+        tokens = mapping(self._result.get("usage")) if self._result else {}
+        if not tokens:
+            return None
+        return Usage(
+            input_tokens=count(tokens, "inputTokens", "cacheReadTokens", "cacheWriteTokens"),
+            output_tokens=count(tokens, "outputTokens"),
+            cached_tokens=count(tokens, "cacheReadTokens"),
+            turns=self._turns,
+        )
+
+    def ended(self, exit: process.Exit) -> Reply:
+        if self._result is None:
+            return self.no_answer(exit)
+        # The result holds every message in one; the answer is the last.
+        text = self.transcript.answer or text_of(self._result.get("result"))
+        if self._result.get("is_error") or exit.code:
+            reason = text_of(self._result.get("result")) or exit.reason
+            return self.reply(text, "failed", reason[:2000])
+        return self.reply(text)
+
+
+def _named(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """A call as it is told, `{"readToolCall": {…}}` or `{"function": {"name": …}}`, with its tool's name."""
+    key, told = next(iter(call.items()), ("", None))
+    told = mapping(told)
+    return (text_of(told.get("name")) if key == "function" else key.removesuffix("ToolCall")), told
+
+
+def cursor(**options: Any) -> Cursor:
+    """Cursor's agent with options of its own: `cursor(model="gpt-5", timeout=600)`."""
+    return Cursor(**options)
+
+
+default = cursor()

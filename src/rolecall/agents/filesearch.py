@@ -1,0 +1,130 @@
+"""The names in a folder, and the lines of its files that match a pattern; no link is followed.
+
+Run as a program it is the model's search: a request as JSON on stdin, a line per match on stdout. It is a
+process of its own because Python cannot stop a regular expression that never comes to an end, and it ends
+itself by an alarm, whoever may have died meanwhile. So it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MOST_ENTRIES = 200_000
+MOST_MATCHES = 200
+LARGEST_SEARCHED = 4 * 1024 * 1024
+_LONGEST_LINE = 300
+_SKIPPED = ".git"
+_LATENESS = 0.5
+"""Seconds for the end of a search that looks at its time itself, before the alarm ends one that cannot."""
+
+
+class Entry(NamedTuple):
+    path: str
+    """From the folder; that of a folder ends with a slash."""
+    name: str
+    parent: int
+    """The open folder it is in, as long as the walk has not gone on."""
+
+
+class Walk:
+    """Every file and folder, those of each folder together. `is_cut` tells whether a bound ended it."""
+
+    def __init__(self, root: str, seconds: float) -> None:
+        self._root = root
+        self._until = time.monotonic() + seconds
+        self._room = MOST_ENTRIES
+        self.is_cut = False
+
+    def __iter__(self) -> Iterator[Entry]:
+        for folder, inner, files, parent in os.fwalk(self._root, follow_symlinks=False):
+            inner[:] = sorted(name for name in inner if name != _SKIPPED)
+            above = os.path.relpath(folder, self._root)
+            prefix = "" if above == os.curdir else above + "/"
+            named = [(name, prefix + name) for name in sorted(files)]
+            for name, path in named + [(name, f"{prefix}{name}/") for name in inner]:
+                self._room -= 1
+                if self._room < 0 or time.monotonic() > self._until:
+                    self.is_cut = True
+                    return
+                yield Entry(path, name, parent)
+
+
+def glob_pattern(glob: str) -> re.Pattern[str]:
+    """`*` and `?` stay within a name, `**/` is any number of folders, also none; [abc] is one of these."""
+    glob = glob.removeprefix("./").rstrip("/")
+    pieces, at = [], 0
+    while at < len(glob):
+        closing = glob.find("]", at + 2) if glob[at] == "[" else -1
+        if glob.startswith("**/", at):
+            piece, at = r"(?:[^/]+/)*", at + 3
+        elif glob.startswith("**", at):
+            piece, at = ".*", at + 2
+        elif closing > 0:
+            inner = glob[at + 1 : closing].replace("\\", r"\\").replace("[", r"\[")
+            piece, at = f"[{'^' + inner[1:] if inner[0] == '!' else inner}]", closing + 1
+        else:
+            piece = {"*": "[^/]*", "?": "[^/]"}.get(glob[at]) or re.escape(glob[at])
+            at += 1
+        pieces.append(piece)
+    return re.compile(f"(?s:{''.join(pieces)})")
+
+
+def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds: float) -> Iterator[str]:
+    """Lines as `path:number: text`, then what was left out, if anything was."""
+    found = too_large = 0
+    walk = Walk(root, seconds)
+    for entry in walk:
+        if entry.path.endswith("/") or not glob.fullmatch(entry.path):
+            continue
+        text = _text_of(entry)
+        too_large += text is None
+        for number, line in enumerate((text or "").split("\n"), 1):
+            if not pattern.search(line):
+                continue
+            found += 1
+            if found > MOST_MATCHES:
+                yield f"[only the first {MOST_MATCHES} matches are shown; narrow the pattern or the files]"
+                return
+            yield f"{entry.path}:{number}: {line.strip()[:_LONGEST_LINE]}"
+    if too_large:
+        yield f"[{too_large} files of more than {LARGEST_SEARCHED:,} bytes were not searched]"
+    if walk.is_cut:
+        yield "[there was too much to search; narrow the files]"
+
+
+def _text_of(entry: Entry) -> str | None:
+    """What a regular file says, nothing for what is no text; None when it is too large."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(entry.name, flags, dir_fd=entry.parent), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            if found.st_size > LARGEST_SEARCHED:
+                return None
+            content = file.read(LARGEST_SEARCHED)
+    except OSError:  # a link, a file that is gone, one that may not be read
+        return ""
+    return "" if b"\0" in content[:8192] else content.decode("utf-8", "replace")
+
+
+def main() -> int:
+    request = json.loads(sys.stdin.buffer.read())
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"] + _LATENESS)
+    pattern, glob = re.compile(request["pattern"]), glob_pattern(request["glob"])
+    for line in matches(request["root"], pattern, glob, request["seconds"]):
+        sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
+        sys.stdout.buffer.flush()  # what was found before the alarm is not lost
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

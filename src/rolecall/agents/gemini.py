@@ -1,0 +1,174 @@
+"""Gemini CLI without a terminal: `gemini --output-format stream-json`, the prompt on stdin.
+
+Restrictions are rules of its policy engine, given with `--admin-policy`: a tool that is denied there is not
+offered to the model or to its subagents, whatever the user's own settings and rules allow.
+
+Not here: tool servers. The program takes them from settings files alone, and the variables that name
+another file (`GEMINI_CLI_SYSTEM_SETTINGS_PATH` and its kind) count only for files that belong to root in
+folders that nobody else may write; any other is skipped, with a warning. `acp:gemini` passes them on.
+
+It exits without waiting for its output to be read. That is read at once here, but an answer that comes back
+in the same moment as a very long prompt, which it repeats in its events, can get lost: interrupted, then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents import process
+from rolecall.agents.program import Call, Program, Reader, count, mapping
+from rolecall.agents.protocol import Context, Ending, Reply, Usage
+from rolecall.agents.transcript import text_of
+from rolecall.errors import UsageError
+
+_EDITING = ("write_file", "replace")
+_OTHERS_TOOLS = "mcp_*"
+"""Tools of servers that the user has set up: nobody knows what they do."""
+
+DENIES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(capabilities.FILES, (*_EDITING, _OTHERS_TOOLS)),
+    **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), ("run_shell_command", _OTHERS_TOOLS)),
+}
+"""The tools that can do what a class of actions names."""
+
+_ENDINGS: Mapping[str, Ending] = {
+    "FatalTurnLimitedError": "limit",
+    "FatalCancellationError": "interrupted",
+}
+_API_ERROR = "[API Error"
+_NO_SESSION = "Error resuming session"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemini(Program):
+    name: ClassVar[str] = "gemini"
+    program: ClassVar[str] = "gemini"
+    install: ClassVar[str] = "npm install -g @google/gemini-cli"
+    needed_flags: ClassVar[tuple[str, ...]] = (
+        "--output-format", "--approval-mode", "--skip-trust", "--admin-policy", "--resume", "--model",
+    )  # fmt: skip
+    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    signed_in: ClassVar[tuple[str, ...]] = (
+        "GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "~/.gemini/oauth_creds.json",
+        "~/.gemini/settings.json?", "~/.gemini/.env?", "GEMINI_CLI_HOME?",
+    )  # fmt: skip
+    system_policies: ClassVar[tuple[Path, ...]] = (
+        Path("/etc/gemini-cli/policies"),
+        Path("/Library/Application Support/GeminiCli/policies"),
+    )
+    """Where the machine's own rules are: beside them the program ignores those of a run."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+        # A folder that is not trusted would silently turn the approval mode back.
+        argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]
+        denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES.get(name, ())}
+        if denied:
+            argv += ["--admin-policy", str(self._policy(denied, folder))]
+        if context.session:
+            argv += ["--resume", context.session]
+        if self.model:
+            argv += ["--model", self.model]
+        return Call([*argv, *self.args], stdin=prompt, env=self.env)
+
+    def _policy(self, denied: set[str], folder: Path) -> Path:
+        for place in self.system_policies:
+            if any(place.glob("*.toml")):
+                raise UsageError(
+                    f"gemini cannot be held to the role's restrictions here: beside the rules in"
+                    f" {str(place)!r} it ignores those of a run",
+                    hint="Give the role another agent, or deny the tools there.",
+                )
+        path = folder / "policy.toml"
+        names = json.dumps(sorted(denied))  # a list of plain names is written alike in TOML
+        path.write_text(
+            f'[[rule]]\ntoolName = {names}\ndecision = "deny"\npriority = 999\n', encoding="utf-8"
+        )
+        return path
+
+    def reader(self, context: Context) -> GeminiReader:
+        return GeminiReader(context)
+
+
+class GeminiReader(Reader):
+    """Events: init, message (pieces of text), tool_use, tool_result, error (a warning), result (last)."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._result: Mapping[str, Any] | None = None
+        self._warning = ""
+        self._is_speaking = False
+        self._is_turn = False
+        self._turns = 0
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "init":
+            self.transcript.in_session(text_of(event.get("session_id")))
+        elif kind == "message" and event.get("role") == "assistant":
+            self._begin_turn()
+            self.transcript.says(text_of(event.get("content")), is_continued=self._is_speaking)
+        elif kind == "tool_use":
+            self._begin_turn()
+            self._tool(event)
+        elif kind == "tool_result":
+            self._is_turn = False
+            self._tool_result(event)
+        elif kind == "error":
+            self._warning = text_of(event.get("message"))
+        elif kind == "result":
+            self._result = event
+            self.transcript.uses(self.used() or Usage())
+        self._is_speaking = kind == "message" and event.get("role") == "assistant"
+
+    def _begin_turn(self) -> None:
+        self._turns += not self._is_turn
+        self._is_turn = True
+
+    def _tool(self, event: Mapping[str, Any]) -> None:
+        ident, name = text_of(event.get("tool_id")), text_of(event.get("tool_name"))
+        self.transcript.calls(ident, name, event.get("parameters"))
+
+    def _tool_result(self, event: Mapping[str, Any]) -> None:
+        told = event.get("output") or mapping(event.get("error")).get("message")
+        call = self.transcript.returns(text_of(event.get("tool_id")), told)
+        if call is not None and call.name in _EDITING and event.get("status") == "success":
+            self.transcript.touches(text_of(call.arguments.get("file_path")))
+
+    def used(self) -> Usage | None:
+        if self._result is None:
+            return None
+        stats = mapping(self._result.get("stats"))
+        return Usage(
+            input_tokens=count(stats, "input_tokens"),
+            output_tokens=count(stats, "output_tokens"),
+            cached_tokens=count(stats, "cached"),
+            turns=self._turns,
+        )
+
+    def ended(self, exit: process.Exit) -> Reply:
+        result, text = self._result, self.transcript.answer
+        if result is None:
+            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
+            return self.no_answer(exit, is_session_lost=is_lost)
+        if result.get("status") == "success":
+            return self.reply(text, reason=self._warning)
+        error = mapping(result.get("error"))
+        reason = (text_of(error.get("message")) or self._warning or exit.reason)[:2000]
+        # The exit code is the HTTP status modulo 256, so only the message tells a failure of the endpoint.
+        ending: Ending = "api_failure" if _API_ERROR in reason else "failed"
+        return self.reply(text, _ENDINGS.get(text_of(error.get("type")), ending), reason)
+
+
+def gemini(**options: Any) -> Gemini:
+    """Gemini CLI with options of its own: `gemini(model="gemini-2.5-pro", timeout=600)`."""
+    return Gemini(**options)
+
+
+default = gemini()

@@ -1,0 +1,146 @@
+"""Hermes Agent without a terminal: `hermes -z` for a new session, `hermes chat -Q --resume` to go on in one.
+
+It prints its answer and nothing else, so there are no live events, turns or files; `acp:hermes` has them. A
+new session's id and figures come from the file of `--usage-file`; a resumed one tells its id on stderr and
+no figures, and works in the folder it was started in. A failure of the endpoint is printed as if it were the
+answer, with exit code 0.
+
+It takes its prompt as an argument only, and one argument holds no more than 128 KB. So the prompt is a file
+in the run's own folder, and the argument tells the agent to read it, with its file tools or its shell. That
+is why a role cannot be denied both, and not be read-only. Restrictions are the toolsets that are left; the
+tool servers of the user's configuration are not among them, and there is no other way to give it any.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents import process
+from rolecall.agents.program import Call, Program, Reader, amount, count, mapping
+from rolecall.agents.protocol import Context, Ending, Reply, Usage
+from rolecall.agents.transcript import text_of
+from rolecall.errors import UsageError
+
+_HARMLESS = ("web", "vision", "todo", "session_search")
+_FILES = ("file",)
+_SHELL = ("terminal", "code_execution")
+
+DENIES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(capabilities.FILES, _FILES),
+    **dict.fromkeys(capabilities.SHELL, _SHELL),
+}
+"""The toolsets whose tools can do what a class of actions names."""
+
+_ASK = (
+    "Your task stands in the file {path}. Read all of that file, to its last line, and do what it says as if"
+    " it stood here. Your last message is the answer that it asks for."
+)
+_USAGE = "usage.json"
+_SESSION = re.compile(r"^session_id: (\S+)$", re.MULTILINE)
+_NO_SESSION = "Session not found"
+_WARNINGS = re.compile(r"\A(?:\s*⚠ [^\n]*\n)+")
+_API_ERROR = re.compile(r"\A(?:HTTP \d{3}|API (?:call )?(?:failed|error))", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hermes(Program):
+    name: ClassVar[str] = "hermes"
+    program: ClassVar[str] = "hermes"
+    install: ClassVar[str] = "pip install hermes-agent"
+    needed_flags: ClassVar[tuple[str, ...]] = (
+        "--oneshot", "--usage-file", "--toolsets", "--resume", "--yolo", "--model",
+    )  # fmt: skip
+    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    signed_in: ClassVar[tuple[str, ...]] = (
+        "OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "~/.hermes/auth.json",
+        "~/.hermes/.env?", "~/.hermes/config.yaml?", "HERMES_HOME?",
+    )  # fmt: skip
+
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+        path = folder / "prompt.md"
+        path.write_text(prompt, encoding="utf-8", errors="replace")
+        ask = _ASK.format(path=path)
+        if context.session:
+            argv = [self.command, "chat", "--quiet", "--yolo", "--resume", context.session, "--query", ask]
+        else:
+            argv = [self.command, "--oneshot", ask, "--usage-file", str(folder / _USAGE)]
+        argv += self._toolsets(context)
+        if self.model:
+            argv += ["--model", self.model]
+        return Call([*argv, *self.args], env=self.env)
+
+    @staticmethod
+    def _toolsets(context: Context) -> list[str]:
+        denied = {one for name in capabilities.denied(context.capabilities) for one in DENIES.get(name, ())}
+        if not denied:
+            return []
+        left = [one for one in (*_FILES, *_SHELL) if one not in denied]
+        if not left:
+            raise UsageError(
+                "the agent 'hermes' cannot be denied files and the shell at once: it reads its prompt with them",
+                hint="Take 'acp:hermes' for this role, or take one of the restrictions away.",
+            )
+        return ["--toolsets", ",".join((*left, *_HARMLESS))]
+
+    def reader(self, context: Context) -> HermesReader:
+        return HermesReader(context)
+
+
+class HermesReader(Reader):
+    """There are no events: all is read from what is left at the end, of which 256 KB of an answer are kept."""
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """A line of the answer that looks like one: the answer is taken whole, at the end."""
+
+    def used(self) -> Usage | None:
+        figures = self._figures()
+        if amount(figures.get("input_tokens")) is None:
+            return None
+        cost = amount(figures.get("estimated_cost_usd")) if figures.get("cost_status") != "unknown" else None
+        return Usage(
+            input_tokens=count(figures, "input_tokens", "cache_read_tokens", "cache_write_tokens"),
+            output_tokens=count(figures, "output_tokens"),
+            cached_tokens=count(figures, "cache_read_tokens"),
+            cost=cost,
+            turns=count(figures, "api_calls"),
+        )
+
+    def _figures(self) -> Mapping[str, Any]:
+        try:
+            return mapping(json.loads((self.folder / _USAGE).read_bytes()))
+        except (OSError, ValueError):  # a resumed session leaves none, nor does a run that was ended
+            return {}
+
+    def ended(self, exit: process.Exit) -> Reply:
+        figures, told = self._figures(), _SESSION.search(exit.stderr)
+        self.transcript.in_session(told[1] if told else text_of(figures.get("session_id")))
+        text = _WARNINGS.sub("", exit.stdout).removesuffix("\n")
+        is_lost = bool(self.context.session and exit.code) and _NO_SESSION in exit.stderr
+        if is_lost or (exit.code and not told) or not (told or figures):
+            return self.no_answer(exit, is_session_lost=is_lost)
+        self.transcript.says(text)
+        if exit.code or figures.get("failed"):
+            reason = text_of(figures.get("failure")) or text or exit.reason
+            ending: Ending = "api_failure" if _API_ERROR.match(reason) else "failed"
+            return self.reply(text, ending, reason[:2000])
+        if used := self.used():
+            self.transcript.uses(used)
+        if figures.get("completed") is False:
+            return self.reply(text, "limit", "it stopped at a limit of its own before it was done")
+        return self.reply(text)
+
+
+def hermes(**options: Any) -> Hermes:
+    """Hermes Agent with options of its own: `hermes(model="anthropic/claude-sonnet-4.6", timeout=600)`."""
+    return Hermes(**options)
+
+
+default = hermes()

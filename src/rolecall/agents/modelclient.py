@@ -1,0 +1,327 @@
+"""One question to a model behind an endpoint, by way of pydantic-ai. Imported when a model is first asked.
+
+The libraries below take keys, addresses and headers from the environment on their own. Here every request
+passes `_gate` on its way out, which writes its headers anew: what leaves is what the endpoint was given,
+and nothing else. No proxy is used, no redirect is followed, no key is in any message.
+
+Not here: the conversation (modelloop.py) and what the tools do (toolbox.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from itertools import count
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+from pydantic_ai import exceptions
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+
+from rolecall.agents.protocol import Ending
+from rolecall.agents.transcript import LONGEST_ANSWER
+
+_NO_KEY = "no-key"
+"""The libraries insist on a key, and look for one in the environment when they are given none."""
+_AGENT_NAME = "rolecall"
+_KEPT_HEADERS = ("host", "content-length", "transfer-encoding")
+_CONNECT_SECONDS = 30.0
+_SILENT_SECONDS = 600.0
+"""How long an endpoint may send nothing; models that think send a sign of life more often."""
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+_TRANSIENT = (408, 409, 425, 429)
+_EXCERPT = 500
+
+
+Listen = Callable[[], AbstractContextManager[Callable[[str], None]]]
+"""Gives a receiver for the pieces of one message's text."""
+
+
+class Unanswered(Exception):
+    """The model gave no answer: why, what to do about it, and whether asking again may help."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        hint: str = "",
+        ending: Ending = "api_failure",
+        is_transient: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.ending: Ending = ending
+        self.is_transient = is_transient
+        self.retry_after = retry_after
+
+
+# -- the connection --
+
+
+async def connected(
+    *, model: str, base_url: str, api_key: str | None, protocol: str
+) -> AsyncGenerator[Model, None]:
+    """The model, with connections that are kept until the generator is closed or its event loop ends."""
+    headers: dict[str, str] = {}
+    client = httpx2.AsyncClient(
+        verify=_trusted(),
+        trust_env=False,
+        follow_redirects=False,
+        timeout=httpx2.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),
+        limits=httpx2.Limits(max_connections=None),
+        event_hooks={"request": [_gate(headers)]},
+    )
+    try:
+        make = _anthropic if protocol == "anthropic" else _openai
+        made, auth = make(model, base_url, api_key or _NO_KEY, client)
+        headers.update(auth if api_key else {})
+        # Nothing was waited for up to here, so two calls that come first together get one model.
+        yield made
+    finally:
+        await client.aclose()
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted: reading them takes longer than a whole call, so it is done once."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+def _gate(auth: dict[str, str]) -> Callable[[httpx2.Request], Awaitable[None]]:
+    async def gate(request: httpx2.Request) -> None:
+        kept = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
+        version = request.headers.get("anthropic-version", "")
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", version):
+            kept["anthropic-version"] = version
+        request.headers = httpx2.Headers(
+            {
+                **kept,
+                "accept": "application/json, text/event-stream",
+                "accept-encoding": "gzip, deflate",
+                "connection": "keep-alive",
+                "content-type": "application/json",
+                "user-agent": _AGENT_NAME,
+                **auth,
+            }
+        )
+
+    return gate
+
+
+def _openai(name: str, base_url: str, key: str, client: httpx2.AsyncClient) -> tuple[Model, dict[str, str]]:
+    from openai import AsyncOpenAI
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    is_openais_own = urlsplit(base_url).hostname == "api.openai.com"
+    profile = OpenAIModelProfile(
+        # Without it, an answer that was cut off in the middle would pass for a whole one.
+        openai_chat_streaming_requires_finish_reason=True,
+        openai_supports_strict_tool_definition=is_openais_own,
+        openai_chat_supports_max_completion_tokens=is_openais_own,
+    )
+    made = AsyncOpenAI(api_key=key, base_url=base_url, http_client=client, max_retries=0)
+    provider = OpenAICompatibleProvider("openai-compatible", openai_client=made, profile=profile)
+    return OpenAIChatModel(name, provider=provider), {"authorization": f"Bearer {key}"}
+
+
+def _anthropic(
+    name: str, base_url: str, key: str, client: httpx2.AsyncClient
+) -> tuple[Model, dict[str, str]]:
+    from anthropic import AsyncAnthropic
+    from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    # The library adds the version to the address itself.
+    root = base_url.rstrip("/").removesuffix("/v1")
+    made = AsyncAnthropic(api_key=key, base_url=root, http_client=client, max_retries=0)
+    # A loop sends its whole past with every turn: without the cache, each turn would be paid in full.
+    caching = AnthropicModelSettings(
+        anthropic_cache_instructions=True,
+        anthropic_cache_tool_definitions=True,
+        anthropic_cache_messages=True,
+    )
+    provider = AnthropicProvider(anthropic_client=made)
+    return AnthropicModel(name, provider=provider, settings=caching), dict(made.auth_headers)
+
+
+# -- one question --
+
+
+class Asking:
+    """Asks one model, again where that may help, up to `retries` times and not beyond `deadline`."""
+
+    def __init__(
+        self,
+        model: Model,
+        parameters: ModelRequestParameters,
+        *,
+        settings: ModelSettings,
+        retries: int,
+        deadline: float,
+        secret: str | None,
+    ) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._settings = settings
+        self._retries = retries
+        self._deadline = deadline
+        self._secret = secret
+
+    async def __call__(self, messages: Sequence[ModelMessage], listen: Listen) -> ModelResponse:
+        """The model's next message; each try is listened to by itself."""
+        for tried in count(1):
+            try:
+                with listen() as say:
+                    return await self._once(messages, say)
+            except Unanswered as failure:
+                pause = self._pause(failure, tried)
+                if pause is None:
+                    raise _after(failure, tried) from failure.__cause__
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _pause(self, failure: Unanswered, tried: int) -> float | None:
+        """How long to wait before the next try; None when there is none."""
+        if not failure.is_transient or tried > self._retries:
+            return None
+        pause = failure.retry_after
+        if pause is None:
+            # Agents that were refused together do not come back together.
+            spread = random.uniform(0.75, 1.25)  # noqa: S311 -- no secret depends on it
+            pause = min(_FIRST_PAUSE * 2 ** (tried - 1), _LONGEST_PAUSE) * spread
+        return pause if asyncio.get_running_loop().time() + pause < self._deadline else None
+
+    async def _once(self, messages: Sequence[ModelMessage], say: Callable[[str], None]) -> ModelResponse:
+        size = 0
+        try:
+            async with model_request_stream(
+                self._model,
+                messages,
+                model_settings=self._settings,
+                model_request_parameters=self._parameters,
+                instrument=False,
+            ) as stream:
+                async for event in stream:
+                    size += _size_of(event)
+                    if size > LONGEST_ANSWER:
+                        raise Unanswered(f"the model sent more than {LONGEST_ANSWER:,} characters at once")
+                    say(_text_of(event))
+                return _checked(stream.get())
+        except exceptions.ModelAPIError as error:
+            raise self._failure(error) from error
+        except (exceptions.AgentRunError, exceptions.UserError, httpx2.HTTPError, *_MALFORMED) as error:
+            raise Unanswered(
+                f"the model's endpoint sent something that is no answer: {self._excerpt(str(error))}",
+                hint="Check that the base URL and the protocol belong to this endpoint.",
+            ) from error
+
+    def _failure(self, error: exceptions.ModelAPIError) -> Unanswered:
+        if isinstance(error, exceptions.ModelContextWindowExceededError):
+            reason = f"the conversation is too long for the model: {self._excerpt(_said(error))}"
+            return Unanswered(reason, ending="limit")
+        # A status below 400 is in the library's own error alone.
+        status = getattr(error, "status_code", None) or getattr(error.__cause__, "status_code", None)
+        if status is None:
+            return Unanswered(
+                f"the model's endpoint cannot be reached: {self._excerpt(_root_of(error))}",
+                hint="Check the base URL in the configuration, and that the endpoint is up.",
+                is_transient=True,
+            )
+        is_spent = isinstance(error, exceptions.ModelQuotaExceededError)
+        return Unanswered(
+            f"the model's endpoint refused with HTTP {status}: {self._excerpt(_said(error))}",
+            hint=_hint(status),
+            is_transient=(status in _TRANSIENT or status >= 500) and not is_spent,
+            retry_after=error.retry_after,
+        )
+
+    def _excerpt(self, text: str) -> str:
+        """The beginning in one line, without the key should the endpoint repeat it."""
+        if self._secret:
+            text = text.replace(self._secret, "***")
+        line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _EXCERPT]).split())
+        return line[:_EXCERPT] or "nothing"
+
+
+_MALFORMED = (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
+"""What the libraries raise, besides errors of their own, over a response they did not expect."""
+
+
+def _after(failure: Unanswered, tried: int) -> Unanswered:
+    if tried > 1:
+        failure.reason += f" (tried {tried} times)"
+    elif failure.is_transient and failure.retry_after is not None:
+        failure.reason += f" (it asks to wait {failure.retry_after:g} s)"
+    return failure
+
+
+def _checked(response: ModelResponse) -> ModelResponse:
+    """The response, if it says how it ended: one that was cut off does not."""
+    has_end = response.finish_reason or (response.provider_details or {}).get("finish_reason")
+    if response.state != "complete" or not has_end or response.finish_reason == "error":
+        raise Unanswered("the model's answer broke off", is_transient=True)
+    return response
+
+
+def _text_of(event: ModelResponseStreamEvent) -> str:
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        return event.delta.content_delta
+    return ""
+
+
+def _size_of(event: ModelResponseStreamEvent) -> int:
+    if isinstance(event, PartStartEvent):
+        return len(str(getattr(event.part, "content", "") or getattr(event.part, "args", "")))
+    if isinstance(event, PartDeltaEvent):
+        delta: Any = event.delta
+        return len(str(getattr(delta, "content_delta", "") or getattr(delta, "args_delta", "")))
+    return 0
+
+
+def _said(error: exceptions.ModelAPIError) -> str:
+    body = error.body
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=str)
+
+
+def _root_of(error: BaseException) -> str:
+    """What lies below the errors that were wrapped around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
+
+
+def _hint(status: int) -> str:
+    if status in (401, 403):
+        return "Check the key that is configured for this endpoint."
+    if status == 404:
+        return "Check the base URL, the protocol and the name of the model."
+    if 300 <= status < 400:
+        return "Redirects are not followed: set the base URL to where it leads, if you trust it with the key."
+    if status == 429:
+        return "The endpoint limits requests: wait, then resume the thread."
+    return "Resume the thread when the endpoint works again." if status >= 500 else ""

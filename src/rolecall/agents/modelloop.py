@@ -1,0 +1,253 @@
+"""The built-in agent's loop: ask the model, do what it asks for, until it answers. Imported when it is run.
+
+A session is the conversation, kept message by message in the context's memory: what is said to the model
+before it is sent, its answer and each tool's result as soon as they are there. Whoever goes on in a session
+after a crash has all of that; a tool that was at work is reported to the model as interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import ValidationError
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from rolecall.agents.modelclient import Asking, Unanswered
+from rolecall.agents.protocol import Context, Ending, Memory, Reply, Usage, failure
+from rolecall.agents.toolbox import Toolbox
+from rolecall.agents.transcript import Transcript
+from rolecall.errors import AgentError
+
+if TYPE_CHECKING:
+    from rolecall.agents.builtin import Builtin
+
+_SYSTEM = (
+    "You do one task and then answer. Your tools act on the work folder; give paths relative to it. Look at "
+    "what is there before you change it. When the work is done, answer in text without calling a tool: that "
+    "answer is all that is read."
+)
+_INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you go on"
+_PIECE = 400
+"""Characters of live text that are passed on at once: every event is stored."""
+
+
+class Run:
+    """One call of the agent. What it has seen so far is there for a reply at any moment."""
+
+    def __init__(self, agent: Builtin, context: Context, model: Model, *, deadline: float) -> None:
+        self._agent = agent
+        self._context = context
+        self._transcript = Transcript(context)
+        self._box = Toolbox(context, self._transcript.touches)
+        self._used = Usage()
+        self._ask = Asking(
+            model,
+            _parameters(agent, self._box),
+            settings=ModelSettings(max_tokens=agent.max_output) if agent.max_output else ModelSettings(),
+            retries=agent.retries,
+            deadline=deadline,
+            secret=agent.api_key,
+        )
+
+    async def answer(self, prompt: str) -> Reply:
+        history = _history(self._context, self._transcript, prompt)
+        try:
+            return await self._converse(history)
+        except Unanswered as unanswered:
+            return self.reply(unanswered.ending, unanswered.reason, hint=unanswered.hint)
+
+    async def _converse(self, history: History) -> Reply:
+        agent = self._agent
+        for _ in range(agent.max_turns):
+            if agent.max_tokens and self._used.input_tokens + self._used.output_tokens >= agent.max_tokens:
+                return self.reply("limit", f"the limit of {agent.max_tokens:,} tokens is reached")
+            response = await self._ask(history.messages, self._listen)
+            history.add(response)
+            self._count(response)
+            ended = self._judged(response)
+            if ended is not None:
+                return ended
+            if self._used.turns < agent.max_turns:
+                await self._work(response, history)
+        return self.reply("limit", f"the limit of {agent.max_turns} turns is reached")
+
+    def _judged(self, response: ModelResponse) -> Reply | None:
+        """The reply, if the model has come to an end."""
+        if response.finish_reason == "content_filter":
+            said = str((response.provider_details or {}).get("refusal") or response.text or "")
+            return self.reply("refused", f"the model declined: {said}" if said else "the model declined")
+        if response.finish_reason == "length":
+            return self.reply("limit", "the model's message reached the limit of its length")
+        return None if response.tool_calls else self.reply("completed", text=response.text or "")
+
+    async def _work(self, response: ModelResponse, history: History) -> None:
+        for call in response.tool_calls:
+            arguments = _arguments(call)
+            ident = f"{self._used.turns}:{call.tool_call_id}"  # some endpoints count anew in every message
+            self._transcript.calls(ident, call.tool_name, arguments)
+            result = await self._box.use(call.tool_name, arguments)
+            self._transcript.returns(ident, result.text)
+            history.add(_returned(call, result.text, "failed" if result.is_error else "success"))
+
+    def _count(self, response: ModelResponse) -> None:
+        used, before = response.usage, self._used
+        self._used = Usage(
+            before.input_tokens + used.input_tokens,
+            before.output_tokens + used.output_tokens,
+            before.cached_tokens + used.cache_read_tokens,
+            turns=before.turns + 1,
+        )
+        self._transcript.uses(self._used)
+
+    @contextmanager
+    def _listen(self) -> Iterator[Callable[[str], None]]:
+        """Passes the text of one message on in pieces that are worth an event."""
+        waiting: list[str] = []
+        is_begun = False
+
+        def pass_on() -> None:
+            nonlocal is_begun
+            if waiting:
+                self._transcript.says("".join(waiting), is_continued=is_begun)
+                waiting.clear()
+                is_begun = True
+
+        def say(text: str) -> None:
+            if text:
+                waiting.append(text)
+            if sum(map(len, waiting)) >= _PIECE:
+                pass_on()
+
+        try:
+            yield say
+        finally:
+            pass_on()
+
+    def reply(self, ending: Ending, reason: str = "", *, text: str | None = None, hint: str = "") -> Reply:
+        kept = self._transcript
+        return Reply(
+            kept.answer if text is None else text,
+            session=kept.session,
+            usage=self._used,
+            turns=kept.turns if any(turn.tool_calls for turn in kept.turns) or kept.count > 1 else (),
+            files=kept.files,
+            ending=ending,
+            reason=reason,
+            hint=hint,
+        )
+
+
+def _parameters(agent: Builtin, box: Toolbox) -> ModelRequestParameters:
+    system = f"{_SYSTEM}\n\n{agent.system}" if agent.system else _SYSTEM
+    return ModelRequestParameters(
+        function_tools=[
+            ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=tool.schema)
+            for tool in box.tools.values()
+        ],
+        instruction_parts=[InstructionPart(content=system)],
+    )
+
+
+def _arguments(call: ToolCallPart) -> object:
+    try:
+        return call.args_as_dict(raise_if_invalid=True)
+    except (ValueError, AssertionError):
+        return call.args  # the toolbox says what is wrong with it
+
+
+# -- the session --
+
+
+class History:
+    def __init__(self, memory: Memory, session: str, records: list[str]) -> None:
+        self._memory = memory
+        self._session = session
+        self.messages: list[ModelMessage] = []
+        for record in records:
+            for message in ModelMessagesTypeAdapter.validate_json(record):
+                self._append(message)
+
+    def add(self, said: ModelMessage | ModelRequestPart) -> None:
+        message = said if isinstance(said, (ModelRequest, ModelResponse)) else ModelRequest(parts=[said])
+        self._memory.add(self._session, ModelMessagesTypeAdapter.dump_json([message]).decode())
+        self._append(message)
+
+    def _append(self, message: ModelMessage) -> None:
+        """What is said to the model between two of its messages is one message."""
+        last = self.messages[-1] if self.messages else None
+        if isinstance(message, ModelRequest) and isinstance(last, ModelRequest):
+            self.messages[-1] = ModelRequest(parts=[*last.parts, *message.parts])
+        else:
+            self.messages.append(message)
+
+    def ask(self, prompt: str) -> None:
+        """Go on with a prompt, unless it is the one that the session was left in the middle of."""
+        for call in self._unanswered():
+            self.add(_returned(call, _INTERRUPTED, "interrupted"))
+        is_left_open = bool(self.messages) and isinstance(self.messages[-1], ModelRequest)
+        if not (is_left_open and self._latest_prompt() == prompt):
+            self.add(UserPromptPart(content=prompt))
+
+    def _unanswered(self) -> list[ToolCallPart]:
+        asked: list[ToolCallPart] = []
+        answered: set[str] = set()
+        for message in self.messages[-2:]:
+            if isinstance(message, ModelResponse):
+                asked = message.tool_calls
+            else:
+                answered = {part.tool_call_id for part in message.parts if isinstance(part, ToolReturnPart)}
+        return [call for call in asked if call.tool_call_id not in answered]
+
+    def _latest_prompt(self) -> object:
+        prompts = [
+            part.content
+            for message in self.messages
+            for part in message.parts
+            if isinstance(part, UserPromptPart)
+        ]
+        return prompts[-1] if prompts else None
+
+
+def _history(context: Context, transcript: Transcript, prompt: str) -> History:
+    """The conversation so far with the prompt, in the session that was told before anything is asked."""
+    memory, known = context.memory, context.session
+    records = memory.read(known) if known else []
+    if known and not records:
+        raise _lost(f"there is no session {known!r}")
+    session = known if known and not context.is_fork else f"builtin-{os.urandom(8).hex()}"
+    try:
+        history = History(memory, session, records)
+    except ValidationError as error:
+        raise _lost(f"the session {known!r} cannot be read: {error.error_count()} errors") from error
+    transcript.in_session(session)
+    if context.is_fork:
+        for record in records:
+            memory.add(session, record)
+    history.ask(prompt)
+    return history
+
+
+def _lost(reason: str) -> AgentError:
+    return failure(Reply("", ending="failed", reason=reason, is_session_lost=True))
+
+
+def _returned(
+    call: ToolCallPart, text: str, outcome: Literal["success", "failed", "interrupted"]
+) -> ToolReturnPart:
+    return ToolReturnPart(call.tool_name, text, call.tool_call_id, outcome=outcome)

@@ -1,0 +1,127 @@
+"""Qwen Code without a terminal: `qwen --output-format stream-json`, the prompt on stdin.
+
+Its events are Claude Code's, with differences that count: `input_tokens` hold the cached ones, figures of a
+resumed session are sums over all of it, an error is told in `error` instead of `terminal_reason`, and a
+limit ends the run with an exit code and no result. Side requests after the answer (its memory) show up in
+the figures of the next run in the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rolecall import capabilities
+from rolecall.agents import process
+from rolecall.agents.claude import ClaudeReader
+from rolecall.agents.program import Call, McpServer, Program, count, listed, mapping, mcp_file
+from rolecall.agents.protocol import Context, Reply, Usage
+from rolecall.agents.transcript import text_of
+
+_EDITING = ("write_file", "edit", "notebook_edit")
+_FOLDERS = ("enter_worktree", "exit_worktree")
+_SHELL = ("run_shell_command", "monitor")
+
+DENIES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("file_creation", "file_modification", "file_deletion"), (*_EDITING, *_FOLDERS)),
+    "partial_file_edit": ("edit",),
+    "structured_document_edit": ("notebook_edit",),
+    **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), _SHELL),
+    "nexus_task_creation": ("mcp__rolecall__nx_task_add",),
+    "nexus_task_state_transition": ("mcp__rolecall__nx_task_update", "mcp__rolecall__nx_task_close"),
+    "nexus_task_metadata_modification": ("mcp__rolecall__nx_task_update",),
+}
+"""The tools that can do what a class of actions names."""
+
+_LIMIT_CODES = (53, 55)
+"""The exit codes of its limits: turns, and time or tool calls."""
+_API_ERROR = "[API Error"
+_NO_SESSION = "No saved session found"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen(Program):
+    name: ClassVar[str] = "qwen"
+    program: ClassVar[str] = "qwen"
+    install: ClassVar[str] = "npm install -g @qwen-code/qwen-code"
+    needed_flags: ClassVar[tuple[str, ...]] = (
+        "--output-format", "--approval-mode", "--resume", "--fork-session", "--exclude-tools", "--model",
+        "--mcp-config", "--allowed-mcp-server-names",
+    )  # fmt: skip
+    can_fork: ClassVar[bool] = True
+    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    signed_in: ClassVar[tuple[str, ...]] = (
+        "OPENAI_API_KEY", "DASHSCOPE_API_KEY", "BAILIAN_CODING_PLAN_API_KEY", "~/.qwen/oauth_creds.json",
+        "~/.qwen/settings.json?", "~/.qwen/.env?",
+    )  # fmt: skip
+
+    mcp: tuple[McpServer, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+        argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo"]
+        denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES[name]}
+        if denied:
+            argv += ["--exclude-tools", *sorted(denied)]
+        if denied.intersection((*_EDITING, *_SHELL)):
+            # Of other servers that the user has set up nobody knows what their tools do.
+            argv += ["--allowed-mcp-server-names", *([server.name for server in self.mcp] or [""])]
+        if context.session:
+            argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
+        if self.mcp:
+            argv += ["--mcp-config", str(mcp_file(self.mcp, folder))]
+        if self.model:
+            argv += ["--model", self.model]
+        return Call([*argv, *self.args], stdin=prompt, env=self.env)
+
+    def reader(self, context: Context) -> QwenReader:
+        return QwenReader(context)
+
+
+class QwenReader(ClaudeReader):
+    def event(self, event: Mapping[str, Any]) -> None:
+        super().event(event)
+        if event.get("type") == "result":
+            for denial in listed(event.get("permission_denials")):
+                self.transcript.asks(text_of(mapping(denial).get("tool_name")), is_allowed=False)
+
+    def _results(self, content: Any) -> None:
+        for block in map(mapping, listed(content)):
+            if block.get("type") != "tool_result":
+                continue
+            call = self.transcript.returns(text_of(block.get("tool_use_id")), block.get("content"))
+            if call is not None and call.name in _EDITING and not block.get("is_error"):
+                given = call.arguments
+                self.transcript.touches(text_of(given.get("file_path") or given.get("notebook_path")))
+
+    def total(self) -> Usage | None:
+        if self._result is None:
+            return None
+        tokens = mapping(self._result.get("usage"))
+        return Usage(
+            input_tokens=count(tokens, "input_tokens"),
+            output_tokens=count(tokens, "output_tokens"),
+            cached_tokens=count(tokens, "cache_read_input_tokens"),
+        )
+
+    def ended(self, exit: process.Exit) -> Reply:
+        result, text = self._result, self.transcript.answer
+        if result is None and exit.code in _LIMIT_CODES:
+            return self.reply(text, "limit", exit.stderr.strip()[-2000:])
+        if result is None:
+            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
+            return self.no_answer(exit, is_session_lost=is_lost)
+        if not result.get("is_error"):
+            return self.reply(text_of(result.get("result")) or text)
+        reason = text_of(mapping(result.get("error")).get("message")) or text_of(result.get("subtype"))
+        return self.reply(text, "api_failure" if _API_ERROR in reason else "failed", reason[:2000])
+
+
+def qwen(**options: Any) -> Qwen:
+    """Qwen Code with options of its own: `qwen(model="qwen3-coder-plus", timeout=600)`."""
+    return Qwen(**options)
+
+
+default = qwen()

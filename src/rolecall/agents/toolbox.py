@@ -1,0 +1,318 @@
+"""The tools of the built-in agent: files and search inside the work folder, and commands run in it.
+
+Each tool is a row of TOOLS: what the model is told about it and the function that does it. A tool that a
+restriction of the role denies (DENIES) is not offered at all. File tools cannot leave the work folder
+(confined.py). A command starts there and is a process like any other: what it may reach is the system's
+to decide, and a role that must not have that is given `no_shell_exec`.
+
+Every result is text of a bounded size. What cannot be done is told to the model, which may try otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from rolecall import capabilities
+from rolecall.agents import filesearch, process
+from rolecall.agents.confined import Folder, Refused
+from rolecall.agents.protocol import Context
+from rolecall.agents.transcript import shortened
+from rolecall.errors import AgentError
+from rolecall.schema import Type
+
+LONGEST_RESULT = 40_000
+_MOST_LINES = 2_000
+_MOST_LISTED = 1_000
+_LONGEST_PATTERN = 1_000
+_PATIENCE = 10.0
+_COMMAND_SECONDS = 120.0
+_MOST_COMMAND_SECONDS = 3_600.0
+_COMMAND_OUTPUT = 256 * 1024
+
+DENIES: Mapping[str, tuple[str, ...]] = {
+    "file_creation": ("write_file",),
+    "file_modification": ("write_file", "edit_file"),
+    "file_deletion": ("delete_file",),
+    "partial_file_edit": ("edit_file",),
+    "structured_document_edit": ("write_file", "edit_file"),
+    **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), ("run_command",)),
+    **dict.fromkeys(capabilities.BY_OURSELVES, ()),
+}
+"""The tools that can do what a class of actions names; no tool here touches tasks."""
+
+
+class Result(NamedTuple):
+    text: str
+    is_error: bool = False
+
+
+class Toolbox:
+    """The tools one call of the agent may use; `touches` is told of every file that is changed, `patience`
+    is how many seconds a listing or a search may take."""
+
+    def __init__(
+        self, context: Context, touches: Callable[[str], None], *, patience: float = _PATIENCE
+    ) -> None:
+        self.patience = patience
+        self.folder = Folder(context.workdir)
+        self.context = context
+        self.touches = touches
+        self.tools = {tool.name: tool for tool in offered(context.capabilities)}
+
+    async def use(self, name: str, arguments: Any) -> Result:
+        """Do what the model asked for; whatever goes wrong with that is a result, too."""
+        tool = self.tools.get(name)
+        if tool is None:
+            return Result(f"there is no tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
+        if misfits := _fitting(name).misfits(arguments):
+            return Result(f"{name} was called wrongly: {'; '.join(misfits)}", is_error=True)
+        try:
+            return Result(shortened(await tool.run(self, **arguments), LONGEST_RESULT))
+        except Refused as refusal:
+            return Result(str(refusal), is_error=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            return Result(f"{name} failed: {reason}", is_error=True)
+
+
+def offered(restrictions: Iterable[str]) -> list[Tool]:
+    """The tools that a role with these capabilities may use."""
+    denied = {tool for name in capabilities.denied(restrictions) for tool in DENIES[name]}
+    return [tool for tool in TOOLS if tool.name not in denied]
+
+
+# -- files --
+
+
+async def _read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = _MOST_LINES) -> str:
+    content = await asyncio.to_thread(box.folder.read, path)
+    if b"\0" in content[:8192]:
+        raise Refused(f"{path!r} is not a text file; it has {len(content):,} bytes")
+    text = content.decode("utf-8", "replace").split("\n")
+    shown = text[first_line - 1 : first_line - 1 + min(lines, _MOST_LINES)]
+    # Cut here and by whole lines, so that the model knows where to go on.
+    size = 0
+    for count, line in enumerate(shown):
+        size += len(line) + 1
+        if size > LONGEST_RESULT - 200 and count:
+            shown = shown[:count]
+            break
+    if len(shown) == len(text):
+        return "\n".join(shown)
+    last = first_line - 1 + len(shown)
+    return f"[lines {first_line} to {last} of {len(text)}]\n" + "\n".join(shown)
+
+
+async def _list_files(box: Toolbox, pattern: str = "*") -> str:
+    return await asyncio.to_thread(_listed, filesearch.Walk(box.folder.root, box.patience), _glob(pattern))
+
+
+def _listed(walk: filesearch.Walk, glob: re.Pattern[str]) -> str:
+    found: list[str] = []
+    for entry in walk:
+        if not glob.fullmatch(entry.path.rstrip("/")):
+            continue
+        if len(found) == _MOST_LISTED:
+            return "\n".join([*found, f"[only the first {_MOST_LISTED} are shown; narrow the pattern]"])
+        found.append(entry.path)
+    if walk.is_cut:
+        found.append("[there is too much to look at; narrow the pattern]")
+    return "\n".join(found) or "[nothing matches]"
+
+
+async def _search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
+    _glob(files)
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise Refused(f"{pattern!r} is not a regular expression: {error}") from error
+    asked = {"root": box.folder.root, "pattern": pattern, "glob": files, "seconds": box.patience}
+    ended = await process.run(
+        [sys.executable, "-I", "-S", filesearch.__file__],
+        cwd=box.context.workdir,
+        env=box.context.env,
+        prompt=json.dumps(asked),
+        timeout=box.patience + 5,
+        max_output=_COMMAND_OUTPUT,
+    )
+    if ended.ending == "completed":
+        return ended.stdout or "[nothing matches]"
+    if ended.ending in ("killed", "timeout"):
+        return f"{ended.stdout}[the search took too long and was ended; use a simpler pattern]"
+    raise Refused(f"the search failed: {ended.reason[-500:]}")
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    try:
+        return filesearch.glob_pattern(pattern)
+    except re.error as error:
+        raise Refused(f"{pattern!r} is not a pattern of file names: {error}") from error
+
+
+async def _write_file(box: Toolbox, path: str, content: str) -> str:
+    encoded = content.encode("utf-8")
+    is_new = await asyncio.to_thread(box.folder.write, path, encoded)
+    box.touches(path)
+    return f"{path!r} was {'created' if is_new else 'replaced'}: {len(encoded):,} bytes"
+
+
+async def _edit_file(box: Toolbox, path: str, old: str, new: str) -> str:
+    text = (await asyncio.to_thread(box.folder.read, path)).decode("utf-8")
+    count = text.count(old)
+    if count != 1:
+        said = "does not occur" if not count else f"occurs {count} times"
+        raise Refused(f"the text to replace {said} in {path!r}; give a piece that occurs exactly once")
+    await asyncio.to_thread(box.folder.write, path, text.replace(old, new).encode("utf-8"))
+    box.touches(path)
+    return f"{path!r} was changed at line {text[: text.index(old)].count(chr(10)) + 1}"
+
+
+async def _delete_file(box: Toolbox, path: str) -> str:
+    await asyncio.to_thread(box.folder.delete, path)
+    box.touches(path)
+    return f"{path!r} was deleted"
+
+
+# -- commands --
+
+
+async def _run_command(
+    box: Toolbox, argv: list[str] | None = None, shell: str | None = None, seconds: float = _COMMAND_SECONDS
+) -> str:
+    if (argv is None) == (shell is None):
+        raise Refused("give either `argv` or `shell`, and not both")
+    context = box.context
+    try:
+        ended = await process.run(
+            argv or ["/bin/sh", "-c", shell or ""],
+            cwd=context.workdir,
+            env=context.env,
+            timeout=seconds,
+            on_start=lambda child: context.emit("process", {"pid": child.pid, "run": child.run}),
+            max_output=_COMMAND_OUTPUT,
+        )
+    except AgentError as error:  # it could not be started, which is the model's to deal with
+        raise Refused(f"{error.message}. {error.hint}") from error
+    return _told(ended, seconds)
+
+
+def _told(ended: process.Exit, seconds: float) -> str:
+    how = f"[ended after {seconds:g} s]" if ended.ending == "timeout" else f"[exit status {ended.code}]"
+    if ended.left:
+        how += f" [processes that could not be ended: {', '.join(map(str, ended.left))}]"
+    half = LONGEST_RESULT // 2 - 200
+    parts = [how, shortened(ended.stdout.rstrip(), half)]
+    if ended.stderr.strip():
+        parts += ["[stderr]", shortened(ended.stderr.rstrip(), half)]
+    return "\n".join(part for part in parts if part)
+
+
+# -- the table --
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    description: str
+    schema: dict[str, Any]
+    run: Callable[..., Awaitable[str]]
+
+
+def _text(description: str, **more: Any) -> dict[str, Any]:
+    return {"type": "string", "description": description, **more}
+
+
+def _object(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+_PATH = _text("Path of the file, relative to the work folder.")
+
+TOOLS: tuple[Tool, ...] = (
+    Tool(
+        "read_file",
+        f"Read a text file of the work folder. Long files come in pieces of at most {_MOST_LINES} lines; "
+        "the first line of the result then says which.",
+        _object(
+            ("path",),
+            path=_PATH,
+            first_line={"type": "integer", "minimum": 1, "description": "Where to begin. Default: 1."},
+            lines={"type": "integer", "minimum": 1, "description": "How many lines."},
+        ),
+        _read_file,
+    ),
+    Tool(
+        "list_files",
+        "List files and folders (these end with a slash) of the work folder. `*` and `?` stay within a name, "
+        "`**/` is any number of folders: `*` is what lies at the top, `src/**/*.py` all Python below src.",
+        _object((), pattern=_text("Default: `*`.", maxLength=_LONGEST_PATTERN)),
+        _list_files,
+    ),
+    Tool(
+        "search",
+        "Find the lines that match a regular expression (Python's), as `path:line: text`.",
+        _object(
+            ("pattern",),
+            pattern=_text("Searched for in each line by itself.", minLength=1, maxLength=_LONGEST_PATTERN),
+            files=_text("Which files, as for list_files. Default: all, `**/*`.", maxLength=_LONGEST_PATTERN),
+        ),
+        _search,
+    ),
+    Tool(
+        "write_file",
+        "Write a whole text file of the work folder; folders above it are created.",
+        _object(("path", "content"), path=_PATH, content=_text("All of the file.")),
+        _write_file,
+    ),
+    Tool(
+        "edit_file",
+        "Replace one piece of a text file of the work folder, which must occur in it exactly once.",
+        _object(
+            ("path", "old", "new"),
+            path=_PATH,
+            old=_text("The piece as it is in the file, with its spaces and line breaks.", minLength=1),
+            new=_text("What comes in its place."),
+        ),
+        _edit_file,
+    ),
+    Tool(
+        "delete_file",
+        "Delete a file of the work folder.",
+        _object(("path",), path=_PATH),
+        _delete_file,
+    ),
+    Tool(
+        "run_command",
+        "Run a command in the work folder and wait for its end: `argv` is a program and its arguments, `shell` "
+        "a line for /bin/sh. Nothing can be typed into it, and what it leaves running is ended with it.",
+        _object(
+            (),
+            argv={"type": "array", "items": {"type": "string"}, "minItems": 1},
+            shell=_text("Used in place of argv, for pipes and the like.", minLength=1),
+            seconds={
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": _MOST_COMMAND_SECONDS,
+                "description": f"How long it may take. Default: {_COMMAND_SECONDS:g}.",
+            },
+        ),
+        _run_command,
+    ),
+)
+
+
+@cache
+def _fitting(name: str) -> Type:
+    return Type(next(tool.schema for tool in TOOLS if tool.name == name))

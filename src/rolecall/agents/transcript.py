@@ -1,0 +1,245 @@
+"""What an agent says and does, passed on live and kept within bounds.
+
+Readers of agents' event streams tell a transcript what they see. It passes signs of life on, keeps turns
+with shortened arguments and results, and holds the answer whole. However long the stream is, what is kept
+is bounded: of many turns the first and the last stay, and a note says how many are left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rolecall.agents.protocol import Context, Emit, ToolCall, Turn, Usage
+
+LONGEST_ANSWER = 8 * 1024 * 1024
+_LIVE_CHARACTERS = 256 * 1024
+_LIVE_CALLS = 10_000
+_FIRST_TURNS = 100
+_LAST_TURNS = 300
+_CALLS_OF_A_TURN = 50
+_LONGEST_TEXT = 20_000
+_LONGEST_RESULT = 4_000
+_LONGEST_ARGUMENT = 2_000
+_LONGEST_NAME = 200
+_MOST_ARGUMENTS = 50
+_MOST_FILES = 1_000
+_DEEPEST = 40
+
+
+class LiveText:
+    """Passes text on as events, up to a size, because every event is stored; the answer is kept whole."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._room = _LIVE_CHARACTERS
+
+    def __call__(self, text: str) -> None:
+        if self._room <= 0 or not text:
+            return
+        shown = text[: self._room]
+        self._room -= len(shown)
+        self._emit("text", {"text": shown, "more": True} if self._room <= 0 else {"text": shown})
+
+
+@dataclass
+class _Call:
+    name: str
+    arguments: Mapping[str, Any]
+    result: str = ""
+
+    def done(self) -> ToolCall:
+        return ToolCall(self.name, self.arguments, self.result)
+
+
+@dataclass
+class _Turn:
+    pieces: list[str] = field(default_factory=list)
+    size: int = 0
+    calls: dict[str, _Call] = field(default_factory=dict)
+    is_answered: bool = False
+    """A tool has returned something: whatever the agent says or calls now, it does so knowing that."""
+
+    @property
+    def text(self) -> str:
+        self.pieces = ["".join(self.pieces)]
+        return self.pieces[0]
+
+    def add(self, text: str) -> None:
+        kept = text[: LONGEST_ANSWER - self.size]
+        self.size += len(kept)
+        self.pieces.append(kept)
+
+    def shorten(self) -> None:
+        """Only the latest message may become the answer; of the others no more is kept than is shown."""
+        self.pieces = [shortened(self.text, _LONGEST_TEXT)]
+
+    def done(self) -> Turn:
+        calls = tuple(call.done() for call in self.calls.values())
+        return Turn("assistant", shortened(self.text, _LONGEST_TEXT), calls)
+
+
+class Transcript:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._live = LiveText(context.emit)
+        self._live_calls = 0
+        self._first: list[_Turn] = []
+        self._last: deque[_Turn] = deque()
+        self._left_out = 0
+        self._open: dict[str, _Call] = {}
+        self._files: dict[str, None] = {}
+        self._latest_message = _Turn()
+        self.session: str | None = None
+
+    # -- what is seen --
+
+    def in_session(self, session: str) -> None:
+        """The agent's own session: passed on once, as soon as it is known."""
+        if session and session != self.session:
+            self.session = session
+            self._context.emit("session", {"session": session})
+
+    def says(self, text: str, *, is_continued: bool = False) -> None:
+        """A message of the agent, or the next piece of the one before it."""
+        if not text:
+            return
+        turn = self._turn(is_new=not is_continued)
+        if turn is not self._latest_message:
+            self._latest_message.shorten()
+            self._latest_message = turn
+        turn.add(text)
+        self._live(text)
+
+    def calls(self, ident: str, name: str, arguments: Any) -> None:
+        told = _told(arguments)
+        call = _Call(shortened(name, _LONGEST_NAME), told)
+        latest = self._turn(is_new=False)
+        turn = self._turn(is_new=latest.is_answered or len(latest.calls) >= _CALLS_OF_A_TURN)
+        turn.calls[ident] = self._open[ident] = call
+        self._live_calls += 1
+        if self._live_calls <= _LIVE_CALLS:
+            body = {"name": call.name, "arguments": told}
+            self._context.emit(
+                "tool_call", body | ({"more": True} if self._live_calls == _LIVE_CALLS else {})
+            )
+
+    def is_running(self, ident: str) -> bool:
+        return ident in self._open
+
+    def returns(self, ident: str, result: Any) -> ToolCall | None:
+        """A tool's result; the call it belongs to, or None where no such call is running."""
+        call = self._open.pop(ident, None)
+        if call is None:
+            return None
+        call.result = shortened(text_of(result), _LONGEST_RESULT)
+        self._turn(is_new=False).is_answered = True
+        return call.done()
+
+    def touches(self, path: str) -> None:
+        """A file that the agent wrote, by a path from the work folder where it is in it."""
+        if path and len(self._files) < _MOST_FILES:
+            whole = os.path.normpath(os.path.join(self._context.workdir, path))
+            inside = os.path.relpath(whole, self._context.workdir)
+            self._files[whole if inside.startswith("..") else inside] = None
+
+    def asks(self, what: str, *, is_allowed: bool, reason: str = "") -> None:
+        self._context.emit("permission", {"what": what, "allowed": is_allowed, "reason": reason})
+
+    def uses(self, usage: Usage) -> None:
+        told = {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cached_tokens": usage.cached_tokens,
+        }
+        self._context.emit("usage", told | ({"cost": usage.cost} if usage.cost is not None else {}))
+
+    # -- what is kept --
+
+    @property
+    def answer(self) -> str:
+        """The text of the latest message."""
+        return self._latest_message.text
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        gap = [Turn("system", f"{self._left_out} turns are left out here")] if self._left_out else []
+        return (*(turn.done() for turn in self._first), *gap, *(turn.done() for turn in self._last))
+
+    @property
+    def count(self) -> int:
+        return len(self._first) + self._left_out + len(self._last)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(sorted(self._files))
+
+    def _turn(self, *, is_new: bool) -> _Turn:
+        latest = self._last[-1] if self._last else self._first[-1] if self._first else None
+        if latest is not None and not (is_new and (latest.size or latest.calls)):
+            return latest
+        turn = _Turn()
+        if len(self._first) < _FIRST_TURNS:
+            self._first.append(turn)
+            return turn
+        self._last.append(turn)
+        if len(self._last) > _LAST_TURNS:
+            for ident in self._last.popleft().calls:
+                self._open.pop(ident, None)
+            self._left_out += 1
+        return turn
+
+
+def shortened(text: str, limit: int) -> str:
+    """The beginning and the end of a long text, and how much is missing between them."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 4
+    return f"{text[: limit - tail]}\n… {len(text) - limit} characters …\n{text[-tail:]}"
+
+
+def text_of(value: Any, *, depth: int = 0) -> str:
+    """The text in a result: agents give it as text, as a list of blocks, or as an object of their own."""
+    if isinstance(value, str):
+        return value
+    if depth >= _DEEPEST:
+        return "…"
+    if isinstance(value, list):
+        return "\n".join(filter(None, (text_of(item, depth=depth + 1) for item in value)))
+    if isinstance(value, Mapping):
+        for key in ("text", "content", "output", "result"):
+            if key in value:
+                return text_of(value[key], depth=depth + 1)
+        return str(value) if _is_shallow(value) else "…"
+    return "" if value is None else str(value)
+
+
+def _told(arguments: Any) -> dict[str, Any]:
+    if not isinstance(arguments, Mapping):
+        return {} if arguments in (None, "") else {"arguments": _told_value(arguments)}
+    told = list(arguments.items())[:_MOST_ARGUMENTS]
+    return {shortened(str(key), _LONGEST_NAME): _told_value(value) for key, value in told}
+
+
+def _told_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return shortened(value, _LONGEST_ARGUMENT)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if not _is_shallow(value):
+        return "…"
+    import json
+
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return value if len(text) <= _LONGEST_ARGUMENT else shortened(text, _LONGEST_ARGUMENT)
+
+
+def _is_shallow(value: Any, depth: int = 0) -> bool:
+    """Whether a value can be written without going deeper than anything an agent means."""
+    if depth >= _DEEPEST:
+        return False
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return all(_is_shallow(item, depth + 1) for item in inner)

@@ -1,0 +1,66 @@
+"""What a role may not do: restrictions, and the classes of actions each of them denies. Values.
+
+A role's `capabilities` may hold any words; those that are in `RESTRICTIONS` are enforced. An adapter
+says for each class of actions how its agent denies it. What it cannot deny is refused before the run:
+a restriction that only stands in the prompt is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from rolecall.errors import UsageError
+
+FILES = (
+    "file_creation",
+    "file_modification",
+    "file_deletion",
+    "partial_file_edit",
+    "structured_document_edit",
+)
+SHELL = ("shell_command_exec", "subprocess_spawn", "interactive_shell_session")
+TASK_CREATION = ("nexus_task_creation",)
+TASK_UPDATE = ("nexus_task_state_transition", "nexus_task_metadata_modification")
+SHELL_WRITES = ("shell_file_write",)
+"""Changing the work folder through a shell. Where no sandbox can deny that, the shell itself is denied."""
+
+RESTRICTIONS: Mapping[str, tuple[str, ...]] = {
+    "no_file_edit": FILES,
+    "no_shell_exec": SHELL,
+    "no_task_create": TASK_CREATION,
+    "no_task_update": TASK_UPDATE,
+    "read_only": (*FILES, *SHELL_WRITES),
+}
+CLASSES = tuple(sorted({name for names in RESTRICTIONS.values() for name in names}))
+
+VARIABLE = "ROLECALL_RESTRICTIONS"
+"""Tells every process of an agent what its role may not do: our own task verbs obey it from any shell."""
+BY_OURSELVES = (*TASK_CREATION, *TASK_UPDATE)
+"""Classes that go through our own verbs, which read VARIABLE; no adapter has to deny them."""
+
+
+def restrictions(capabilities: Iterable[str]) -> tuple[str, ...]:
+    """Those of a role's capabilities that restrict it."""
+    return tuple(word for word in capabilities if word in RESTRICTIONS)
+
+
+def denied(capabilities: Iterable[str]) -> tuple[str, ...]:
+    """The classes of actions that are denied, in the order of CLASSES."""
+    found = {name for word in restrictions(capabilities) for name in RESTRICTIONS[word]}
+    return tuple(name for name in CLASSES if name in found)
+
+
+def must_not_write(capabilities: Iterable[str]) -> bool:
+    """Whether the work folder must be the same after the role as before it."""
+    return "read_only" in set(capabilities)
+
+
+def check_supported(agent: str, capabilities: Iterable[str], deniable: Collection[str]) -> None:
+    """Refuse a role whose restrictions this agent cannot be held to."""
+    for word in restrictions(capabilities):
+        missing = [name for name in RESTRICTIONS[word] if name not in deniable and name not in BY_OURSELVES]
+        if missing:
+            raise UsageError(
+                f"the agent {agent!r} cannot be held to {word!r}: it has no way to deny {', '.join(missing)}",
+                hint="Give the role another agent, or take the restriction away.",
+            )

@@ -1,0 +1,279 @@
+"""`rolecall doctor`: is everything here that the project's workflows need, and what to do where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rolecall.cli import Verb
+from rolecall.cli.output import add_format, add_store, format_of, printable, show, table
+from rolecall.errors import NotFound, RolecallError
+
+if TYPE_CHECKING:
+    from rolecall.checkup import Check
+    from rolecall.doctor import Diagnosis, Finding, Need, Place
+    from rolecall.engine import Cast
+    from rolecall.playbook import Playbook
+    from rolecall.store.store import Store
+
+_COLOURS = {"ok": "32", "ready": "32", "warning": "33", "problem": "31"}
+_MARKS = {"ok": "✓", "warning": "!", "problem": "✗"}
+_WIDEST = 48
+_NONE = "–"
+
+
+def _doctor(options: Namespace) -> int:
+    from rolecall import checkup, config, workspace
+    from rolecall.doctor import Diagnosis, Place
+    from rolecall.mask import Mask
+
+    checks = checkup.check_home(lambda url: workspace.open_store(url, create=False), url=options.store)
+    others: dict[str, bool] = {}
+    place, mask = Place({}, Path.cwd()), Mask(())
+    try:
+        settings, place, mask = config.load(), place._replace(env=config.environment()), workspace.mask()
+    except RolecallError:  # told by the checks; without a configuration nobody knows who plays what
+        diagnosis = Diagnosis(tuple(checks), (), {})
+    else:
+        with _store_if_any(options.store) or nullcontext() as store:
+            diagnosis, others = _diagnosed(options, store, settings, place, checks)
+    if format_of(options) == "text":
+        has_colour = sys.stdout.isatty() and not place.env.get("NO_COLOR")
+        print(mask.text("\n".join(_lines(diagnosis, others, _coloured if has_colour else _plain))))
+    else:
+        show(options, mask.value(_shown(diagnosis, others)))
+    return 0 if diagnosis.is_ready else 1
+
+
+def _diagnosed(
+    options: Namespace, store: Store | None, settings: dict[str, Any], place: Place, checks: list[Check]
+) -> tuple[Diagnosis, dict[str, bool]]:
+    """What was found, and of the known agents that were not looked at whether they are installed."""
+    from rolecall import workspace
+    from rolecall.doctor import absence, diagnose, known_agents, needs_of, preset_agents
+
+    def casting(book: Playbook, role: str) -> Cast:
+        return workspace.cast(settings, book, role, environment=place.env)
+
+    books, broken = _books(store, options.workflows)
+    needs = needs_of(books, casting, lambda name: _load(store, name))
+    known = known_agents()
+    besides = [*_default_agent(settings, place), *((*known, *preset_agents()) if options.all else ())]
+    found = asyncio.run(diagnose(needs, place, settings=settings, besides=besides, checks=[*checks, *broken]))
+    others = [cast for cast in known if cast.name not in found.findings]
+    return found, {cast.name: absence(cast.agent, place.env) is None for cast in others}
+
+
+def _default_agent(settings: dict[str, Any], place: Place) -> list[Cast]:
+    """The agent of roles that name none, which is worth a look before there is a workflow."""
+    from rolecall.cli.agents import named_agent
+
+    name = settings.get("defaultAgent")
+    try:
+        return [named_agent(settings, str(name), place.env)] if name else []
+    except RolecallError:  # a name that leads nowhere is told by the check of the configuration
+        return []
+
+
+# -- workflows --
+
+
+def _books(store: Store | None, names: list[str]) -> tuple[list[Playbook], list[Check]]:
+    """The workflows named, or all of the project; one that does not validate is a problem of its own."""
+    from rolecall import registry
+    from rolecall.checkup import Check
+
+    if names:
+        return [_load(store, name) for name in names], []
+    books, broken = [], []
+    for entry in registry.listed(None, folder=os.getcwd()):
+        checked = registry.check_file(str(entry.path))
+        if checked.playbook is not None:
+            books.append(checked.playbook)
+        else:
+            fix = f"rolecall workflow validate {entry.path}"
+            broken.append(Check("workflow", "problem", f"{entry.path} does not validate", fix))
+    return books, broken
+
+
+def _load(store: Store | None, name: str) -> Playbook:
+    from rolecall import registry
+
+    is_file_here = "/" not in name and "." in name and os.path.isfile(name)
+    found = registry.find(store, f"./{name}" if is_file_here else name, folder=os.getcwd())
+    if found.path is not None:
+        return registry.load_file(found.path)
+    if store is None:
+        raise NotFound(f"there is no workflow {name!r}")
+    return registry.load_node(store, str(found.node))
+
+
+def _store_if_any(url: str | None) -> Store | None:
+    from rolecall.workspace import open_store
+
+    try:
+        return open_store(url, create=False)
+    except RolecallError:  # why it does not open is told by its check
+        return None
+
+
+# -- as JSON --
+
+
+def _shown(diagnosis: Diagnosis, others: dict[str, bool]) -> dict[str, Any]:
+    return {
+        "ready": diagnosis.is_ready,
+        "agents": [
+            _finding_shown(finding, diagnosis.needs_for(label))
+            for label, finding in diagnosis.findings.items()
+        ],
+        "roles": [_need_shown(need) for need in diagnosis.needs],
+        "checks": [check._asdict() for check in diagnosis.checks],
+        "others": [{"agent": name, "installed": is_there} for name, is_there in others.items()],
+        "fix": [trouble._asdict() for trouble in diagnosis.troubles()],
+    }
+
+
+def _finding_shown(finding: Finding, needs: list[Need]) -> dict[str, Any]:
+    signed_in = finding.signed_in
+    return {
+        "agent": finding.agent,
+        "state": finding.state,
+        "program": finding.program or None,
+        "path": finding.path,
+        "version": finding.version,
+        "signedIn": signed_in.state if signed_in else None,
+        "signedInBy": signed_in.how if signed_in else None,
+        "missingFlags": list(finding.missing_flags),
+        "neededBy": [{"workflow": need.workflow, "role": need.role} for need in needs],
+        "problems": [trouble._asdict() for trouble in finding.troubles],
+    }
+
+
+def _need_shown(need: Need) -> dict[str, Any]:
+    return {
+        "workflow": need.workflow,
+        "role": need.role,
+        "agent": need.cast.name if need.cast else None,
+        "problem": need.trouble.text if need.trouble else None,
+        "hint": need.trouble.fix if need.trouble else None,
+    }
+
+
+# -- as text --
+
+
+Paint = Callable[[str, str], str]
+"""(text, kind) -> the text in the colour of its kind."""
+
+
+def _plain(text: str, _kind: str) -> str:
+    return text
+
+
+def _coloured(text: str, kind: str) -> str:
+    return f"\033[{_COLOURS[kind]}m{text}\033[0m"
+
+
+def _lines(diagnosis: Diagnosis, others: dict[str, bool], paint: Paint) -> Iterator[str]:
+    if diagnosis.findings:
+        yield from _table(diagnosis, paint)
+        yield ""
+    for check in diagnosis.checks:
+        yield f"{paint(_MARKS[check.state], check.state)} {check.name}: {printable(_one_line(check.text))}"
+    yield from _others(others)
+    troubles = [("problem", *trouble) for trouble in diagnosis.troubles()]
+    warnings = [("warning", check.text, check.fix) for check in diagnosis.checks if check.state == "warning"]
+    if troubles or warnings:
+        yield "\nto fix:"
+    for state, text, fix in (*troubles, *warnings):
+        yield f"{paint(_MARKS[state], state)} {printable(_one_line(text))}"
+        yield f"    {printable(fix)}"
+    yield f"\n{_verdict(diagnosis, len(troubles), paint)}"
+
+
+def _verdict(diagnosis: Diagnosis, count: int, paint: Paint) -> str:
+    if count:
+        return paint(f"not ready: {count} thing{'s' if count > 1 else ''} to fix", "problem")
+    workflows = len({need.workflow for need in diagnosis.needs})
+    what = (
+        f"{workflows} workflow{'s' if workflows > 1 else ''} can be run" if workflows else "no workflow here"
+    )
+    return paint(f"ready: {what}", "ok")
+
+
+def _table(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+    headings = ("agent", "version", "signed in", "needed by", "state")
+    items = [(finding, diagnosis.needs_for(label)) for label, finding in diagnosis.findings.items()]
+    rows = [
+        (
+            _shortened(finding.agent),
+            finding.version or _NONE,
+            _signed_in(finding),
+            _shortened(_needed_by(needs) or _NONE),
+            finding.state,
+        )
+        for finding, needs in items
+    ]
+    first, *lines = table(rows, headings).splitlines()
+    yield first
+    for line, (finding, needs) in zip(lines, items, strict=True):
+        kind = "ready" if finding.is_ready else "problem" if needs else "warning"
+        yield printable(line.removesuffix(finding.state)) + paint(finding.state, kind)
+
+
+def _signed_in(finding: Finding) -> str:
+    if finding.signed_in is None or not finding.path:
+        return _NONE
+    state, how = finding.signed_in
+    return f"yes ({how.partition(' is ')[0]})" if state == "yes" else state
+
+
+def _needed_by(needs: list[Need]) -> str:
+    roles: dict[str, list[str]] = {}
+    for need in needs:
+        roles.setdefault(need.workflow, []).append(need.role)
+    return "; ".join(f"{workflow}: {', '.join(names)}" for workflow, names in roles.items())
+
+
+def _others(others: dict[str, bool]) -> Iterator[str]:
+    for is_there, what in ((True, "installed and not needed here"), (False, "not installed")):
+        names = [name for name, is_installed in others.items() if is_installed == is_there]
+        if names:
+            yield f"also known, {what}: {', '.join(names)}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+
+
+# -- the table of verbs --
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "workflows", metavar="WORKFLOW", nargs="*", help="these workflows (default: all of the project)"
+    )
+    parser.add_argument("--all", action="store_true", help="look at every known agent, needed or not")
+    add_format(parser)
+    add_store(parser)
+
+
+VERBS = {
+    "": Verb(
+        _doctor,
+        "check that the agents and the endpoint that workflows need are here, and say what to fix",
+        "rolecall doctor\nrolecall doctor solve-issue\nrolecall doctor --all",
+        _arguments,
+    )
+}

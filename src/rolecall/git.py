@@ -1,0 +1,110 @@
+"""Runs git: by argument lists, in the repository that is named and no other.
+
+Whoever started us may itself be a hook of git, with variables set that point to its own repository; they are
+taken away. Hooks do not run, because nothing here is what they were written for: an agent's half-done work
+must be kept even where a hook would refuse it as a commit. The one exception is a merge, which is the user's.
+What the answers mean is up to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rolecall.errors import StorageError, UsageError
+
+_MISLEADING = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_PREFIX"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_QUARANTINE_PATH", "GIT_SHALLOW_FILE"),
+    *("GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT", "GIT_CEILING_DIRECTORIES"),
+    *("GIT_GRAFT_FILE", "GIT_REPLACE_REF_BASE", "GIT_NO_REPLACE_OBJECTS", "GIT_IMPLICIT_WORK_TREE"),
+    *("GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
+    *("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_REFLOG_ACTION", "GIT_DIFF_OPTS"),
+    *("GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE", "GIT_EXTERNAL_DIFF"),
+)
+# A repository's configuration may be an agent's work: nothing it names is run just because we look.
+_SETTINGS = ("core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0")
+_NO_HOOKS = "core.hooksPath=/dev/null"
+
+
+class Result(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+    """What git said, in one line."""
+
+    @property
+    def text(self) -> str:
+        return os.fsdecode(self.out).rstrip("\n")
+
+    @property
+    def words(self) -> list[str]:
+        """The parts of an answer given with -z."""
+        return [os.fsdecode(word) for word in self.out.split(b"\0") if word]
+
+
+def ask(
+    folder: str,
+    *args: str,
+    settings: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    with_hooks: bool = False,
+) -> Result:
+    """What git answers in `folder`, whether it succeeded or not."""
+    given = (*_SETTINGS, *(() if with_hooks else (_NO_HOOKS,)), *settings)
+    return _run(folder, args, given, env or {})
+
+
+def run(
+    folder: str, *args: str, settings: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+) -> Result:
+    """The same where it has to succeed."""
+    result = ask(folder, *args, settings=settings, env=env)
+    if result.code:
+        raise StorageError(
+            f"git {args[0]} failed in {folder}: {result.err}", hint="Put that right, then try again."
+        )
+    return result
+
+
+def _run(folder: str, args: tuple[str, ...], settings: tuple[str, ...], env: Mapping[str, str]) -> Result:
+    # By way of `env`, so that ours is neither read nor changed.
+    argv = ["env", *(word for name in _MISLEADING for word in ("-u", name))]
+    argv += [
+        "GIT_OPTIONAL_LOCKS=0",
+        "GIT_TERMINAL_PROMPT=0",
+        *(f"{key}={value}" for key, value in env.items()),
+    ]
+    argv += ["git", "-C", folder, *(word for setting in settings for word in ("-c", setting)), *args]
+    done = subprocess.run(  # noqa: S603 -- no shell is involved
+        argv, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if done.returncode == 127:
+        raise UsageError("git is not installed", hint="Install it, or let the workflow use other folders.")
+    said = done.stderr.decode("utf-8", "replace") or done.stdout.decode("utf-8", "replace")
+    return Result(done.returncode, done.stdout, " ".join(said.split())[:1000])
+
+
+# -- small questions --
+
+
+def commit(folder: str, name: str) -> str | None:
+    """The commit that a name stands for; None when there is none."""
+    return ask(folder, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}").text or None
+
+
+def has_branch(folder: str, name: str) -> bool:
+    return commit(folder, f"refs/heads/{name}") is not None
+
+
+def branch(folder: str) -> str | None:
+    """The branch that is checked out; None when HEAD is on none."""
+    return ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD").text or None
+
+
+def uncommitted(folder: str) -> list[str]:
+    """What in the work tree is not as it was committed, by path."""
+    options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
+    return [record[3:] for record in run(folder, "status", *options).words]
