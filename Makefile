@@ -1,6 +1,6 @@
 # Needs git, make, Python 3.11 or later and the package registries; installs the rest into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-agents test-agents-all install-agents check bench clean
+.PHONY: help demo test test-agents test-agents-all install-agents check bench mutants clean
 
 BIN := .venv/bin
 AGENTS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-agents
@@ -33,6 +33,9 @@ check: .venv/tested ## formatting, lint, types
 
 bench: .venv/tested ## measure, as ratios in one run
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+mutants: .venv/tested ## break the project's tools in single ways: the fixtures have to notice
+	$(BIN)/python tests/project/mutants.py
 
 clean: ## remove everything that was installed or cached
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,7 +7,7 @@ import os
 import platform
 import sqlite3
 
-from benchmarks import agents, engine, startup, store, threads
+from benchmarks import agents, engine, mcp, project, startup, store, threads
 
 _ALL = {
     "startup": startup.main,
@@ -15,6 +15,8 @@ _ALL = {
     "engine": engine.main,
     "threads": threads.main,
     "agents": agents.main,
+    "mcp": mcp.main,
+    "project": project.main,
 }
 
 

@@ -29,6 +29,12 @@ def config_path(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(home(environ), "config.yaml")
 
 
+def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The folder with agents and skills to use instead of our own; None: ours."""
+    named = load(environ).get("catalog")
+    return os.path.join(home(environ), os.path.expanduser(str(named))) if named else None
+
+
 def work_folder(environ: Mapping[str, str] = os.environ) -> str:
     """Where threads have folders of their own."""
     return os.path.join(home(environ), "work")

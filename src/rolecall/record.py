@@ -39,6 +39,8 @@ ERROR_SCHEMA: dict[str, Any] = {
 }
 _OF_SESSION = ("head", "role", "session", "session_total")
 _OF_ANSWER = ("since", "raw", "detail", "children", "unread", "answered_by")
+_MOST_RUNS = 8
+"""An agent may start a process for every command it runs; those carry the mark of the step."""
 _LITERAL = 60
 """A part of a prompt shorter than this is not worth a node of its own."""
 
@@ -166,7 +168,7 @@ class Recorder:
         """Nobody reads what the child of a dead process still says, so it must not go on working."""
         if "agent" not in self._note or not self._is_owner:
             return
-        if run := self._note.get("run"):
+        for run in filter(None, (self._note.get("run"), *self._note.get("runs", ()))):
             from rolecall.agents.process import end_leftovers
 
             await end_leftovers(run)
@@ -227,6 +229,11 @@ class Recorder:
         event = (kind, self._mask.value(told))
         if kind == "session" and self._is_owner:
             self._write({**self._note, **_filled({"session": event[1].get("session")})}, event=event)
+            return
+        if kind == "process" and self._is_owner and isinstance(told.get("run"), str):
+            # A process that an agent keeps from step to step does not carry the mark of this one.
+            runs = dict.fromkeys([*self._note.get("runs", ()), told["run"]])
+            self._write({**self._note, "runs": list(runs)[-_MOST_RUNS:]}, event=event)
             return
         self._tell(*event)
 

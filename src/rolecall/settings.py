@@ -8,6 +8,7 @@ defaultModel:   a model alias
 agentOverrides: {WORKFLOW: {ROLE: alias}}
 modelOverrides: {SCENE: model alias}         the scene `extract` reads answers
 extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
+catalog:        a folder with agents and skills to use instead of our own
 memory:         {autoDelete}                 whether notes may be deleted without asking
 store:          a path or an address, or {url, durability}
 
@@ -44,6 +45,7 @@ _SECTIONS: dict[str, Any] = {
         "timeout": "seconds",
     },
     "memory": {"autoDelete": "switch"},
+    "catalog": "text",
     "store": {"url": "text", "durability": "durability"},
 }
 """Every key and the kind of its value; `*` is a name of the user's own."""

@@ -82,8 +82,10 @@ def engine(
         """Agents are made once, because some keep a connection from step to step."""
         key = (book.workflow.name, role)
         if key not in hired:
-            hired[key] = cast(settings, book, role, override=agent, environment=environment)
-            check_present(hired[key].agent, env=environment)
+            made = cast(settings, book, role, override=agent, environment=environment)
+            check_present(made.agent, env=environment)
+            same = (other for other in hired.values() if other == made)
+            hired[key] = next(same, made)  # roles with the same agent and options share its connection
         return hired[key]
 
     async def close() -> None:

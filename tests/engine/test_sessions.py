@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import LOOP, answer, attempts, book, engine, open_store, run, start, state, steps
+from stage import LOOP, answer, attempts, book, engine, open_store, run, says, start, state, steps
 
 from rolecall import lifecycle, thread
+from rolecall.agents import process
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.errors import AgentError
 from rolecall.mask import Mask
@@ -186,3 +189,24 @@ def test_a_session_of_another_folder_is_not_gone_on_with(store: Store, tmp_path:
     run(engine(store, agent), name)
     assert [asked for role, asked, _ in agent.asked if role == "worker"] == [None, None]
     assert reasons(store, name)[1] == f"new: the session belongs to {tmp_path / 'work'}"
+
+
+def test_a_process_that_was_kept_from_an_earlier_step_is_ended_after_a_crash(
+    store: Store, tmp_path: Path
+) -> None:
+    kept: list[subprocess.Popen[bytes]] = []
+
+    async def keep(_prompt: str, context: Context) -> str:
+        if not kept:
+            kept.append(subprocess.Popen(["sleep", "300"], env=process.marked({}, "kept-run")))
+        context.emit("process", {"pid": kept[0].pid, "run": "kept-run"})
+        if len(context.steps) == 1:
+            raise KeyboardInterrupt  # the engine is gone, and what it noted stays
+        return answer("done" if context.role == "worker" else "end")
+
+    name = start(store, book(LOOP), tmp_path / "work")
+    with pytest.raises(KeyboardInterrupt):
+        run(engine(store, keep), name)
+    assert kept[0].poll() is None
+    assert run(engine(store, says(answer("end"))), name)[-1].status == "completed"
+    assert kept[0].wait(timeout=30) == -signal.SIGTERM

@@ -233,7 +233,7 @@ PRESETS: Mapping[str, Preset] = {
         has_model_flag=False,
         can_fork=True,
     ),
-    # It says that it can load sessions, and then does not find them: outside of one process they are lost.
+    # It says that it can load sessions, and often does not find them in another process: they are lost then.
     # Where a client offers files it reads each one before it writes it, and a missing one makes it fail.
     "gemini": Preset(
         words=("gemini", "--acp"),

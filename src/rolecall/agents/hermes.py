@@ -86,7 +86,7 @@ class Hermes(Program):
         if not left:
             raise UsageError(
                 "the agent 'hermes' cannot be denied files and the shell at once: it reads its prompt with them",
-                hint="Take 'acp:hermes' for this role, or take one of the restrictions away.",
+                hint="Give the role another agent, or take one of the restrictions away.",
             )
         return ["--toolsets", ",".join((*left, *_HARMLESS))]
 

@@ -21,10 +21,18 @@ if TYPE_CHECKING:
 NOUNS = {
     "workflow": ("rolecall.cli.workflow", "put, show, check and draw workflows"),
     "thread": ("rolecall.cli.thread", "start, step, read and steer threads"),
+    "plan": ("rolecall.cli.plan", "what a project has to decide, and what it decided"),
+    "task": ("rolecall.cli.task", "the tasks of a project's running cycle, and its end"),
+    "history": ("rolecall.cli.history", "search the cycles a project has closed"),
+    "artifact": ("rolecall.cli.artifact", "files that one step of the work leaves for the next"),
+    "memory": ("rolecall.cli.memory", "what a project has learnt: keep, read, merge and forget it"),
+    "rule": ("rolecall.cli.rule", "what the agents of a project keep to"),
     "config": ("rolecall.cli.config", "read and change the configuration"),
     "agents": ("rolecall.cli.agents", "list the agents there are adapters for, try one"),
     "doctor": ("rolecall.cli.doctor", "check that what workflows need is here, and say what to fix"),
     "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
+    "mcp": ("rolecall.cli.mcp", "serve the project's tools to an MCP host"),
+    "conformance": ("rolecall.cli.conformance", "hold the project's tools against fixtures of the contract"),
     "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
 }

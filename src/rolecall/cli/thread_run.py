@@ -302,7 +302,8 @@ def run_kill(options: Namespace) -> None:
         note = store.ref(thread.attempt_name(thread.id_of(ref)))
     process = _signal(lease) if lease else None
     if lease is None and note is not None and "run" in note.state:
-        _end_leftovers(note.state["run"])
+        for run in (note.state["run"], *note.state.get("runs", ())):
+            _end_leftovers(run)
     shown = {"thread": thread.id_of(ref), "killed": True, "cancelled": True, "process": process}
     text = f"{shown['thread']} is killed" + (f"; process {process} was told to stop" if process else "")
     show(options, shown, lambda: text)

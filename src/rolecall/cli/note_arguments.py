@@ -1,0 +1,47 @@
+"""What `rolecall memory` and `rolecall rule` have in common: where a text comes from, how one is printed, and
+what the role in whose name we run may not do."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from rolecall import config
+from rolecall.cli.output import printable, read_file, read_input, show
+from rolecall.errors import UsageError
+
+
+def add_text(parser: ArgumentParser) -> None:
+    parser.add_argument("source", nargs="?", metavar="FILE", help="where the text is; - is standard input")
+    parser.add_argument("-m", "--message", metavar="TEXT", help="the text itself")
+
+
+def text_of(options: Namespace) -> str:
+    if (options.message is None) == (options.source is None):
+        raise UsageError(
+            "the text is given twice" if options.source else "there is no text",
+            hint="Give it with -m TEXT, or name a FILE, or - for standard input.",
+        )
+    if options.message is not None:
+        return str(options.message)
+    return read_input("-") if options.source == "-" else read_file(options.source)
+
+
+def print_text(options: Namespace, text: str, **more: Any) -> None:
+    """A note as it is, also in a pipe, where agents read it; other forms only when they are asked for."""
+    if options.format not in (None, "text"):
+        show(options, {**more, "text": text})
+    else:
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
+def refuse_denied(*classes: str) -> None:
+    """An error when the role in whose name we run is denied one of these classes of actions."""
+    from rolecall.capabilities import denied
+
+    for word in config.restrictions():
+        if set(classes).intersection(denied([word])):
+            raise UsageError(
+                f"this is denied to the role by {word}", hint="Leave it to the role that leads the work."
+            )

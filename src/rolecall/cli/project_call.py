@@ -1,0 +1,36 @@
+"""What the commands on a project share: which project it is, and calling one of its tools."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from rolecall import config
+from rolecall.cli.output import add_format
+from rolecall.errors import UsageError
+from rolecall.project import dispatch, place
+
+
+def add_project(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--project",
+        metavar="DIR",
+        help="the project's folder (default: the git work tree around this folder)",
+    )
+    add_format(parser)
+
+
+def project_of(options: Namespace) -> str:
+    if options.project is None:
+        return place.find(os.getcwd())
+    if not os.path.isdir(options.project):
+        raise UsageError(
+            f"there is no folder {options.project!r}", hint="--project names the project's folder."
+        )
+    return str(os.path.abspath(options.project))
+
+
+def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The tool's reply, as far as the role in whose name we run may have it."""
+    return dispatch.call(project_of(options), tool, arguments, restrictions=config.restrictions())

@@ -1,0 +1,155 @@
+"""`rolecall task`: the tasks of the running cycle, and its end."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from rolecall.cli import Verb
+from rolecall.cli.output import printable, read_input, show, table
+from rolecall.cli.project_call import add_project, call
+from rolecall.project import shape, taskgraph
+
+_LONG = ("context", "approach", "acceptance", "risk")
+"""Fields that may come from a file or from standard input."""
+
+
+def _add(options: Namespace) -> None:
+    fields = ("title", "goal", "plan_issue", "owner", "owner_agent_id", "owner_reuse_policy")
+    arguments = {field: getattr(options, field) for field in fields}
+    long = {field: getattr(options, field) for field in _LONG}
+    arguments |= {field: value and read_input(value) for field, value in long.items()}
+    reply = call(options, "task_add", deps=options.dep, decisions=options.decision, **arguments)
+    show(options, reply, lambda: f"task {reply['task']['id']} added")
+
+
+def _list(options: Namespace) -> None:
+    reply = call(options, "task_list")
+    show(options, reply, lambda: _list_text(reply))
+
+
+def _list_text(reply: Mapping[str, Any]) -> str:
+    if "tasks" not in reply:
+        return "there are no tasks"
+    summary = reply["summary"]
+    counts = f"{summary['completed']} of {summary['total']} completed, {summary['blocked']} in progress"
+    goal = [f"goal: {reply['goal']}"] if reply["goal"] else []
+    return "\n".join(
+        [*goal, _table(reply["tasks"], summary["ready"]), f"{counts}, {len(summary['ready'])} ready"]
+    )
+
+
+def _table(tasks: list[Mapping[str, Any]], ready_ids: list[float]) -> str:
+    can_begin = set(ready_ids)
+    rows = [
+        (
+            task["id"],
+            taskgraph.status(task, can_begin),
+            task.get("owner", ""),
+            ", ".join(map(str, task["deps"])),
+            task["title"],
+        )
+        for task in tasks
+    ]
+    return table(rows, ("id", "status", "owner", "after", "task"))
+
+
+def _ready(options: Namespace) -> None:
+    reply = call(options, "task_list")
+    ids = reply["summary"]["ready"] if "tasks" in reply else []
+    can_begin = set(ids)
+    found = [task for task in reply.get("tasks", []) if task["id"] in can_begin]
+    show(options, {"ready": found}, lambda: _table(found, ids) if found else "no task is ready")
+
+
+def _graph(options: Namespace) -> None:
+    tasks = call(options, "task_list").get("tasks", [])
+    print(printable(taskgraph.DRAWN_AS[getattr(options, "as")](tasks)))
+
+
+def _update(options: Namespace) -> None:
+    reply = call(options, "task_update", id=options.id, status=options.status)
+    show(options, reply, lambda: f"task {reply['task']['id']} is {reply['task']['status']}")
+
+
+def _close(options: Namespace) -> None:
+    reply = call(options, "task_close")
+    show(options, reply, lambda: _close_text(reply))
+
+
+def _close_text(reply: Mapping[str, Any]) -> str:
+    archived = reply["archived"]
+    plan = f"a plan with {archived['decisions']} decisions" if archived["plan"] else "no plan"
+    return f"cycle {reply['total_cycles']} is in the history: {plan}, {archived['tasks']} tasks"
+
+
+# -- the table --
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("title", metavar="TITLE", help="what is to be done, in one line")
+    parser.add_argument(
+        "--context",
+        required=True,
+        metavar="TEXT",
+        help="what whoever does it has to know; @FILE reads a file, - standard input, here and below",
+    )
+    parser.add_argument(
+        "--dep", action="append", type=int, default=[], metavar="ID", help="a task that comes before"
+    )
+    parser.add_argument("--approach", metavar="TEXT", help="how to go about it")
+    parser.add_argument("--acceptance", metavar="TEXT", help="what has to hold when it is done")
+    parser.add_argument("--risk", metavar="TEXT", help="what may go wrong")
+    parser.add_argument(
+        "--plan-issue", type=int, metavar="ID", help="the issue of the plan that it comes from"
+    )
+    parser.add_argument("--goal", metavar="TEXT", help="what all tasks of the cycle are for")
+    parser.add_argument(
+        "--decision", action="append", default=[], metavar="TEXT", help="a decision that binds the work"
+    )
+    parser.add_argument("--owner", metavar="AGENT", help="the agent that does it, or lead")
+    parser.add_argument("--owner-agent-id", metavar="ID", help="the id of the instance that does it")
+    parser.add_argument(
+        "--owner-reuse-policy",
+        choices=shape.REUSE_POLICIES,
+        help="whether an earlier instance goes on with it",
+    )
+    add_project(parser)
+
+
+def _update_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", type=int, help="the task")
+    parser.add_argument("status", choices=shape.TASK_STATUSES, help="its new status")
+    add_project(parser)
+
+
+def _graph_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--as", choices=list(taskgraph.DRAWN_AS), default="text", help="how it is drawn (default: text)"
+    )
+    add_project(parser)
+
+
+VERBS = {
+    "add": Verb(
+        _add,
+        "add a task",
+        "rolecall task add 'Write the migration' --context @notes.md --dep 1 --owner engineer",
+        _add_arguments,
+    ),
+    "list": Verb(_list, "list the tasks of the running cycle", "rolecall task list", add_project),
+    "update": Verb(
+        _update, "set the status of a task", "rolecall task update 1 completed", _update_arguments
+    ),
+    "close": Verb(
+        _close, "close the cycle: its plan and tasks go into the history", "rolecall task close", add_project
+    ),
+    "ready": Verb(_ready, "list the tasks that can be begun now", "rolecall task ready", add_project),
+    "graph": Verb(
+        _graph,
+        "draw which task comes after which",
+        "rolecall task graph\nrolecall task graph --as mermaid",
+        _graph_arguments,
+    ),
+}

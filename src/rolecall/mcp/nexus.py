@@ -1,0 +1,48 @@
+"""The eleven tools of a project, under the names that the vocabulary gives them: `nx_plan_start` and so on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolecall.errors import RolecallError
+from rolecall.mcp.protocol import Cancel
+from rolecall.mcp.tools import Effect, Place, Run, Tool
+from rolecall.project import dispatch
+from rolecall.project.toolerror import ToolError
+
+PREFIX = "nx_"
+FOR_LEAD = ("plan_start", "plan_update", "plan_decide")
+"""`project.toolmap` says so too, and would have the whole catalogue read for it."""
+_REPLACING = ("plan_update", "artifact_write")
+"""After these something may be gone that stands nowhere else."""
+
+
+def _run(name: str) -> Run:
+    def run(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> bytes:
+        try:
+            return dispatch.call_json(place.project, name, arguments, restrictions=place.restrictions)
+        except ToolError as error:
+            # The text is pinned and is the whole answer; the hint is for the command line.
+            raise RolecallError(error.message) from error
+
+    return run
+
+
+def _effect(name: str, tool: dispatch.Tool) -> Effect:
+    if tool.is_reader:
+        return "reads"
+    return "changes" if name in _REPLACING else "adds"
+
+
+TOOLS = tuple(
+    Tool(
+        PREFIX + name,
+        tool.description,
+        dispatch.input_schema(tool),
+        _run(name),
+        _effect(name, tool),
+        classes=tool.denied_as,
+        is_for_lead=name in FOR_LEAD,
+    )
+    for name, tool in dispatch.TOOLS.items()
+)

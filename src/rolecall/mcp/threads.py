@@ -1,0 +1,370 @@
+"""Workflows and threads as tools: thin wrappers over the verbs of the library.
+
+A step is taken by a process of its own, `rolecall thread step`, which ends its agent when it is told to and
+keeps what was done. Nothing of what an agent or a workflow prints comes near the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rolecall.capabilities import FILES, SHELL, SHELL_WRITES
+from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
+from rolecall.mcp.protocol import Cancel
+from rolecall.mcp.tools import Effect, Place, Run, Tool, fitting, schema_of
+
+if TYPE_CHECKING:
+    from rolecall.registry import Entry
+    from rolecall.store.backend import Ref
+    from rolecall.store.store import Store
+
+RUNS_AGENTS = (*FILES, *SHELL, *SHELL_WRITES)
+"""A thread's agents have restrictions of their own: whoever may not do this must not have them do it."""
+
+_STANDING_CODES = (0, 6, 7, 8)
+"""Exit codes of `thread step` that say how the thread stands; others say that no step could be tried."""
+_COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
+_PAGE = 20
+_QUOTA = 10_000
+
+
+# -- workflows --
+
+
+def _workflow_list(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+    from rolecall import registry
+
+    with _Reading(place) as store:
+        entries = registry.listed(store, folder=place.project)
+        return {"workflows": [_listed(store, entry) for entry in entries]}
+
+
+def _listed(store: Store | None, entry: Entry) -> dict[str, Any]:
+    known = {"name": entry.name, "origin": entry.origin, "hash": entry.node, "path": entry.path}
+    try:
+        description = _description(store, entry)
+    except RolecallError as error:  # one that cannot be read does not hide the others
+        description = f"({error.message})"
+    return {**{key: value for key, value in known.items() if value}, "description": description}
+
+
+def _description(store: Store | None, entry: Entry) -> str:
+    if store is not None and entry.node is not None:
+        from rolecall.registry import workflow_node
+
+        return str(workflow_node(store, entry.node).payload.get("description", ""))
+    if entry.path is None or entry.path.endswith(".py"):  # listing runs nobody's code
+        return ""
+    from rolecall.definition import load_file
+
+    workflow = load_file(entry.path).workflow
+    return workflow.description if workflow else "(does not validate)"
+
+
+def _workflow_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+    from rolecall import registry
+    from rolecall.document import to_document
+
+    with _Reading(place) as store:
+        found = registry.find(store, arguments["workflow"], folder=place.project)
+        if found.path is not None and found.path.endswith(".py"):
+            with open(found.path, encoding="utf-8") as file:
+                return {"origin": "local", "path": found.path, "source": file.read()}
+        if found.path is not None:
+            workflow = registry.load_file(found.path).workflow
+            return {"origin": "local", "path": found.path, "workflow": to_document(workflow)}
+        if store is None or found.node is None:
+            raise NotFound(f"there is no workflow {arguments['workflow']!r}")
+        workflow = registry.read_node(store, found.node)[0]
+        return {"origin": "global", "hash": found.node, "workflow": to_document(workflow)}
+
+
+# -- threads --
+
+
+def _thread_start(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+    from rolecall import config, lifecycle, registry, threadview, workspace
+
+    limits = arguments.get("limits") or {}
+    with workspace.open_store(place.store) as store:
+        found = registry.find(store, arguments["workflow"], folder=place.project)
+        book = registry.load_file(found.path) if found.path else registry.load_node(store, found.node or "")
+        _check_limits(limits, book.workflow.roles)
+        ref = lifecycle.start(
+            store,
+            found.node or book,
+            arguments["prompt"],
+            cwd=place.project,
+            mask=workspace.mask(),
+            limits=limits,
+            work=config.work_folder(),
+        )
+        return threadview.entry(store, ref)
+
+
+def _check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
+    from rolecall.thread import LIMITS
+
+    for name in limits:
+        role, _, kind = name.rpartition(".")
+        if kind not in LIMITS or (role and role not in roles):
+            raise UsageError(
+                f"there is no limit {name!r}",
+                hint=f"Limits are {', '.join(LIMITS)}, of one role ROLE.steps; roles: {', '.join(roles)}.",
+            )
+
+
+def _thread_step(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dict[str, Any]:
+    """One step, taken by a process of its own; how the thread stands after it."""
+    import subprocess
+    import sys
+
+    from rolecall import threadview
+
+    with _Reading(place) as store:
+        ident = _ident(_found(store, arguments["thread"]))
+    named = ["--store", place.store] if place.store else []
+    words = [sys.executable, "-P", "-c", _COMMAND, "thread", "step", ident, "--format", "json", *named]
+    out = sys.stderr or subprocess.DEVNULL  # the code of a workflow may print there, too
+    child = subprocess.Popen(  # noqa: S603 -- no shell is involved
+        words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True
+    )
+    cancel.on_set(child.terminate)
+    _, said = child.communicate()
+    if child.returncode not in _STANDING_CODES:
+        raise Conflict(said.strip().removeprefix("rolecall: ") or f"no step of {ident} could be taken")
+    with _Reading(place) as store:
+        return threadview.entry(_there(store), _found(store, ident))
+
+
+def _thread_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+    from rolecall import threadview
+
+    with _Reading(place) as store:
+        ref = _found(store, arguments["thread"])
+        return threadview.card(_there(store), ref)
+
+
+def _thread_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+    from rolecall import threadview
+
+    before = arguments.get("before")
+    with _Reading(place) as store:
+        ref = _found(store, arguments["thread"])
+        quota = arguments.get("quota", _QUOTA)
+        return threadview.read(_there(store), ref, quota=quota, before=before, with_start=before is None)
+
+
+def _thread_list(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+    from itertools import islice
+
+    from rolecall import thread, threadlist
+
+    going_on = {*thread.STATUSES, "crashed", "damaged"} - set(thread.ENDED)
+    statuses = frozenset(arguments.get("status") or going_on)
+    words = tuple(arguments.get("text", "").lower().split())
+    asked = threadlist.Filter(statuses, arguments.get("workflow"), 0, None, words)
+    limit = arguments.get("limit", _PAGE)
+    with _Reading(place) as store:
+        if store is None:
+            return {"threads": []}
+        found = list(islice(threadlist.listed(store, asked, page=arguments.get("page")), limit + 1))
+    page = {"page": found[limit - 1]["thread"]} if len(found) > limit else {}
+    return {"threads": found[:limit], **page}
+
+
+def _thread_answer(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+    """What is asked, when nothing is given; else the answer becomes part of the thread."""
+    from rolecall import lifecycle, registry, threadview, workspace
+
+    text, output = arguments.get("text"), arguments.get("output")
+    if text is not None and output is not None:
+        raise UsageError("an answer is a text or an output, not both")
+    with workspace.open_store(place.store, create=False) as store:
+        ref = _found(store, arguments["thread"])
+        if text is not None:
+            return threadview.entry(store, lifecycle.resume(store, ref, mask=workspace.mask(), answer=text))
+        if output is None:
+            return _question(store, ref)
+        book = registry.load_node(store, ref.state["workflow"])
+        body = arguments.get("body", "")
+        return threadview.entry(
+            store, lifecycle.answer(store, ref, book, output, body=body, mask=workspace.mask())
+        )
+
+
+def _question(store: Store, ref: Ref) -> dict[str, Any]:
+    """What a suspended thread wants to know, or what the role that is due has to give."""
+    from rolecall import registry, threadview
+    from rolecall.route import Next
+    from rolecall.thread import Chain
+    from rolecall.turn import Turn, next_of
+
+    standing = threadview.entry(store, ref)
+    chain = Chain(store, ref.target or "")
+    turn = Turn(_ident(ref), chain, registry.load_node(store, chain.start.workflow))
+    way = next_of(turn)
+    if standing["status"] != "idle" or not isinstance(way, Next):
+        return standing
+    role = turn.role(way.role)
+    asked = {"instruction": way.prompt, "goal": role.goal, "schema": dict(role.schema)}
+    return {**standing, "task": turn.task, **asked}
+
+
+# -- the store --
+
+
+class _Reading:
+    """The store for a verb that only reads: None where none has been made yet, and none is made."""
+
+    def __init__(self, place: Place) -> None:
+        from rolecall.workspace import open_store
+
+        try:
+            self._store: Store | None = open_store(place.store, create=False)
+        except NotFound:
+            if place.store is not None:
+                raise
+            self._store = None
+
+    def __enter__(self) -> Store | None:
+        return self._store
+
+    def __exit__(self, *_: object) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+def _found(store: Store | None, text: str) -> Ref:
+    from rolecall import thread
+
+    return thread.find(_there(store), text)
+
+
+def _there(store: Store | None) -> Store:
+    if store is None:
+        raise NotFound("there are no threads yet", hint="thread_start makes one.")
+    return store
+
+
+def _ident(ref: Ref) -> str:
+    from rolecall.thread import id_of
+
+    return id_of(ref)
+
+
+# -- the table --
+
+_THREAD = {"thread": {"type": "string", "description": "Id of the thread, or an unambiguous part of it."}}
+_WORKFLOW = {"workflow": {"type": "string", "description": "Name, path or id of the workflow."}}
+_STATUSES = [
+    *("queued", "idle", "running", "crashed", "suspended", "completed", "failed", "killed", "damaged"),
+]
+
+
+def _tool(
+    name: str,
+    run: Run,
+    description: str,
+    required: dict[str, Any],
+    optional: dict[str, Any] | None = None,
+    *,
+    effect: Effect = "reads",
+    is_long: bool = False,
+) -> Tool:
+    schema = schema_of(required, optional)
+    return Tool(
+        name,
+        description,
+        schema,
+        fitting(run, schema),
+        effect,
+        classes=() if effect == "reads" else RUNS_AGENTS,
+        is_for_lead=effect != "reads",
+        is_long=is_long,
+        reaches_out=effect != "reads",
+    )
+
+
+TOOLS = (
+    _tool(
+        "workflow_list", _workflow_list, "List the workflows that can be started here, with what they do.", {}
+    ),
+    _tool(
+        "workflow_show",
+        _workflow_show,
+        "Show a workflow: its roles, what each has to give, and who comes after whom.",
+        _WORKFLOW,
+    ),
+    _tool(
+        "thread_start",
+        _thread_start,
+        "Make a thread of a workflow in the project's folder. Nothing is run yet: thread_step does that.",
+        _WORKFLOW | {"prompt": {"type": "string", "description": "The task."}},
+        {
+            "limits": {
+                "type": "object",
+                "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
+                "description": "Suspend the thread at this much: steps, turns, tokens, cost, minutes, "
+                "or of one role ROLE.steps.",
+            }
+        },
+        effect="adds",
+    ),
+    _tool(
+        "thread_step",
+        _thread_step,
+        "Take one step of a thread: the agent of the role that is due works, which may take minutes. "
+        "Cancelling the call stops the agent; the thread stays where it was and can be stepped again.",
+        _THREAD,
+        effect="changes",
+        is_long=True,
+    ),
+    _tool(
+        "thread_show",
+        _thread_show,
+        "Show how a thread stands: status, role that is due, limits, what it has used.",
+        _THREAD,
+    ),
+    _tool(
+        "thread_read",
+        _thread_read,
+        "Read what a thread's roles did, as Markdown: the newest steps that fit.",
+        _THREAD,
+        {
+            "quota": {"type": "integer", "minimum": 1, "description": "Characters, 10000 when not given."},
+            "before": {"type": "string", "description": "Only steps before this one; the reply names it."},
+        },
+    ),
+    _tool(
+        "thread_list",
+        _thread_list,
+        "List threads, the newest first.",
+        {},
+        {
+            "status": {
+                "type": "array",
+                "items": {"enum": _STATUSES},
+                "description": "Only these; when not given, those that have not ended.",
+            },
+            "workflow": {"type": "string", "description": "Only threads of this workflow."},
+            "text": {"type": "string", "description": "Only threads whose title has these words."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 200, "description": "20 when not given."},
+            "page": {"type": "string", "description": "Go on after this thread; the reply names it."},
+        },
+    ),
+    _tool(
+        "thread_answer",
+        _thread_answer,
+        "See what a thread asks a person, or answer it: `text` for a suspended thread that has a question, "
+        "`output` for a role that a person plays. With neither, the question is shown.",
+        _THREAD,
+        {
+            "text": {"type": "string", "description": "The answer to the question."},
+            "output": {"type": "object", "description": "The role's output, as its schema wants it."},
+            "body": {"type": "string", "description": "Free text besides the output."},
+        },
+        effect="adds",
+    ),
+)

@@ -1,0 +1,107 @@
+"""Files that agents leave for one another: any name below `state/artifacts/`, and never a way out of it.
+
+Empty segments, `.` and `..` are taken out of a name, as other harnesses do. Each folder on the way is
+opened from the one before it and must be a folder, not a link to one, so that nobody can turn the way while
+it is walked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rolecall.project import place, statefile
+from rolecall.project.place import Folder
+from rolecall.project.toolerror import WrongCall
+
+_LONGEST = 255
+"""Bytes in the name of a file, on every file system in use."""
+_LONGEST_PATH = 4000
+_NOT_WRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?|[a-z]:.*", re.IGNORECASE)
+"""Names that Windows gives to devices and drives."""
+_WAY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def write_artifact(project: Folder, filename: str, content: str) -> str:
+    """Write it; the absolute path it then has."""
+    segments = _segments(filename)
+    path = os.path.join(place.artifacts(project), *segments)
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise WrongCall(f"the path of {filename[:40]!r}… is longer than {_LONGEST_PATH} bytes")
+    data = _encoded(content)
+    with statefile.locked(project):
+        statefile.make_folder(place.artifacts(project))
+        with _folder(place.artifacts(project), segments[:-1], filename) as folder:
+            _check_replaceable(folder, segments[-1], filename)
+            with statefile.drafted(project, data) as draft:
+                os.replace(draft, segments[-1], dst_dir_fd=folder)
+            os.fsync(folder)
+    return path
+
+
+def _encoded(content: str) -> bytes:
+    try:
+        return content.encode()
+    except UnicodeEncodeError as exc:
+        raise WrongCall(f"the content has half a character at {exc.start}, which no file can hold") from exc
+
+
+def _segments(filename: str) -> Sequence[str]:
+    segments = [part for part in re.split(r"[/\\]", filename) if part.strip(". ")]
+    if not segments:
+        raise WrongCall(f"{filename!r} names no file", hint="Give a name such as report.md.")
+    for part in segments:
+        if _NOT_WRITABLE.search(part) or _DEVICE.fullmatch(part):
+            raise WrongCall(f"{part!r} cannot be the name of an artifact", hint="Choose a plain name.")
+        if len(part.encode()) > _LONGEST:
+            raise WrongCall(f"the name {part[:40]!r}… is longer than {_LONGEST} bytes")
+    return segments
+
+
+@contextmanager
+def _folder(artifacts: str, names: Sequence[str], filename: str) -> Iterator[int]:
+    """The folder that the file goes into, open; made where it is missing."""
+    folder = -1
+    try:
+        folder = os.open(artifacts, _WAY)
+        for name in names:
+            outer, folder = folder, _inner(folder, name)
+            os.close(outer)
+        yield folder
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _leads_astray(filename) from exc
+        raise
+    finally:
+        if folder >= 0:
+            os.close(folder)
+
+
+def _inner(folder: int, name: str) -> int:
+    try:
+        return os.open(name, _WAY, dir_fd=folder)
+    except FileNotFoundError:
+        os.mkdir(name, dir_fd=folder)
+        os.fsync(folder)
+        return os.open(name, _WAY, dir_fd=folder)
+
+
+def _check_replaceable(folder: int, name: str, filename: str) -> None:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise _leads_astray(filename)
+
+
+def _leads_astray(filename: str) -> WrongCall:
+    return WrongCall(
+        f"{filename!r} cannot be an artifact: it is a folder or a link, or one of its folders is a file or a link",
+        hint="Choose another name.",
+    )

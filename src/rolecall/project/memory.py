@@ -1,0 +1,229 @@
+"""What a project has learnt: short notes in `.nexus/memory/`, which agents read and people keep in git.
+
+A lesson goes into the note on its subject if there is one (`similarity` finds it and says why), and becomes a
+note of its own otherwise. Reading is counted in `memory_access`; what may be forgotten is judged in
+`memory_gc`. Each verb is a plain function over a project folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rolecall.errors import RolecallError, UsageError
+from rolecall.mask import Mask
+from rolecall.project import forget, keyscan, memory_access, note, notename, place, similarity, statefile
+from rolecall.project.note import Note
+from rolecall.project.place import Folder
+from rolecall.project.similarity import Profile
+
+_SHOWN_WORDS = 12
+
+
+class Match(NamedTuple):
+    """A note on the same subject."""
+
+    name: str
+    score: float
+    shared: tuple[str, ...]
+
+
+class Overlap(UsageError):
+    """A note on this subject exists: the caller says whether the text goes there or stays apart."""
+
+    def __init__(self, file: str, matches: Sequence[Match]) -> None:
+        best = matches[0]
+        words = ", ".join(best.shared[:_SHOWN_WORDS]) + (" …" if len(best.shared) > _SHOWN_WORDS else "")
+        super().__init__(
+            f"{best.name} seems to be on the same subject as {file}: {best.score:.0%} of the shorter one is in "
+            f"both (from {similarity.OVERLAP:.0%} on it counts). Words in both: {words}",
+            hint=f"Say whether it goes `into` {best.name} or stays apart, as a `new` note.",
+        )
+        self.file = file
+        self.matches = tuple(matches)
+
+
+# -- adding --
+
+
+def add(
+    project: Folder,
+    name: str,
+    text: str,
+    *,
+    mask: Mask,
+    category: str | None = None,
+    into: str | None = None,
+    is_new: bool = False,
+) -> dict[str, Any]:
+    """Keep a lesson: in the note `into`, else as a new note unless one on its subject exists.
+
+    `is_new` makes a note of it all the same. `mask` knows the secrets that must not be kept.
+    """
+    file, kept = notename.new_memory(name, category), note.clean(text)
+    keyscan.refuse_secrets(kept, mask)
+    with statefile.locked(project):
+        if into is not None:
+            return _append(project, note.find(project, "memory", into), file, kept)
+        if os.path.lexists(path := os.path.join(note.folder(project, "memory"), file)):
+            raise _taken(path, file)
+        if not is_new and (matches := overlapping(project, file, kept)):
+            raise Overlap(file, matches)
+        made = note.create(project, "memory", file, kept)
+    return {"name": made.name, "path": made.path, "category": notename.category_of(file), "created": True}
+
+
+def _taken(path: str, file: str) -> UsageError:
+    return UsageError(
+        f"{path} exists already",
+        hint=f"Put it `into` {file}, or choose another name.",
+    )
+
+
+def _append(project: Folder, target: Note, file: str, text: str) -> dict[str, Any]:
+    joined = f"{note.text(target).rstrip()}\n\n{_section(file, 'Added', text)}"
+    note.refuse_oversize(joined)
+    note.rewrite(project, target, joined)
+    category = notename.category_of(target.name)
+    return {"name": target.name, "path": target.path, "category": category, "created": False}
+
+
+def _section(file: str, came: str, text: str) -> str:
+    title = notename.topic_of(file).replace("-", " ").capitalize()
+    return f"## {title}\n\n*{came} {place.now()[:10]}.*\n\n{text.strip()}\n"
+
+
+def overlapping(project: Folder, file: str, text: str) -> list[Match]:
+    """Notes on the subject of a new one, the likest first. Notes of two categories are on two subjects, unless
+    one says little that the other does not."""
+    own, category = profile_of(file, text), notename.category_of(file)
+    found = []
+    for other in note.listed(project, "memory"):
+        like = similarity.likeness(own, profile_of(other.name, _readable(other)))
+        their_category = notename.category_of(other.name)
+        is_apart = category and their_category and category != their_category
+        if like.score >= (similarity.CONTAINED if is_apart else similarity.OVERLAP):
+            found.append(Match(other.name, like.score, like.shared))
+    return sorted(found, key=lambda match: (-match.score, match.name))
+
+
+def profile_of(file: str, text: str) -> Profile:
+    return similarity.profile(notename.topic_of(file).replace("-", " "), text)
+
+
+def _readable(found: Note) -> str:
+    """A note's text to be compared; a byte that is no text is left out."""
+    return note.content(found).decode(errors="ignore")
+
+
+# -- reading --
+
+
+class Reading(NamedTuple):
+    text: str
+    warning: str
+    """Why the read was not counted; "" when it was."""
+
+
+def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str | None = None) -> Reading:
+    """A note's text, and the read counted. A log that cannot be written keeps nobody from reading."""
+    found = note.find(project, "memory", name)
+    text = note.text(found)
+    try:
+        memory_access.observe(project, found.path, agent, at or place.now())
+    except RolecallError as exc:
+        return Reading(text, f"the read was not counted: {exc.message}")
+    return Reading(text, "")
+
+
+def listed(project: Folder, *, at: str | None = None) -> list[dict[str, Any]]:
+    """Every note with how often and when it was read, by name."""
+    log = memory_access.read(project)
+    now = memory_access.moment(at or place.now()).timestamp()
+    return [_entry(project, each, log, now) for each in note.listed(project, "memory")]
+
+
+def _entry(project: Folder, found: Note, log: memory_access.Log, now: float) -> dict[str, Any]:
+    access = log.get(memory_access.key(project, found.name))
+    return {
+        "name": found.name,
+        "category": notename.category_of(found.name),
+        "size": found.size,
+        "lastAccess": access.last_accessed_ts if access else None,
+        "lastAgent": access.last_agent if access else None,
+        "accessCount": access.access_count if access else 0,
+        "ageDays": max(0, int((now - found.changed) // 86_400)),
+        "path": found.path,
+    }
+
+
+# -- merging --
+
+
+def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> dict[str, Any]:
+    """Join two notes into the first, or into a new one, and remove what was joined by a commit."""
+    with statefile.locked(project):
+        sources = [note.find(project, "memory", name) for name in (first, second)]
+        if sources[0].name == sources[1].name:
+            raise UsageError(f"{sources[0].name} cannot be merged with itself", hint="Name two notes.")
+        target = _target(project, sources, into)
+        memory_access.read(project)  # a damaged log is met before anything is changed
+        kept = [forget.kept(source) for source in sources]
+        joined = _joined(target, kept)
+        note.refuse_oversize(joined)
+        path = os.path.join(note.folder(project, "memory"), target)
+        gone = [each for each in kept if each.note.name != target]
+        names = " and ".join(each.note.name for each in gone)
+        commit = forget.remove(
+            project,
+            kept,
+            subject=f"Merge memory note {names} into {target}",
+            why=f"The text of {names} is now in {target}.",
+            into=forget.Successor(path, note.encoded(joined)),
+        )
+        _move_counts(project, [each.note.name for each in gone], target)
+    return {
+        "name": target,
+        "path": path,
+        "removed": [each.note.name for each in gone],
+        "commit": commit,
+        "restore": [each.restoring for each in gone],
+    }
+
+
+def _target(project: Folder, sources: Sequence[Note], into: str | None) -> str:
+    if into is None:
+        return sources[0].name
+    named = notename.file_name(into)
+    if named in [source.name for source in sources]:
+        return named
+    target = notename.new_memory(into)
+    path = os.path.join(note.folder(project, "memory"), target)
+    if os.path.lexists(path):
+        raise note.already_there(path)
+    return target
+
+
+def _joined(target: str, kept: Sequence[forget.Kept]) -> str:
+    """The text of the note that stays, or a title; below it each of the others in a section of its own."""
+    staying = [each for each in kept if each.note.name == target]
+    title = notename.topic_of(target).replace("-", " ").capitalize()
+    parts = [note.text(each.note).strip() for each in staying] or [f"# {title}"]
+    for each in kept:
+        if each not in staying:
+            came = f"From {each.note.name} ({each.commit[:12]}), merged"
+            parts.append(_section(each.note.name, came, note.text(each.note)).strip())
+    return "\n\n".join(parts) + "\n"
+
+
+def _move_counts(project: Folder, gone: Sequence[str], target: str) -> None:
+    """The reads of the notes that were joined are reads of what they became."""
+    keys, new = [memory_access.key(project, name) for name in gone], memory_access.key(project, target)
+
+    def edit(log: memory_access.Log) -> memory_access.Log:
+        return memory_access.merged(
+            access._replace(path=new) if path in keys else access for path, access in log.items()
+        )
+
+    memory_access.rewrite(project, edit)

@@ -1,0 +1,127 @@
+"""Who read which memory note when, and how often: `state/rolecall/memory-access.jsonl`, a line for each note.
+
+Counted are reads of a note's content: by `memory read`, and by agents whose reads a hook reports. Written as
+a whole under the project's lock, so that no count is lost between two readers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from rolecall.errors import RolecallError, UsageError
+from rolecall.project import note, place, shape, statefile
+from rolecall.project.place import Folder
+
+FILE = "memory-access.jsonl"
+LEAD = "lead"
+"""Who reads when nobody else is named."""
+
+
+class Access(NamedTuple):
+    path: str
+    last_accessed_ts: str
+    access_count: int
+    last_agent: str
+    schema_version: str | None = None
+
+    def plus(self, other: Access) -> Access:
+        """Both taken together: the counts added, the last reader of the two."""
+        last = max(self, other, key=lambda access: moment(access.last_accessed_ts))
+        return last._replace(access_count=self.access_count + other.access_count)
+
+
+Log: TypeAlias = dict[str, Access]
+
+
+def moment(at: str) -> datetime:
+    # A leap second is a time for RFC 3339 and none for Python.
+    return datetime.fromisoformat(at.upper().replace(":60", ":59"))
+
+
+def key(project: Folder, file: str) -> str:
+    """The path that a note is known by in the log, however the project was reached."""
+    return os.path.join(os.path.realpath(note.folder(project, "memory")), file)
+
+
+def read(project: Folder) -> Log:
+    return merged(_lines(place.ours(project, FILE)))
+
+
+def merged(accesses: Iterable[Access]) -> Log:
+    """One entry for each path, of one log or of several."""
+    log: Log = {}
+    for access in accesses:
+        log[access.path] = log[access.path].plus(access) if access.path in log else access
+    return log
+
+
+def observe(project: Folder, path: str, agent: str, at: str) -> bool:
+    """Count one read of `path`. False when it is no memory note of this project, and nothing is written."""
+    file = _note_at(project, path)
+    if file is None:
+        return False
+    seen = Access(key(project, file), at, 1, agent)
+    if problem := _problem(_as_json(seen)):
+        raise UsageError(f"the read cannot be recorded: it{problem}", hint="Say who read it, and when.")
+    change(project, lambda log: merged([*log.values(), seen]))
+    return True
+
+
+def _note_at(project: Folder, path: str) -> str | None:
+    """The file name of the memory note that a path leads to."""
+    folder, file = os.path.split(os.path.join(os.path.abspath(project), path))
+    if os.path.realpath(folder) != os.path.realpath(note.folder(project, "memory")):
+        return None
+    try:
+        is_note = note.find(project, "memory", file).name == file
+    except RolecallError:  # gone again, or a link: nothing of ours was read
+        return None
+    return file if is_note else None
+
+
+def change(project: Folder, edit: Callable[[Log], Log]) -> None:
+    with statefile.locked(project):
+        rewrite(project, edit)
+
+
+def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
+    """The same for those who hold the lock already."""
+    before = read(project)
+    after = edit(dict(before))
+    if after != before:
+        lines = "".join(json.dumps(_as_json(access), ensure_ascii=False) + "\n" for access in after.values())
+        # A count that a power failure takes back is worth no wait for the disk.
+        statefile.replace(project, place.ours(project, FILE), lines.encode(), must_last=False)
+
+
+def _as_json(access: Access) -> Mapping[str, Any]:
+    return {name: value for name, value in access._asdict().items() if value is not None}
+
+
+def _lines(path: str) -> Iterable[Access]:
+    data = statefile.read(path) or b""
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as exc:
+            raise statefile.DamagedFile(path, data, f"line {number} is not JSON: {exc}") from exc
+        if problem := _problem(value):
+            raise statefile.DamagedFile(path, data, f"line {number}{problem}")
+        yield Access(**value)
+
+
+def _problem(value: Any) -> str:
+    problem = shape.ACCESS(value)
+    if problem:
+        return problem
+    try:
+        moment(value["last_accessed_ts"])
+    except ValueError:
+        return f".last_accessed_ts is {value['last_accessed_ts']!r}, a day that does not exist"
+    return ""

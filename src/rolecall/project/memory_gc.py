@@ -1,0 +1,231 @@
+"""What may be forgotten of a project's memory: signals that speak for it, and deletion by commit.
+
+Four signals, each from a source of its own, so that no two follow from each other:
+
+    unread       the log of reads: not read for UNREAD_DAYS, or never, while UNREAD_OTHERS reads of others were counted
+    unchanged    the file: not written for UNCHANGED_DAYS
+    superseded   the other notes: one of them holds nearly all it says, or it names its successor
+    gone         the repository: at least half of the paths it names were there once and are not any more
+
+The signals are shown, and a person decides. Without asking, a note is only deleted where that was switched on
+and SIGNALS_NEEDED of them hold at once. One that was written within GRACE_DAYS is no candidate at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rolecall import git
+from rolecall.errors import RolecallError, UsageError
+from rolecall.project import forget, memory_access, note, place, similarity, statefile
+from rolecall.project.memory import profile_of
+from rolecall.project.memory_access import Log, moment
+from rolecall.project.note import Note
+from rolecall.project.place import Folder
+from rolecall.project.similarity import Profile
+
+UNREAD_DAYS = 90
+UNREAD_OTHERS = 20
+UNCHANGED_DAYS = 180
+GRACE_DAYS = 14
+SIGNALS_NEEDED = 3
+
+SETTING = "memory.autoDelete"
+"""The key of the configuration that switches deletion without asking on."""
+
+_DAY = 86_400
+_SUCCESSOR = re.compile(
+    r"\b(?:superseded|replaced) by\s+[`\[(*_\"']*([a-z0-9][a-z0-9-]*\.md)\b", re.IGNORECASE
+)
+_PATH = re.compile(
+    r"(?<![\w/:.~$@\\-])(?:\.?[\w+-][\w.+@-]*/)+[\w.+@-]*|`\.?[\w+-][\w.+-]*\.[A-Za-z]\w{0,7}`"
+)
+_MOST_PATHS = 1000
+
+
+class Signal(NamedTuple):
+    id: str
+    reason: str
+
+
+class Candidate(NamedTuple):
+    note: Note
+    signals: tuple[Signal, ...]
+
+    @property
+    def why(self) -> str:
+        return "\n".join(f"{signal.id}: {signal.reason}" for signal in self.signals)
+
+
+# -- looking --
+
+
+def candidates(project: Folder, *, at: str | None = None) -> list[Candidate]:
+    """Notes that something speaks against, those with most signals first. Writes nothing."""
+    now = moment(at or place.now()).timestamp()
+    notes = note.listed(project, "memory")
+    texts = {each.name: note.content(each).decode(errors="ignore") for each in notes}
+    log, gone = memory_access.read(project), _gone_paths(project, texts.values())
+    profiles = {name: profile_of(name, text) for name, text in texts.items()}
+    near, by_name = similarity.near(profiles), {each.name: each for each in notes}
+    found = []
+    for each in notes:
+        if now - each.changed < GRACE_DAYS * _DAY:
+            continue
+        signals = (
+            _unread(project, each, log, now),
+            _unchanged(each, now),
+            _successor(each, texts) or _double(each, [by_name[name] for name in near[each.name]], profiles),
+            _gone(project, texts[each.name], gone),
+        )
+        found.append(Candidate(each, tuple(signal for signal in signals if signal is not None)))
+    shown = [candidate for candidate in found if candidate.signals]
+    return sorted(shown, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
+
+
+def _unread(project: Folder, found: Note, log: Log, now: float) -> Signal | None:
+    key = memory_access.key(project, found.name)
+    if key in log:
+        days = int((now - moment(log[key].last_accessed_ts).timestamp()) // _DAY)
+        return Signal("unread", f"not read for {days} days") if days >= UNREAD_DAYS else None
+    others = sum(access.access_count for access in log.values())
+    if others < UNREAD_OTHERS:
+        return None
+    return Signal("unread", f"never read, while {others:,} reads of other notes were counted")
+
+
+def _unchanged(found: Note, now: float) -> Signal | None:
+    days = int((now - found.changed) // _DAY)
+    return Signal("unchanged", f"not written for {days} days") if days >= UNCHANGED_DAYS else None
+
+
+def _successor(found: Note, texts: Mapping[str, str]) -> Signal | None:
+    named = _SUCCESSOR.search(texts[found.name])
+    if named is None or named[1].lower() not in texts or named[1].lower() == found.name:
+        return None
+    return Signal("superseded", f"says itself that {named[1].lower()} is in its place")
+
+
+def _double(found: Note, others: Iterable[Note], profiles: Mapping[str, Profile]) -> Signal | None:
+    for other in others:
+        like = similarity.contained(profiles[found.name], profiles[other.name])
+        if like.score >= similarity.CONTAINED and _yields(found, other, profiles):
+            words = ", ".join(like.shared[:8])
+            return Signal("superseded", f"{like.score:.0%} of it is also in {other.name}: {words}")
+    return None
+
+
+def _yields(found: Note, other: Note, profiles: Mapping[str, Profile]) -> bool:
+    """Of two notes that say the same, the one that was written earlier goes, and never both."""
+    back = similarity.contained(profiles[other.name], profiles[found.name])
+    if back.score < similarity.CONTAINED:
+        return True
+    return (found.changed, found.name) < (other.changed, other.name)
+
+
+# -- paths that a note names --
+
+
+def _gone(project: Folder, text: str, gone: set[str]) -> Signal | None:
+    named = _paths(text)
+    missing = [path for path in named if path in gone]
+    there = [path for path in named if _exists(project, path)]
+    if not missing or len(missing) < len(there):
+        return None
+    shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+    rest = f"; {len(there)} that it names are there" if there else ""
+    return Signal("gone", f"names paths that the repository has no more: {shown}{rest}")
+
+
+def _paths(text: str) -> list[str]:
+    """The paths of the project that a text names, as far as they can be told from other words."""
+    found = (match[0].strip("`").rstrip("/.") for match in _PATH.finditer(text))
+    return list(dict.fromkeys(path for path in found if path and ".." not in path.split("/")))
+
+
+def _exists(project: Folder, path: str) -> bool:
+    return os.path.lexists(os.path.join(os.path.abspath(project), path))
+
+
+def _gone_paths(project: Folder, texts: Iterable[str]) -> set[str]:
+    """Of all paths named, those that git once had and the folder has no more: one question for all notes."""
+    named = dict.fromkeys(path for text in texts for path in _paths(text))
+    missing = [path for path in named if not _exists(project, path)][:_MOST_PATHS]
+    if not missing:
+        return set()
+    words = ("--no-renames", "--diff-filter=D", "--format=", "--name-only", "--relative", "-z")
+    folder = os.path.abspath(project)
+    result = git.ask(folder, "log", *words, "--", *missing, env={"GIT_LITERAL_PATHSPECS": "1"})
+    deleted = [word.strip("\n") for word in result.words] if result.code == 0 else []
+    folders = {parent for path in deleted for parent in _parents(path)}
+    return {path for path in missing if path in folders or path in deleted}
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := os.path.dirname(path):
+        yield path
+
+
+# -- deleting --
+
+
+def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[dict[str, Any]]:
+    """Delete notes that somebody decided on, each by a commit of its own; all of them, or none where one
+    cannot be brought back."""
+    with statefile.locked(project):
+        known = {candidate.note.name: candidate for candidate in candidates(project, at=at)}
+        found = [note.find(project, "memory", name) for name in dict.fromkeys(names)]
+        for each in found:
+            forget.kept(each)
+        return [_delete(project, known.get(each.name, Candidate(each, ()))) for each in found]
+
+
+def delete_automatically(project: Folder, *, is_enabled: bool, at: str | None = None) -> dict[str, Any]:
+    """Delete every note that SIGNALS_NEEDED signals speak against at once. What cannot be brought back stays,
+    with the reason."""
+    if not is_enabled:
+        raise UsageError(
+            "deleting without asking is not switched on",
+            hint=f"`rolecall config set {SETTING} true` does; or look with `rolecall memory gc` and name what goes.",
+        )
+    deleted: list[dict[str, Any]] = []
+    stayed: dict[str, str] = {}
+    with statefile.locked(project):
+        # Judged anew after each: a note whose double is gone may be the last that says it.
+        while candidate := _next_to_go(project, stayed, at):
+            try:
+                deleted.append(_delete(project, candidate))
+            except RolecallError as exc:
+                stayed[candidate.note.name] = exc.message
+    return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
+
+
+def _next_to_go(project: Folder, stayed: dict[str, str], at: str | None) -> Candidate | None:
+    for candidate in candidates(project, at=at):
+        if len(candidate.signals) >= SIGNALS_NEEDED and candidate.note.name not in stayed:
+            return candidate
+    return None
+
+
+def _delete(project: Folder, candidate: Candidate) -> dict[str, Any]:
+    kept = forget.kept(candidate.note)
+    commit = forget.remove(
+        project,
+        [kept],
+        subject=f"Delete memory note {candidate.note.name}",
+        why=candidate.why or "Asked for by name.",
+    )
+    _prune(project)
+    signals = [signal.id for signal in candidate.signals]
+    return {"name": candidate.note.name, "commit": commit, "signals": signals, "restore": kept.restoring}
+
+
+def _prune(project: Folder) -> None:
+    """Take away the reads of notes that are not there: a new note of that name begins at nothing."""
+    there = {memory_access.key(project, each.name) for each in note.listed(project, "memory")}
+    memory_access.rewrite(
+        project, lambda log: {path: access for path, access in log.items() if path in there}
+    )

@@ -1,0 +1,119 @@
+"""A `rolecall mcp` child on a pipe, asked one thing at a time: how a conformance run calls tools from outside.
+
+Only as much of a client as that needs. The child is this very program with the environment it is given, so
+what is tested is what runs; hosts and agents have clients of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from threading import Timer
+from typing import Any
+
+PREFIX = "nx_"
+_COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
+_PATIENCE = 60
+"""Seconds after which a server that does not answer is ended."""
+_OPENING = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "rolecall conformance", "version": "1"},
+}
+
+
+class Unanswered(Exception):
+    """The server is gone, or what it said is no answer."""
+
+
+class ServerChild:
+    """The server of one project folder; started by the first call, and anew after it died."""
+
+    def __init__(self, project: str, environ: Mapping[str, str]) -> None:
+        self._project = project
+        self._environ = environ
+        self._child: subprocess.Popen[bytes] | None = None
+        self._count = 0
+
+    def call(self, tool: str, params: Mapping[str, Any]) -> Any:
+        """The reply of a tool, as a model would read it."""
+        if self._child is None:
+            self._start()
+        frame = self._ask("tools/call", {"name": PREFIX + tool, "arguments": params})
+        if "error" in frame:
+            return {"error": frame["error"]["message"]}
+        return _reply(frame["result"])
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        for end in (child.stdin, child.stdout):
+            if end is not None:
+                end.close()
+        try:
+            child.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    def _start(self) -> None:
+        options = ["mcp", "--project", self._project, "--only", "nexus"]
+        self._child = subprocess.Popen(  # noqa: S603 -- no shell is involved
+            [sys.executable, "-P", "-c", _COMMAND, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(self._environ),
+        )
+        self._ask("initialize", _OPENING)
+        self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._count += 1
+        child = self._child
+        if child is None or child.stdout is None:
+            raise Unanswered("the server was not started")
+        watchdog = Timer(_PATIENCE, child.kill)
+        watchdog.start()
+        try:
+            self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": params})
+            line = child.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        finally:
+            watchdog.cancel()
+        if not line.endswith(b"\n"):
+            self.close()
+            raise Unanswered(f"the server ended with {child.returncode} instead of answering {method}")
+        return self._answer(line)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.write(json.dumps(message).encode() + b"\n")
+            self._child.stdin.flush()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            frame = json.loads(line)
+        except ValueError as exc:
+            raise Unanswered(f"the server said what is not JSON: {line[:200]!r}") from exc
+        # A message that cannot be read is answered without its id.
+        if not isinstance(frame, dict) or frame.get("id") not in (self._count, None):
+            raise Unanswered(f"the server answered something else: {line[:200]!r}")
+        return frame
+
+
+def _reply(result: Mapping[str, Any]) -> Any:
+    try:
+        (content,) = result["content"]
+        reply = json.loads(content["text"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise Unanswered(f"the result has no JSON as its one text: {str(result)[:200]}") from exc
+    is_error = isinstance(reply, dict) and "error" in reply
+    if result.get("isError", False) is not is_error:
+        raise Unanswered(f"isError does not agree with the reply: {str(result)[:200]}")
+    if result.get("structuredContent", reply) != reply:
+        raise Unanswered(f"structuredContent is not the reply: {str(result)[:200]}")
+    return reply

@@ -1,0 +1,197 @@
+"""The files of `.nexus/` as bytes: read, replaced at once, kept aside when damaged; one lock over all of them.
+
+The lock is the kernel's, on a file of ours, so it ends with its holder however that ends. Readers need none:
+a file is only ever replaced as a whole. Whatever is to replace a file is written in our own folder first,
+always under the same name, so that what a killed writer leaves is written over by the next.
+
+What the bytes mean is not known here; above are `longlist`, `archive`, `tools` and `artifact`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import xxhash
+
+from rolecall.errors import Damaged, StorageError, UsageError
+from rolecall.project import place
+from rolecall.project.place import Folder
+
+Bytes: TypeAlias = "bytes | memoryview"
+_LOCK, _DRAFT = "lock", "draft"
+
+
+def read(path: str) -> bytes | None:
+    """The whole file; None when there is none."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise _refused(exc, path) from exc
+
+
+def digest(*parts: Bytes) -> str:
+    """Tells bytes apart: a file that still has the same is still the same."""
+    hashed = xxhash.xxh3_128()
+    for part in parts:
+        hashed.update(part)
+    return hashed.hexdigest()
+
+
+# -- writing, under the lock --
+
+
+@contextmanager
+def locked(project: Folder) -> Iterator[None]:
+    """Nobody else writes to this project meanwhile; folders that are missing are made."""
+    try:
+        _make_folders(project)
+        lock = _take(place.ours(project, _LOCK))
+    except OSError as exc:
+        raise _refused(exc, place.ours(project)) from exc
+    try:
+        _ignore_state(project)
+        yield
+    except DamagedFile as exc:
+        raise _kept_aside(project, exc) from exc
+    except OSError as exc:
+        raise _refused(exc, place.nexus(project)) from exc
+    finally:
+        # A forked child may hold the same open file, so closing it alone would not unlock.
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
+
+
+def _take(path: str) -> int:
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(file)):
+                return file
+        except FileNotFoundError:
+            pass
+        # Somebody removed the folder while we waited: this lock keeps nobody out.
+        os.close(file)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+
+
+def _make_folders(project: Folder) -> None:
+    ours = place.ours(project)
+    if os.path.isdir(ours):
+        return
+    if not os.path.isdir(project):
+        raise UsageError(f"there is no folder {os.fspath(project)!r}", hint="Name the project's folder.")
+    for folder in (place.nexus(project), place.state(project), ours):
+        make_folder(folder)
+
+
+def _ignore_state(project: Folder) -> None:
+    """The state of a running cycle is nobody's to commit."""
+    ignored = os.path.join(place.nexus(project), ".gitignore")
+    if not os.path.exists(ignored):
+        replace(project, ignored, b"state/\n")
+
+
+def make_folder(path: str) -> None:
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        return
+    sync_folder(os.path.dirname(path))
+
+
+def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -> None:
+    """Put these bytes in the place of `path` at once, and on the disk before this returns."""
+    path = os.path.realpath(path)  # a link to a file stays one
+    with drafted(project, *parts, mode=_mode(path), must_last=must_last) as draft:
+        os.replace(draft, path)
+    if must_last:
+        sync_folder(os.path.dirname(path))
+
+
+@contextmanager
+def drafted(project: Folder, *parts: Bytes, mode: int | None = None, must_last: bool = True) -> Iterator[str]:
+    """A file with these bytes, to be moved to its place; gone if it is not."""
+    draft = place.ours(project, _DRAFT)
+    try:
+        _write(draft, *parts, mode=mode, must_last=must_last)
+        yield draft
+    except BaseException:
+        remove(draft)
+        raise
+
+
+def _write(path: str, *parts: Bytes, mode: int | None, must_last: bool) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        if mode is not None:
+            os.fchmod(file, mode)
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+        if must_last:
+            os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode & 0o777
+    except FileNotFoundError:
+        return None
+
+
+def remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def sync_folder(path: str) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+# -- what cannot be used --
+
+
+class DamagedFile(Damaged):
+    """A file of the project that does not hold what it should, and its bytes."""
+
+    def __init__(self, path: str, data: bytes, problem: str, *, copy: str = "") -> None:
+        kept = f", and a copy of it is in {copy}" if copy else ""
+        super().__init__(
+            f"{path} cannot be used: {problem}. It was left as it is{kept}",
+            hint="Correct the file or move it away, then try again.",
+        )
+        self.path, self.data, self.problem = path, data, problem
+
+
+def _kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
+    """The same, once there is a copy for whoever corrects the file."""
+    folder = place.ours(project, "damaged")
+    make_folder(folder)
+    copy = os.path.join(folder, f"{os.path.basename(file.path)}.{digest(file.data)}")
+    if not os.path.exists(copy):
+        replace(project, copy, file.data)
+    return DamagedFile(file.path, file.data, file.problem, copy=copy)
+
+
+def _refused(exc: OSError, path: str) -> StorageError:
+    file = exc.filename if isinstance(exc.filename, str) else path
+    return StorageError(
+        f"{file}: {exc.strerror or exc}", hint="Check the disk and who may write there, then try again."
+    )

@@ -1,0 +1,240 @@
+"""Tags in what a user writes: `[plan:auto] ...` activates a skill, `[d] ...` is done at once. Values.
+
+A tag counts where the user speaks: not in code blocks, inline code or quoted lines, not escaped with a
+backslash, not as part of a word or of a link. Tags that are not known are left alone; one that is nearly a
+known one is pointed out. What is done about a tag is for whoever calls this.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from rolecall.project.vocabulary import ANY_VARIANT, Tag
+
+NO_PLAN = (
+    "No active plan session: [d] records a decision of a plan, and none is active. Start one with [plan]."
+)
+"""What `[d]` is answered without a plan."""
+
+_TAG = re.compile(r"(?<![A-Za-z0-9_\[])\[([A-Za-z][^\[\]\n]{0,80})\](?![A-Za-z0-9_(\]])")
+_FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)*(`{3,}(?=[^`]*$)|~{3,})")
+_ALIKE = 0.75
+"""How alike two names are at least, as difflib counts it: one slip in a name of four letters."""
+_MOST_UNKNOWN = 50
+"""How many unknown words in brackets are looked at for a slip."""
+
+
+class Activation(NamedTuple):
+    """A skill the user called for, how, and what they said with it."""
+
+    skill: str
+    mode: str = ""
+    text: str = ""
+    tag: str = ""
+
+
+class Action(NamedTuple):
+    """Something to do at once: by whom, the part behind the colon, and what the user said with it."""
+
+    handler: str
+    variant: str = ""
+    text: str = ""
+    tag: str = ""
+
+
+class NearMiss(NamedTuple):
+    written: str
+    meant: str
+
+    def __str__(self) -> str:
+        return f"{self.written} is no tag. Did you mean {self.meant}?"
+
+
+class Detection(NamedTuple):
+    found: tuple[Activation | Action, ...]
+    """In the order they were written."""
+    near_misses: tuple[NearMiss, ...] = ()
+
+
+def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
+    """The tags in a message, and what is nearly one."""
+    lines = _lines(message)
+    found: list[tuple[re.Match[str], Tag, str]] = []
+    unknown: dict[str, None] = {}
+    for match in _TAG.finditer(_spoken(lines)):
+        if _backslashes(message, match.start()) % 2:
+            continue
+        known = _known(match[1], tags)
+        if known:
+            found.append((match, *known))
+        else:
+            unknown[match[1]] = None
+    texts = _texts(message, lines, [match.span() for match, *_ in found])
+    values = (_value(tag, variant, text) for (_, tag, variant), text in zip(found, texts, strict=True))
+    return Detection(tuple(values), tuple(_near_misses(unknown, tags)))
+
+
+def refusal(action: Action, *, has_plan: bool) -> str:
+    """Why an action cannot be done now; empty when it can."""
+    return NO_PLAN if action.handler == "nx_plan_decide" and not has_plan else ""
+
+
+def _value(tag: Tag, variant: str, text: str) -> Activation | Action:
+    if tag.type == "skill":
+        return Activation(tag.skill, variant, text, tag.id)
+    return Action(tag.handler, variant, text, tag.id)
+
+
+def _known(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
+    """The tag that was written and its variant. A trigger of its own comes before a variant of another."""
+    for tag in tags.values():
+        if tag.trigger == f"[{written}]":
+            return tag, ""
+    name, _, variant = written.partition(":")
+    for tag in tags.values():
+        is_accepted = variant in tag.variants or ANY_VARIANT in tag.variants
+        if variant.strip() and is_accepted and tag.trigger == f"[{name}]":
+            return tag, variant.strip()
+    return None
+
+
+def _near_misses(unknown: Iterable[str], tags: Mapping[str, Tag]) -> Iterator[NearMiss]:
+    for written in islice(unknown, _MOST_UNKNOWN):
+        if meant := _meant(written.lower(), tags):
+            yield NearMiss(f"[{written}]", f"[{meant}]")
+
+
+def _meant(written: str, tags: Mapping[str, Tag]) -> str:
+    """What a word in brackets that is no tag was probably meant to be; empty when it is not near to one."""
+    variants = _variants(tags.values())
+    name, variant = (part.strip() for part in f"{written}:".split(":")[:2])
+    if name not in variants:
+        # Words of one or two letters in brackets are too common to be taken for slips.
+        name = _nearest(name, [known for known in variants if len(known) > 2]) if len(name) > 2 else ""
+    if not name or not variant:
+        return name
+    if ANY_VARIANT in variants[name]:
+        return f"{name}:{variant}"
+    near = _nearest(variant, variants[name])
+    return f"{name}:{near}" if near else name
+
+
+def _variants(tags: Iterable[Tag]) -> Mapping[str, list[str]]:
+    """What may stand before the colon, and for each what may stand behind it."""
+    variants: dict[str, list[str]] = defaultdict(list)
+    for tag in tags:
+        name, _, variant = tag.trigger.strip("[]").partition(":")
+        variants[name] += [*tag.variants, *([variant] if variant else [])]
+    return variants
+
+
+def _nearest(written: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(written, known, 1, _ALIKE)), "")
+
+
+# -- what belongs to a tag --
+
+
+def _texts(message: str, lines: list[_Line], spans: list[tuple[int, int]]) -> Iterator[str]:
+    """For each tag what stands behind it in its paragraph, up to the next tag; when nothing is behind, what stands
+    before it and is no other's. Tags side by side share it. A code block without a blank line before it belongs to the
+    paragraph."""
+    breaks = [0, *(line.start for line in lines if line.is_break), len(message)]
+    groups = _side_by_side(message, spans)
+    ends = [*(group[0][0] for group in groups), len(message)][1:]
+    free = 0
+    for group, following in zip(groups, ends, strict=True):
+        start, end = group[0][0], group[-1][1]
+        paragraph_end = breaks[bisect_left(breaks, end)]
+        text = message[end : min(following, paragraph_end)].removeprefix(":").strip()
+        is_behind = bool(text)
+        if not is_behind:
+            paragraph_start = breaks[bisect_right(breaks, start) - 1]
+            text = message[max(free, paragraph_start) : start].strip()
+        free = following if is_behind else end
+        yield from [text] * len(group)
+
+
+def _side_by_side(message: str, spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    groups: list[list[tuple[int, int]]] = []
+    for span in spans:
+        between = message[groups[-1][-1][1] : span[0]] if groups else "first"
+        if between.strip(" \t"):
+            groups.append([])
+        groups[-1].append(span)
+    return groups
+
+
+# -- where the user speaks --
+
+
+class _Line(NamedTuple):
+    start: int
+    text: str
+    is_ignored: bool
+    """Whether it is code or a quotation."""
+    is_break: bool
+    """Whether it is blank and ends a paragraph."""
+
+
+def _lines(message: str) -> list[_Line]:
+    lines: list[_Line] = []
+    fence, start = "", 0
+    for text in message.splitlines(keepends=True):
+        is_quoted = not fence and text.lstrip().startswith(">")
+        is_code = bool(fence)
+        if fence:
+            stripped = text.strip()
+            fence = "" if len(stripped) >= len(fence) and set(stripped) == {fence[0]} else fence
+        elif not is_quoted and (opening := _FENCE.match(text)):
+            fence, is_code = opening[1], True
+        lines.append(_Line(start, text, is_code or is_quoted, not is_code and not text.strip()))
+        start += len(text)
+    return lines
+
+
+def _spoken(lines: list[_Line]) -> str:
+    """The message with line breaks in the place of everything that is code or quoted."""
+    parts: list[str] = []
+    paragraph: list[str] = []
+    for line in lines:
+        if line.is_ignored or line.is_break:
+            parts += [_without_inline_code("".join(paragraph)), "\n" * len(line.text)]
+            paragraph = []
+        else:
+            paragraph.append(line.text)
+    return "".join([*parts, _without_inline_code("".join(paragraph))])
+
+
+def _without_inline_code(paragraph: str) -> str:
+    runs = list(re.finditer("`+", paragraph))
+    of_length = defaultdict(list)
+    for index, run in enumerate(runs):
+        of_length[len(run[0])].append(index)
+    parts, done, index = [], 0, 0
+    while index < len(runs):
+        start, end = runs[index].span()
+        start += _backslashes(paragraph, start) % 2  # an escaped backtick opens nothing
+        closing = of_length.get(end - start, [])
+        position = bisect_right(closing, index)
+        if position < len(closing):
+            index = closing[position]
+            parts += [paragraph[done:start], "\n" * (runs[index].end() - start)]
+            done = runs[index].end()
+        index += 1
+    return "".join([*parts, paragraph[done:]])
+
+
+def _backslashes(text: str, end: int) -> int:
+    """How many backslashes stand right before a place."""
+    start = end
+    while start and text[start - 1] == "\\":
+        start -= 1
+    return end - start

@@ -1,0 +1,349 @@
+"""`rolecall plan|task|history|artifact`: the tools by hand, on the project one is in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_imports import HEAVY, modules_of
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A git work tree, and in it the folder that commands are given from."""
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", "-b", "feature/x"], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture
+def run(rolecall: Rolecall, project: Path) -> Run:
+    """A command given within the project; its reply."""
+
+    def run_one(*args: str, **options: Any) -> Any:
+        return rolecall.json(*args, cwd=project / "src", **options)
+
+    return run_one
+
+
+@pytest.fixture
+def text(rolecall: Rolecall, project: Path) -> Callable[..., str]:
+    """What a command shows on a terminal."""
+
+    def show(*args: str) -> str:
+        return rolecall(*args, "--format", "text", cwd=project / "src", check=0).stdout.rstrip("\n")
+
+    return show
+
+
+def state(project: Path, name: str) -> Any:
+    return json.loads((project / ".nexus" / name).read_bytes())
+
+
+# -- plan --
+
+
+def test_a_plan_is_begun_changed_and_decided(run: Run, project: Path) -> None:
+    (project / "src" / "notes.md").write_text("Read.\n")
+    reply = run("plan", "start", "Storage", "--issue", "A", "--issue", "B", "--research", "@notes.md")
+    assert reply == {
+        "created": True,
+        "plan_id": 1,
+        "topic": "Storage",
+        "issueCount": 2,
+        "previousArchived": False,
+    }
+    assert state(project, "state/plan.json")["research_summary"] == "Read.\n"
+    assert run("plan", "add", "C")["issue"] == {"id": 3, "title": "C", "status": "pending"}
+    assert run("plan", "edit", "3", "C?") == {"edited": True, "issue": {"id": 3, "title": "C?"}}
+    assert run("plan", "remove", "2") == {"removed": True, "issue": {"id": 2}}
+    how = ("--agent", "architect", "--advice", "architect=Do = it", "--agent-id", "architect=a-1")
+    assert run("plan", "decide", "1", "-", *how, input="So.")["remaining"] == [
+        {"id": 3, "title": "C?", "status": "pending"}
+    ]
+    issue = state(project, "state/plan.json")["issues"][0]
+    assert issue["decision"] == "So."
+    assert (issue["how_agents"], issue["how_summary"], issue["how_agent_ids"]) == (
+        ["architect"],
+        {"architect": "Do = it"},
+        {"architect": "a-1"},
+    )
+    assert run("plan", "reopen", "1")["issue"] == {"id": 1, "title": "A", "status": "pending"}
+    assert run("plan", "status")["summary"] == {"total": 2, "pending": 2, "decided": 0}
+
+
+def test_plan_status_is_a_table_on_a_terminal(run: Run, text: Callable[..., str]) -> None:
+    assert text("plan", "status") == "no plan is active"
+    shown = text("plan", "start", "Storage", "--issue", "Which\nformat?", "--research", "")
+    assert shown == "plan 1 has 1 issues"
+    run("plan", "decide", "1", "Lines.")
+    assert text("plan", "status").splitlines() == [
+        "plan 1: Storage",
+        "id  status   issue          decision",
+        " 1  decided  Which format?  Lines.",
+        "1 of 1 decided",
+    ]
+    assert text("plan", "start", "Next", "--research", "x") == (
+        "plan 2 has 0 issues; the plan before it is in the history"
+    )
+    assert text("plan", "add", "A") == "issue 1 added"
+    assert text("plan", "decide", "1", "x") == "Every issue is decided."
+
+
+# -- task --
+
+
+def test_a_task_is_added_with_everything_and_updated(run: Run, project: Path) -> None:
+    task = run(
+        "task", "add", "Write", "--context", "-", "--dep", "2", "--dep", "3", "--approach", "a", "--acceptance", "b",
+        "--risk", "c", "--plan-issue", "1", "--goal", "Ship", "--decision", "d", "--decision", "e", "--owner", "lead",
+        "--owner-agent-id", "x", "--owner-reuse-policy", "resume", input="Why.",
+    )["task"]  # fmt: skip
+    created = task.pop("created_at")
+    assert created.endswith("Z")
+    assert task == {
+        "id": 1, "title": "Write", "context": "Why.", "approach": "a", "acceptance": "b", "risk": "c",
+        "status": "pending", "deps": [2, 3], "plan_issue": 1, "owner": "lead", "owner_agent_id": "x",
+        "owner_reuse_policy": "resume",
+    }  # fmt: skip
+    assert state(project, "state/tasks.json")["decisions"] == ["d", "e"]
+    assert run("task", "update", "1", "completed")["task"]["status"] == "completed"
+    assert run("task", "list")["summary"]["completed"] == 1
+
+
+def test_tasks_are_listed_with_what_can_be_begun(run: Run, text: Callable[..., str]) -> None:
+    assert text("task", "list") == "there are no tasks"
+    assert text("task", "ready") == "no task is ready"
+    assert run("task", "ready") == {"ready": []}
+    assert text("task", "add", "First", "--context", "x", "--goal", "Ship it") == "task 1 added"
+    run("task", "add", "Second", "--context", "x", "--dep", "1", "--owner", "writer")
+    run("task", "add", "Third", "--context", "x")
+    assert text("task", "update", "3", "in_progress") == "task 3 is in_progress"
+    assert text("task", "list").splitlines() == [
+        "goal: Ship it",
+        "id  status       owner   after  task",
+        " 1  ready                       First",
+        " 2  waiting      writer  1      Second",
+        " 3  in_progress                 Third",
+        "0 of 3 completed, 1 in progress, 1 ready",
+    ]
+    assert [task["id"] for task in run("task", "ready")["ready"]] == [1]
+    run("task", "update", "1", "completed")
+    assert "Second" in text("task", "ready")
+
+
+def test_the_graph_shows_what_can_be_done_at_once_and_what_never_can(
+    run: Run, text: Callable[..., str]
+) -> None:
+    assert text("task", "graph") == "there are no tasks"
+    for title, *deps in (["A"], ["B", "1"], ['C "x"', "1", "2"], ["D", "9"], ["E", "6"], ["F", "5"], ["G"]):
+        run("task", "add", title, "--context", "x", *(word for dep in deps for word in ("--dep", dep)))
+    run("task", "update", "1", "completed")
+    assert text("task", "graph").splitlines() == [
+        "1.",
+        "  1  completed  A",
+        "  7  ready  G",
+        "2.",
+        "  2  ready  B  <- 1",
+        "3.",
+        '  3  waiting  C "x"  <- 1, 2',
+        "never: they wait for one another, or for a task that does not exist",
+        "  4  waiting  D  <- 9",
+        "  5  waiting  E  <- 6",
+        "  6  waiting  F  <- 5",
+    ]
+    mermaid = text("task", "graph", "--as", "mermaid").splitlines()
+    assert mermaid[0] == "graph TD"
+    assert '  t3["3: C #quot;x#quot;"]' in mermaid and "  t2 --> t3" in mermaid
+    dot = text("task", "graph", "--as", "dot").splitlines()
+    assert (dot[0], dot[-1]) == ("digraph tasks {", "}")
+    assert '  "3" [label="3: C \\"x\\""];' in dot and '  "2" -> "3";' in dot
+
+
+def test_closing_a_cycle_makes_it_searchable(run: Run, text: Callable[..., str], project: Path) -> None:
+    assert text("history", "search") == "0 of 0 cycles"
+    run("plan", "start", "Storage", "--issue", "A", "--research", "x")
+    run("plan", "decide", "1", "Lines.")
+    run("task", "add", "T", "--context", "x")
+    closed = run("task", "close")
+    assert closed["branch"] == "feature/x" and closed["deleted"] == ["plan.json", "tasks.json"]
+    assert text("task", "close") == "cycle 2 is in the history: no plan, 0 tasks"
+    assert run("history", "search", "LINES") == {
+        "total": 1,
+        "showing": 1,
+        "cycles": [
+            {
+                "completed_at": closed["cycle"],
+                "branch": "feature/x",
+                "topic": "Storage",
+                "decisions": [{"title": "A", "decision": "Lines."}],
+                "task_count": 1,
+            }
+        ],
+    }
+    assert run("history", "search", "--last", "1")["cycles"][0]["task_count"] == 0
+    shown = text("history", "search").splitlines()
+    assert shown[0].split() == ["closed", "branch", "topic", "decisions", "tasks"]
+    assert shown[1].split() == [closed["cycle"], "feature/x", "Storage", "1", "1"]
+    assert shown[-1] == "2 of 2 cycles"
+
+
+# -- artifact --
+
+
+def test_an_artifact_comes_from_a_file_or_from_standard_input(
+    run: Run, text: Callable[..., str], project: Path
+) -> None:
+    (project / "src" / "notes.md").write_text("größer", encoding="utf-8")
+    path = project / ".nexus/state/artifacts/a/notes.md"
+    assert run("artifact", "write", "a/notes.md", "notes.md") == {"success": True, "path": str(path)}
+    assert path.read_text(encoding="utf-8") == "größer"
+    assert run("artifact", "write", "../a/notes.md", input="piped")["path"] == str(path)
+    assert path.read_text() == "piped"
+    assert text("artifact", "write", "empty.md") == str(path.parents[1] / "empty.md")
+
+
+@pytest.mark.parametrize(
+    ("args", "data", "said"),
+    [
+        (("artifact", "write", ".."), b"x", "'..' names no file"),
+        (("artifact", "write", "a", "nowhere.md"), b"", "nowhere.md cannot be read"),
+        (("artifact", "write", "a"), b"\xff", "standard input is not UTF-8"),
+    ],
+)
+def test_what_cannot_be_an_artifact_is_wrong_use(
+    rolecall: Rolecall, project: Path, args: tuple[str, ...], data: bytes, said: str
+) -> None:
+    done = rolecall(*args, input=data, cwd=project, check=2)
+    assert said in done.stderr and done.stdout == ""
+    assert not (project / ".nexus").exists()
+
+
+# -- which project --
+
+
+def test_the_project_is_the_work_tree_around_or_the_folder_that_is_named(
+    rolecall: Rolecall, project: Path, tmp_path: Path
+) -> None:
+    rolecall("task", "add", "T", "--context", "x", cwd=project / "src", check=0)
+    assert (project / ".nexus/state/tasks.json").exists()
+    other = tmp_path / "other"
+    other.mkdir()
+    named = rolecall.json("task", "list", "--project", str(project), cwd=other)
+    assert named["summary"]["total"] == 1
+    rolecall("task", "add", "T", "--context", "x", "--project", ".", cwd=other, check=0)
+    assert (other / ".nexus/state/tasks.json").exists()
+
+
+def test_outside_git_a_project_has_to_be_named(rolecall: Rolecall, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    done = rolecall("plan", "status", cwd=folder, check=2)
+    assert str(folder) in done.stderr and "--project DIR" in done.stderr
+    done = rolecall("plan", "status", "--project", "typo", cwd=folder, check=2)
+    assert "there is no folder 'typo'" in done.stderr
+    assert list(folder.iterdir()) == []
+
+
+# -- errors --
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("plan", "add", "A"), 3, "No active plan session"),
+        (("plan", "decide", "1", "x"), 3, "No active plan session"),
+        (("task", "update", "1", "completed"), 3, "tasks.json not found"),
+        (("plan", "start", "", "--research", "x"), 2, "topic is not a text"),
+        (("plan", "start", "T"), 2, "--research"),
+        (("task", "add", "T"), 2, "--context"),
+        (("task", "update", "1", "done"), 2, "invalid choice: 'done'"),
+        (("plan", "remove", "x"), 2, "invalid int value"),
+        (("plan", "decide", "1", "x", "--advice", "no pair"), 2, "'no pair' is not AGENT=TEXT"),
+        (("history", "search", "--last", "-1"), 2, "'-1' is not a number of 0 or more"),
+        (("history", "search", "--last", "x"), 2, "'x' is not a number of 0 or more"),
+    ],
+)
+def test_what_is_wrong_is_said_on_standard_error_with_an_exit_code(
+    rolecall: Rolecall, project: Path, args: tuple[str, ...], code: int, said: str
+) -> None:
+    done = rolecall(*args, cwd=project, check=code)
+    assert said in done.stderr and done.stdout == ""
+    assert not (project / ".nexus").exists()
+
+
+def test_a_damaged_file_has_an_exit_code_of_its_own_and_is_kept(rolecall: Rolecall, project: Path) -> None:
+    path = project / ".nexus/state/tasks.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    for args in (("task", "list"), ("task", "add", "T", "--context", "x"), ("task", "close")):
+        done = rolecall(*args, cwd=project, check=4)
+        assert str(path) in done.stderr and "Correct the file or move it away" in done.stderr
+    assert path.read_text() == "{"
+    (copy,) = (project / ".nexus/state/rolecall/damaged").iterdir()
+    assert copy.read_text() == "{" and str(copy) in done.stderr
+
+
+def test_a_disk_that_refuses_has_an_exit_code_of_its_own(rolecall: Rolecall, project: Path) -> None:
+    (project / ".nexus").write_text("in the way")
+    done = rolecall("task", "add", "T", "--context", "x", cwd=project, check=5)
+    assert ".nexus" in done.stderr
+
+
+# -- restrictions --
+
+
+@pytest.mark.parametrize(
+    ("words", "denied"),
+    [
+        ("no_task_create", {"add"}),
+        ("no_task_update,read_only", {"update", "close"}),
+        ("no_file_edit,no_task_create,no_task_update", {"add", "update", "close"}),
+        ("", set()),
+    ],
+)
+def test_a_role_that_may_not_is_refused_whatever_shell_it_comes_from(
+    rolecall: Rolecall, project: Path, words: str, denied: set[str]
+) -> None:
+    rolecall("task", "add", "T", "--context", "x", cwd=project, check=0)
+    verbs = {
+        "list": (),
+        "ready": (),
+        "add": ("T", "--context", "x"),
+        "update": ("1", "in_progress"),
+        "close": (),
+    }
+    for verb, args in verbs.items():
+        done = rolecall("task", verb, *args, cwd=project, env={"ROLECALL_RESTRICTIONS": words})
+        assert done.returncode == (2 if verb in denied else 0)
+        assert ("is denied to this role by no_task_" in done.stderr) is (verb in denied)
+    rolecall("plan", "status", cwd=project, env={"ROLECALL_RESTRICTIONS": words}, check=0)
+
+
+def test_a_restriction_that_nobody_knows_is_not_passed_over(rolecall: Rolecall, project: Path) -> None:
+    done = rolecall("task", "close", cwd=project, env={"ROLECALL_RESTRICTIONS": "no_tasks"}, check=2)
+    assert "'no_tasks'" in done.stderr
+
+
+# -- start-up --
+
+
+@pytest.mark.parametrize(
+    "args", [("task", "list"), ("plan", "status"), ("history", "search"), ("task", "ready")]
+)
+def test_reading_a_project_imports_nothing_heavy(
+    rolecall: Rolecall, project: Path, args: tuple[str, ...]
+) -> None:
+    modules = modules_of(rolecall, *args, "--project", os.fspath(project))
+    assert not modules & (HEAVY | {"sqlite3"})
