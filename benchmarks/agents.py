@@ -105,6 +105,7 @@ class _Stage:
             playbook=lambda node: registry.load_node(self.store, node),
             cast=lambda _book, _role: Cast("claude", claude(executable=str(program))),
             extract=_no_model,
+            can_extract=lambda _role: False,
             token=lambda: os.urandom(8).hex(),
             environment={
                 "PATH": os.defpath, "EVENTS": str(events), "SIZE": str(size), "MARKS": str(self.marks)

@@ -121,6 +121,7 @@ class Player:
             playbook=self._book,
             cast=lambda _book, _role: Cast("benchmark", _answer),
             extract=_no_model,
+            can_extract=lambda _role: False,
             token=lambda: os.urandom(8).hex(),
             environment={},
             mask=Mask([]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,16 +17,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent / "demo"
-CODE = "def add(a, b):\n    return a - b\n"
-TEST = """import unittest
-
-from calc import add
-
-
-class Adding(unittest.TestCase):
-    def test_two_and_three_make_five(self):
-        self.assertEqual(add(2, 3), 5)
-"""
 
 
 def main() -> None:
@@ -37,7 +28,7 @@ def main() -> None:
         demo.rolecall("workflow", "graph", "fix-bug", "--as", "text")
 
         demo.say("Start a thread and let it run. Every step is committed before the next one begins.")
-        agent = f"scripted:{HERE / 'script.yaml'}"
+        agent = "scripted:script.yaml"
         thread = demo.rolecall_json(
             "thread", "start", "fix-bug", "-p", "add(2, 3) must be 5", "--agent", agent
         )["thread"]
@@ -49,18 +40,16 @@ def main() -> None:
         demo.rolecall("thread", "show", thread)
 
         demo.say("Fork it at the rejection: another thread on the same steps, at the price of one ref.")
-        steps = demo.rolecall_json("thread", "steps", thread)["steps"]
-        rejection = next(s for s in steps if (s.get("output") or {}).get("status") == "rejected")
-        demo.rolecall("thread", "fork", thread, "--at", rejection["hash"])
+        demo.rolecall("thread", "steps", thread)
+        demo.rolecall("thread", "fork", thread, "--at", "3")
         demo.rolecall("thread", "list", "--all")
 
     demo.say("That was a temporary folder. To try it on your own:")
-    print("  .venv/bin/rolecall setup                       # name a provider and an agent")
-    print(
-        "  .venv/bin/rolecall thread start examples/demo/fix-bug.yaml -p 'Fix …' --agent 'command:your-agent --print'"
-    )
-    print("  .venv/bin/rolecall thread run THREAD")
-    print("  .venv/bin/rolecall --help")
+    print('  export PATH="$PWD/.venv/bin:$PATH"')
+    print("  cp -r examples/demo ~/calc && cd ~/calc && git init -q      # the repository of this demo")
+    print("  rolecall doctor                                            # which agents you have")
+    print("  rolecall thread start fix-bug -p 'add(2, 3) must be 5' --agent claude")
+    print("  rolecall thread run THREAD                                 # the id that start has printed")
 
 
 class Demo:
@@ -76,10 +65,7 @@ class Demo:
         self._program = str(scripts / "rolecall")
 
     def make_project(self) -> None:
-        (self._work / ".workflows").mkdir(parents=True)
-        (self._work / "calc.py").write_text(CODE)
-        (self._work / "test_calc.py").write_text(TEST)
-        (self._work / ".workflows" / "fix-bug.yaml").write_text((HERE / "fix-bug.yaml").read_text())
+        shutil.copytree(HERE, self._work)
         subprocess.run(["git", "init", "-q", "."], cwd=self._work, check=True)
 
     def say(self, text: str) -> None:
@@ -124,7 +110,7 @@ class Demo:
         return json.loads(done.stdout)
 
     def _show(self, args: tuple[str, ...]) -> None:
-        print("$ rolecall " + shlex.join(args).replace(str(HERE), "examples/demo"), flush=True)
+        print("$ rolecall " + shlex.join(args), flush=True)
 
     @staticmethod
     def _as_text(args: tuple[str, ...]) -> list[str]:

@@ -906,3 +906,24 @@ def test_any_shape_never_breaks_the_reader(value: Any) -> None:
 
     result = parse(json.dumps(value))
     assert (result.workflow is None) == bool(result.errors)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("readonly", "read_only"),
+        ("Read-Only", "read_only"),
+        ("no-shell-exec", "no_shell_exec"),
+        ("no_file_edits", "no_file_edit"),
+    ],
+)
+def test_a_word_that_was_meant_to_restrict_a_role_is_an_error(word: str, meant: str) -> None:
+    text = (
+        "name: run-it\nroles:\n  a:\n    goal: Go.\n    capabilities: [coding, planning, WORD]\n"
+        "    meta: {type: object}\ngraph: {$START: a, a: $END}\n"
+    )
+    assert definition.parse(text.replace("WORD", meant), source="run-it.yaml").workflow is not None
+    read = definition.parse(text.replace("WORD", word), source="run-it.yaml")
+    (problem,) = [problem for problem in read.problems if problem.severity == "error"]
+    assert f"'{word}' restricts nothing" in str(problem) and f"Did you mean '{meant}'?" in str(problem)
+    assert "run-it.yaml:5:" in str(problem)

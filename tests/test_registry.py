@@ -92,7 +92,9 @@ def test_an_id_goes_before_a_path_before_the_project_before_the_registry(
 def test_the_nearest_folder_counts_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
     repo, inner = tmp_path / "repo", tmp_path / "repo" / "a" / "b"
     inner.mkdir(parents=True)
+    (repo / "a" / ".git").mkdir()  # an empty folder is no repository to git either
     (repo / ".git").mkdir()
+    (repo / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     write(tmp_path / "workflows" / "see-outside.yaml", "see-outside")
     top = write(repo / "workflows" / "see-top.yaml", "see-top")
     near = write(repo / "a" / "workflows" / "see-both.yaml", "see-both")

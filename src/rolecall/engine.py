@@ -85,6 +85,8 @@ class Engine:
     cast: Casting
     extract: Extract
     """The second layer: a model that finds the output where the frontmatter does not give it."""
+    can_extract: Callable[[Role], bool]
+    """Whether a model is there to read an answer of the role."""
     token: Callable[[], str]
     environment: Mapping[str, str]
     mask: Mask
@@ -166,7 +168,9 @@ class Engine:
     async def perform(self, record: Recorder, cast: Cast, *, cancel: protocol.Cancel) -> Mapping[str, Any]:
         """What the step will say. Frontmatter first, then one correction in the same session, then the
         extract model; whatever the agent gave is on record when this raises."""
-        answer = await record.waiting_answer() or await self._ask(record, cast, cancel)
+        answer = await record.waiting_answer()
+        if answer is None or (answer.is_unread and not self.can_extract(record.turn.role(record.role))):
+            answer = await self._ask(record, cast, cancel)
         if answer.step is not None:
             return record.adopted(answer.step)
         schema = record.turn.role(record.role).schema

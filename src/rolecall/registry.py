@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Conflict, NotFound, UsageError
 from rolecall.ids import is_node_id
+from rolecall.repository import root_around
 from rolecall.store.store import Draft, Node, Store
 
 if TYPE_CHECKING:
@@ -161,22 +162,13 @@ def project_files(folder: str) -> Iterator[str]:
     """Workflow files of the project: nearest folder first, up to the repository's root. Outside a
     repository only the folder itself counts: what lies above it is somebody else's."""
     folder = os.path.abspath(folder)
-    root = _repository(folder) or folder
+    root = root_around(folder) or folder
     while True:
         for name in FOLDERS:
             yield from _files_in(os.path.join(folder, name))
         if folder == root:
             return
         folder = os.path.dirname(folder)
-
-
-def _repository(folder: str) -> str | None:
-    while not os.path.exists(os.path.join(folder, ".git")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
-    return folder
 
 
 def _files_in(folder: str) -> Iterator[str]:

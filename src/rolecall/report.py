@@ -115,6 +115,7 @@ def pretty(value: Any) -> str:
 
 
 _BRIEF_CALLS = 12
+_BRIEF_EDGE = 600
 
 
 def step_markdown(step: View, *, goal: str = "") -> str:
@@ -129,6 +130,8 @@ def step_markdown(step: View, *, goal: str = "") -> str:
         )
     if goal:
         parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
+    if step.get("edgePrompt", "").strip():
+        parts.append(_quoted(shortened(step["edgePrompt"].strip(), _BRIEF_EDGE)))
     parts += _remarks(step)
     if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
         parts.append(_calls_in_brief(calls, step["hash"]))

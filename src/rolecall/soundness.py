@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 from rolecall import condition, outcome, reply, template
+from rolecall.capabilities import RESTRICTIONS
 from rolecall.outcome import Found, Variant
 from rolecall.workflow import END, FAIL, START, SUSPEND, Edge, Limits, Role, Workflow
 
@@ -81,6 +82,7 @@ def check(
         *_template_findings(workflow, unusable),
         *_loop_findings(workflow, unread),
         *_role_findings(workflow, told={*functions, *prompts}),
+        *_restriction_findings(workflow),
     ]
 
 
@@ -497,6 +499,26 @@ def _targets(workflow: Workflow, name: str, allowed: Collection[str]) -> list[st
 
 
 # -- roles --
+
+
+def _restriction_findings(workflow: Workflow) -> Iterator[Finding]:
+    """Words that were meant to restrict a role and would not: nobody would notice that they do nothing."""
+    meant = {_letters(word): word for word in RESTRICTIONS}
+    for name, role in workflow.roles.items():
+        for number, word in enumerate(role.capabilities):
+            near = get_close_matches(_letters(word), meant, n=1, cutoff=0.85)
+            is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, and no slip
+            if near and is_denial and word not in RESTRICTIONS:
+                yield Finding(
+                    "error",
+                    ("roles", name, "capabilities", number),
+                    f"the capability {word!r} restricts nothing",
+                    f"Did you mean {meant[near[0]]!r}? Restrictions: {', '.join(RESTRICTIONS)}.",
+                )
+
+
+def _letters(word: str) -> str:
+    return "".join(filter(str.isalpha, word.casefold()))
 
 
 def _role_findings(workflow: Workflow, *, told: Collection[str]) -> Iterator[Finding]:

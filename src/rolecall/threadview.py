@@ -394,6 +394,7 @@ def _within(
             **step_entry(step, number),
             **_detail(store, step.payload.get("detail")),
             "body": step.body,
+            "edgePrompt": step.payload.get("edge_prompt", ""),
             "attempts": attempts,
             "children": step.payload.get("children", []),
             "start": step.payload["start"],

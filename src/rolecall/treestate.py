@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from stat import S_IFIFO, S_IFMT, S_IFSOCK, S_ISDIR
 
 from rolecall import git
+from rolecall.repository import root_around
 
 MOST_ENTRIES = 200_000
 MOST_TOLD = 100
@@ -37,7 +38,7 @@ class State:
 def take(folder: str) -> State:
     """How the work tree that `folder` lies in, or outside git the folder, is now."""
     folder = os.path.realpath(folder)
-    top = _top(folder)
+    top = root_around(folder)
     if top is None or (top != folder and git.ask(top, "check-ignore", "-q", "--", folder).code == 0):
         return scan(folder)
     return _status(top) or scan(folder)
@@ -83,15 +84,6 @@ def _told(path: str) -> str:
 
 
 # -- in git --
-
-
-def _top(folder: str) -> str | None:
-    while not os.path.exists(os.path.join(folder, ".git")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
-    return folder
 
 
 def _status(top: str) -> State | None:

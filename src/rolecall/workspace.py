@@ -68,6 +68,7 @@ def engine(
     from rolecall import registry
     from rolecall.agents.presence import check_present
     from rolecall.engine import Engine
+    from rolecall.settings import extract_endpoint
 
     settings, environment = config.load(), _for_children(config.environment())
     loaded: dict[str, Playbook] = {}
@@ -98,6 +99,7 @@ def engine(
         playbook=playbook,
         cast=hire,
         extract=_extractor(settings, environment),
+        can_extract=lambda role: extract_endpoint(settings, environment, role.extract) is not None,
         token=lambda: os.urandom(8).hex(),
         environment=environment,
         mask=mask(),
@@ -201,6 +203,7 @@ def _extractor(settings: Mapping[str, Any], environment: Mapping[str, str]) -> A
                 "the answer carries no output and no model is configured to find it",
                 raw=raw,
                 hint="Nothing is lost. Configure `extract` to let a model read it, or resume with a word to the agent.",
+                is_outage=True,
             )
         found = await extract(raw, schema, endpoint=Endpoint(**endpoint))
         return found.output, found.usage

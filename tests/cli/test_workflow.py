@@ -58,6 +58,7 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (folder / "solve-issue.yaml").write_text(SOLVE)
     return folder
 

@@ -82,6 +82,7 @@ def engine(
         "playbook": lambda node: workflow or registry.load_node(store, node),
         "cast": cast,
         "extract": no_model,
+        "can_extract": lambda _role: "extract" in options,
         "token": lambda: f"token{next(_tokens)}",
         "environment": {"PATH": "/usr/bin:/bin"},
         "mask": Mask([]),

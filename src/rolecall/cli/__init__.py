@@ -39,7 +39,10 @@ NOUNS = {
 """Every noun: its module, loaded on demand, and its line in the help."""
 
 DESCRIPTION = "Runs teams of coding agents through workflows that cannot lose work."
-EXAMPLES = "rolecall cas put-text hello\nrolecall cas get 95ST\nrolecall cas --help"
+EXAMPLES = (
+    "rolecall doctor\nrolecall workflow validate .workflows/fix-bug.yaml\n"
+    "rolecall thread start fix-bug -p 'The login page is blank' --agent claude\nrolecall thread list --all"
+)
 
 
 class Verb:

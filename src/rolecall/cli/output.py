@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -176,3 +177,20 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise InvalidValue(f"the key {repeated!r} stands twice in one object")
     return result
+
+
+def fitted(rows: list[tuple[Any, ...]], headings: tuple[str, ...]) -> str:
+    """A table whose last column is as long as the terminal is wide; 60 characters where there is none."""
+    before = table([row[:-1] for row in rows], headings[:-1])
+    used = max(len(line) for line in before.splitlines())
+    try:
+        width = os.get_terminal_size(1).columns
+    except (OSError, ValueError):
+        width = 0
+    room = max(width - used - 2, 8) if width else 60
+    return table([(*row[:-1], short(row[-1], room)) for row in rows], headings)
+
+
+def short(text: str | None, limit: int) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolecall import report, thread, threadview
-from rolecall.cli.output import printable, show, table
+from rolecall.cli.output import fitted, printable, short, show, table
 from rolecall.cli.thread_arguments import common, count, in_this_store, one_thread
 from rolecall.errors import UsageError
 from rolecall.store.store import Store
@@ -50,7 +50,7 @@ def _card_text(card: Mapping[str, Any]) -> str:
     if used := report.usage_table(card["usage"]):
         headings, rows = used
         lines += ["", table(rows, headings)]
-    lines += [f"failed attempt of {a['role']}: {_short(a['error'], 200)}" for a in card["attempts"]]
+    lines += [f"failed attempt of {a['role']}: {short(a['error'], 200)}" for a in card["attempts"]]
     if card["continue"]:
         lines += ["", card["continue"]]
     return "\n".join(lines)
@@ -132,22 +132,10 @@ def _list_text(entries: list[dict[str, Any]], now: int) -> str:
         )
         for entry in entries
     ]
-    lines = [_fitted(rows, ("thread", "workflow", "status", "next", "steps", "updated", "title"))]
+    lines = [fitted(rows, ("thread", "workflow", "status", "next", "steps", "updated", "title"))]
     if crashed := [entry["continue"] for entry in entries if entry["status"] == "crashed"]:
         lines += ["", "crashed, go on with:", *(f"  {command}" for command in crashed)]
     return "\n".join(lines)
-
-
-def _fitted(rows: list[tuple[Any, ...]], headings: tuple[str, ...]) -> str:
-    """A table whose last column is as long as the terminal is wide; 60 characters where there is none."""
-    before = table([row[:-1] for row in rows], headings[:-1])
-    used = max(len(line) for line in before.splitlines())
-    try:
-        width = os.get_terminal_size(1).columns
-    except (OSError, ValueError):
-        width = 0
-    room = max(width - used - 2, 8) if width else 60
-    return table([(*row[:-1], _short(row[-1], room)) for row in rows], headings)
 
 
 def _ago(ms: int) -> str:
@@ -155,11 +143,6 @@ def _ago(ms: int) -> str:
         if ms >= size:
             return f"{ms // size} {unit} ago"
     return "now"
-
-
-def _short(text: str | None, limit: int) -> str:
-    line = " ".join((text or "").split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 # -- steps --
@@ -185,13 +168,13 @@ def _steps_text(steps: list[dict[str, Any]]) -> str:
                 step["number"],
                 step["hash"],
                 step["role"],
-                _short(step["agent"], 24),
+                short(step["agent"], 24),
                 step["status"] or "",
                 spent,
                 said,
             )
         )
-    return _fitted(rows, ("", "step", "role", "agent", "status", "time", "output"))
+    return fitted(rows, ("", "step", "role", "agent", "status", "time", "output"))
 
 
 # -- read --

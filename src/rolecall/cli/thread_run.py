@@ -410,7 +410,9 @@ def _limit(text: str) -> tuple[str, float]:
         value = 0
     if kind not in thread.LIMITS or not 0 < value < float("inf"):
         known = ", ".join(thread.LIMITS)
-        raise ArgumentTypeError(f"{text!r} is not a limit such as steps=20 or cost=1.5 (limits: {known})")
+        raise ArgumentTypeError(
+            f"{text!r} is not a limit such as steps=20 or cost=1.5: a number above 0, for one of {known}"
+        )
     return name, value
 
 

@@ -11,6 +11,7 @@ import time
 from typing import TypeAlias
 
 from rolecall.errors import UsageError
+from rolecall.repository import root_around
 
 Folder: TypeAlias = "str | os.PathLike[str]"
 
@@ -45,7 +46,7 @@ def artifacts(project: Folder) -> str:
 
 def find(start: Folder) -> str:
     """The project that a folder lies in: the work tree of git around it."""
-    root = _git_root(os.path.abspath(start))
+    root = root_around(os.path.abspath(start))
     if root is None:
         raise UsageError(
             f"{os.path.abspath(start)} lies in no git repository, so the project is not known",
@@ -62,21 +63,13 @@ def now() -> str:
 
 def branch(project: Folder) -> str:
     """The branch that is checked out around a project; never empty."""
-    root = _git_root(os.path.abspath(project))
+    root = root_around(os.path.abspath(project))
     head = _text(os.path.join(_git_folder(root), "HEAD")) if root else ""
     kind, _, ref = head.partition(" ")
     name = ref.strip().removeprefix("refs/heads/") if kind == "ref:" else ""
     if name == ".invalid":  # a repository that keeps its refs elsewhere says so with this name
         return NO_GIT
     return name or (NO_BRANCH if head else NO_GIT)
-
-
-def _git_root(folder: str) -> str | None:
-    while not os.path.exists(os.path.join(folder, ".git")):
-        folder, below = os.path.dirname(folder), folder
-        if folder == below:
-            return None
-    return folder
 
 
 def _git_folder(root: str) -> str:
