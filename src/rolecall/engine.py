@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rolecall import capabilities, lease, nested, prompt, reply
+from rolecall import capabilities, lease, nested, prompt, reply, sessions
 from rolecall.agents import process, protocol
 from rolecall.errors import (
     AgentError,
@@ -129,7 +129,7 @@ class Engine:
                 way,
                 mask=self.mask,
                 watch=self.watch,
-                forked_from=held.state().get("forked_from"),
+                fork=sessions.fork_of(self.store, held.state()),
             )
         except UsageError as error:  # there is no folder to work in
             reason = f"{way.role}: {error.message}"
@@ -148,7 +148,7 @@ class Engine:
         try:
             found = await self.perform(record, cast, cancel=cancel)
         except (AgentError, ExtractError, NotFound, UsageError) as error:
-            return self._give_up(held, record, error)
+            return self._give_up(held, record, error, cancel)
         return self._commit(held, record, found)
 
     async def _call(self, held: Held, record: Recorder, cancel: protocol.Cancel) -> Outcome:
@@ -162,7 +162,7 @@ class Engine:
             record.failed(error.message, error)
             return self._settle(held, Failed(f"{record.role}: {error.message}"))
         except AgentError as error:
-            return self._give_up(held, record, error)
+            return self._give_up(held, record, error, cancel)
         return self._commit(held, record, found)
 
     async def perform(self, record: Recorder, cast: Cast, *, cancel: protocol.Cancel) -> Mapping[str, Any]:
@@ -210,16 +210,18 @@ class Engine:
             thread=record.thread, role=record.role, start=record.turn.task, workdir=Path(record.workdir), cancel=cancel,
             emit=record.sign, steps=record.turn.messages, session=going_on.session, is_fork=going_on.is_fork,
             session_total=going_on.total, schema=role.schema, attempt=record.tries, capabilities=role.capabilities,
-            env=process.marked(self._environment_of(role), run), memory=StoredMemory(self.store, self.mask),
+            env=process.marked(self.environment_of(role), run), memory=StoredMemory(self.store, self.mask),
             play=partial(nested.play, self, record, cancel),
         )  # fmt: skip
         with contained(f"the agent {cast.name!r}"), _unchanged(record, role):  # an adapter is anybody's code
             return await protocol.ask(cast.agent, text, context=context)
 
-    def _environment_of(self, role: Role) -> Mapping[str, str]:
-        """Every process of an agent is told what its role may not do; our own verbs obey it."""
-        words = ",".join(capabilities.restrictions(role.capabilities))
-        return {**self.environment, capabilities.VARIABLE: words} if words else self.environment
+    def environment_of(self, role: Role) -> Mapping[str, str]:
+        """Every process of an agent is told what its role may not do, and what whoever runs us may not; our
+        own verbs obey it."""
+        inherited = self.environment.get(capabilities.VARIABLE, "").split(",")
+        words = dict.fromkeys(filter(None, (*inherited, *capabilities.restrictions(role.capabilities))))
+        return {**self.environment, capabilities.VARIABLE: ",".join(words)} if words else self.environment
 
     async def _extracted(
         self, record: Recorder, answer: Answer, problem: reply.Problem, cancel: protocol.Cancel
@@ -252,7 +254,7 @@ class Engine:
         try:
             step, onward = record.put_step(draft, outputs)
         except UsageError as error:  # an output that cannot be stored, such as a number that is none
-            return self._give_up(held, record, error)
+            return self._give_up(held, record, error, None)
         status, role, reason = self._status_after(onward)
         state = {
             **held.state(),
@@ -293,12 +295,15 @@ class Engine:
         self.watch(status, {"reason": reason})
         return Outcome(held.thread, held.head, status, role, reason)
 
-    def _give_up(self, held: Held, record: Recorder, error: RolecallError) -> Outcome:
+    def _give_up(
+        self, held: Held, record: Recorder, error: RolecallError, cancel: protocol.Cancel | None
+    ) -> Outcome:
         """The attempt failed: everything it gave stays on record, and a person decides."""
         record.failed(error.message, error)
         if isinstance(error, ExtractError) and record.turn.playbook.moderator:
             return self._commit(held, record, record.unreadable(error))
-        if isinstance(error, AgentError) and error.ending == "interrupted":
+        is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
+        if is_interrupted and cancel is not None and cancel.is_set():  # by us; an agent may only claim it
             held.ref()
             return Outcome(held.thread, held.head, "idle", record.role, "interrupted")
         hint = f". {error.hint}" if error.hint else ""

@@ -29,8 +29,10 @@ DEEPEST = 8
 async def play(
     engine: Engine, parent: Recorder, cancel: Cancel, workflow: str, prompt: str, going_on: str | None
 ) -> Played:
-    """Let the child run until it ends, is suspended or is interrupted."""
-    child = going_on or _started(engine, parent, workflow, prompt)
+    """Let the child run until it ends, is suspended or is interrupted. A child that an earlier step has used
+    is done; only one whose parent's attempt did not come to a step is gone on with."""
+    is_unfinished = going_on is not None and parent.going_on.since is None
+    child = str(going_on) if is_unfinished else _started(engine, parent, workflow, prompt)
     parent.sign("session", {"session": child})
     if _status(engine.store, child) == "suspended":  # whoever resumed the parent means the child, too
         lifecycle.resume(engine.store, thread.find(engine.store, child), mask=engine.mask)
@@ -40,8 +42,8 @@ async def play(
             told = {"status": body["status"], "thread": child}
             parent.sign("tool_call", {"name": f"{workflow}/{body['role']}", "arguments": told})
 
-    inner = replace(engine, watch=watch)
-    if _status(engine.store, child) == "idle":
+    inner = replace(engine, watch=watch, environment=engine.environment_of(parent.turn.role(parent.role)))
+    if _status(engine.store, child) not in thread.ENDED:  # one whose process died is taken over
         async for _ in inner.run(child, cancel=cancel):
             pass
     return _standing(engine.store, child)

@@ -20,7 +20,7 @@ from rolecall.errors import AgentError, Conflict, ExtractError, NotFound, Roleca
 from rolecall.mask import Mask
 from rolecall.reply import Reply, Suspension
 from rolecall.route import Next, Route
-from rolecall.sessions import REREAD, Decision, decide, usage_of
+from rolecall.sessions import REREAD, Decision, Fork, decide, usage_of
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 from rolecall.thread import ATTEMPT_SCHEMA, DETAIL_SCHEMA, PROMPT_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
@@ -37,8 +37,8 @@ ERROR_SCHEMA: dict[str, Any] = {
     "required": ["$status", "reason"],
     "additionalProperties": False,
 }
-_OF_SESSION = ("head", "role", "session", "session_total")
-_OF_ANSWER = ("since", "raw", "detail", "children", "unread", "answered_by")
+_OF_SESSION = ("head", "role", "by", "session", "session_total")
+_OF_ANSWER = ("since", "raw", "detail", "children", "unread")
 _MOST_RUNS = 8
 """An agent may start a process for every command it runs; those carry the mark of the step."""
 _LITERAL = 60
@@ -68,10 +68,10 @@ class Recorder:
         mask: Mask,
         watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
         is_owner: bool = True,
-        forked_from: str | None = None,
+        fork: Fork | None = None,
     ) -> None:
         """`is_owner` is False in the process of an external agent: the one that asked it keeps the ref."""
-        self._forked_from = forked_from
+        self._fork = fork
         self._lost: frozenset[str] = frozenset()
         self._remarks: list[str] = []
         self.going_on = Decision("")
@@ -95,7 +95,7 @@ class Recorder:
             self._started = self._note.get("started_at", self._started)
         self._since: int | None = None
         self._live = mask.stream()
-        self.agent = str(self._note.get("agent") or self._note.get("answered_by", ""))
+        self.agent = str(self._note.get("by", ""))
         """The name of the agent that is being asked."""
         self.tries = len(list(self._attempts()))
 
@@ -185,7 +185,7 @@ class Recorder:
             tier=tier,
             workdir=self.workdir,
             can_fork=getattr(cast.agent, "can_fork", False),
-            forked_from=self._forked_from,
+            fork=self._fork,
             interrupted=self._note if self._is_left_here() else None,
             lost=self._lost,
         )
@@ -208,6 +208,7 @@ class Recorder:
             "head": self.turn.chain.head,
             "role": self.role,
             "agent": self.agent,
+            "by": self.agent,
             "run": run,
             "since": self._since,
             "started_at": self._started,
@@ -252,7 +253,7 @@ class Recorder:
         note = {
             **self._note,
             "raw": text,
-            "session": self._mask.value(reply.session) or self._note.get("session"),
+            "session": self._mask.value(_plain(reply.session)) or self._note.get("session"),
             "session_total": _usage(reply.session_total),
             "children": list(reply.children),
             "usage": _usage(reply.usage),
@@ -283,7 +284,7 @@ class Recorder:
 
     def reading(self) -> None:
         """A model is asked to read the answer: if that fails, the answer stays to be read again."""
-        self._note |= {"unread": True, "answered_by": self.agent}
+        self._note["unread"] = True
 
     def add_usage(self, usage: Mapping[str, Any]) -> None:
         """What the extract model used belongs to the step it was asked for."""

@@ -1,12 +1,13 @@
 """Whether a role's agent goes on in a session it had, and why; and a memory for agents that have none.
 
 The role's `resume` decides: `ephemeral` (the default) starts anew each time; `bounded` goes on only while
-nobody else has touched the files of the role's last turn; `persistent` goes on. An attempt that died in the
+nobody has changed the files of the role's last turn; `persistent` goes on. An attempt that died in the
 middle is gone on with in any case, and a session that is another thread's past only in a copy of it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -35,6 +36,30 @@ class Decision:
     total: Usage | None = None
 
 
+@dataclass(frozen=True)
+class Fork:
+    """Where a thread left another one."""
+
+    at: str
+    """The step they have in common last."""
+    went_on: frozenset[str] | None
+    """Sessions that the other thread has gone on with since; None: nobody can tell."""
+
+
+def fork_of(store: Store, state: Mapping[str, Any]) -> Fork | None:
+    """What is to be known of a fork, by its state; None where the thread is none."""
+    at = state.get("forked_from")
+    if not at:
+        return None
+    source = store.ref(thread.ref_name(state["forked_thread"])) if state.get("forked_thread") else None
+    used: set[str] = set()
+    for step in islice(thread.Chain(store, source.target), LOOK_BACK) if source and source.target else ():
+        if step.id == at:
+            return Fork(at, frozenset(used))
+        used.add(step.payload.get("session", ""))
+    return Fork(at, None)
+
+
 def decide(
     steps: Iterable[Step],
     *,
@@ -43,58 +68,66 @@ def decide(
     tier: str | None,
     workdir: str,
     can_fork: bool,
-    forked_from: str | None = None,
+    fork: Fork | None = None,
     interrupted: Mapping[str, Any] | None = None,
     lost: frozenset[str] = frozenset(),
 ) -> Decision:
     """For an agent that can resume. `steps` are the thread's, newest first; `interrupted` is the note of an
     attempt at this very step; `lost` are sessions the agent has said it does not know."""
-    if interrupted and interrupted.get("session") not in (None, *lost):
+    if interrupted and interrupted.get("by") == agent and interrupted.get("session") not in (None, *lost):
         total = usage_of(interrupted.get("session_total"))
         return Decision("resumed: the attempt before was interrupted", interrupted["session"], total=total)
     if tier not in ("bounded", "persistent"):
         return Decision(f"new: {tier or 'ephemeral'}")
-    between: list[Step] = []
     is_fork = False
     for step in islice(steps, LOOK_BACK):
-        is_fork = is_fork or step.id == forked_from
+        is_fork = is_fork or (fork is not None and step.id == fork.at)
         session = step.payload.get("session")
         if step.role == role and step.agent == agent and session:
             if session in lost:
                 return Decision("new: the agent does not know its session any more")
-            if (
-                step.payload["cwd"] != workdir
-            ):  # agents keep sessions by folder, and some go on in the old one
-                return Decision(f"new: the session belongs to {step.payload['cwd']}")
-            return _again(step, str(session), between, tier=tier, is_fork=is_fork, can_fork=can_fork)
-        between.append(step)
+            if reason := _hindrance(step, session, tier, workdir, (fork if is_fork else None), can_fork):
+                return Decision(f"new: {reason}")
+            how, total = "forked" if is_fork else "resumed", usage_of(step.payload.get("session_total"))
+            reason = f"{how}: {tier}, from step {step.number}"
+            return Decision(reason, session, step.number, is_fork, total)
     return Decision(f"new: {role} has no session with {agent} yet")
 
 
-def _again(
-    step: Step, session: str, between: list[Step], *, tier: str, is_fork: bool, can_fork: bool
-) -> Decision:
-    if is_fork and not can_fork:
-        return Decision("new: the session belongs to the thread this one was forked from")
-    if tier == "bounded":
-        own = files_of(step)
-        if not own:
-            return Decision("new: bounded, and it is not known which files the last turn was about")
-        for other in between:
-            if other.role != step.role and (common := sorted(own & files_of(other))):
-                return Decision(f"new: bounded, and {other.role} has changed {common[0]} since")
-    how = "forked" if is_fork else "resumed"
-    return Decision(
-        f"{how}: {tier}, from step {step.number}",
-        session,
-        step.number,
-        is_fork,
-        usage_of(step.payload.get("session_total")),
-    )
+def _hindrance(
+    step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
+) -> str | None:
+    """Why the session of a step cannot be gone on with."""
+    if step.payload["cwd"] != workdir:  # agents keep sessions by folder, and some go on in the old one
+        return f"the session belongs to {step.payload['cwd']}"
+    if fork is not None and not can_fork:
+        return "the session belongs to the thread this one was forked from"
+    if fork is not None and (fork.went_on is None or session in fork.went_on):
+        return "the thread this one was forked from has gone on in the session"
+    return _touched(step, workdir) if tier == "bounded" else None
+
+
+def _touched(step: Step, workdir: str) -> str | None:
+    """Which file of a step somebody has changed since. The files are asked, because not every agent tells."""
+    files = files_of(step)
+    if not files:
+        return "bounded, and it is not known which files the last turn was about"
+    for name in sorted(files):
+        try:
+            changed = os.stat(os.path.join(workdir, name)).st_mtime_ns // 1_000_000
+        except OSError:
+            return f"bounded, and {name} is gone since"
+        if changed > step.payload["completed_at"]:
+            return f"bounded, and {name} has changed since"
+    return None
 
 
 def files_of(step: Step) -> set[str]:
-    return set(step.detail.get("files", ()))
+    """The files that a step has touched, in its failed attempts too: a correction touches none again."""
+    files = set(step.detail.get("files", ()))
+    for attempt in step.attempts():
+        files |= set(attempt.get("files", ()))
+    return files
 
 
 def usage_of(record: Mapping[str, Any] | None) -> Usage | None:

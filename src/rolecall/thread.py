@@ -295,6 +295,15 @@ class Step:
         kept = self._store.get(node).payload if node else None
         return kept if isinstance(kept, dict) else {}
 
+    def attempts(self) -> "Iterator[Mapping[str, Any]]":
+        """What the agent did in each failed attempt before the step, newest first."""
+        node = self.payload.get("attempt")
+        while node:
+            attempt = self._store.get(node).payload
+            if attempt.get("detail"):
+                yield self._store.get(attempt["detail"]).payload
+            node = attempt.get("previous")
+
     @property
     def prompt(self) -> str:
         node = self.payload.get("prompt")

@@ -14,6 +14,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +76,11 @@ class Agent:
     def on_session_new(self, _params: dict[str, Any]) -> dict[str, Any]:
         if "new_error" in self.settings:
             self.error = self.settings["new_error"]
-        session = f"s-{len(list(self.folder.glob('s-*'))) + 1}"
-        (self.folder / session).write_text("")
+        for number in count(1):  # two agents may begin a session at the same moment
+            with suppress(FileExistsError):
+                (self.folder / f"s-{number}").touch(exist_ok=False)
+                session = f"s-{number}"
+                break
         return {"sessionId": session, **self.settings.get("offers", {})}
 
     def on_session_load(self, params: dict[str, Any]) -> dict[str, Any] | None:

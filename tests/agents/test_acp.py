@@ -578,18 +578,18 @@ def test_presets_hold_agents_to_restrictions_or_say_that_they_cannot() -> None:
 @pytest.mark.parametrize(
     ("preset", "told"),
     [
-        ("codex-acp", ['approval_policy="never"', 'sandbox_mode="read-only"']),
-        ("claude-agent-acp", ["Write", "Bash"]),
+        ("codex-acp", ['approval_policy="never"', 'sandbox_mode="read-only"', "mcp_servers={}"]),
+        ("claude-agent-acp", ["Write", "Bash", "'strictMcpConfig': True"]),
         ("opencode", ['"edit": "deny", "bash": "deny"']),
         ("gemini", ["--admin-policy", "--allowed-mcp-server-names", "no-server", '"write_file"', '"deny"']),
         ("qwen", ["--exclude-tools", "write_file", "run_shell_command", "no-server"]),
         ("copilot", ["--deny-tool=write", "--deny-tool=shell"]),
     ],
 )
-def test_a_restriction_goes_into_the_agents_own_means(preset: str, told: list[str]) -> None:
+def test_a_restriction_goes_into_the_agents_own_means(tmp_path: Path, preset: str, told: list[str]) -> None:
     denies = PRESETS[preset].denies
     tools = dict.fromkeys(tool for name in capabilities.RESTRICTIONS["read_only"] for tool in denies[name])
-    launch = PRESETS[preset].launch(Wish(tuple(tools)))
+    launch = PRESETS[preset].launch(Wish(tuple(tools), env={"HOME": str(tmp_path)}, folder=tmp_path))
     whole = " ".join([*launch.args, *launch.env.values(), *launch.files.values(), str(launch.meta)])
     assert [word for word in told if word not in whole] == []
     assert [word for word in told if word in str(PRESETS[preset].launch(Wish()))] == []

@@ -68,7 +68,8 @@ def call(agent: Codex, folder: Path, **context: Any) -> dict[str, Any]:
     standin = Standin(folder / "bin", "codex/answer.jsonl")
 
     async def scene() -> None:
-        given = replace(context_for(folder, Recorder(), env=ENV), **context)
+        env = {**ENV, "HOME": str(folder / "home")}
+        given = replace(context_for(folder, Recorder(), env=env), **context)
         await ask(replace(agent, executable=standin.path), "The prompt.", context=given)
 
     asyncio.run(scene())
@@ -157,6 +158,66 @@ def test_a_restriction_sets_what_denies_each_of_its_classes_whatever_the_options
     for name in capabilities.RESTRICTIONS[restriction]:
         for key, text in DENIES.get(name, {}).items():
             assert settings(seen)[key] == tomllib.loads(f"value = {text}")["value"], name
+
+
+def configured(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("restriction", ["read_only", "no_file_edit", "no_shell_exec"])
+def test_a_restricted_role_has_no_tool_server_but_those_it_was_given(
+    tmp_path: Path, restriction: str
+) -> None:
+    work = tmp_path / "outer" / "work"
+    work.mkdir(parents=True)
+    configured(work / "home/.codex/config.toml", '[mcp_servers."a \\"b\\""]\ncommand = "evil"\nargs = ["x"]')
+    configured(work / "home/.codex/fast.config.toml", '[mcp_servers.far]\nurl = "http://far"')
+    configured(work / ".codex/config.toml", '[mcp_servers.tiny]\ncommand = "theirs"')
+    configured(tmp_path / "outer/.codex/config.toml", "[mcp_servers.up]\nenabled = true")
+    agent = codex(mcp=(McpServer("tiny", "ours"),), args=("-c", "mcp_servers.more.command='evil'"))
+    seen = call(agent, work, capabilities=(restriction,))
+    assert settings(seen)["mcp_servers"] == {
+        'a "b"': {"command": "evil", "enabled": False},
+        "far": {"url": "http://far", "enabled": False},
+        "up": {"enabled": False},
+    }
+    keys = [word.partition("=")[0] for word in seen["argv"] if word.startswith("mcp_servers")]
+    assert keys[:3] == ["mcp_servers.more.command", "mcp_servers", "mcp_servers.tiny.command"]
+
+
+@pytest.mark.parametrize("capability", ["no_task_create", "anything else"])
+def test_a_role_that_may_write_keeps_the_servers_of_its_user(tmp_path: Path, capability: str) -> None:
+    configured(tmp_path / "home/.codex/config.toml", '[mcp_servers.own]\ncommand = "own"')
+    assert "mcp_servers" not in settings(call(codex(), tmp_path, capabilities=(capability,)))
+
+
+def test_the_servers_are_looked_up_where_the_program_is_told_to_look(tmp_path: Path) -> None:
+    configured(tmp_path / "other/config.toml", '[mcp_servers.own]\ncommand = "own"')
+    for home in ("other", str(tmp_path / "other")):
+        seen = call(codex(env={"CODEX_HOME": home}), tmp_path, capabilities=("read_only",))
+        assert settings(seen)["mcp_servers"] == {"own": {"command": "own", "enabled": False}}
+        (tmp_path / "bin").rename(tmp_path / f"bin-{len(home)}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("config.toml", "[mcp_servers", "cannot be read"),
+        ("config.toml", "x = '\udcff'", "cannot be read"),
+        ("managed_config.toml", '[mcp_servers.own]\ncommand = "own"', "prescribes tool servers"),
+    ],
+)
+def test_a_restriction_is_refused_where_servers_cannot_be_switched_off(
+    tmp_path: Path, name: str, text: str, told: str
+) -> None:
+    path = configured(tmp_path / "home" / ".codex" / name, "")
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=told) as caught:
+        call(codex(), tmp_path, capabilities=("read_only",))
+    assert str(path) in str(caught.value)
+    assert call(codex(), tmp_path)["stdin"] == "The prompt."
 
 
 def test_a_role_without_restrictions_keeps_its_shell_and_its_sandbox(tmp_path: Path) -> None:

@@ -333,7 +333,7 @@ def test_an_interruption_of_the_program_passes_through_and_lets_the_thread_go(
 
 def test_an_agent_that_claims_to_be_interrupted_is_not_asked_forever(store: Store, name: str) -> None:
     outcomes = run(engine(store, says(AgentError("interrupted", ending="interrupted"))), name)
-    assert [outcome.status for outcome in outcomes] == ["idle"]
+    assert [outcome.status for outcome in outcomes] == ["suspended"]  # nobody has interrupted it
     assert len(attempts(store, name)) == 1
 
 

@@ -167,3 +167,50 @@ def test_an_unknown_workflow_is_named(store: Store, tmp_path: Path) -> None:
     )
     outcome = run(lost, name)[-1]
     assert outcome.status == "suspended" and "'nothing'" in outcome.reason
+
+
+def test_a_child_whose_process_died_is_gone_on_with(store: Store, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def die_once(prompt: str, context: Context) -> Reply:
+        told.append(context.thread)
+        if len(told) == 1:
+            ref = thread.find(store, context.thread)
+            gone = {**ref.state["lease"], "pid": 1, "born": "long ago", "token": "another"}
+            store.move(ref.name, ref, ref.target, {**ref.state, "lease": gone})
+            raise KeyboardInterrupt  # with the child's lease left behind, as by a process that was killed
+        return await tell(prompt, context)
+
+    name = start(store, book(LOOP), tmp_path / "work")
+    agents = playing(store, counter=count, teller=die_once, checker=end)
+    with pytest.raises(KeyboardInterrupt):
+        run(agents, name)
+    assert state(store, told[0])["status"] == "running"
+    assert run(agents, name)[-1].status == "completed"
+    assert steps(store, name)[0].payload["children"] == [told[0]] and told[0] == told[1]
+
+
+def test_a_workflow_works_anew_each_time_its_role_has_its_turn(store: Store, tmp_path: Path) -> None:
+    ends = iter([answer("again", "more"), answer("end")])
+
+    async def judge(_prompt: str, _context: Context) -> str:
+        return next(ends)
+
+    persistent = LOOP.replace("goal: Work.", "goal: Work.\n    resume: persistent")
+    name = start(store, book(persistent), tmp_path / "work")
+    assert run(playing(store, counter=count, teller=tell, checker=judge), name)[-1].status == "completed"
+    children = [step.payload["children"] for step in steps(store, name) if step.role == "worker"]
+    assert len(children) == 2 and children[0] != children[1]
+
+
+def test_a_child_may_not_do_what_its_parent_may_not(store: Store, tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    async def look(prompt: str, context: Context) -> Reply:
+        seen.append(context.env.get("ROLECALL_RESTRICTIONS"))
+        return await tell(prompt, context)
+
+    restricted = LOOP.replace("goal: Work.", "goal: Work.\n    capabilities: [no_task_create]")
+    name = start(store, book(restricted), tmp_path / "work")
+    run(playing(store, counter=look, teller=look, checker=end), name)
+    assert seen == ["no_task_create"] * 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from stage import LOOP, answer, attempts, book, engine, open_store, run, says, s
 from rolecall import lifecycle, thread
 from rolecall.agents import process
 from rolecall.agents.protocol import Context, Reply, Usage
+from rolecall.engine import Cast
 from rolecall.errors import AgentError
 from rolecall.mask import Mask
 from rolecall.sessions import REREAD, StoredMemory
@@ -70,27 +73,89 @@ def reasons(store: Store, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("tier", "files", "session", "reason"),
+    ("tier", "session", "reason"),
     [
-        (None, {}, None, "new: ephemeral"),
-        ("ephemeral", {}, None, "new: ephemeral"),
-        ("persistent", {}, "s1", "resumed: persistent, from step 1"),
-        ("persistent", {"worker": ("a.py",), "checker": ("a.py",)}, "s1", "resumed: persistent, from step 1"),
-        ("bounded", {"worker": ("a.py",), "checker": ("b.py",)}, "s1", "resumed: bounded, from step 1"),
-        ("bounded", dict.fromkeys(("worker", "checker"), ("a.py",)), None,
-         "new: bounded, and checker has changed a.py since"),
-        ("bounded", {}, None, "new: bounded, and it is not known which files the last turn was about"),
+        (None, None, "new: ephemeral"),
+        ("ephemeral", None, "new: ephemeral"),
+        ("persistent", "s1", "resumed: persistent, from step 1"),
+        ("bounded", None, "new: bounded, and it is not known which files the last turn was about"),
     ],
-)  # fmt: skip
+)
 def test_the_tier_of_a_role_decides_whether_its_session_goes_on_and_the_step_says_why(
-    store: Store, tmp_path: Path, tier: str | None, files: Any, session: str | None, reason: str
+    store: Store, tmp_path: Path, tier: str | None, session: str | None, reason: str
 ) -> None:
-    agent = Speaker(files=files)
+    agent = Speaker()
     name = start(store, loop(tier), tmp_path / "work")
     assert run(engine(store, agent), name)[-1].status == "completed"
     assert [asked for role, asked, _ in agent.asked if role == "worker"] == [None, session]
     assert reasons(store, name)[1] == reason
-    assert (REREAD in agent.told[2]) == (tier == "bounded" and session is not None)
+
+
+@pytest.mark.parametrize(
+    ("deed", "session", "reason"),
+    [
+        ("nothing", "s1", "resumed: bounded, from step 1"),
+        ("another file", "s1", "resumed: bounded, from step 1"),
+        ("its file", None, "new: bounded, and a.py has changed since"),
+        ("remove", None, "new: bounded, and a.py is gone since"),
+    ],
+)
+def test_a_bounded_session_goes_on_only_while_nobody_has_changed_its_files(
+    store: Store, tmp_path: Path, deed: str, session: str | None, reason: str
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.py").write_text("x")
+    later = (time.time() + 60) * 1e9
+
+    class Meddling(Speaker):
+        async def __call__(self, prompt: str, context: Context) -> Reply:
+            if context.role == "checker" and deed == "its file":
+                os.utime(work / "a.py", ns=(int(later), int(later)))
+            if context.role == "checker" and deed == "another file":
+                (work / "b.py").write_text("x")
+            if context.role == "checker" and deed == "remove":
+                (work / "a.py").unlink()
+            return await super().__call__(prompt, context)
+
+    agent = Meddling(files={"worker": ("a.py",)})
+    name = start(store, loop("bounded"), work)
+    run(engine(store, agent), name, steps=3)
+    assert agent.asked[2] == ("worker", session, False)
+    assert reasons(store, name)[1] == reason
+    assert (REREAD in agent.told[2]) == (session is not None)
+
+
+def test_the_files_of_a_step_are_also_those_of_the_attempts_before_it(store: Store, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.py").write_text("x")
+
+    class Mumbling(Speaker):
+        async def __call__(self, prompt: str, context: Context) -> Reply:
+            if not self.asked:
+                self.asked.append((context.role, context.session, False))
+                return Reply("mumble", session="s1", files=("a.py",))
+            return await super().__call__(prompt, context)
+
+    agent = Mumbling(rounds=3)
+    name = start(store, loop("bounded"), work)
+    run(engine(store, agent), name, steps=3)
+    assert reasons(store, name)[1] == "resumed: bounded, from step 1"
+
+
+def test_a_session_is_not_offered_to_another_agent(store: Store, tmp_path: Path) -> None:
+    class Failing(Speaker):
+        async def __call__(self, prompt: str, context: Context) -> Reply:
+            context.emit("session", {"session": "s0"})
+            raise AgentError("overloaded", ending="api_failure")
+
+    name = start(store, loop(None), tmp_path / "work")
+    run(engine(store, Failing()), name)
+    lifecycle.resume(store, thread.find(store, name), mask=Mask([]))
+    agent = Speaker()
+    run(engine(store, agent, cast=lambda _book, _role: Cast("another", agent)), name, steps=1)
+    assert agent.asked[0][1] is None
 
 
 def test_an_agent_without_sessions_is_told_everything_again(store: Store, tmp_path: Path) -> None:
@@ -119,11 +184,22 @@ def test_a_fork_goes_on_in_a_copy_of_the_session_or_anew(store: Store, tmp_path:
     run(engine(store, agent), name, steps=2)
     head = thread.find(store, name).target or ""
     for can_fork, asked in ((True, ("worker", "s1", True)), (False, ("worker", None, False))):
-        fork = thread.find(store, lifecycle.fork(store, head, mask=Mask([])).name[7:])
-        agent = Speaker(can_fork=can_fork)
-        run(engine(store, agent), fork.name[7:], steps=1)
-        assert agent.asked == [asked]
+        assert fork_asks(store, name, head, can_fork=can_fork) == asked
     assert reasons(store, name) == ["new: worker has no session with test yet"]
+    run(engine(store, agent), name, steps=1)  # the session holds now what the fork must not know
+    assert fork_asks(store, name, head, can_fork=True) == ("worker", None, False)
+    unknown = lifecycle.fork(store, head, mask=Mask([]))
+    agent = Speaker()
+    run(engine(store, agent), thread.id_of(unknown), steps=1)
+    assert agent.asked == [("worker", None, False)]
+
+
+def fork_asks(store: Store, name: str, head: str, *, can_fork: bool) -> tuple[str, str | None, bool]:
+    """In which session a fork at `head` asks its agent."""
+    fork = lifecycle.fork(store, head, mask=Mask([]), source=thread.find(store, name))
+    agent = Speaker(can_fork=can_fork)
+    run(engine(store, agent), thread.id_of(fork), steps=1)
+    return agent.asked[0]
 
 
 def test_costs_that_an_agent_counts_over_its_session_become_differences(store: Store, tmp_path: Path) -> None:

@@ -282,6 +282,24 @@ def test_a_tool_of_a_server_that_was_given_is_called_under_a_restriction(
     assert "SUM=5 leaf" in call.result
 
 
+@pytest.mark.parametrize("name", ["claude-agent-acp"], indirect=True)
+@pytest.mark.parametrize("restriction", ["", "read_only", "no_file_edit", "no_shell_exec"])
+def test_a_server_of_the_users_own_is_for_roles_without_restrictions_only(
+    name: str, stage: AcpStage, model: ModelServer, restriction: str
+) -> None:
+    evil = {"type": "stdio", "command": sys.executable, "args": ["-I", toolserver.__file__]}
+    (stage.home / ".claude.json").write_text(json.dumps({"mcpServers": {"evil": evil}}))
+    (stage.home / ".claude").mkdir()
+    allowed = {"permissions": {"allow": ["mcp__evil"]}}
+    (stage.home / ".claude" / "settings.json").write_text(json.dumps(allowed))
+    model.add(*(Calls(f"mcp__{server}__add", {"a": 2, "b": 3}) for server in ("evil", "tiny")), said())
+    agent = agent_of(name, mcp=(TINY,))
+    reply = stage.asked(agent, capabilities=(restriction,) if restriction else ())
+    assert reply.text == ANSWER
+    assert ("SUM=5 nothing" in model.turns[-1].text) == (not restriction)
+    assert "SUM=5 leaf" in model.turns[-1].text
+
+
 def test_two_calls_go_on_in_one_process_and_session_and_count_apart(
     name: str, stage: AcpStage, model: ModelServer
 ) -> None:

@@ -242,6 +242,47 @@ def test_the_tool_of_a_server_is_called_with_the_servers_own_variables(
     assert "mcp_servers" not in (stage.home / ".codex" / "config.toml").read_text(encoding="utf-8")
 
 
+EVIL = """
+[mcp_servers.{name}]
+command = {command}
+args = ["-I", {server}]
+required = true
+default_tools_approval_mode = "approve"
+"""
+"""A server of the user's own: what its tools do, no sandbox bounds."""
+
+
+def configure_server(path: Path, name: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = EVIL.format(
+        name=name, command=json.dumps(sys.executable), server=json.dumps(toolserver.__file__)
+    )
+    with path.open("a", encoding="utf-8") as file:
+        file.write(server)
+
+
+@pytest.mark.parametrize("restriction", ["", "read_only", "no_file_edit", "no_shell_exec"])
+@pytest.mark.parametrize("trust", ["trusted", "untrusted"])
+def test_servers_of_the_users_own_are_for_roles_without_restrictions_only(
+    stage: Stage, model: ModelServer, restriction: str, trust: str
+) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=stage.work, check=True)
+    own = stage.home / ".codex" / "config.toml"
+    configure_server(own, "evil")
+    configure_server(stage.work / ".codex" / "config.toml", "worse")
+    project = f'[projects.{json.dumps(str(stage.work))}]\ntrust_level = "{trust}"\n'
+    own.write_text(f"{own.read_text(encoding='utf-8')}{project}", encoding="utf-8")
+    names = ("evil", "worse", "tiny")
+    model.add(*(Calls("add", {"a": 2, "b": 3}, namespace=f"mcp__{name}") for name in names), ANSWER)
+    server = McpServer("tiny", sys.executable, ("-I", toolserver.__file__), {"TINY": "leaf"})
+    reply = stage.run(codex(mcp=(server,)), capabilities=(restriction,) if restriction else ())
+    theirs, of_project, ours = returned(model)
+    assert "SUM=5 leaf" in ours
+    assert ("SUM=5 nothing" in theirs) == (not restriction)
+    assert ("SUM=5 nothing" in of_project) == (trust == "trusted" and not restriction)
+    assert reply.text == ANSWER
+
+
 def test_a_server_that_does_not_start_ends_the_run(stage: Stage, model: ModelServer) -> None:
     error = stage.fails(codex(mcp=(McpServer("tiny", "/no/such/program"),)), record="mcp-missing")
     assert (error.ending, error.is_session_lost) == ("failed", False)

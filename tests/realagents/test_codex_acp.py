@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -125,8 +126,10 @@ def test_a_process_that_was_killed_between_two_calls_is_started_anew(
 
     async def act() -> list[Reply]:
         first = await ask(agent, "One.", context=stage.context())
-        os.killpg(stage.recorder.bodies("process")[0]["pid"], signal.SIGKILL)
-        while stage.leftovers():
+        pid = stage.recorder.bodies("process")[0]["pid"]
+        os.killpg(pid, signal.SIGKILL)
+        # It is gone when its last thread is: until then it only looks dead.
+        while stage.leftovers() or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             await asyncio.sleep(0)
         return [first, await ask(agent, "Two.", context=stage.context(session=first.session))]
 
@@ -200,6 +203,26 @@ def test_a_folder_is_not_made_trusted_by_running_in_it(stage: AcpStage, model: M
     stage.asked(codex())
     stage.asked(codex(), capabilities=("read_only",))
     assert config.read_text() == before
+
+
+@pytest.mark.parametrize("restriction", ["", "read_only", "no_file_edit", "no_shell_exec"])
+def test_a_server_of_the_users_own_is_for_roles_without_restrictions_only(
+    stage: AcpStage, model: ModelServer, restriction: str
+) -> None:
+    with (stage.home / ".codex" / "config.toml").open("a") as config:
+        config.write(
+            f"[mcp_servers.evil]\ncommand = {json.dumps(sys.executable)}\n"
+            f'args = ["-I", {json.dumps(toolserver.__file__)}]\n'
+            'required = true\ndefault_tools_approval_mode = "approve"\n'
+        )
+    model.add(
+        *(Calls("add", {"a": 2, "b": 3}, namespace=f"mcp__{name}") for name in ("evil", "tiny")), ANSWER
+    )
+    server = McpServer("tiny", sys.executable, ("-I", toolserver.__file__), {"TINY": "leaf"})
+    reply = stage.asked(codex(mcp=(server,)), capabilities=(restriction,) if restriction else ())
+    assert reply.text == ANSWER
+    assert ("SUM=5 nothing" in model.turns[-1].text) == (not restriction)
+    assert "SUM=5 leaf" in model.turns[-1].text
 
 
 @pytest.mark.parametrize("words", [(), ("read_only",), ("no_shell_exec",)])

@@ -107,7 +107,8 @@ class Acp:
             return Start(self.argv, Launch(), context.workdir, env)
         denied = capabilities.denied(context.capabilities)
         tools = dict.fromkeys(tool for name in denied for tool in self._preset.denies.get(name, ()))
-        launch = self._preset.launch(Wish(tuple(tools), self.model, self._servers(context), env))
+        wish = Wish(tuple(tools), self.model, self._servers(context), env, context.workdir)
+        launch = self._preset.launch(wish)
         return Start(self.argv, launch, context.workdir, {**env, **launch.env})
 
     async def _asked(self, link: Link, reader: AcpReader, prompt: str) -> Reply:

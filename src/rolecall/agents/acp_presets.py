@@ -13,10 +13,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rolecall import capabilities
-from rolecall.agents import claude, copilot, gemini, opencode, qwen
+from rolecall.agents import claude, codex, copilot, gemini, opencode, qwen
 from rolecall.agents.copilot import Copilot
 from rolecall.agents.gemini import Gemini
 from rolecall.agents.opencode import OpenCode
@@ -60,6 +61,8 @@ class Wish:
     """The tool servers it is given; what others that it knows of would do, nobody knows."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The environment it will have."""
+    folder: Path = Path()
+    """The work folder."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,9 @@ def _codex(wish: Wish) -> Launch:
     settings = ['approval_policy="on-request"', 'sandbox_mode="workspace-write"', *wish.tools]
     if wish.model:
         settings.append(f"model={json.dumps(wish.model)}")
+    if wish.tools:  # no tools of servers that are not ours: they run outside of the sandbox
+        off = codex.servers_off(wish.env, wish.folder, [server.name for server in wish.servers])
+        settings += [f"mcp_servers={off}", "features.plugins=false", "features.apps=false"]
     return Launch(args=tuple(word for setting in settings for word in ("-c", setting)))
 
 
@@ -116,6 +122,7 @@ def _claude(wish: Wish) -> Launch:
     options: dict[str, Any] = {
         "disallowedTools": list(wish.tools),
         "allowDangerouslySkipPermissions": False,
+        "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could do what is denied
         "promptSuggestions": False,  # a request to the model after every answer, for nobody
     }
     if wish.model:

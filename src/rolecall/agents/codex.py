@@ -2,13 +2,18 @@
 
 Everything it is told goes into the call as `-c` overrides: the user's own folder of Codex is read by the program,
 and never written by us. It has no list of forbidden tools; a restriction is a level of its sandbox, or a
-feature that is switched off. Its figures are those of the whole session, its costs are not told.
+feature that is switched off. Tool servers run outside of its sandbox, so that of the user's own a restricted
+role gets none: each one that the program's files name is switched off. Its figures are those of the whole
+session, its costs are not told.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import pwd
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +40,8 @@ _ALWAYS: Mapping[str, str] = {
     "features.unbounded_connection_retries": "false",  # an endpoint that is gone is an ending, not a wait
 }
 _NO_SESSION = "no rollout found"
+_SYSTEM = Path("/etc/codex")
+_MANAGED = "managed_config.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +91,14 @@ class Codex(Program):
         settings = {**_ALWAYS, "sandbox_mode": _toml(self.sandbox)}
         if self.system:
             settings["developer_instructions"] = _toml(self.system)
+        denials = [DENIES[name] for name in capabilities.denied(context.capabilities) if name in DENIES]
+        if denials:  # the whole table, before our own servers, which are added to it
+            ours = [server.name for server in self.mcp]
+            settings["mcp_servers"] = servers_off({**context.env, **self.env}, context.workdir, ours)
         for server in self.mcp:
             settings |= _mcp_settings(server)
-        for name in capabilities.denied(context.capabilities):
-            settings |= DENIES.get(name, {})
+        for denial in denials:
+            settings |= denial
         return settings
 
     def reader(self, context: Context) -> CodexReader:
@@ -108,6 +119,53 @@ def _mcp_settings(server: McpServer) -> dict[str, str]:
         "env": f"{{{', '.join(f'{_toml(name)} = {_toml(value)}' for name, value in server.env.items())}}}",
     }
     return {f"mcp_servers.{server.name}.{key}": value for key, value in settings.items()}
+
+
+def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> str:
+    """The setting `mcp_servers` that switches off each server that the program's files name, except ours."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for path in _config_files(env, folder):
+        servers = _servers_in(path)
+        if servers and path.name == _MANAGED:  # wins over every setting of a call
+            raise UsageError(
+                f"codex cannot be held to the role's restrictions here: {str(path)!r} prescribes tool servers",
+                hint="Give the role another agent, or take the servers out of that file.",
+            )
+        found = {**servers, **found}
+    tables = (f"{_toml(name)} = {_switched_off(found[name])}" for name in found if name not in ours)
+    return f"{{{', '.join(tables)}}}"
+
+
+def _config_files(env: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    """Every file that may name servers, also those that the program reads only in a folder it trusts, or for
+    a profile: switching off one server too many harms nothing."""
+    user = Path(env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    own = folder / (env.get("CODEX_HOME") or user / ".codex")
+    for place in (own, _SYSTEM):
+        yield from (place / "config.toml", place / _MANAGED, *sorted(place.glob("*.config.toml")))
+    work = folder.resolve()
+    yield from (place / ".codex" / "config.toml" for place in (work, *work.parents))
+
+
+def _servers_in(path: Path) -> dict[str, Mapping[str, Any]]:
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the tool servers that {str(path)!r} gives codex cannot be switched off for a role with"
+            f" restrictions: the file cannot be read: {error}",
+            hint="Correct the file, or take the restriction away.",
+        ) from error
+    return {name: mapping(server) for name, server in mapping(config.get("mcp_servers")).items()}
+
+
+def _switched_off(server: Mapping[str, Any]) -> str:
+    # With its command or address: in a folder that is not trusted this is all the program knows of the server,
+    # and one that has neither is an error.
+    kept = [f"{key} = {_toml(str(server[key]))}" for key in ("command", "url") if key in server]
+    return f"{{{', '.join([*kept, 'enabled = false'])}}}"
 
 
 def _schema_file(schema: Mapping[str, Any], folder: Path) -> Path:

@@ -61,6 +61,13 @@ def _yes(value: Any) -> bool:
     return words[str(value)]
 
 
+def _amount(value: Any) -> float:
+    number = float(value)
+    if not 0 < number < float("inf"):
+        raise ValueError("it must be a number above 0")
+    return number
+
+
 def _words(value: Any) -> tuple[str, ...]:
     items = value.split(",") if isinstance(value, str) else value
     return tuple(str(item) for item in items if str(item))
@@ -94,7 +101,7 @@ def _texts(value: Any) -> dict[str, str]:
 _KINDS: Mapping[str, Callable[[Any], Any]] = {
     "bool": _yes,
     "int": int,
-    "float": float,
+    "float": _amount,
     "tuple[McpServer": _servers,
     "tuple[str": _words,
     "Mapping[str, str]": _texts,

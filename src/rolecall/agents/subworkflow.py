@@ -46,7 +46,7 @@ class Subworkflow:
             ending=_ENDINGS.get(played.status, "failed"),
             reason=_reason(played),
             children=(played.thread,),
-            hint=f"See it: `rolecall thread show {played.thread}`.",
+            hint=_hint(played, context.thread),
         )
 
 
@@ -55,6 +55,15 @@ def _reason(played: Played) -> str:
         return ""
     why = f": {played.reason}" if played.reason else ""
     return f"its thread {played.thread} is {played.status}{why}"
+
+
+def _hint(played: Played, parent: str) -> str:
+    if played.status != "suspended":
+        return f"See it: `rolecall thread show {played.thread}`."
+    return (
+        f"Answer it with `rolecall thread resume {played.thread} -p '…'`, "
+        f"then go on with `rolecall thread resume {parent} --run`."
+    )
 
 
 def workflow(name: str) -> Subworkflow:

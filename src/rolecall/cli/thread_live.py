@@ -89,6 +89,8 @@ class Terminal:
             self._role = ""
         elif kind == "attempt_failed":
             self._say(f"✗ {body['role']}: {body['error']}")
+        elif kind == "remark":
+            self._say(f"⚠ {body['text']}")
         else:
             self._latest = gist(kind, body) or self._latest
 
