@@ -1,9 +1,8 @@
-"""The project's tools over a pipe, against the reference server of the contract in Node; and its commands.
+"""The project's tools over a pipe, beside what the reference server in Node takes; and its commands.
 
-Both servers get the same files and the same calls, in turn. The reference is installed into a throwaway
-folder (needs npm and the package registry); without it, the figures it once gave on a machine of 2 cores
-stand in, and the table says so. What differs is kept in mind: the reference does not wait for the disk, and
-its search answers in another form.
+The reference's figures were taken once with the same probes on a machine of 2 cores, so their column says little
+about this machine; the ratio of the commands to bare Python is measured here. What differs is kept in mind: the
+reference does not wait for the disk, and its search answers in another form.
 
 A "first" row is the first call of a server on files that another harness wrote, which it has to parse and
 check; the others come after it.
@@ -12,23 +11,21 @@ check; the others come after it.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measure import Row, Timing, interleaved, print_table, times
 from benchmarks.startup import clean_environ, installed, run_of
 
-_REFERENCE = "@moreih29/nexus-core@0.21.0"
 _OURS = [sys.executable, "-c", "from rolecall.cli import command; command()", "mcp"]
 _START = {"topic": "Storage", "issues": ["Which format?"], "research_summary": "Read."}
-_TASK = {"title": "Write it", "context": "c" * 200, "acceptance": "a" * 100}
+_TASK = {"title": "Write it", "owner": "lead", "context": "c" * 200, "acceptance": "a" * 100}
 _STARTUP_TARGET = 4.0
 
 
@@ -58,32 +55,10 @@ _MANY_CYCLES = (
 def main(*, quick: bool = False) -> None:
     size, rounds = (1_000, 5) if quick else (5_000, 15)
     with tempfile.TemporaryDirectory(prefix="rolecall-bench-") as folder:
-        server = _reference(folder)
-        if server is None:
-            print(
-                "\nthe reference could not be installed: its column holds figures recorded on another machine"
-            )
-        compare(folder, server, _SMALL, "small state", tasks=0, cycles=0, rounds=rounds)
-        compare(folder, server, _MANY_TASKS, f"{size:,} tasks", tasks=size, cycles=0, rounds=rounds)
-        compare(folder, server, _MANY_CYCLES, f"{size:,} cycles", tasks=0, cycles=size, rounds=rounds)
+        compare(folder, _SMALL, "small state", tasks=0, cycles=0, rounds=rounds)
+        compare(folder, _MANY_TASKS, f"{size:,} tasks", tasks=size, cycles=0, rounds=rounds)
+        compare(folder, _MANY_CYCLES, f"{size:,} cycles", tasks=0, cycles=size, rounds=rounds)
         commands(folder, rounds=10 if quick else 30)
-
-
-def _reference(folder: str) -> str | None:
-    """The script of the reference server."""
-    target = os.path.join(folder, "reference")
-    try:
-        subprocess.run(
-            ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", target, _REFERENCE],
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return os.path.join(
-        target, "node_modules", *_REFERENCE.rpartition("@")[0].split("/"), "dist/mcp/server.js"
-    )
 
 
 # -- servers --
@@ -92,8 +67,7 @@ def _reference(folder: str) -> str | None:
 class Server:
     """A tool server on a pipe, for one project."""
 
-    def __init__(self, command: Sequence[str], project: Path, environ: dict[str, str], *, owner: Any) -> None:
-        self._owner = owner
+    def __init__(self, command: Sequence[str], project: Path, environ: dict[str, str]) -> None:
         self._count = 0
         self.child = subprocess.Popen(
             command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
@@ -103,11 +77,8 @@ class Server:
 
     def timing(self, probe: Probe) -> Timing:
         """From the call to the whole reply; and what the server worked for it."""
-        arguments = dict(probe.arguments)
-        if probe.tool == "task_add":
-            arguments["owner"] = self._owner
         began, worked = time.perf_counter(), self._worked()
-        reply = self._ask("tools/call", {"name": f"nx_{probe.tool}", "arguments": arguments})
+        reply = self._ask("tools/call", {"name": f"nx_{probe.tool}", "arguments": dict(probe.arguments)})
         timing = Timing(time.perf_counter() - began, self._worked() - worked)
         result = json.loads(reply)["result"]
         assert not result.get("isError"), result
@@ -128,13 +99,11 @@ class Server:
 
 
 @contextmanager
-def _serving(folder: str, command: Sequence[str], *, tasks: int, cycles: int, owner: Any) -> Iterator[Server]:
+def _serving(folder: str, *, tasks: int, cycles: int) -> Iterator[Server]:
     project = Path(tempfile.mkdtemp(dir=folder))
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)
     seed(project, tasks=tasks, cycles=cycles)
-    is_ours = command is _OURS
-    words = [*command, "--project", str(project)] if is_ours else command
-    server = Server(words, project, clean_environ(folder), owner=owner)
+    server = Server([*_OURS, "--project", str(project)], project, clean_environ(folder))
     try:
         yield server
     finally:
@@ -186,45 +155,29 @@ def _cycle(number: int) -> dict[str, Any]:
 
 
 def compare(
-    folder: str,
-    reference: str | None,
-    probes: Sequence[Probe],
-    title: str,
-    *,
-    tasks: int,
-    cycles: int,
-    rounds: int,
+    folder: str, probes: Sequence[Probe], title: str, *, tasks: int, cycles: int, rounds: int
 ) -> None:
-    with ExitStack() as stack:
-        commands: list[tuple[Sequence[str], Any]] = [(_OURS, "lead")]
-        if reference is not None:
-            commands.append((["node", reference], {"role": "lead"}))
-        servers = [
-            stack.enter_context(_serving(folder, command, tasks=tasks, cycles=cycles, owner=owner))
-            for command, owner in commands
-        ]
-        rows = [row for probe in probes for row in _rows(probe, servers, rounds)]
-    peer = "Node, in turn" if reference is not None else "Node, recorded"
-    print_table(f"{title} (median of {rounds} calls over a pipe; peer: {peer})", rows)
+    with _serving(folder, tasks=tasks, cycles=cycles) as server:
+        rows = [row for probe in probes for row in _rows(probe, server, rounds)]
+    print_table(f"{title} (median of {rounds} calls over a pipe; peer: Node, recorded)", rows)
 
 
-def _rows(probe: Probe, servers: Sequence[Server], rounds: int) -> list[Row]:
-    first = [server.timing(probe) for server in servers]
-    calls = [lambda server=server: server.timing(probe) for server in servers]
+def _rows(probe: Probe, server: Server, rounds: int) -> list[Row]:
+    first = server.timing(probe)
     rows = [_row(f"{probe.tool}, first", first, probe, None)] if probe.shows_first else []
-    return [*rows, _row(probe.tool, interleaved(rounds, *calls), probe, probe.target)]
+    (ours,) = interleaved(rounds, lambda: server.timing(probe))
+    return [*rows, _row(probe.tool, ours, probe, probe.target)]
 
 
-def _row(name: str, found: Sequence[Timing], probe: Probe, target: float | None) -> Row:
-    ours, peer = found[0], found[1] if len(found) > 1 else Timing(probe.recorded, 0)
+def _row(name: str, ours: Timing, probe: Probe, target: float | None) -> Row:
     return Row(
         name,
         f"{ours.wall * 1e3:.1f} ms",
-        f"{peer.wall * 1e3:.1f} ms",
-        times(ours.wall, peer.wall),
-        times(ours.cpu, peer.cpu) if peer.cpu else "",
+        f"{probe.recorded * 1e3:.1f} ms",
+        times(ours.wall, probe.recorded),
+        "",
         f"≤ {target:g}" if target else "",
-        ours.wall <= target * peer.wall if target else None,
+        ours.wall <= target * probe.recorded if target else None,
     )
 
 
