@@ -167,3 +167,13 @@ def test_a_shortened_text_keeps_beginning_and_end(text: str, limit: int) -> None
         len(text) > limit and short.startswith(text[: limit // 2]) and short.endswith(text[-1])
     )
     assert len(short) <= limit + 40
+
+
+def test_signs_are_passed_on_up_to_a_number_and_the_last_one_says_so() -> None:
+    kept, recorder = transcript()
+    for number in range(20_000):
+        kept.asks("x" * 5_000, is_allowed=False, reason="y" * 50_000)
+        kept.calls(str(number), "Read", {})
+    assert len(recorder.events) == 10_000
+    assert [kind for kind, body in recorder.events if body.get("more")] == ["tool_call"]
+    assert size(recorder.bodies("permission")[0]) < 5_000

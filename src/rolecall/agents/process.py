@@ -66,11 +66,11 @@ class Exit:
 
     def error(self) -> AgentError:
         return AgentError(
-            self.reason, ending=self.ending, text=self.stdout, hint=_ENDING_HINTS.get(self.ending, "")
+            self.reason, ending=self.ending, text=self.stdout, hint=ENDING_HINTS.get(self.ending, "")
         )
 
 
-_ENDING_HINTS = {
+ENDING_HINTS = {
     "timeout": "Give the agent a longer timeout, or less to do.",
     "killed": "The program crashed, or ran out of memory; run it by hand in the work folder to see.",
 }

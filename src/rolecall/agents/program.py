@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, Usage, failure
-from rolecall.agents.transcript import Transcript
+from rolecall.agents.transcript import LONGEST_ANSWER, Transcript
 
 DEFAULT_TIMEOUT = 3600.0
 _LONGEST_LINE = 32 * 1024 * 1024
@@ -82,7 +82,7 @@ class Reader:
     def reply(self, text: str, ending: Ending = "completed", reason: str = "", **more: Any) -> Reply:
         kept = self.transcript
         return Reply(
-            text,
+            text[:LONGEST_ANSWER],
             session=kept.session,
             usage=self.used(),
             session_total=self.total(),
@@ -174,7 +174,8 @@ class Program:
     @staticmethod
     def _judged(reader: Reader, ended: process.Exit) -> Reply:
         if ended.ending in ("timeout", "interrupted"):
-            return reader.reply(reader.transcript.answer, ended.ending, ended.reason)
+            hint = process.ENDING_HINTS.get(ended.ending, "")
+            return reader.reply(reader.transcript.answer, ended.ending, ended.reason, hint=hint)
         reply = reader.ended(ended)
         if ended.left:
             left = f"processes that could not be ended: {', '.join(map(str, ended.left))}"

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolecall.agents.protocol import Context, Emit, ToolCall, Turn, Usage
+from rolecall.agents.protocol import Context, Emit, EventKind, ToolCall, Turn, Usage
 
 LONGEST_ANSWER = 8 * 1024 * 1024
 _LIVE_CHARACTERS = 256 * 1024
-_LIVE_CALLS = 10_000
+_LIVE_EVENTS = 10_000
 _FIRST_TURNS = 100
 _LAST_TURNS = 300
 _CALLS_OF_A_TURN = 50
@@ -86,7 +86,7 @@ class Transcript:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._live = LiveText(context.emit)
-        self._live_calls = 0
+        self._told = 0
         self._first: list[_Turn] = []
         self._last: deque[_Turn] = deque()
         self._left_out = 0
@@ -120,12 +120,7 @@ class Transcript:
         latest = self._turn(is_new=False)
         turn = self._turn(is_new=latest.is_answered or len(latest.calls) >= _CALLS_OF_A_TURN)
         turn.calls[ident] = self._open[ident] = call
-        self._live_calls += 1
-        if self._live_calls <= _LIVE_CALLS:
-            body = {"name": call.name, "arguments": told}
-            self._context.emit(
-                "tool_call", body | ({"more": True} if self._live_calls == _LIVE_CALLS else {})
-            )
+        self._tell("tool_call", {"name": call.name, "arguments": told})
 
     def is_running(self, ident: str) -> bool:
         return ident in self._open
@@ -147,7 +142,8 @@ class Transcript:
             self._files[whole if inside.startswith("..") else inside] = None
 
     def asks(self, what: str, *, is_allowed: bool, reason: str = "") -> None:
-        self._context.emit("permission", {"what": what, "allowed": is_allowed, "reason": reason})
+        told = {"what": shortened(what, _LONGEST_NAME), "reason": shortened(reason, _LONGEST_ARGUMENT)}
+        self._tell("permission", {**told, "allowed": is_allowed})
 
     def uses(self, usage: Usage) -> None:
         told = {
@@ -155,7 +151,13 @@ class Transcript:
             "output_tokens": usage.output_tokens,
             "cached_tokens": usage.cached_tokens,
         }
-        self._context.emit("usage", told | ({"cost": usage.cost} if usage.cost is not None else {}))
+        self._tell("usage", told | ({"cost": usage.cost} if usage.cost is not None else {}))
+
+    def _tell(self, kind: EventKind, body: dict[str, Any]) -> None:
+        """Pass a sign on, up to a number of them, because every event is stored."""
+        self._told += 1
+        if self._told <= _LIVE_EVENTS:
+            self._context.emit(kind, body | ({"more": True} if self._told == _LIVE_EVENTS else {}))
 
     # -- what is kept --
 
