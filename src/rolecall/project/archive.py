@@ -94,8 +94,10 @@ def _finish(project: Folder) -> None:
         return
     try:
         note = json.loads(data)
-        number, completed_at, sources = note["cycle"], note["completed_at"], dict(note["sources"])
-    except (ValueError, KeyError, TypeError) as exc:
+        number, completed_at, sources = int(note["cycle"]), note["completed_at"], dict(note["sources"])
+        if number < 0 or not set(sources) <= {place.PLAN, place.TASKS}:
+            raise ValueError(f"cycle {number} of {sorted(sources)}")
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise statefile.DamagedFile(place.ours(project, _NOTE), data, f"no note of ours: {exc!r}") from exc
     history = load(project)
     if number < history.count and history.entry(number)["completed_at"] == completed_at:

@@ -230,7 +230,7 @@ def _indexed(project: Folder, kind: Kind, digest: str) -> Layout | None:
     data = statefile.read(_index_path(project, kind))
     try:
         index = json.loads(data or b"null")
-    except ValueError:  # only an index: a power cut may have taken it
+    except (ValueError, RecursionError):  # only an index: a power cut may have taken it
         return None
     if not isinstance(index, dict) or (index.pop("version", 0), index.pop("digest", "")) != (
         _INDEX_VERSION,

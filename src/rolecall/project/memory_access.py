@@ -109,7 +109,7 @@ def _lines(path: str) -> Iterable[Access]:
             continue
         try:
             value = json.loads(line)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise statefile.DamagedFile(path, data, f"line {number} is not JSON: {exc}") from exc
         if problem := _problem(value):
             raise statefile.DamagedFile(path, data, f"line {number}{problem}")

@@ -2,17 +2,19 @@
 
 The lock is the kernel's, on a file of ours, so it ends with its holder however that ends. Readers need none:
 a file is only ever replaced as a whole. Whatever is to replace a file is written in our own folder first,
-always under the same name, so that what a killed writer leaves is written over by the next.
+always under the same name, so that what a killed writer leaves is removed by the next.
 
 What the bytes mean is not known here; above are `longlist`, `archive`, `tools` and `artifact`.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from stat import S_ISREG
 from typing import TypeAlias
 
 import xxhash
@@ -28,12 +30,19 @@ _LOCK, _DRAFT = "lock", "draft"
 def read(path: str) -> bytes | None:
     """The whole file; None when there is none."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
+            if not S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file", path)
             return file.readall()
     except FileNotFoundError:
         return None
     except OSError as exc:
         raise _refused(exc, path) from exc
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe would wait for somebody at its other end."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def digest(*parts: Bytes) -> str:
@@ -70,7 +79,7 @@ def locked(project: Folder) -> Iterator[None]:
 
 def _take(path: str) -> int:
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             if os.path.samestat(os.stat(path), os.fstat(file)):
@@ -84,12 +93,21 @@ def _take(path: str) -> int:
 
 def _make_folders(project: Folder) -> None:
     ours = place.ours(project)
-    if os.path.isdir(ours):
-        return
-    if not os.path.isdir(project):
-        raise UsageError(f"there is no folder {os.fspath(project)!r}", hint="Name the project's folder.")
-    for folder in (place.nexus(project), place.state(project), ours):
-        make_folder(folder)
+    if not os.path.isdir(ours):
+        if not os.path.isdir(project):
+            raise UsageError(f"there is no folder {os.fspath(project)!r}", hint="Name the project's folder.")
+        for folder in (place.nexus(project), place.state(project), ours):
+            make_folder(folder)
+    _refuse_ways_out(project, ours)
+
+
+def _refuse_ways_out(project: Folder, path: str) -> None:
+    """A repository may come from anybody, with links in it that lead out of the project."""
+    if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(project), "")):
+        raise UsageError(
+            f"{path} leads out of the project by a link, so nothing is written there",
+            hint="Remove the link, or keep the state where the project is.",
+        )
 
 
 def _ignore_state(project: Folder) -> None:
@@ -109,6 +127,7 @@ def make_folder(path: str) -> None:
 
 def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -> None:
     """Put these bytes in the place of `path` at once, and on the disk before this returns."""
+    _refuse_ways_out(project, path)
     path = os.path.realpath(path)  # a link to a file stays one
     with drafted(project, *parts, mode=_mode(path), must_last=must_last) as draft:
         os.replace(draft, path)
@@ -129,7 +148,8 @@ def drafted(project: Folder, *parts: Bytes, mode: int | None = None, must_last: 
 
 
 def _write(path: str, *parts: Bytes, mode: int | None, must_last: bool) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    remove(path)  # what a killed writer left, or a link that somebody laid there
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
         if mode is not None:
             os.fchmod(file, mode)
