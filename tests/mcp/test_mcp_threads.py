@@ -215,3 +215,13 @@ def test_a_step_is_stopped_when_the_server_is_told_to_end(stage: Stage) -> None:
         pipe.send(calling("step", "thread_step", thread=thread))
         hanging.wait_for_end(pipe.child.terminate)
         assert pipe.child.wait(60) == -15
+
+
+def test_files_outside_the_project_are_nobodys_to_look_at(stage: Stage, tmp_path: Path) -> None:
+    outside = tmp_path / "secret-thing.py"
+    outside.write_text("PASSWORD = 'x'\n")
+    with stage.open() as pipe:
+        for path in (str(outside), "../secret-thing.py"):
+            for name, more in (("workflow_show", {}), ("thread_start", {"prompt": "x"})):
+                error = pipe.call(name, workflow=path, **more)["error"]
+                assert "outside the project" in error and "PASSWORD" not in error

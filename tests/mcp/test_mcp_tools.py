@@ -406,3 +406,13 @@ def test_nothing_is_written_by_looking(project: Path) -> None:
         pipe.close()
     assert sorted(project.rglob("*")) == before
     assert not Path(environment(project.parent)["ROLECALL_HOME"]).exists()
+
+
+def test_half_a_character_in_a_file_does_not_spoil_the_reply(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    state = project / ".nexus" / "state"
+    state.mkdir(parents=True)
+    task = {"id": 1, "title": "t", "context": "b\ud800", "status": "pending", "deps": []}
+    (state / "tasks.json").write_text(json.dumps({"goal": "", "decisions": [], "tasks": [task]}))
+    with piped(project) as pipe:
+        assert pipe.call("nx_task_list")["tasks"][0]["context"] == "b\ufffd"

@@ -302,8 +302,10 @@ def _refuse_constant(name: str) -> None:
 
 def encode(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    # Half of a pair, which stands in for a byte in names of files, can only be said with an escape.
-    return text.encode("utf-8", "backslashreplace")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a pair: many clients would refuse the whole message for its escape
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
 def _escaped(line: bytes) -> bytes:

@@ -6,6 +6,7 @@ keeps what was done. Nothing of what an agent or a workflow prints comes near th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Effect, Place, Run, Tool, fitting, schema_of
 
 if TYPE_CHECKING:
-    from rolecall.registry import Entry
+    from rolecall.registry import Entry, Found
     from rolecall.store.backend import Ref
     from rolecall.store.store import Store
 
@@ -62,12 +63,25 @@ def _description(store: Store | None, entry: Entry) -> str:
     return workflow.description if workflow else "(does not validate)"
 
 
+def _workflow(place: Place, store: Store | None, text: str) -> Found:
+    """A workflow by name, id or file; a client may not look at files outside the project."""
+    from rolecall import registry
+
+    found = registry.find(store, text, folder=place.project)
+    inside = os.path.join(os.path.realpath(place.project), "")
+    if found.path is not None and not os.path.realpath(found.path).startswith(inside):
+        raise UsageError(
+            f"{text} lies outside the project", hint="Name a workflow, or a file of the project."
+        )
+    return found
+
+
 def _workflow_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
     from rolecall import registry
     from rolecall.document import to_document
 
     with _Reading(place) as store:
-        found = registry.find(store, arguments["workflow"], folder=place.project)
+        found = _workflow(place, store, arguments["workflow"])
         if found.path is not None and found.path.endswith(".py"):
             with open(found.path, encoding="utf-8") as file:
                 return {"origin": "local", "path": found.path, "source": file.read()}
@@ -88,7 +102,7 @@ def _thread_start(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
 
     limits = arguments.get("limits") or {}
     with workspace.open_store(place.store) as store:
-        found = registry.find(store, arguments["workflow"], folder=place.project)
+        found = _workflow(place, store, arguments["workflow"])
         book = registry.load_file(found.path) if found.path else registry.load_node(store, found.node or "")
         _check_limits(limits, book.workflow.roles)
         ref = lifecycle.start(

@@ -6,6 +6,8 @@ A group is a module with `TOOLS`; it is imported when tools are listed or called
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -19,6 +21,8 @@ GROUPS: Mapping[str, str] = {
     "threads": "rolecall.mcp.threads",
 }
 """Every group of tools and its module. A host may leave out what it does not want."""
+
+_MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Place(NamedTuple):
@@ -139,6 +143,8 @@ class Toolbox:
 def _json(reply: Reply) -> bytes:
     if not isinstance(reply, bytes):
         return encode(reply)
+    if _MAYBE_HALF.search(reply):  # an escape of half a pair is JSON, and many clients refuse it
+        return encode(json.loads(reply))
     # Whoever wrote the file: in JSON these only stand between values, and a message is one line.
     return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")
 
