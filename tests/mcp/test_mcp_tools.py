@@ -415,4 +415,5 @@ def test_half_a_character_in_a_file_does_not_spoil_the_reply(tmp_path: Path) -> 
     task = {"id": 1, "title": "t", "context": "b\ud800", "status": "pending", "deps": []}
     (state / "tasks.json").write_text(json.dumps({"goal": "", "decisions": [], "tasks": [task]}))
     with piped(project) as pipe:
+        pipe.initialize()
         assert pipe.call("nx_task_list")["tasks"][0]["context"] == "b\ufffd"
