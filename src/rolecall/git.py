@@ -27,6 +27,7 @@ _MISLEADING = (
 # A repository's configuration may be an agent's work: nothing it names is run just because we look.
 _SETTINGS = ("core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0")
 _NO_HOOKS = "core.hooksPath=/dev/null"
+_OURSELVES = ("user.name=Rolecall", "user.email=rolecall@localhost")
 
 
 class Result(NamedTuple):
@@ -93,6 +94,12 @@ def _run(folder: str, args: tuple[str, ...], settings: tuple[str, ...], env: Map
 def commit(folder: str, name: str) -> str | None:
     """The commit that a name stands for; None when there is none."""
     return ask(folder, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}").text or None
+
+
+def identity(folder: str) -> tuple[str, ...]:
+    """Who commits, as settings: the user, and ourselves only where git's configuration knows no user."""
+    is_known = all(ask(folder, "config", key).text for key in ("user.name", "user.email"))
+    return () if is_known else _OURSELVES
 
 
 def has_branch(folder: str, name: str) -> bool:

@@ -19,9 +19,6 @@ from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.workfolder import Folder
 
-_IDENTITY = ("user.name=Rolecall", "user.email=rolecall@localhost")
-
-
 # -- looking --
 
 
@@ -160,7 +157,7 @@ def _commit_rest(folder: Folder, message: str) -> bool:
     if not os.path.isdir(path) or not git.uncommitted(path):
         return False
     git.run(path, "add", "--all")
-    settings = (*_identity(path), "commit.gpgSign=false")
+    settings = (*git.identity(path), "commit.gpgSign=false")
     git.run(path, "commit", "--quiet", "-m", message, settings=settings)
     return True
 
@@ -169,7 +166,7 @@ def _merge(folder: Folder, into: str, message: str) -> None:
     source, branch = folder["source"], folder["branch"]
     # The user's own branch and the user's own wish: their hooks run as they would by hand.
     words = ("merge", "--quiet", "--no-edit", "-m", message, branch)
-    result = git.ask(source, *words, settings=_identity(source), with_hooks=True)
+    result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
     if result.code == 0:
         return
     if git.commit(source, "MERGE_HEAD") is None:
@@ -185,12 +182,6 @@ def _merge(folder: Folder, into: str, message: str) -> None:
         hint=f"{source} is as it was. Merge {into} into it first (`git -C {quote(folder['path'])} merge {into}`), "
         f"or merge by hand: `git -C {quote(source)} merge {branch}`.",
     )
-
-
-def _identity(folder: str) -> tuple[str, ...]:
-    """Who commits: the user, and ourselves only where git knows no user."""
-    is_known = all(git.ask(folder, "config", key).text for key in ("user.name", "user.email"))
-    return () if is_known else _IDENTITY
 
 
 # -- removing --

@@ -125,6 +125,9 @@ class Claude(Program):
 class ClaudeReader(Reader):
     """Events: system/init, assistant (one per content block), user (tool results), result."""
 
+    editing: ClassVar[tuple[str, ...]] = _EDITING
+    """The tools that write files."""
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._result: Mapping[str, Any] | None = None
@@ -167,7 +170,7 @@ class ClaudeReader(Reader):
             if block.get("type") != "tool_result":
                 continue
             call = self.transcript.returns(text_of(block.get("tool_use_id")), block.get("content"))
-            if call is not None and call.name in _EDITING and not block.get("is_error"):
+            if call is not None and call.name in self.editing and not block.get("is_error"):
                 given = call.arguments
                 self.transcript.touches(text_of(given.get("file_path") or given.get("notebook_path")))
 

@@ -81,20 +81,13 @@ class Qwen(Program):
 
 
 class QwenReader(ClaudeReader):
+    editing: ClassVar[tuple[str, ...]] = _EDITING
+
     def event(self, event: Mapping[str, Any]) -> None:
         super().event(event)
         if event.get("type") == "result":
             for denial in listed(event.get("permission_denials")):
                 self.transcript.asks(text_of(mapping(denial).get("tool_name")), is_allowed=False)
-
-    def _results(self, content: Any) -> None:
-        for block in map(mapping, listed(content)):
-            if block.get("type") != "tool_result":
-                continue
-            call = self.transcript.returns(text_of(block.get("tool_use_id")), block.get("content"))
-            if call is not None and call.name in _EDITING and not block.get("is_error"):
-                given = call.arguments
-                self.transcript.touches(text_of(given.get("file_path") or given.get("notebook_path")))
 
     def total(self) -> Usage | None:
         if self._result is None:

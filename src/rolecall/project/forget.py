@@ -20,7 +20,6 @@ from rolecall.project.note import Note
 from rolecall.project.place import Folder
 
 _LITERALLY = {"GIT_LITERAL_PATHSPECS": "1"}
-_IDENTITY = ("user.name=Rolecall", "user.email=rolecall@localhost")
 
 
 class Kept(NamedTuple):
@@ -146,7 +145,7 @@ def _commit(gone: Sequence[Kept], into: Successor | None, message: str) -> str:
         paths.append(os.path.relpath(os.path.realpath(into.path), top))
         # A file that git does not know yet cannot be named in a commit.
         git.run(top, "add", "--intent-to-add", "--force", "--", paths[-1], env=_LITERALLY)
-    settings = (*_identity(top), "commit.gpgSign=false")
+    settings = (*git.identity(top), "commit.gpgSign=false")
     words = ("commit", "--quiet", "--cleanup=whitespace", "-m", message, "--only", "--", *paths)
     result = git.ask(top, *words, settings=settings, env=_LITERALLY)
     if result.code:
@@ -155,9 +154,3 @@ def _commit(gone: Sequence[Kept], into: Successor | None, message: str) -> str:
             hint="Nothing was removed. Put that right (finish a merge that is under way, perhaps), then try again.",
         )
     return git.commit(top, "HEAD") or ""
-
-
-def _identity(top: str) -> tuple[str, ...]:
-    """Who commits: the user, and ourselves only where git knows no user."""
-    is_known = all(git.ask(top, "config", key).text for key in ("user.name", "user.email"))
-    return () if is_known else _IDENTITY
