@@ -1,8 +1,9 @@
 # Needs git, make, Python 3.11 or later and the package registries; installs the rest into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-agents test-agents-all install-agents check bench mutants clean
+.PHONY: help demo test test-service test-agents test-agents-all install-agents check bench mutants clean
 
 BIN := .venv/bin
+SERVICE_TESTS := $(wildcard tests/service/test_fleet*.py) tests/service/test_chaos.py tests/service/test_load.py
 AGENTS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-agents
 SOURCES := pyproject.toml README.md $(shell find src -type f -not -name '*.pyc')
 
@@ -12,12 +13,16 @@ help: ## list the targets
 demo: .venv/installed ## set up and show the main job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
-test: .venv/tested ## set up and run every test
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+test: .venv/tested ## set up and run every test but those of test-service and test-agents
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SERVICE_TESTS)) $(PYTEST_ARGS)
 
-test-agents: .venv/tested install-agents ## test the adapters of claude, codex and codex-acp with the real programs
+test-service: .venv/tested ## the service under load and faults, and the unfinished fleet
+	$(BIN)/python -m pytest $(PYTEST_ARGS) $(SERVICE_TESTS)
+
+test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \
-		tests/realagents/test_claude.py tests/realagents/test_codex.py tests/realagents/test_codex_acp.py
+		tests/realagents/test_claude.py tests/realagents/test_claude_host.py tests/realagents/test_codex.py \
+		tests/realagents/test_codex_host.py tests/realagents/test_codex_acp.py tests/realagents/test_plan_run.py
 
 test-agents-all: .venv/tested install-agents ## the same with every agent that can be installed
 	scripts/install-agents '$(AGENTS)' opencode gemini qwen copilot hermes claude-agent-acp

@@ -7,7 +7,7 @@ import os
 import platform
 import sqlite3
 
-from benchmarks import agents, engine, mcp, project, startup, store, threads
+from benchmarks import agents, engine, fleet, hooks, knowledge, mcp, project, service, startup, store, threads
 
 _ALL = {
     "startup": startup.main,
@@ -17,6 +17,10 @@ _ALL = {
     "agents": agents.main,
     "mcp": mcp.main,
     "project": project.main,
+    "service": service.main,
+    "fleet": fleet.main,
+    "hooks": hooks.main,
+    "knowledge": knowledge.main,
 }
 
 

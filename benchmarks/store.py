@@ -153,18 +153,24 @@ def _other_backends(folder: str) -> Iterator[tuple[str, AbstractContextManager[B
 
 @contextmanager
 def _postgres() -> Iterator[Backend]:
-    """A server of its own. Started by root it runs as another user, who must reach its folder."""
+    from rolecall.store.postgres import PostgresBackend
+
+    with postgres_server() as server:
+        yield PostgresBackend(server)
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The address of a server of its own. Started by root it runs as another user, who must reach its folder."""
     home = Path(tempfile.mkdtemp(prefix="rc-pg-"))
     home.chmod(0o755)
     (home / "runtime").mkdir(mode=0o700)
     os.environ.setdefault("XDG_RUNTIME_DIR", str(home / "runtime"))  # where pgserver keeps its lock
     from pgserver.postgres_server import get_server
 
-    from rolecall.store.postgres import PostgresBackend
-
     server = get_server(home / "data", cleanup_mode="delete")
     try:
-        yield PostgresBackend(server.get_uri())
+        yield server.get_uri()
     finally:
         server.cleanup()
         shutil.rmtree(home)

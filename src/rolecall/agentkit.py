@@ -112,7 +112,9 @@ def _recorder(engine: Engine, name: str, role: str, instruction: str | None) -> 
         raise UsageError(f"the role {role!r} is not due in thread {turn.thread}: {due}")
     if instruction is not None:
         way = replace(way, prompt=instruction)
-    return Recorder(engine.store, turn.thread, turn, way, mask=engine.mask, is_owner=False)
+    return Recorder(
+        engine.store, turn.thread, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall
+    )
 
 
 def _signalled() -> Cancel:

@@ -46,6 +46,7 @@ class RoleOptions(TypedDict, total=False):
     limits: Limits | Mapping[str, float]
     extract: Mapping[str, Any]
     workdir: Workdir
+    knowledge: bool | Mapping[str, Any]
 
 
 class Role(Generic[M]):

@@ -38,6 +38,8 @@ VARIABLE = "ROLECALL_RESTRICTIONS"
 BY_OURSELVES = (*TASK_CREATION, *TASK_UPDATE)
 """Classes that go through our own verbs, which read VARIABLE; no adapter has to deny them."""
 
+_TO_THE_LEAD = "Leave it to the role that leads the work."
+
 
 def restrictions(capabilities: Iterable[str]) -> tuple[str, ...]:
     """Those of a role's capabilities that restrict it."""
@@ -64,3 +66,21 @@ def check_supported(agent: str, capabilities: Iterable[str], deniable: Collectio
                 f"the agent {agent!r} cannot be held to {word!r}: it has no way to deny {', '.join(missing)}",
                 hint="Give the role another agent, or take the restriction away.",
             )
+
+
+def check_allowed(restrictions: Iterable[str], action: str, classes: Collection[str]) -> None:
+    """Refuse an action that belongs to classes of which a restriction denies one."""
+    for word in restrictions:
+        if not set(RESTRICTIONS.get(word, ())).isdisjoint(classes):
+            raise UsageError(f"{action} is denied to this role by {word}", hint=_TO_THE_LEAD)
+
+
+def check_lead(restrictions: Iterable[str], action: str) -> None:
+    """Refuse what only the lead does (plan, decide, add rules, delete notes) to a process that carries
+    restrictions: it plays a role, so it is not the lead, whichever restrictions these are."""
+    word = next((word for word in restrictions if word in RESTRICTIONS), "")
+    if word:
+        raise UsageError(
+            f"{action} is for the lead, and this role is held to {word}",
+            hint=_TO_THE_LEAD,
+        )

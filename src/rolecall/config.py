@@ -5,12 +5,16 @@ Everything else is told. The home folder is `~/.rolecall`, or what ROLECALL_HOME
 adds variables that the environment does not have.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.store.backend import DURABILITIES, Durability
+
+if TYPE_CHECKING:
+    from rolecall.store.backend import Durability
 
 
 class StoreSettings(NamedTuple):
@@ -31,8 +35,13 @@ def config_path(environ: Mapping[str, str] = os.environ) -> str:
 
 def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
     """The folder with agents and skills to use instead of our own; None: ours."""
-    named = load(environ).get("catalog")
-    return os.path.join(home(environ), os.path.expanduser(str(named))) if named else None
+    from rolecall import settings
+
+    try:
+        named = settings.catalog(load(environ))
+    except UsageError as exc:
+        raise UsageError(f"{config_path(environ)}: {exc.message}", hint=exc.hint) from None
+    return os.path.join(home(environ), os.path.expanduser(named)) if named else None
 
 
 def work_folder(environ: Mapping[str, str] = os.environ) -> str:
@@ -54,11 +63,28 @@ def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     return words
 
 
+def run(environ: Mapping[str, str] = os.environ) -> str:
+    """The run of an agent that we are in, as `agents.process` marks every process of one; empty: none."""
+    return environ.get("ROLECALL_RUN", "")
+
+
+def versions_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """Where copies of workflows written in Python lie, for the threads that were started with them."""
+    return os.path.join(home(environ), "versions")
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """What can be made again at any time."""
+    return os.path.join(home(environ), "cache")
+
+
 # -- the store: read on every command, so without a YAML parser where that can be --
 
 
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     """Where the store is and when it waits for the disk."""
+    from rolecall.store.backend import DURABILITIES  # hooks read the configuration and no store
+
     section = _store_section(config_path(environ))
     configured = section.get("url") or "store.db"
     if isinstance(configured, str):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -25,6 +25,7 @@ from rolecall.workflow import (
     Condition,
     Edge,
     Limits,
+    Recall,
     Resume,
     Role,
     Workdir,
@@ -38,11 +39,15 @@ _ROLE_NAME = re.compile(r"\w[\w.-]*")
 _WORKFLOW_KEYS = ("name", "description", "version", "roles", "graph", "conditions", "limits", "workdir")
 _ROLE_TEXTS = ("description", "goal", "procedure", "output")
 _SCHEMA_KEYS = ("meta", "frontmatter")
-_ROLE_KEYS = (*_ROLE_TEXTS, "capabilities", *_SCHEMA_KEYS, "agent", "resume", "limits", "extract", "workdir")
+_ROLE_KEYS = (
+    *(*_ROLE_TEXTS, "capabilities", *_SCHEMA_KEYS),
+    *("agent", "resume", "limits", "extract", "workdir", "knowledge"),
+)
 _EDGE_KEYS = ("role", "prompt", "location")
 _LIMIT_KEYS = tuple(field.name for field in fields(Limits))
 _COUNTS = ("steps", "turns", "tokens")
 """The limits that are whole numbers."""
+_RECALL_KEYS = tuple(field.name for field in fields(Recall))
 _CONDITION_KEYS = ("expression", "description")
 _UNREAD = "unread"
 """Stands in for a text that could not be read, so that it is not missed as well."""
@@ -79,12 +84,19 @@ class Definition:
 
 
 def parse(
-    text: str, *, source: str, include: yaml12.Include | None = None, name: str | None = None
+    text: str,
+    *,
+    source: str,
+    include: yaml12.Include | None = None,
+    name: str | None = None,
+    add: Callable[[yaml12.Node], list[Problem]] = lambda _: [],
 ) -> Definition:
-    """The workflow a text defines. `name` is the name it must have, when its file decides that."""
+    """The workflow a text defines. `name` is the name it must have, when its file decides that; `add` puts in
+    what stands in other files."""
     node, problems = yaml12.read(text, source=source, include=include)
     if node is None:
         return Definition(None, tuple(problems))
+    problems += add(node)
     reader = _Reader(node.value, Marks(node), problems)
     workflow = reader.workflow(name)
     found = tuple(
@@ -130,18 +142,29 @@ def load_file(path: str | os.PathLike[str]) -> Definition:
     """The workflow a file defines; its name must be the file's, or the folder's for an index.yaml."""
     file = os.fspath(path)
     try:
-        text = _read_text(file)
+        text = read_text(file)
     except FileNotFoundError:
         raise NotFound(f"there is no workflow file {file!r}") from None
     except UsageError as exc:
         return Definition(None, (Problem("error", exc.message, file, 1, 1, exc.hint),))
-    return parse(text, source=file, include=_includer(file), name=_implied_name(file))
+    include, name = _includer(file), _implied_name(file)
+    if not is_index(file):
+        return parse(text, source=file, include=include, name=name)
+    from rolecall import rolefiles
+
+    return parse(
+        text, source=file, include=include, name=name, add=lambda node: rolefiles.add(node, file, include)
+    )
+
+
+def is_index(file: str) -> bool:
+    """Whether a file is the workflow of the folder it lies in."""
+    return os.path.basename(file).rsplit(".", 1)[0] == "index"
 
 
 def _implied_name(file: str) -> str:
     folder, base = os.path.split(os.path.abspath(file))
-    stem = base.rsplit(".", 1)[0]
-    return os.path.basename(folder) if stem == "index" else stem
+    return os.path.basename(folder) if is_index(file) else base.rsplit(".", 1)[0]
 
 
 def _includer(workflow_file: str) -> yaml12.Include:
@@ -158,14 +181,14 @@ def _includer(workflow_file: str) -> yaml12.Include:
         try:
             # Named by its real path below the folder, so that a file under two names is one file.
             name = os.path.join(os.path.dirname(workflow_file), os.path.relpath(real, root))
-            return name, _read_text(real)
+            return name, read_text(real)
         except FileNotFoundError:
             raise UsageError(f"!include {path!r}: there is no such file") from None
 
     return include
 
 
-def _read_text(file: str) -> str:
+def read_text(file: str) -> str:
     """The text of a regular file; anything else, a pipe or a device, would be read for ever."""
     if not os.path.exists(file):
         raise FileNotFoundError(file)
@@ -367,6 +390,7 @@ class _Reader:
             limits=self._limits(role.get("limits"), (*path, "limits")),
             extract=self._extract(role.get("extract"), (*path, "extract")),
             workdir=self._workdir(role.get("workdir"), (*path, "workdir")),
+            knowledge=self._knowledge(role.get("knowledge"), (*path, "knowledge")),
         )
 
     def _capabilities(self, value: Any, path: Path) -> tuple[str, ...]:
@@ -397,6 +421,20 @@ class _Reader:
         hint = did_you_mean(value, kinds, what="Work folders") if isinstance(value, str) else ""
         self._expect(path, f"one of {', '.join(kinds)}", value, hint)
         return None
+
+    def _knowledge(self, value: Any, path: Path) -> Recall | None:
+        if value is None or value is False:
+            return None
+        section = {} if value is True else self._mapping(value, path) or {}
+        self._known_keys(section, path, _RECALL_KEYS, "knowledge")
+        tokens, glob = section.get("tokens", Recall.tokens), section.get("path")
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 100 <= tokens <= 100_000:
+            self._expect((*path, "tokens"), "a whole number from 100 to 100,000", tokens)
+            tokens = Recall.tokens
+        if glob is not None and not (isinstance(glob, str) and glob.strip()):
+            self._expect((*path, "path"), "a pattern as in a .gitignore", glob)
+            glob = None
+        return Recall(tokens, glob)
 
     def _extract(self, value: Any, path: Path) -> dict[str, Any] | None:
         extract = None if value is None else self._mapping(value, path)
@@ -679,6 +717,15 @@ def _role_schema() -> dict[str, Any]:
         "limits": _ref("limits"),
         "extract": {"type": ["object", "null"]},
         "workdir": _workdir_schema(),
+        "knowledge": {
+            "description": "Passages of the repository for the task, put into the prompt.",
+            "anyOf": [
+                {"type": ["boolean", "null"]},
+                _object(
+                    {"tokens": {"type": "integer", "minimum": 100, "maximum": 100_000}, "path": text}, []
+                ),
+            ],
+        },
     }
     return {**_object(fields, []), "oneOf": [{"required": [key]} for key in _SCHEMA_KEYS]}
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from difflib import unified_diff
 from typing import Any, Literal, NamedTuple
 
-from rolecall.workflow import ANY_STATUS, START, Edge, Limits, Role, Workflow
+from rolecall.workflow import ANY_STATUS, START, Edge, Limits, Role, Workflow, recall_payload
 
 _FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
 _OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
@@ -80,6 +80,7 @@ def _role(role: Role, title: str) -> dict[str, Any]:
     fields = {**asdict(role), "capabilities": list(role.capabilities), "limits": _limits(role.limits)}
     del fields["schema"]
     fields["extract"] = _sorted(role.extract)
+    fields["knowledge"] = role.knowledge and recall_payload(role.knowledge)
     meta: dict[str, Any] = _sorted(role.schema)
     # This title is what reading the document adds by itself.
     if meta.get("title") == title:

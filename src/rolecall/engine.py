@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rolecall import capabilities, lease, nested, prompt, reply, sessions
+from rolecall import capabilities, holder, lease, nested, prompt, reply, sessions
 from rolecall.agents import process, protocol
 from rolecall.errors import (
     AgentError,
@@ -29,7 +29,7 @@ from rolecall.errors import (
 from rolecall.lease import Held
 from rolecall.mask import Mask
 from rolecall.playbook import Playbook
-from rolecall.record import Answer, Recorder
+from rolecall.record import Answer, Recaller, Recorder, no_knowledge
 from rolecall.route import Ended, Failed, Next, Route, Stuck, Suspended
 from rolecall.sessions import StoredMemory
 from rolecall.store.store import Store
@@ -94,9 +94,13 @@ class Engine:
     """(name, folder) -> the id of the stored workflow, for roles that a workflow plays."""
     work: str | None = None
     """The place for folders of those threads' own."""
+    recall: Recaller = no_knowledge
+    """Finds what the repository says about a task, for roles that want it."""
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     """End what agents keep open between the steps of a run."""
     watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None
+    lease_ms: int = holder.LEASE_MS
+    """How long a thread is ours without our saying so again."""
 
     async def run(
         self, name: str, *, cancel: protocol.Cancel, steps: int | None = None
@@ -112,7 +116,8 @@ class Engine:
 
     async def step(self, name: str, *, cancel: protocol.Cancel) -> Outcome:
         """Take exactly one step."""
-        async with lease.hold(self.store, name, self.token(), cancel) as (held, stop):
+        taken = lease.hold(self.store, name, self.token(), cancel, lease_ms=self.lease_ms)
+        async with taken as (held, stop):
             return await self._advance(held, stop)
 
     async def _advance(self, held: Held, cancel: protocol.Cancel) -> Outcome:
@@ -121,6 +126,7 @@ class Engine:
         way = next_of(turn)
         if not isinstance(way, Next):
             return self._settle(held, way)
+        state = held.state()
         try:
             record = Recorder(
                 self.store,
@@ -129,7 +135,9 @@ class Engine:
                 way,
                 mask=self.mask,
                 watch=self.watch,
-                fork=sessions.fork_of(self.store, held.state()),
+                fork=sessions.fork_of(self.store, state),
+                origin=sessions.origin_of(self.store, state, way.role),
+                recall=self.recall,
             )
         except UsageError as error:  # there is no folder to work in
             reason = f"{way.role}: {error.message}"

@@ -1,8 +1,9 @@
 """Runs git: by argument lists, in the repository that is named and no other.
 
 Whoever started us may itself be a hook of git, with variables set that point to its own repository; they are
-taken away. Hooks do not run, because nothing here is what they were written for: an agent's half-done work
-must be kept even where a hook would refuse it as a commit. The one exception is a merge, which is the user's.
+taken away. Those that say who commits are not: whoever sets them means it. Hooks do not run, because nothing
+here is what they were written for: an agent's half-done work must be kept even where a hook would refuse it as
+a commit. The one exception is a merge, which is the user's.
 What the answers mean is up to the caller.
 """
 
@@ -21,8 +22,7 @@ _MISLEADING = (
     *("GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT", "GIT_CEILING_DIRECTORIES"),
     *("GIT_GRAFT_FILE", "GIT_REPLACE_REF_BASE", "GIT_NO_REPLACE_OBJECTS", "GIT_IMPLICIT_WORK_TREE"),
     *("GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
-    *("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_REFLOG_ACTION", "GIT_DIFF_OPTS"),
-    *("GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE", "GIT_EXTERNAL_DIFF"),
+    *("GIT_REFLOG_ACTION", "GIT_DIFF_OPTS", "GIT_EXTERNAL_DIFF"),
 )
 # A repository's configuration may be an agent's work: nothing it names is run just because we look.
 _SETTINGS = ("core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0")
@@ -52,17 +52,23 @@ def ask(
     settings: tuple[str, ...] = (),
     env: Mapping[str, str] | None = None,
     with_hooks: bool = False,
+    holding: tuple[int, ...] = (),
 ) -> Result:
-    """What git answers in `folder`, whether it succeeded or not."""
+    """What git answers in `folder`, whether it succeeded or not. `holding` are locks of ours, open files, that
+    are free again when git has ended, also where we end before it."""
     given = (*_SETTINGS, *(() if with_hooks else (_NO_HOOKS,)), *settings)
-    return _run(folder, args, given, env or {})
+    return _run(folder, args, given, env or {}, holding)
 
 
 def run(
-    folder: str, *args: str, settings: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+    folder: str,
+    *args: str,
+    settings: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    holding: tuple[int, ...] = (),
 ) -> Result:
     """The same where it has to succeed."""
-    result = ask(folder, *args, settings=settings, env=env)
+    result = ask(folder, *args, settings=settings, env=env, holding=holding)
     if result.code:
         raise StorageError(
             f"git {args[0]} failed in {folder}: {result.err}", hint="Put that right, then try again."
@@ -70,7 +76,13 @@ def run(
     return result
 
 
-def _run(folder: str, args: tuple[str, ...], settings: tuple[str, ...], env: Mapping[str, str]) -> Result:
+def _run(
+    folder: str,
+    args: tuple[str, ...],
+    settings: tuple[str, ...],
+    env: Mapping[str, str],
+    holding: tuple[int, ...],
+) -> Result:
     # By way of `env`, so that ours is neither read nor changed.
     argv = ["env", *(word for name in _MISLEADING for word in ("-u", name))]
     argv += [
@@ -80,7 +92,7 @@ def _run(folder: str, args: tuple[str, ...], settings: tuple[str, ...], env: Map
     ]
     argv += ["git", "-C", folder, *(word for setting in settings for word in ("-c", setting)), *args]
     done = subprocess.run(  # noqa: S603 -- no shell is involved
-        argv, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, pass_fds=holding
     )
     if done.returncode == 127:
         raise UsageError("git is not installed", hint="Install it, or let the workflow use other folders.")
@@ -97,9 +109,36 @@ def commit(folder: str, name: str) -> str | None:
 
 
 def identity(folder: str) -> tuple[str, ...]:
-    """Who commits, as settings: the user, and ourselves only where git's configuration knows no user."""
-    is_known = all(ask(folder, "config", key).text for key in ("user.name", "user.email"))
-    return () if is_known else _OURSELVES
+    """Who commits, as settings: whoever the environment names, else git's configuration, else ourselves."""
+    # Git would make up a name from the account and the machine's.
+    known = (
+        ask(folder, "var", who, settings=("user.useConfigOnly=true",)).code == 0
+        for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")
+    )
+    return () if all(known) else _OURSELVES
+
+
+def contains(folder: str, name: str, commit: str) -> bool:
+    """Whether a commit is in the history of what a name stands for."""
+    return ask(folder, "merge-base", "--is-ancestor", commit, name).code == 0
+
+
+class Entry(NamedTuple):
+    """A file as the index has it."""
+
+    mode: str
+    blob: str
+
+
+def staged(folder: str, *paths: str, index: str | None = None) -> dict[str, Entry]:
+    """What git's index, or another one, has under these paths; files with conflicts are left out."""
+    env = {"GIT_LITERAL_PATHSPECS": "1", **({"GIT_INDEX_FILE": index} if index else {})}
+    found = {}
+    for record in run(folder, "ls-files", "--stage", "-z", "--full-name", "--", *paths, env=env).words:
+        (mode, blob, stage), path = record.partition("\t")[0].split(), record.partition("\t")[2]
+        if stage == "0":
+            found[path] = Entry(mode, blob)
+    return found
 
 
 def has_branch(folder: str, name: str) -> bool:

@@ -77,7 +77,8 @@ def _worktree_diff(folder: Folder) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         # In an index of our own, so that files git does not know yet are part of it and nothing is staged.
         index = os.path.join(scratch, "index")
-        shutil.copyfile(os.path.join(path, git.run(path, "rev-parse", "--git-path", "index").text), index)
+        # With its time: git takes a file for unchanged that is older than the index and has the same size.
+        shutil.copy2(os.path.join(path, git.run(path, "rev-parse", "--git-path", "index").text), index)
         git.run(path, "add", "--all", env={"GIT_INDEX_FILE": index})
         options = ("--cached", "--no-ext-diff", "--no-textconv")
         found = git.run(path, "diff", *options, folder["base"], env={"GIT_INDEX_FILE": index})

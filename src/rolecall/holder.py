@@ -16,8 +16,12 @@ LEASE_MS = 60_000
 
 def me(token: str) -> dict[str, Any]:
     """This process as a lease's holder; `token` tells two runs of one process apart."""
-    pid = os.getpid()
-    return {"host": _host(), "pid": pid, "born": _born(pid), "token": token}
+    return {**process(os.getpid()), "token": token}
+
+
+def process(pid: int) -> dict[str, Any]:
+    """A process of this host, told apart from any other that ever was or will be."""
+    return {"host": _host(), "pid": pid, "born": _born(pid)}
 
 
 def is_alive(lease: Mapping[str, Any], *, now: int) -> bool:
@@ -40,13 +44,15 @@ def describe(lease: Mapping[str, Any]) -> str:
 
 
 def _host() -> str:
-    """The host's name and boot: after a reboot the same process number means nothing."""
+    """The host's name, its boot and, in a container, which one it is: after a reboot the same process number means
+    nothing, and nothing in another container that has the host's name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
+        numbering = os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
-        boot = ""
-    return f"{os.uname().nodename}/{boot}"
+        boot = numbering = ""
+    return f"{os.uname().nodename}/{boot}/{numbering}"
 
 
 def _born(pid: int) -> str | None:

@@ -20,7 +20,7 @@ from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 
 _GLANCE = 2.0
-"""Seconds between two looks at whether the thread is still ours."""
+"""Seconds between two looks at whether the thread is still ours; of a short lease, a tenth of it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Held:
     head: str
     token: str
     limits: Mapping[str, float]
+    lease_ms: int
 
     def ref(self) -> Ref:
         ref = self.store.ref(thread.ref_name(self.thread))
@@ -55,10 +56,12 @@ class Held:
 
 
 @asynccontextmanager
-async def hold(store: Store, name: str, token: str, cancel: Cancel) -> AsyncIterator[tuple[Held, Cancel]]:
+async def hold(
+    store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int = holder.LEASE_MS
+) -> AsyncIterator[tuple[Held, Cancel]]:
     """Take a thread for one step; with it comes the signal that ends the step when the caller cancels it
     or the thread is no longer ours, because it was killed or taken over."""
-    held = take(store, name, token)
+    held = take(store, name, token, lease_ms=lease_ms)
     stop = asyncio.Event()
     task = asyncio.create_task(_look_after(held, cancel, stop))
     try:
@@ -68,18 +71,18 @@ async def hold(store: Store, name: str, token: str, cancel: Cancel) -> AsyncIter
         _let_go(held)
 
 
-def take(store: Store, name: str, token: str) -> Held:
+def take(store: Store, name: str, token: str, *, lease_ms: int = holder.LEASE_MS) -> Held:
     while True:
         ref = thread.find(store, name)
         try:
-            return _taken(store, ref, token)
+            return _taken(store, ref, token, lease_ms)
         except Conflict:
             # Whoever moved it first has left a trace that says more than the lost race does.
             if thread.find(store, name).version == ref.version:
                 raise
 
 
-def _taken(store: Store, ref: Ref, token: str) -> Held:
+def _taken(store: Store, ref: Ref, token: str, lease_ms: int) -> Held:
     ident, state = thread.id_of(ref), ref.state
     status = state.get("status", "idle")
     if status in thread.ENDED:
@@ -98,9 +101,9 @@ def _taken(store: Store, ref: Ref, token: str) -> Held:
             f"thread {ident} is being run by {holder.describe(lease)}",
             hint=f"Follow it: `rolecall thread watch {ident}`.",
         )
-    mine = {**holder.me(token), "deadline": now + holder.LEASE_MS}
+    mine = {**holder.me(token), "deadline": now + lease_ms}
     store.move(ref.name, ref, ref.target, {**state, "status": "running", "lease": mine}, durable=False)
-    return Held(store, ident, ref.target or "", token, state.get("limits", {}))
+    return Held(store, ident, ref.target or "", token, state.get("limits", {}), lease_ms)
 
 
 def _let_go(held: Held) -> None:
@@ -113,7 +116,7 @@ def _let_go(held: Held) -> None:
 
 
 async def _look_after(held: Held, cancel: Cancel, stop: asyncio.Event) -> None:
-    while not await _within(_GLANCE, cancel):
+    while not await _within(min(_GLANCE, held.lease_ms / 10_000), cancel):
         try:
             _renew(held)
         except Conflict:
@@ -135,8 +138,8 @@ async def _within(seconds: float, cancel: Cancel) -> bool:
 def _renew(held: Held) -> None:
     ref, now = held.ref(), held.store.now()
     lease = ref.state["lease"]
-    if lease["deadline"] - now < holder.LEASE_MS * 2 / 3:
-        lease = {**lease, "deadline": now + holder.LEASE_MS}
+    if lease["deadline"] - now < held.lease_ms * 2 / 3:
+        lease = {**lease, "deadline": now + held.lease_ms}
         held.store.move(ref.name, ref, ref.target, {**ref.state, "lease": lease}, durable=False)
 
 

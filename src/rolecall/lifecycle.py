@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rolecall import holder, registry, thread
 from rolecall.errors import Conflict, InvalidPayload, UsageError
 from rolecall.store.backend import Ref
-from rolecall.store.store import Store
+from rolecall.store.store import Draft, Store
 from rolecall.thread import FORK, FORK_SCHEMA, PERSON, PERSON_SCHEMA, START_SCHEMA, STEP_SCHEMA, Chain
 
 if TYPE_CHECKING:
     from rolecall.mask import Mask
     from rolecall.playbook import Playbook
+
+Also = Callable[[str, Draft], object]
+"""(id of a new thread, the draft that makes it): adds something that happens together with it."""
+KILLED = 137
+"""The exit code of a thread that was killed, which is that of a process ended by SIGKILL."""
 
 
 def start(
@@ -28,9 +33,15 @@ def start(
     agent: str | None = None,
     parent: str | None = None,
     work: str | None = None,
+    sessions: Mapping[str, Mapping[str, str]] | None = None,
+    queue: int | None = None,
+    also: Also | None = None,
 ) -> Ref:
     """Make a thread; nothing is run. A playbook that is not stored yet is stored with it. `parent` is the
-    thread one of whose roles it plays, `work` the place for folders of its own."""
+    thread one of whose roles it plays, `work` the place for folders of its own. `sessions` says for roles in
+    whose session their first turn is: the `thread` and `step` of an earlier one, and the `tier` to go by; or
+    the `refusal`, why it is in none. `queue` lets it wait for the service, with that priority. `also` adds to
+    the transaction that makes the thread."""
     if not prompt.strip():
         raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
     if not os.path.isdir(cwd):
@@ -50,13 +61,18 @@ def start(
     head = draft.put_as(START_SCHEMA, _given(fields))
     draft.commit()
     book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
+    for role in sessions or ():
+        if role not in book.workflow.roles:
+            raise UsageError(f"a session is given for {role!r}, which is no role of {book.workflow.name!r}")
     return _point(
         store,
         head,
         book,
-        {"agent": agent, "parent": parent},
-        event=("started", {"workflow": fields["workflow"]}),
+        {"agent": agent, "parent": parent, "sessions": sessions and dict(sessions)},
+        event=("started" if queue is None else "queued", {"workflow": fields["workflow"]}),
         work=work,
+        queue=queue,
+        also=also,
     )
 
 
@@ -69,6 +85,8 @@ def _point(
     event: tuple[str, Mapping[str, Any]],
     work: str | None,
     source: Ref | None = None,
+    queue: int | None = None,
+    also: Also | None = None,
 ) -> Ref:
     """A new thread whose head is `head`, with what must be known of it at a glance."""
     from rolecall.route import Next, Stuck
@@ -93,8 +111,39 @@ def _point(
     draft = store.draft()
     told = {"name": book.workflow.name, **event[1], "folders": state["folders"]}
     draft.event(ident, event[0], _given(told))
+    state |= _queued(store, queue) if queue is not None else {}
     draft.move(thread.ref_name(ident), None, head, _given(state))
-    return _with_folders(store, draft.commit(durable=True)[0])
+    if queue is not None and not state["folders"]:
+        _enter_queue(draft, ident, state)
+    if also is not None:
+        also(ident, draft)
+    ref = _with_folders(store, draft.commit(durable=True)[0])
+    if queue is not None and state["folders"]:  # not before they are there: it may be run at once
+        entry = store.draft()
+        _enter_queue(entry, ident, state)
+        entry.commit(durable=True)
+    return ref
+
+
+def _queued(store: Store, priority: int) -> dict[str, Any]:
+    return {"status": "queued", "service": {"priority": priority, "queued_at": store.now()}}
+
+
+def _enter_queue(draft: Draft, ident: str, state: Mapping[str, Any]) -> None:
+    priority, at = state["service"]["priority"], state["service"]["queued_at"]
+    draft.move(thread.queue_name(state["name"], ident, priority=priority, at=at), None, state={})
+
+
+def _going_on(store: Store, draft: Draft, ref: Ref, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a thread that is to go on: one that the service had waits for the service again."""
+    known = ref.state.get("service")
+    if state.get("status") != "idle" or not known:
+        return dict(state)
+    if thread.in_service(store, ref):
+        return {**state, "status": "queued" if ref.state.get("status") == "queued" else "idle"}
+    state = {**state, **_queued(store, known["priority"])}
+    _enter_queue(draft, thread.id_of(ref), state)
+    return state
 
 
 def _planned_folders(
@@ -214,8 +263,10 @@ def resume(
     mask: Mask,
     answer: str | None = None,
     limits: Mapping[str, float] | None = None,
+    is_run_here: bool = False,
 ) -> Ref:
-    """Let a suspended thread go on. What the person says becomes part of the chain."""
+    """Let a suspended thread go on. What the person says becomes part of the chain. A thread that the service had
+    is left to the service, unless it `is_run_here`."""
     status = ref.state.get("status")
     if status in thread.ENDED:
         raise UsageError(
@@ -242,8 +293,9 @@ def resume(
     draft.event(
         thread.id_of(ref), "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})}
     )
-    draft.move(ref.name, ref, head, {**state, "status": "idle"})
-    return draft.commit(durable=True)[0]
+    state |= {"status": "idle"}
+    draft.move(ref.name, ref, head, state if is_run_here else _going_on(store, draft, ref, state))
+    return draft.commit(durable=True)[-1]
 
 
 def _said(store: Store, chain: Chain, ref: Ref, answer: str) -> dict[str, str]:
@@ -286,8 +338,10 @@ def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any]
     lease = ref.state.get("lease")
     state = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
     draft = store.draft()
-    draft.event(thread.id_of(ref), "killed", {"reason": reason})
+    draft.event(thread.id_of(ref), "killed", {"reason": reason, "exit_code": KILLED})
     draft.move(ref.name, ref, ref.target, {**state, "status": "killed", "reason": reason})
+    for place in thread.in_service(store, ref):
+        draft.move(place.name, place)
     moved = draft.commit(durable=True)[0]
     return moved, lease if lease and holder.is_alive(lease, now=store.now()) else None
 
@@ -328,6 +382,7 @@ def answer(
     state["steps"] = record.number
     draft.event(turn.thread, "step", {"step": step, "role": way.role, "status": status, "next": role})
     record.settle(draft)
+    state = _going_on(store, draft, ref, state)
     draft.move(ref.name, ref, step, {key: value for key, value in state.items() if value not in (None, "")})
     draft.commit(durable=True)
     return thread.find(store, turn.thread)

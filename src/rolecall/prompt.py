@@ -1,8 +1,8 @@
 """What an agent is told. Pure: the same values give the same text, and what does not change comes first.
 
-The order is fixed: what to deliver, the scope, the role, the task, what happened, the instruction. An
-agent whose session goes on has read the first four, so it gets only what is new. `reply.py` is the other
-direction. Secrets are not handled here: what is passed in is shown.
+The order is fixed: what to deliver, the scope, the role, the task and what the repository says about it, what
+happened, the instruction. An agent whose session goes on has read all up to what happened, so it gets only what
+is new. `reply.py` is the other direction. Secrets are not handled here: what is passed in is shown.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def assemble(
     newest_first: Iterable[PastStep],
     instruction: str,
     show_command: str,
+    knowledge: str = "",
     last_turn: int | None = None,
     quota: int = HISTORY_QUOTA,
 ) -> Prompt:
@@ -72,6 +73,7 @@ def assemble(
         newest_first: the earlier steps; read only as far as they are shown.
         instruction: the rendered prompt of the edge that led here.
         show_command: the command that shows the steps left out.
+        knowledge: passages of the repository, for a role that asks for them.
         last_turn: the number of the role's own last step when its session goes on; None for a new session.
     """
     happened = _happened(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
@@ -84,6 +86,7 @@ def assemble(
             Part("scope", _SCOPE),
             Part("role", _role(role, name)),
             Part("task", f"# Task\n\n{task}"),
+            Part("knowledge", f"# From this repository\n\n{knowledge}" if knowledge else ""),
             *happened,
             now,
         ]

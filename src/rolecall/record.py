@@ -9,7 +9,7 @@ links the attempts before it, and the ref goes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,12 @@ from rolecall.errors import AgentError, Conflict, ExtractError, NotFound, Roleca
 from rolecall.mask import Mask
 from rolecall.reply import Reply, Suspension
 from rolecall.route import Next, Route
-from rolecall.sessions import REREAD, Decision, Fork, decide, usage_of
+from rolecall.sessions import REREAD, Decision, Fork, Origin, decide, usage_of
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 from rolecall.thread import ATTEMPT_SCHEMA, DETAIL_SCHEMA, PROMPT_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
 from rolecall.turn import ERROR, Turn, contained, way_on
-from rolecall.workflow import SUSPEND, workdir_of
+from rolecall.workflow import SUSPEND, Recall, workdir_of
 
 if TYPE_CHECKING:
     from rolecall.engine import Cast
@@ -38,11 +38,21 @@ ERROR_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
-_OF_ANSWER = ("since", "raw", "detail", "children", "unread")
+_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread")
 _MOST_RUNS = 8
 """An agent may start a process for every command it runs; those carry the mark of the step."""
 _LITERAL = 60
 """A part of a prompt shorter than this is not worth a node of its own."""
+
+
+Recaller = Callable[[Recall, str, str], Awaitable[str]]
+"""(what a role wants, the question, the folder) -> passages of the repository as they are told; raises UsageError."""
+
+
+async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> str:
+    raise UsageError(
+        "the role wants the repository's knowledge", hint="This engine was given none to look in."
+    )
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,15 @@ class Recorder:
         watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
         is_owner: bool = True,
         fork: Fork | None = None,
+        origin: Origin | None = None,
+        recall: Recaller = no_knowledge,
     ) -> None:
-        """`is_owner` is False in the process of an external agent: the one that asked it keeps the ref."""
+        """`is_owner` is False in the process of an external agent: the one that asked it keeps the ref. `recall`
+        finds what the repository says about a task."""
+        self._recall = recall
+        self._recalled = ""
         self._fork = fork
+        self._origin = origin
         self._lost: frozenset[str] = frozenset()
         self._remarks: list[str] = []
         self.going_on = Decision("")
@@ -119,6 +135,7 @@ class Recorder:
             return None
         # What was asked is told by the chain, so the step can keep it as if nothing had happened.
         self._since = self._note.get("since")
+        self._recalled = self._note.get("recalled", "")
         await self._assemble()
         return Answer(
             self._note.get("raw", ""),
@@ -133,6 +150,7 @@ class Recorder:
         self.agent = self._mask.text(cast.name)
         self.going_on = self._decided(cast)
         self._since = self.going_on.since
+        self._recalled = await self._found_in_repository()
         return (await self._assemble()).text
 
     def correct(self) -> None:
@@ -149,9 +167,17 @@ class Recorder:
             newest_first=self._past(),
             instruction=f"{self._way.prompt}\n\n{REREAD}" if is_bounded else self._way.prompt,
             show_command=f"rolecall thread read {self.thread}",
+            knowledge=self._recalled,
             last_turn=self._since,
         )
         return self._prompt
+
+    async def _found_in_repository(self) -> str:
+        """For a role that wants it, and a session that has not been told."""
+        wanted = self.turn.role(self.role).knowledge
+        if wanted is None or self._since is not None:
+            return ""
+        return await self._recall(wanted, f"{self.turn.task}\n{self._way.prompt}", self.workdir)
 
     async def _task(self) -> str:
         """What the thread is for and, where that is Python's to say, what the role is to do about it."""
@@ -177,7 +203,7 @@ class Recorder:
     def _decided(self, cast: Cast) -> Decision:
         tier = self.turn.role(self.role).resume
         if not getattr(cast.agent, "can_resume", False):
-            return Decision(f"new: {cast.name} cannot resume" if tier else "")
+            return Decision(f"new: {cast.name} cannot resume" if tier or self._origin else "")
         return decide(
             self.turn.chain,
             role=self.role,
@@ -186,6 +212,8 @@ class Recorder:
             workdir=self.workdir,
             can_fork=getattr(cast.agent, "can_fork", False),
             fork=self._fork,
+            # A session in which an attempt has failed may be what is broken.
+            origin=None if self.tries and not self._lost else self._origin,
             interrupted=self._note if self._is_left_here() else None,
             lost=self._lost,
         )
@@ -211,6 +239,7 @@ class Recorder:
             "by": self.agent,
             "run": run,
             "since": self._since,
+            "recalled": self._mask.text(self._recalled) or None,
             "started_at": self._started,
             "session": None if self.going_on.is_fork else self.going_on.session,
             "session_total": _usage(self.going_on.total),

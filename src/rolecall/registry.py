@@ -118,7 +118,7 @@ def find(store: Store | None, text: str, *, folder: str) -> Found:
     if is_path(text):
         return Found(None, find_file(text, folder=folder))
     for path in project_files(folder):
-        if _name_of(path) == text:
+        if name_of(path) == text:
             return Found(None, path)
     ref = store.ref(ref_name(text)) if store is not None and _is_name(text) else None
     if ref is not None:
@@ -187,7 +187,8 @@ def _files_in(folder: str) -> Iterator[str]:
                 yield index
 
 
-def _name_of(path: str) -> str:
+def name_of(path: str) -> str:
+    """The name that a workflow file gives its workflow."""
     stem = os.path.splitext(os.path.basename(path))[0]
     return os.path.basename(os.path.dirname(path)) if stem == "index" else stem
 
@@ -196,7 +197,7 @@ def listed(store: Store | None, *, folder: str) -> list[Entry]:
     """Every workflow that can be named here, the project's own first; a nearer one hides a farther one."""
     entries: dict[str, Entry] = {}
     for path in project_files(folder):
-        entries.setdefault(_name_of(path), Entry(_name_of(path), None, path, "local"))
+        entries.setdefault(name_of(path), Entry(name_of(path), None, path, "local"))
     for ref in store.refs("workflow/") if store else ():
         name = ref.name.partition("/")[2]
         entries.setdefault(name, Entry(name, ref.target, None, "global"))

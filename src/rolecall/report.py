@@ -355,7 +355,14 @@ svg { width: 100%; height: 10rem; display: block; } rect { fill: var(--role); } 
 @media print { details::details-content { content-visibility: visible; } pre { max-height: none; } }
 """
 _COLOURS = 6
-_TONES = {"completed": "good", "failed": "bad", "killed": "bad", "crashed": "bad", "damaged": "bad"}
+_TONES = {
+    "completed": "good",
+    "failed": "bad",
+    "killed": "bad",
+    "discarded": "bad",
+    "crashed": "bad",
+    "damaged": "bad",
+}
 _TONES |= {"suspended": "wait"}
 
 

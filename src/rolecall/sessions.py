@@ -2,7 +2,8 @@
 
 The role's `resume` decides: `ephemeral` (the default) starts anew each time; `bounded` goes on only while
 nobody has changed the files of the role's last turn; `persistent` goes on. An attempt that died in the
-middle is gone on with in any case, and a session that is another thread's past only in a copy of it.
+middle is gone on with in any case, and a session that is another thread's past only in a copy of it. Whoever
+starts a thread may say in which session of an earlier thread a role begins.
 """
 
 from __future__ import annotations
@@ -46,6 +47,30 @@ class Fork:
     """Sessions that the other thread has gone on with since; None: nobody can tell."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The step of an earlier thread in whose session a role has its first turn."""
+
+    thread: str = ""
+    step: Step | None = None
+    """None: it is not in the store any more."""
+    tier: str = ""
+    """`bounded`: only while nobody has changed the files of that step; `persistent`: in any case."""
+    refusal: str = ""
+    """Why the role begins in none, where whoever started the thread has looked for one."""
+
+
+def origin_of(store: Store, state: Mapping[str, Any], role: str) -> Origin | None:
+    """Where a role begins, by the state of its thread; None where nobody has said it."""
+    told = (state.get("sessions") or {}).get(role)
+    if not told:
+        return None
+    if "refusal" in told:
+        return Origin(refusal=told["refusal"])
+    step = Step(store, store.get(told["step"])) if store.has(told["step"]) else None
+    return Origin(told["thread"], step, told["tier"])
+
+
 def fork_of(store: Store, state: Mapping[str, Any]) -> Fork | None:
     """What is to be known of a fork, by its state; None where the thread is none."""
     at = state.get("forked_from")
@@ -69,6 +94,7 @@ def decide(
     workdir: str,
     can_fork: bool,
     fork: Fork | None = None,
+    origin: Origin | None = None,
     interrupted: Mapping[str, Any] | None = None,
     lost: frozenset[str] = frozenset(),
 ) -> Decision:
@@ -77,6 +103,8 @@ def decide(
     if interrupted and interrupted.get("by") == agent and interrupted.get("session") not in (None, *lost):
         total = usage_of(interrupted.get("session_total"))
         return Decision("resumed: the attempt before was interrupted", interrupted["session"], total=total)
+    if origin is not None and all(step.role != role for step in islice(steps, LOOK_BACK)):
+        return _begun(origin, agent, workdir, lost)
     if tier not in ("bounded", "persistent"):
         return Decision(f"new: {tier or 'ephemeral'}")
     is_fork = False
@@ -92,6 +120,24 @@ def decide(
             reason = f"{how}: {tier}, from step {step.number}"
             return Decision(reason, session, step.number, is_fork, total)
     return Decision(f"new: {role} has no session with {agent} yet")
+
+
+def _begun(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> Decision:
+    """The first turn of a role, in a session that knows nothing of this thread: it is told everything."""
+    if origin.refusal:
+        return Decision(f"new: {origin.refusal}")
+    step = origin.step
+    session = step.payload.get("session") if step else None
+    if step is None or not session:
+        return Decision(f"new: {origin.thread} has no session to begin in")
+    if step.agent != agent:
+        return Decision(f"new: the session of {origin.thread} is one of {step.agent}")
+    if session in lost:
+        return Decision("new: the agent does not know its session any more")
+    if reason := _hindrance(step, session, origin.tier, workdir, None, False):
+        return Decision(f"new: {reason}")
+    told = f"resumed: {origin.tier}, from step {step.number} of {origin.thread}"
+    return Decision(told, session, total=usage_of(step.payload.get("session_total")))
 
 
 def _hindrance(

@@ -10,6 +10,7 @@ modelOverrides: {SCENE: model alias}         the scene `extract` reads answers
 extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
 catalog:        a folder with agents and skills to use instead of our own
 memory:         {autoDelete}                 whether notes may be deleted without asking
+project:        {unplannedEdits}             block (the default), warn or off: edits in a host while no task is planned
 store:          a path or an address, or {url, durability}
 
 A key belongs to the endpoint it is written beside: it is never sent to one that another section names.
@@ -45,7 +46,8 @@ _SECTIONS: dict[str, Any] = {
         "timeout": "seconds",
     },
     "memory": {"autoDelete": "switch"},
-    "catalog": "text",
+    "project": {"unplannedEdits": "gate"},
+    "catalog": "folder",
     "store": {"url": "text", "durability": "durability"},
 }
 """Every key and the kind of its value; `*` is a name of the user's own."""
@@ -64,6 +66,7 @@ _PUBLIC: dict[str, Any] = {
 }
 """Providers that need no configuration: each key of the environment goes to the endpoint beside it alone."""
 _DURABILITIES = ("always", "heads", "never")
+_GATES = ("block", "warn", "off")
 _STEP = re.compile(r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)')
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
@@ -114,6 +117,35 @@ def is_known_agent(settings: Mapping[str, Any], alias: str, adapters: Collection
 def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> NotFound:
     known = sorted({*_mapping(settings, "agents"), *adapters})
     return NotFound(f"there is no agent {alias!r}", hint=f"{_guess(alias, known)}Known: {', '.join(known)}.")
+
+
+# -- the project --
+
+
+def unplanned_edits(settings: Mapping[str, Any]) -> str:
+    """What the hooks of a host do about edits while no task is planned: block, warn or off."""
+    mode = _mapping(settings, "project").get("unplannedEdits", _GATES[0])
+    if mode not in _GATES:
+        raise UsageError(
+            f"project.unplannedEdits must be {_KINDS['gate']}, not {mode!r}",
+            hint="`rolecall config set project.unplannedEdits block`",
+        )
+    return str(mode)
+
+
+def catalog(settings: Mapping[str, Any]) -> str | None:
+    """The folder named as the catalogue; None: our own. A key that is nearly `catalog` is refused, because it would
+    have our own used in its place."""
+    for key in settings:
+        if key not in KEYS and _guess(str(key), KEYS) == _guess("catalog", KEYS):
+            kind_of((key,))  # which refuses it
+    folder = settings.get("catalog")
+    if folder is not None and not _fits(folder, "folder"):
+        raise UsageError(
+            f"catalog must be {_KINDS['folder']}, not {folder!r}",
+            hint="`rolecall config unset catalog` goes back to our own.",
+        )
+    return folder
 
 
 # -- the model of the built-in agent --
@@ -300,8 +332,10 @@ _KINDS = {
     "seconds": "a number of seconds above 0",
     "switch": "true or false",
     "option": "an option of the adapter",
+    "folder": "the path of a folder",
     "protocol": f"one of {', '.join(PROTOCOLS)}",
     "durability": f"one of {', '.join(_DURABILITIES)}",
+    "gate": f"one of {', '.join(_GATES)}",
 }
 
 
@@ -390,6 +424,8 @@ def _fits(value: Any, kind: str) -> bool:
             return value in PROTOCOLS
         case "durability":
             return value in _DURABILITIES
+        case "gate":
+            return value in _GATES
         case "option":
             return True  # the adapter knows its options, and says so when a role first names it
     if not isinstance(value, str) or not _is_line(value):
@@ -405,10 +441,11 @@ def _is_line(text: str) -> bool:
 
 def problems(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
     """What is wrong with a configuration as it stands: unknown keys, misfits, names that lead nowhere."""
-    return [*_shape_problems(settings, ()), *dangling(settings, adapters=adapters)]
+    return [*shape_problems(settings), *dangling(settings, adapters=adapters)]
 
 
-def _shape_problems(value: Mapping[str, Any], path: Path) -> Iterator[str]:
+def shape_problems(value: Mapping[str, Any], path: Path = ()) -> Iterator[str]:
+    """Unknown keys and misfits; each text begins with the key."""
     for key, item in value.items():
         here = (*path, key)
         try:
@@ -420,7 +457,7 @@ def _shape_problems(value: Mapping[str, Any], path: Path) -> Iterator[str]:
         if kind and item is not None and not _fits(item, kind):
             yield f"{key_of(here)} must be {_KINDS[kind]}"
         elif not kind and isinstance(item, Mapping):
-            yield from _shape_problems(item, here)
+            yield from shape_problems(item, here)
         elif not kind and item is not None and not is_short_store:
             yield f"{key_of(here)} must be a mapping"
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 PERSON = "$PERSON"
 FORK = "$FORK"
 
-STATUSES = ("queued", "idle", "running", "suspended", "completed", "failed", "killed")
-ENDED = ("completed", "failed", "killed")
+STATUSES = ("queued", "idle", "running", "suspended", "completed", "failed", "killed", "discarded")
+ENDED = ("completed", "failed", "killed", "discarded")
 
 # -- node types --
 
@@ -157,6 +157,29 @@ def session_name(session: str) -> str:
     return f"session/{session}"
 
 
+def queue_name(workflow: str, thread: str, *, priority: int, at: int) -> str:
+    """The ref of a thread that waits for the service: names sort in the order in which threads are admitted."""
+    return f"queue/{workflow}/{9 - priority}{at:013}{thread}"
+
+
+def slot_name(workflow: str, thread: str) -> str:
+    """The ref of a thread that the service has admitted, until the thread ends or waits for a person."""
+    return f"slot/{workflow}/{thread}"
+
+
+def in_service(store: Store, ref: Ref) -> list[Ref]:
+    """The refs by which a thread waits for the service or is run by it."""
+    known = ref.state.get("service")
+    if not known:
+        return []
+    workflow, ident = ref.state["name"], id_of(ref)
+    names = (
+        queue_name(workflow, ident, priority=known["priority"], at=known["queued_at"]),
+        slot_name(workflow, ident),
+    )
+    return [found for name in names if (found := store.ref(name)) is not None]
+
+
 def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> str:
     return thread_id(now, randomness(10))
 
@@ -185,13 +208,15 @@ def lasting(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def continuation(ref: Ref, *, is_held: bool = False) -> str | None:
-    """The command that lets a thread go on, or shows it while a living process runs it; None: it ended."""
+    """The command that lets a thread go on, or shows it while it is somebody else's to run; None: it ended."""
     ident, status = id_of(ref), ref.state.get("status", "idle")
     if status in ENDED:
         return None
     if status == "suspended":
         return "rolecall thread " + (ref.state.get("onward") or f"resume {ident} -p '…' --run")
-    return f"rolecall thread watch {ident}" if is_held else f"rolecall thread run {ident}"
+    return (
+        f"rolecall thread watch {ident}" if is_held or status == "queued" else f"rolecall thread run {ident}"
+    )
 
 
 # -- the chain --

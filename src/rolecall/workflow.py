@@ -60,6 +60,16 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class Recall:
+    """What of the repository's knowledge a role is given with its task."""
+
+    tokens: int = 2000
+    """At most so many."""
+    path: str | None = None
+    """Only from files that match, as in a .gitignore."""
+
+
+@dataclass(frozen=True)
 class Role:
     description: str = ""
     goal: str = ""
@@ -75,6 +85,8 @@ class Role:
     """Overrides of the configured extract model for this role."""
     workdir: Workdir | None = None
     """None leaves it to the workflow."""
+    knowledge: Recall | None = None
+    """Passages of the repository that are put into the prompt; None: none."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +192,31 @@ WORKFLOW_WITH_FOLDERS_SCHEMA: dict[str, Any] = {
 }
 """The type of one that says where its roles work."""
 
+_RECALL = {
+    "type": "object",
+    "properties": {"tokens": _COUNT, "path": _TEXT},
+    "required": ["tokens"],
+    "additionalProperties": False,
+}
+_ROLE_WITH_KNOWLEDGE = {
+    **_ROLE_WITH_FOLDER,
+    "properties": {**_ROLE_WITH_FOLDER["properties"], "knowledge": _RECALL},
+}
+WORKFLOW_WITH_KNOWLEDGE_SCHEMA: dict[str, Any] = {
+    **WORKFLOW_WITH_FOLDERS_SCHEMA,
+    "properties": {
+        **WORKFLOW_WITH_FOLDERS_SCHEMA["properties"],
+        "roles": {"type": "object", "additionalProperties": _ROLE_WITH_KNOWLEDGE},
+    },
+}
+"""The type of one whose roles are given passages of the repository."""
+
 
 def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The type of a stored form. A node's id depends on its type as well, so a workflow keeps the oldest type
     that knows all it says."""
+    if any("knowledge" in role for role in payload["roles"].values()):
+        return WORKFLOW_WITH_KNOWLEDGE_SCHEMA
     has_folders = "workdir" in payload or any("workdir" in role for role in payload["roles"].values())
     return WORKFLOW_WITH_FOLDERS_SCHEMA if has_folders else WORKFLOW_SCHEMA
 
@@ -224,8 +257,13 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "limits": limits or None,
         "extract": role.extract,
         "workdir": role.workdir,
+        "knowledge": role.knowledge and recall_payload(role.knowledge),
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
+
+
+def recall_payload(recall: Recall) -> dict[str, Any]:
+    return {key: value for key, value in asdict(recall).items() if value is not None}
 
 
 def _limits_payload(limits: Limits) -> dict[str, Any]:
@@ -269,6 +307,7 @@ def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         limits=Limits(**(payload.get("limits") or {})),
         extract=payload.get("extract"),
         workdir=payload.get("workdir"),
+        knowledge=Recall(**payload["knowledge"]) if "knowledge" in payload else None,
     )
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rolecall.engine import Cast, Engine
     from rolecall.mask import Mask
     from rolecall.playbook import Playbook
+    from rolecall.workflow import Recall
+    from rolecall.yaml12 import Problem
 
 
 def open_store(url: str | None = None, *, create: bool = True) -> Store:
@@ -56,13 +58,28 @@ def mask() -> Mask:
     return Mask(sorted({*known, *written}, key=len, reverse=True))
 
 
+def settings_for(folder: str | None) -> dict[str, Any]:
+    """The configuration, and before it what the file of the project around a folder says."""
+    from rolecall.repository import nearest
+
+    settings = config.load()
+    if folder is None or nearest("rolecall.yaml", folder) is None:
+        return settings
+    from rolecall import projectfile
+
+    said = projectfile.load(folder).checked().extract
+    return settings if said is None else {**settings, "extract": said}
+
+
 def engine(
     store: Store,
     *,
     agent: str | None = None,
+    folder: str | None = None,
     watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
 ) -> Engine:
-    """An engine on `store` with the configured agents; `agent` plays every role when given."""
+    """An engine on `store` with the configured agents; `agent` plays every role when given. `folder` is where its
+    threads were started, for what the project there says."""
     import os
 
     from rolecall import registry
@@ -98,16 +115,50 @@ def engine(
         store=store,
         playbook=playbook,
         cast=hire,
-        extract=_extractor(settings, environment),
-        can_extract=lambda role: extract_endpoint(settings, environment, role.extract) is not None,
+        extract=_extractor(folder, environment),
+        can_extract=lambda role: (
+            extract_endpoint(settings_for(folder), environment, role.extract) is not None
+        ),
         token=lambda: os.urandom(8).hex(),
         environment=environment,
         mask=mask(),
         find_workflow=lambda name, folder: _stored_workflow(store, name, folder),
         work=config.work_folder(),
+        recall=recall,
         close=close,
         watch=watch,
     )
+
+
+def load_workflow(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:
+    """A workflow file as a thread that runs for long uses it: one in Python from a copy that stays as it is."""
+    from rolecall import registry
+
+    playbook = registry.load_file(path, warn=warn)
+    if not path.endswith(".py"):
+        return playbook
+    from rolecall import versions
+
+    return registry.load_file(versions.keep(path, config.versions_folder()))
+
+
+async def recall(wanted: Recall, question: str, folder: str) -> str:
+    """What the repository around a folder says about a question, indexed as it is now; what prevents it is the
+    workflow's to put right, so the thread waits for that."""
+    import asyncio
+
+    from rolecall.errors import RolecallError
+    from rolecall.knowledge import desk
+    from rolecall.project.place import now
+
+    try:
+        return await asyncio.to_thread(
+            desk.brief, question, folder, now=now(), tokens=wanted.tokens, path=wanted.path
+        )
+    except RolecallError as error:
+        raise UsageError(
+            f"the repository's knowledge is not to be had: {error.message}", hint=error.hint
+        ) from error
 
 
 def _stored_workflow(store: Store, name: str, folder: str) -> str:
@@ -190,14 +241,15 @@ async def _nobody(_prompt: str, _context: Any) -> str:
     raise UsageError("a role played by a person is not asked by the engine")
 
 
-def _extractor(settings: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+def _extractor(folder: str | None, environment: Mapping[str, str]) -> Any:
+    """Reads what is configured when an answer has to be read: most answers need nobody to read them."""
     from rolecall.settings import extract_endpoint
 
     async def ask(raw: str, schema: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> Any:
         from rolecall.errors import ExtractError
         from rolecall.extract import Endpoint, extract
 
-        endpoint = extract_endpoint(settings, environment, overrides)
+        endpoint = extract_endpoint(settings_for(folder), environment, overrides)
         if endpoint is None:
             raise ExtractError(
                 "the answer carries no output and no model is configured to find it",

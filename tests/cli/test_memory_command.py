@@ -181,34 +181,80 @@ def test_merging_says_how_to_bring_back_what_was_removed(rolecall: Rolecall, pro
     assert text.endswith(RELEASES + "\n")
 
 
-@pytest.mark.parametrize("verb", ["gc --delete release-steps", "merge retry-limits release-steps"])
-def test_a_kill_in_the_middle_of_a_deletion_loses_no_text(
-    rolecall: Rolecall, project: Path, tmp_path: Path, verb: str
-) -> None:
+def deadly_git(folder: Path, action: str) -> dict[str, str]:
+    """An environment where git does an action of the shell when it is to move HEAD."""
+    program = folder / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        f"real={shutil.which('git')}\n"
+        f'for word in "$@"; do if [ "$word" = update-ref ]; then {action}; fi; done\n'
+        'exec $real "$@"\n'
+    )
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+BEFORE_THE_COMMIT = "kill -9 $PPID; exit 1"
+AFTER_THE_COMMIT = '$real "$@" && kill -9 $PPID; exit 1'
+
+
+@pytest.fixture
+def two_notes(rolecall: Rolecall, project: Path) -> Path:
     rolecall("memory", "add", "retry-limits", "-m", LIMITS, cwd=project, check=0)
     rolecall("memory", "add", "release-steps", "-m", RELEASES, cwd=project, check=0)
     commit_all(project)
-    deadly = tmp_path / "bin" / "git"
-    deadly.parent.mkdir()
-    deadly.write_text(
-        "#!/bin/sh\n"
-        'for word in "$@"; do [ "$word" = commit ] && kill -9 $PPID && exit 1; done\n'
-        f'exec {shutil.which("git")} "$@"\n'
+    return project
+
+
+@pytest.mark.parametrize("verb", ["gc --delete release-steps", "merge retry-limits release-steps"])
+def test_a_kill_before_the_commit_changes_nothing(
+    rolecall: Rolecall, two_notes: Path, tmp_path: Path, verb: str
+) -> None:
+    head = git(two_notes, "rev-parse", "HEAD")
+    deadly = deadly_git(tmp_path, BEFORE_THE_COMMIT)
+    assert rolecall("memory", *verb.split(), cwd=two_notes, env=deadly).returncode == -9
+    assert git(two_notes, "rev-parse", "HEAD") == head
+    assert git(two_notes, "status", "--porcelain") == ""
+    rolecall("memory", *verb.split(), cwd=two_notes, check=0)
+    assert not (two_notes / ".nexus" / "memory" / "release-steps.md").exists()
+    assert git(two_notes, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("verb", ["gc --delete release-steps", "merge retry-limits release-steps"])
+def test_a_kill_after_the_commit_is_told_by_who_looks_and_finished_by_gc(
+    rolecall: Rolecall, two_notes: Path, tmp_path: Path, verb: str
+) -> None:
+    path = two_notes / ".nexus" / "memory" / "release-steps.md"
+    deadly = deadly_git(tmp_path, AFTER_THE_COMMIT)
+    assert rolecall("memory", *verb.split(), cwd=two_notes, env=deadly).returncode == -9
+    assert git(two_notes, "log", "-1", "--format=%s").endswith(
+        "release-steps.md" if verb.startswith("gc") else "release-steps.md into retry-limits.md"
     )
-    deadly.chmod(0o755)
-    path = f"{deadly.parent}:{os.environ['PATH']}"
-    done = rolecall("memory", *verb.split(), cwd=project, env={"PATH": path})
-    assert done.returncode == -9
-    folder = project / ".nexus" / "memory"
-    assert not (folder / "release-steps.md").exists(), (
-        "killed after the file was taken away, before the commit"
-    )
-    if verb.startswith("merge"):
-        assert RELEASES in (folder / "retry-limits.md").read_text()
-    git(project, "checkout", "--", ".")
-    assert (folder / "release-steps.md").read_text() == RELEASES + "\n"
-    done = rolecall("memory", *verb.split(), cwd=project, check=0)
-    assert not (folder / "release-steps.md").exists(), "the lock of the one that was killed keeps nobody out"
+    for looking in (["list"], ["read", "release-steps"]):
+        told = rolecall("memory", *looking, cwd=two_notes, check=0).stderr
+        assert "warning: the removal of release-steps.md" in told
+        assert "`rolecall memory gc` finishes it" in told
+    as_tester = {"ROLECALL_RESTRICTIONS": "no_task_create"}
+    assert "warning: " in rolecall("memory", "gc", cwd=two_notes, env=as_tester, check=0).stderr
+    assert path.read_text() == RELEASES + "\n", "who looks changes nothing, and who is restricted only looks"
+    done = rolecall("memory", "gc", cwd=two_notes, check=0)
+    assert json.loads(done.stdout) == {"candidates": []}
+    assert "release-steps.md was removed by commit " in done.stderr
+    assert not path.exists()
+    assert git(two_notes, "status", "--porcelain") == ""
+    assert rolecall("memory", "gc", cwd=two_notes, check=0).stderr == ""
+
+
+def test_whoever_writes_next_finishes_and_says_so(
+    rolecall: Rolecall, two_notes: Path, tmp_path: Path
+) -> None:
+    deadly = deadly_git(tmp_path, AFTER_THE_COMMIT)
+    rolecall("memory", "gc", "--delete", "release-steps", cwd=two_notes, env=deadly, check=-9)
+    added = ("memory", "add", "queue-timers", "-m", "Timers of the queue are dropped.")
+    shown = on_terminal(rolecall, two_notes, *added)
+    assert "release-steps.md was removed by commit " in shown
+    assert "this brings it back: git checkout " in shown
 
 
 def test_rules_are_added_listed_and_read(rolecall: Rolecall, project: Path) -> None:
@@ -233,22 +279,96 @@ def test_context_is_listed_on_request(rolecall: Rolecall, project: Path) -> None
     assert rolecall.json("memory", "list", cwd=project) == []
 
 
+RESTRICTIONS = ("no_file_edit", "no_shell_exec", "no_task_create", "no_task_update", "read_only")
+
+
+@pytest.mark.parametrize("word", RESTRICTIONS)
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "action"),
     [
-        ["memory", "add", "retry-limits", "-m", "x"],
-        ["memory", "merge", "a-b", "c-d"],
-        ["memory", "gc", "--delete", "a-b"],
-        ["memory", "gc", "--auto"],
-        ["rule", "add", "style", "-m", "x"],
+        ("memory merge a-b c-d", "memory merge"),
+        ("memory gc --delete a-b", "memory gc --delete"),
+        ("memory gc --auto", "memory gc --auto"),
+        ("rule add style -m x", "rule add"),
     ],
 )
-def test_a_role_that_may_not_edit_files_changes_no_note(
-    rolecall: Rolecall, project: Path, arguments: list[str]
+def test_a_role_with_any_restriction_deletes_no_note_and_adds_no_rule(
+    rolecall: Rolecall, project: Path, word: str, arguments: str, action: str
 ) -> None:
-    done = rolecall(*arguments, cwd=project, env={"ROLECALL_RESTRICTIONS": "no_file_edit"}, check=2)
-    assert "denied to the role by no_file_edit" in done.stderr
+    done = rolecall(*arguments.split(), cwd=project, env={"ROLECALL_RESTRICTIONS": word}, check=2)
+    assert f"{action} is for the lead, and this role is held to {word}" in done.stderr
+    assert "Leave it to the role that leads the work." in done.stderr
     assert not (project / ".nexus").exists()
+
+
+@pytest.mark.parametrize("word", RESTRICTIONS)
+def test_a_role_reads_whatever_its_restrictions_and_adds_a_lesson_unless_it_may_not_write_files(
+    rolecall: Rolecall, two_notes: Path, word: str
+) -> None:
+    role = {"ROLECALL_RESTRICTIONS": word}
+    rolecall("rule", "add", "style", "-m", "Short lines.", cwd=two_notes, check=0)
+    for looking in ("memory list", "memory list --context", "memory gc", "rule list", "rule read style"):
+        rolecall(*looking.split(), cwd=two_notes, env=role, check=0)
+    assert (
+        rolecall("memory", "read", "retry-limits", cwd=two_notes, env=role, check=0).stdout == LIMITS + "\n"
+    )
+    done = rolecall("memory", "add", "queue-timers", "-m", "Timers are dropped.", cwd=two_notes, env=role)
+    path = two_notes / ".nexus" / "memory" / "queue-timers.md"
+    if word in ("no_file_edit", "read_only"):
+        assert done.returncode == 2
+        assert f"denied to this role by {word}" in done.stderr
+        assert not path.exists()
+    else:
+        assert done.returncode == 0
+        assert path.read_text() == "Timers are dropped.\n"
+
+
+ODD = os.fsdecode(b"caf\xe9-notes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["memory", "add", ODD, "-m", "x"], 2, "not UTF-8"),
+        (["memory", "add", "queue-timers", "-m", ODD], 2, "which UTF-8 cannot say"),
+        (["memory", "add", "queue-timers", ODD], 2, "cannot be read: No such file"),
+        (["memory", "add", "queue-timers", "-m", "x", "--into", ODD], 2, "not UTF-8"),
+        (["memory", "add", "queue-timers", "-m", "x", "--category", ODD], 2, "invalid choice"),
+        (["memory", "read", ODD], 2, "not UTF-8"),
+        (["memory", "read", "retry-limits", "--agent", ODD], 2, "not UTF-8"),
+        (["memory", "merge", "retry-limits", ODD], 2, "not UTF-8"),
+        (["memory", "merge", "retry-limits", "release-steps", "--into", ODD], 2, "not UTF-8"),
+        (["memory", "gc", "--delete", ODD], 2, "not UTF-8"),
+        (["memory", "list", "--project", ODD], 2, "there is no folder"),
+        (["rule", "add", ODD, "-m", "x"], 2, "not UTF-8"),
+        (["rule", "add", "style", "-m", ODD], 2, "which UTF-8 cannot say"),
+        (["rule", "add", "style", "-m", "x", "--tag", ODD], 2, "is not a tag"),
+        (["rule", "read", ODD], 2, "not UTF-8"),
+        (["rule", "list", "--tag", ODD], 0, ""),
+    ],
+)
+def test_arguments_with_bytes_that_are_not_utf8_are_answered_in_words(
+    rolecall: Rolecall, two_notes: Path, arguments: list[str], code: int, told: str
+) -> None:
+    done = rolecall(*arguments, cwd=two_notes, check=code)
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert git(two_notes, "status", "--porcelain") == ""
+
+
+def test_a_project_whose_path_is_not_utf8_is_worked_in_like_any_other(
+    rolecall: Rolecall, two_notes: Path
+) -> None:
+    odd = shutil.copytree(two_notes, two_notes.parent / ODD)
+    there = ("--project", str(odd))
+    rolecall("memory", "add", "queue-timers", "-m", "Timers are dropped.", *there, check=0)
+    assert [entry["name"] for entry in rolecall.json("memory", "list", *there)] == [
+        *("queue-timers.md", "release-steps.md", "retry-limits.md")
+    ]
+    rolecall("memory", "merge", "retry-limits", "release-steps", *there, check=0)
+    rolecall("memory", "gc", "--delete", "retry-limits", *there, check=0)
+    assert [path.name for path in (odd / ".nexus" / "memory").iterdir()] == ["queue-timers.md"]
+    assert git(odd, "status", "--porcelain") == "?? .nexus/memory/"
 
 
 def test_a_read_that_cannot_be_counted_still_prints_the_note(rolecall: Rolecall, project: Path) -> None:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_imports import HEAVY, modules_of
 
+from rolecall import yaml12
+from rolecall.capabilities import RESTRICTIONS
+
 if TYPE_CHECKING:
     from conftest import Rolecall
 
@@ -152,16 +155,16 @@ def test_the_graph_shows_what_can_be_done_at_once_and_what_never_can(
     run("task", "update", "1", "completed")
     assert text("task", "graph").splitlines() == [
         "1.",
-        "  1  completed  A",
-        "  7  ready  G",
+        "  1  completed    A",
+        "  7  ready        G",
         "2.",
-        "  2  ready  B  <- 1",
+        "  2  ready        B  <- 1",
         "3.",
-        '  3  waiting  C "x"  <- 1, 2',
+        '  3  waiting      C "x"  <- 1, 2',
         "never: they wait for one another, or for a task that does not exist",
-        "  4  waiting  D  <- 9",
-        "  5  waiting  E  <- 6",
-        "  6  waiting  F  <- 5",
+        "  4  waiting      D  <- 9",
+        "  5  waiting      E  <- 6",
+        "  6  waiting      F  <- 5",
     ]
     mermaid = text("task", "graph", "--as", "mermaid").splitlines()
     assert mermaid[0] == "graph TD"
@@ -169,6 +172,63 @@ def test_the_graph_shows_what_can_be_done_at_once_and_what_never_can(
     dot = text("task", "graph", "--as", "dot").splitlines()
     assert (dot[0], dot[-1]) == ("digraph tasks {", "}")
     assert '  "3" [label="3: C \\"x\\""];' in dot and '  "2" -> "3";' in dot
+
+
+def thousand_tasks(project: Path) -> None:
+    """Fifty waves of twenty tasks, twenty of them completed; the last waits for one in three of all before it."""
+    tasks = []
+    for number in range(1, 1001):
+        wave = (number - 1) // 20
+        deps = [number - 20] * (wave > 0) if number < 1000 else [*range(1, 300), *range(300, 1000, 3)]
+        status = "completed" if wave < 20 else "in_progress" if number == 402 else "pending"
+        tasks.append(
+            {
+                "id": number,
+                "title": f"Part {number}",
+                "context": "c",
+                "status": status,
+                "deps": deps,
+                "owner": "writer",
+            }
+        )
+    folder = project / ".nexus" / "state"
+    folder.mkdir(parents=True)
+    (folder / "tasks.json").write_text(json.dumps({"goal": "", "decisions": [], "tasks": tasks}))
+
+
+def test_the_graph_of_a_thousand_tasks_is_aligned_and_leaves_out_what_is_done(
+    text: Callable[..., str], project: Path
+) -> None:
+    thousand_tasks(project)
+    lines = text("task", "graph").splitlines()
+    assert lines[:6] == [
+        "1. to 20.: 400 tasks, all completed",
+        "21.",
+        "   401  ready        Part 401  <- 381",
+        "   402  in_progress  Part 402  <- 382",
+        "   403  ready        Part 403  <- 383",
+        "   404  ready        Part 404  <- 384",
+    ]
+    assert lines[-1] == (
+        "  1000  waiting      Part 1000  <- 1-300, 303, 306, 309, 312, 315, 318, 321 and 226 more"
+    )
+    assert len(lines) == 1 + 600 + 31
+    assert max(map(len, lines)) <= 110
+
+
+def test_the_ready_ones_of_a_thousand_tasks_fit_on_the_screen_with_ids_that_can_be_typed(
+    text: Callable[..., str], project: Path
+) -> None:
+    thousand_tasks(project)
+    assert text("task", "ready").splitlines()[:2] == [
+        " id  status  owner   after  task",
+        "401  ready   writer  381    Part 401",
+    ]
+    last, counts = text("task", "list").splitlines()[-2:]
+    assert last.startswith(
+        "1000  waiting      writer  1-300, 303, 306, 309, 312, 315, 318, 321 and 226 more  Part 1000"
+    )
+    assert counts == "400 of 1000 completed, 1 in progress, 19 ready"
 
 
 def test_closing_a_cycle_makes_it_searchable(run: Run, text: Callable[..., str], project: Path) -> None:
@@ -301,6 +361,88 @@ def test_a_disk_that_refuses_has_an_exit_code_of_its_own(rolecall: Rolecall, pro
     assert ".nexus" in done.stderr
 
 
+# -- arguments that are no text --
+
+BAD = os.fsdecode(b"x\xff\xfey")
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("plan", "start", BAD, "--research", "r"), "topic"),
+        (("plan", "start", "T", "--issue", "A", "--issue", BAD, "--research", "r"), "issues"),
+        (("plan", "start", "T", "--research", BAD), "research_summary"),
+        (("plan", "add", BAD), "title"),
+        (("plan", "edit", "1", BAD), "title"),
+        (("plan", "decide", "1", BAD), "decision"),
+        (("plan", "decide", "1", "So.", "--agent", BAD), "how_agents"),
+        (("plan", "decide", "1", "So.", "--advice", f"a={BAD}"), "how_summary"),
+        (("plan", "decide", "1", "So.", "--agent-id", f"{BAD}=1"), "how_agent_ids"),
+        (("task", "add", BAD, "--context", "c"), "title"),
+        (("task", "add", "T", "--context", BAD), "context"),
+        (("task", "add", "T", "--context", "c", "--goal", BAD), "goal"),
+        (("task", "add", "T", "--context", "c", "--decision", BAD), "decisions"),
+        (("task", "add", "T", "--context", "c", "--owner", BAD), "owner"),
+        (("history", "search", BAD), "query"),
+        (("artifact", "write", BAD), "filename"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_by_name_and_not_stored(
+    rolecall: Rolecall, project: Path, args: tuple[str, ...], named: str
+) -> None:
+    rolecall("plan", "start", "T", "--issue", "A", "--research", "r", cwd=project, check=0)
+    rolecall("task", "add", "T", "--context", "c", cwd=project, check=0)
+    before = [state(project, f"state/{name}.json") for name in ("plan", "tasks")]
+    done = rolecall(*args, input=b"", cwd=project, check=2)
+    assert f"{named} is not UTF-8: byte 1 is 0xff" in done.stderr
+    assert [state(project, f"state/{name}.json") for name in ("plan", "tasks")] == before
+    assert not (project / ".nexus/history.json").exists()
+
+
+@pytest.mark.parametrize("args", [("plan", "decide", "1", "-"), ("artifact", "write", "a.md")])
+def test_bytes_on_standard_input_that_are_no_text_are_refused(
+    rolecall: Rolecall, project: Path, args: tuple[str, ...]
+) -> None:
+    rolecall("plan", "start", "T", "--issue", "A", "--research", "r", cwd=project, check=0)
+    done = rolecall(*args, input=b"x\xff", cwd=project, check=2)
+    assert "standard input is not UTF-8: byte 1 is 0xff" in done.stderr
+
+
+def test_a_project_may_lie_in_a_folder_whose_name_is_no_text(rolecall: Rolecall, tmp_path: Path) -> None:
+    folder = tmp_path / BAD
+    folder.mkdir()
+    done = rolecall("artifact", "write", "a.md", "--project", str(folder), input="x", check=0)
+    assert json.loads(done.stdout)["path"] == str(folder / ".nexus/state/artifacts/a.md")
+
+
+# -- what is shown --
+
+
+def test_what_lies_in_a_project_does_not_steer_the_terminal_through_a_hint(
+    rolecall: Rolecall, project: Path
+) -> None:
+    notes = project / ".nexus/memory"
+    notes.mkdir(parents=True)
+    (notes / "evil\x1b]0;x\x07-note.md").write_text("x")
+    done = rolecall("memory", "read", "evil-notes", cwd=project, check=3)
+    assert "evil\\u001b]0;x\\u0007-note" in done.stderr
+    assert not set("\x1b\x07") & set(done.stderr)
+
+
+@pytest.mark.parametrize("kind", ["json", "yaml"])
+def test_a_graph_of_tasks_is_given_in_the_form_that_is_asked_for(
+    rolecall: Rolecall, project: Path, kind: str
+) -> None:
+    rolecall("task", "add", "A", "--context", "x", cwd=project, check=0)
+    rolecall("task", "add", "B", "--context", "x", "--dep", "1", cwd=project, check=0)
+    drawn = rolecall("task", "graph", cwd=project, check=0).stdout
+    assert drawn == rolecall("task", "graph", "--format", "text", cwd=project, check=0).stdout
+    done = rolecall("task", "graph", "--as", "mermaid", "--format", kind, cwd=project, check=0)
+    reply = yaml12.load(done.stdout) if kind == "yaml" else json.loads(done.stdout)
+    mermaid = rolecall("task", "graph", "--as", "mermaid", cwd=project, check=0).stdout
+    assert reply == {"as": "mermaid", "graph": mermaid.rstrip("\n")}
+
+
 # -- restrictions --
 
 
@@ -329,6 +471,36 @@ def test_a_role_that_may_not_is_refused_whatever_shell_it_comes_from(
         assert done.returncode == (2 if verb in denied else 0)
         assert ("is denied to this role by no_task_" in done.stderr) is (verb in denied)
     rolecall("plan", "status", cwd=project, env={"ROLECALL_RESTRICTIONS": words}, check=0)
+
+
+PLANNING = {
+    "start": ("Another", "--research", "r"),
+    "add": ("Who pays?",),
+    "remove": ("2",),
+    "edit": ("2", "Who pays?"),
+    "reopen": ("1",),
+    "decide": ("2", "Nobody."),
+}
+
+
+@pytest.mark.parametrize("word", RESTRICTIONS)
+def test_a_role_with_any_restriction_is_not_the_lead_and_neither_plans_nor_decides(
+    rolecall: Rolecall, project: Path, word: str
+) -> None:
+    rolecall("plan", "start", "T", "--issue", "A", "--issue", "B", "--research", "r", cwd=project, check=0)
+    rolecall("plan", "decide", "1", "So.", cwd=project, check=0)
+    before = state(project, "state/plan.json")
+    for verb, args in PLANNING.items():
+        done = rolecall("plan", verb, *args, cwd=project, env={"ROLECALL_RESTRICTIONS": word}, check=2)
+        assert f"is for the lead, and this role is held to {word}" in done.stderr
+    assert state(project, "state/plan.json") == before
+    rolecall("plan", "status", cwd=project, env={"ROLECALL_RESTRICTIONS": word}, check=0)
+
+
+@pytest.mark.parametrize("verb", PLANNING)
+def test_the_lead_plans_and_decides(rolecall: Rolecall, project: Path, verb: str) -> None:
+    rolecall("plan", "start", "T", "--issue", "A", "--issue", "B", "--research", "r", cwd=project, check=0)
+    rolecall("plan", verb, *PLANNING[verb], cwd=project, env={"ROLECALL_RESTRICTIONS": ""}, check=0)
 
 
 def test_a_restriction_that_nobody_knows_is_not_passed_over(rolecall: Rolecall, project: Path) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Timer
@@ -118,6 +119,8 @@ async def use(client: Client, version: str) -> None:
     assert {"nx_plan_start", "thread_step"} <= names
     added = await client.call_tool("nx_task_add", {"title": "t", "context": "c"})
     assert added.structured_content == replied(added)
+    large = await client.call_tool("nx_task_add", {"title": "t", "context": "x" * 100_000})
+    assert large.structured_content is None and len(replied(large)["task"]["context"]) == 100_000
     assert replied(added)["task"]["status"] == "pending"
     missed = await client.call_tool("nx_plan_decide", {"issue_id": 1, "decision": "d"})
     assert missed.is_error and replied(missed) == {"error": "No active plan session"}
@@ -138,13 +141,29 @@ def test_strange_hosts_and_origins_are_refused(door: Served) -> None:
     for headers, status in (
         ({}, 200),
         ({"Host": f"localhost:{port}"}, 200),
+        ({"Host": f"LocalHost:{port}"}, 200),
+        ({"Host": f"localhost.:{port}"}, 200),
+        ({"Host": f"[::1]:{port}"}, 200),
+        ({"Host": f"[0:0:0:0:0:0:0:1]:{port}"}, 200),
         ({"Origin": "http://localhost:6274"}, 200),
+        ({"Origin": "http://LOCALHOST"}, 200),
+        ({"Host": f"127.0.0.1:0{port}"}, 200),
         ({"Host": f"evil.example:{port}"}, 421),
         ({"Host": f"127.0.0.1:{(port or 0) + 1}"}, 421),
         ({"Host": "127.0.0.1"}, 421),
+        ({"Host": "127.0.0.1:80"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": f"localhost..:{port}"}, 421),
+        ({"Host": f"evil@127.0.0.1:{port}"}, 421),
+        ({"Host": f"127.0.0.1:{port}/x"}, 421),
+        ({"Host": f"127.0.0.1:{port}:{port}"}, 421),
+        ({"Host": f"192.168.7.7:{port}"}, 421),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "http://localhost.evil.example:80"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "https://localhost:6274"}, 403),
+        ({"Origin": "file://localhost"}, 403),
+        ({"Origin": "http://localhost:1 http://evil.example"}, 403),
     ):
         assert door.post(**headers) == status, headers
 
@@ -201,9 +220,118 @@ def test_off_loopback_only_names_that_were_allowed_are_served(project: Path) -> 
         assert door.post(Host=f"box.example:{port}") == 401
 
 
+def test_names_may_be_allowed_with_their_port(project: Path) -> None:
+    names = (
+        "--allow-host",
+        "Box.Example.",
+        "--allow-host",
+        "proxy.example:8443",
+        "--allow-host",
+        "[2001:DB8::1]",
+    )
+    with served(project, *names) as door:
+        port = urlsplit(door.address).port
+        for host, status in (
+            ("BOX.example", 200),
+            (f"box.example.:{port}", 200),
+            ("box.example:81", 421),
+            ("proxy.example:8443", 200),
+            ("proxy.example", 421),
+            (f"proxy.example:{port}", 421),
+            ("[2001:db8:0::1]", 200),
+        ):
+            assert door.post(Host=host) == status, host
+        assert door.post(Origin="https://proxy.example:8443") == 200
+        assert door.post(Origin="https://proxy.example") == 403
+    for name in ("http://box.example", "box.example/x", "box example", "", "*", "[::1", "b\u00fcx.example"):
+        assert "is not the name of a host" in refused(project, "--http", "--allow-host", name)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_on_all_addresses_a_client_may_call_by_address(project: Path, host: str) -> None:
+    """Whoever calls by an address in numbers was led here by no name that somebody else may change."""
+    with served(project, "--host", host, "--token-env", "DOOR_TOKEN", DOOR_TOKEN=TOKEN) as door:
+        port = urlsplit(door.address).port
+        door.address = f"http://{'[::1]' if ':' in host else '127.0.0.1'}:{port}/mcp"
+        known = {"Authorization": f"Bearer {TOKEN}"}
+        for name in (
+            f"127.0.0.1:{port}",
+            f"192.168.7.7:{port}",
+            "192.168.7.7:9000",
+            f"[2001:DB8::1]:{port}",
+            "10.0.0.1",
+        ):
+            assert door.post(**known, Host=name) == 200, name
+            assert door.post(Host=name) == 401, name
+        for name in (
+            f"localhost:{port}",
+            f"evil.example:{port}",
+            "10.0.0.1.evil.example",
+            "010.0.0.1",
+            "0x7f.1",
+        ):
+            assert door.post(**known, Host=name) == 421, name
+        assert door.post(**known, Host="10.0.0.1:9", Origin="http://10.0.0.1:9") == 200
+        for origin in ("http://10.0.0.2:9", "http://10.0.0.1:8", "http://evil.example", "http://localhost:9"):
+            assert door.post(**known, Host="10.0.0.1:9", Origin=origin) == 403, origin
+
+
+def test_on_port_80_a_host_without_a_port_is_ours(project: Path) -> None:
+    try:
+        socket.create_server(("127.0.0.1", 80)).close()
+    except OSError as error:
+        pytest.skip(f"port 80 cannot be had here: {error}")
+    with served(project, "--port", "80", "--allow-host", "box.example") as door:
+        assert door.address == "http://127.0.0.1:80/mcp"
+        for host in ("127.0.0.1", "127.0.0.1:80", "localhost", "LOCALHOST.", "box.example", "box.example:80"):
+            assert door.post(Host=host) == 200, host
+        for host in ("127.0.0.1:8080", "evil.example", "box.example:8080"):
+            assert door.post(Host=host) == 421, host
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example", "[::1]", "a b", ""])
+def test_a_host_that_is_no_address_is_refused(project: Path, host: str) -> None:
+    said = refused(project, "--http", "--host", host, "--token-env", "DOOR_TOKEN", DOOR_TOKEN=TOKEN)
+    assert f"--host {host!r} is no address that can be listened on" in said
+    assert "127.0.0.1" in said
+
+
 def test_the_options_of_the_http_door_are_refused_on_the_pipe(project: Path) -> None:
     for option in ("--host", "--port", "--token-env", "--allow-host"):
         assert f"{option} is for the HTTP door" in refused(project, option, "9")
+
+
+def test_half_of_a_character_is_the_error_of_its_call_over_http_too(door: Served) -> None:
+    version = "2026-07-28"
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "nx_task_add", "arguments": {"title": "\ud800", "context": "c"}, "_meta": meta}
+    body = json.dumps({"jsonrpc": "2.0", "id": "mine", "method": "tools/call", "params": params})
+    place = urlsplit(door.address)
+    connection = HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE)
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    headers |= {"MCP-Protocol-Version": version, "Mcp-Method": "tools/call", "Mcp-Name": "nx_task_add"}
+    connection.request("POST", place.path, body, headers)
+    reply = json.loads(connection.getresponse().read())
+    connection.close()
+    assert (reply["id"], reply["result"]["isError"]) == ("mine", True)
+    assert "half of a surrogate pair" in reply["result"]["content"][0]["text"]
+
+
+def test_clients_that_never_finish_hold_up_neither_others_nor_the_end(project: Path) -> None:
+    head = b"POST /mcp HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\nAccept: */*\r\n"
+    with served(project) as door, ExitStack() as held:
+        place = urlsplit(door.address)
+        begun = head % place.netloc.encode()
+        for part in (b"", b"PO", begun, begun + b"Content-Length: 99\r\n\r\n{"):
+            for _ in range(50):
+                address = (str(place.hostname), place.port)
+                held.enter_context(socket.create_connection(address, PATIENCE)).sendall(part)
+        assert door.post() == 200
+        door.child.terminate()
+        assert door.child.wait(30) == -signal.SIGTERM
 
 
 def test_a_port_that_is_taken_is_named(project: Path, door: Served) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
-from pipe import piped
+import pytest
+from pipe import PROGRAM, environment, piped
 
 LIMITS = "The upstream API answers 429 after 60 requests a minute; back off exponentially."
 RELEASES = "Bump the version, tag the commit, build the wheel and run the smoke test."
@@ -72,18 +76,95 @@ def test_merging_and_deleting_are_commits_that_can_be_undone(tmp_path: Path) -> 
     assert (project / ".nexus" / "memory" / "other-note.md").read_text() == "Queues wait.\n"
 
 
-def test_who_may_not_edit_files_may_read_notes_and_only_the_lead_deletes(tmp_path: Path) -> None:
+@pytest.fixture
+def cut_off(tmp_path: Path) -> Path:
+    """A project in which the deletion of a note ended right behind its commit."""
     project = repository(tmp_path)
-    readers = {"memory_list", "memory_read", "memory_gc", "rule_list", "rule_read"}
-    for agent, more in (("architect", set()), ("engineer", {"memory_add", "rule_add"})):
-        with piped(project, "--only", "memory", "--agent", agent) as pipe:
-            pipe.initialize()
-            assert set(pipe.tools()) == readers | more
-            assert "for the lead" in pipe.call("memory_delete", names=["a-b"])["error"]
-    with piped(project, "--without", "memory") as pipe:
+    with piped(project) as lead:
+        lead.initialize()
+        lead.call("memory_add", name="retry-limits", text=LIMITS)
+        lead.call("memory_add", name="release-steps", text=RELEASES)
+    git(project, "add", "--all")
+    git(project, "commit", "--quiet", "-m", "All")
+    program = tmp_path / "deadly" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\nreal={shutil.which('git')}\n"
+        'for word in "$@"; do\n'
+        '  if [ "$word" = update-ref ]; then $real "$@" && kill -9 $PPID; exit 1; fi\ndone\n'
+        'exec $real "$@"\n'
+    )
+    program.chmod(0o755)
+    command = [PROGRAM, "memory", "gc", "--delete", "release-steps"]
+    env = environment(tmp_path, PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert subprocess.run(command, cwd=project, env=env, check=False).returncode == -9
+    return project
+
+
+@pytest.mark.parametrize("who", [(), ("--agent", "writer")])
+def test_who_only_looks_is_told_what_was_cut_off_by_names_of_tools_and_changes_nothing(
+    cut_off: Path, who: tuple[str, ...]
+) -> None:
+    with piped(cut_off, *who) as pipe:
+        pipe.initialize()
+        read = pipe.call("memory_read", name="release-steps")
+        for reply in (pipe.call("memory_gc"), pipe.call("memory_list"), read):
+            warning = reply["warning"]
+            assert warning.startswith("the removal of release-steps.md (commit ")
+            assert "rolecall" not in warning and "when a note is next added, merged or deleted" in warning
+    assert (cut_off / ".nexus/memory/release-steps.md").read_text() == RELEASES + "\n"
+
+
+def test_the_lead_that_deletes_finishes_what_was_cut_off(cut_off: Path) -> None:
+    with piped(cut_off) as lead:
+        lead.initialize()
+        deleted = lead.call("memory_delete", names=["retry-limits"])["deleted"]
+        assert [gone["name"] for gone in deleted] == ["release-steps.md", "retry-limits.md"]
+        assert lead.call("memory_gc") == {"candidates": []}
+    assert not (cut_off / ".nexus/memory/release-steps.md").exists()
+    assert git(cut_off, "status", "--porcelain") == ""
+
+
+READERS = {"memory_list", "memory_read", "memory_gc", "rule_list", "rule_read"}
+DENIED: dict[str, dict[str, Any]] = {
+    "memory_merge": {"first": "a-b", "second": "c-d"},
+    "memory_delete": {"names": ["a-b"]},
+    "rule_add": {"name": "style", "text": "Short lines."},
+}
+
+
+@pytest.mark.parametrize(
+    ("agent", "restrictions", "may_add"),
+    [
+        ("architect", "", False),
+        ("engineer", "", True),
+        (None, "no_file_edit", False),
+        (None, "read_only", False),
+        (None, "no_shell_exec", True),
+        (None, "no_task_create", True),
+        ("engineer", "read_only", False),
+    ],
+)
+def test_only_the_lead_deletes_notes_and_adds_rules_and_notes_are_files(
+    tmp_path: Path, agent: str | None, restrictions: str, may_add: bool
+) -> None:
+    project = repository(tmp_path)
+    who = ("--agent", agent) if agent else ()
+    with piped(project, "--only", "memory", *who, ROLECALL_RESTRICTIONS=restrictions) as pipe:
+        pipe.initialize()
+        assert set(pipe.tools()) == READERS | ({"memory_add"} if may_add else set())
+        for name, arguments in DENIED.items():
+            assert f"{name} is for the lead" in pipe.call(name, **arguments)["error"]
+        added = pipe.call("memory_add", name="retry-limits", text=LIMITS)
+    assert (project / ".nexus" / "memory").exists() == may_add
+    assert may_add or "memory_add is denied to this role by" in added["error"]
+    assert not (project / ".nexus" / "rules").exists()
+
+
+def test_the_group_can_be_left_out(tmp_path: Path) -> None:
+    with piped(repository(tmp_path), "--without", "memory") as pipe:
         pipe.initialize()
         assert not {name for name in pipe.tools() if name.startswith(("memory", "rule"))}
-    assert not (project / ".nexus").exists()
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:

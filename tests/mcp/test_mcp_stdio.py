@@ -7,13 +7,15 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
-from pipe import PROGRAM, calling, cancelling, environment, make_project, piped, request
+from pipe import PATIENCE, PROGRAM, Pipe, calling, cancelling, environment, make_project, piped, request
 
 from rolecall.mcp.protocol import HANDSHAKE_VERSIONS
 from rolecall.mcp.stdio import LONGEST
@@ -75,7 +77,7 @@ MALFORMED = {
     "NaN": (b'{"jsonrpc": "2.0", "id": NaN, "method": "ping"}', -32700),
     "bytes that are not UTF-8": (b'{"jsonrpc": "2.0", "id": "\xff", "method": "ping"}', -32700),
     "UTF-16": ('{"jsonrpc": "2.0", "id": 1, "method": "ping"}'.encode("utf-16"), -32700),
-    "half of a character": (rb'{"jsonrpc": "2.0", "id": "\ud800", "method": "ping"}', -32700),
+    "an id with half of a character": (rb'{"jsonrpc": "2.0", "id": "\ud800", "method": "ping"}', -32600),
     "a number too long to be read": (
         b'{"jsonrpc": "2.0", "id": ' + b"9" * 9999 + b', "method": "ping"}',
         -32700,
@@ -125,6 +127,51 @@ def test_a_request_that_breaks_the_rules_is_answered_under_its_own_id(project: P
             pipe.send(message)
             assert error_of(pipe.receive()) == (message["id"], code)
         assert pipe.ask("ping")["result"] == {}
+
+
+HALF = rb"""{"jsonrpc": "2.0", "id": "%b", "method": "tools/call", "params": {"name": "nx_task_add",
+ "arguments": {"title": "t", "context": "c", "decisions": ["\ud800"]}}}""".replace(b"\n", b"")
+
+
+def test_half_of_a_character_is_the_error_of_the_call_it_came_in(project: Path) -> None:
+    with piped(project) as pipe:
+        pipe.initialize("2025-03-26")
+        pipe.send(HALF % b"mine")
+        replies = [pipe.receive()]
+        pipe.send(b"[%b, %b]" % (HALF % b"mine", json.dumps(request("yours", "ping")).encode()))
+        first, second = pipe.receive()
+        for reply in (*replies, first):
+            assert (reply["id"], reply["result"]["isError"]) == ("mine", True)
+            assert "half of a surrogate pair" in reply["result"]["content"][0]["text"]
+        assert second == {"jsonrpc": "2.0", "id": "yours", "result": {}}
+        pipe.send(
+            HALF.replace(b"nx_task_add", rb"\udfff") % b"name", HALF.replace(b"tools/call", rb"\ud800") % b"m"
+        )
+        assert [error_of(pipe.receive()) for _ in range(2)] == [("name", -32602), ("m", -32601)]
+        whole = HALF.replace(rb"\ud800", rb"\ud83d\ude00") % b"whole"
+        pipe.send(whole)
+        assert pipe.receive()["id"] == "whole"
+        assert pipe.call("nx_context")["decisions"] == ["\U0001f600"]
+
+
+def test_an_id_comes_back_as_it_was(project: Path) -> None:
+    with piped(project) as pipe:
+        for ident in (0, -1, 2**80, "", "0", "\0", "\U0001f600", 'a"\\'):
+            pipe.send(request(ident, "ping"))
+            assert pipe.receive() == {"jsonrpc": "2.0", "id": ident, "result": {}}
+
+
+@pytest.mark.parametrize("depth", [300, 900])
+def test_arguments_that_nest_too_deep_are_the_error_of_their_call(project: Path, depth: int) -> None:
+    deep = b'{"a": ' * depth + b"1" + b"}" * depth
+    with piped(project) as pipe:
+        pipe.initialize()
+        for name in ("thread_answer", "memory_add", "nx_task_add"):
+            call = json.dumps(calling(name, name, thread="x", output="@")).encode()
+            pipe.send(call.replace(b'"@"', deep))
+            reply = pipe.receive()
+            assert (reply["id"], reply["result"]["isError"]) == (name, True)
+    assert (project.parent / "stderr").read_text() == ""
 
 
 def test_notifications_and_stray_answers_get_no_reply(project: Path) -> None:
@@ -226,7 +273,20 @@ def test_pipes_that_a_host_left_without_blocking_carry_large_replies(project: Pa
         sink.close()
         replies = [json.loads(line) for line in source]
     assert child.wait(60) == 0
-    assert len(replies[1]["result"]["structuredContent"]["task"]["title"]) == 500_000
+    assert len(replies[1]["result"]["content"][0]["text"]) > 500_000
+
+
+def test_a_large_reply_is_sent_once_and_a_small_one_also_as_a_structure(project: Path) -> None:
+    with piped(project) as pipe:
+        pipe.initialize()
+        for size in (1_000, 100_000):
+            pipe.send(calling(size, "nx_task_add", title="t", context="x" * size))
+            result = pipe.receive()["result"]
+            reply = json.loads(result["content"][0]["text"])
+            assert reply["task"]["context"] == "x" * size
+            assert result.get("structuredContent") == (reply if size == 1_000 else None)
+        pipe.send(calling("error", "nx_task_update", id=7, status="x" * 100_000))
+        assert pipe.receive()["result"]["isError"] is True
 
 
 # -- batches --
@@ -320,6 +380,64 @@ def test_a_cancelled_request_gets_no_reply_and_is_not_begun_if_it_was_waiting(pr
         assert "waits" not in titles
 
 
+def wait_until_it_waits(pipe: Pipe, project: Path) -> None:
+    """For the lock, which is open then."""
+    lock, end = str(project / ".nexus/state/rolecall/lock"), time.monotonic() + PATIENCE
+    descriptors = Path(f"/proc/{pipe.child.pid}/fd")
+    while time.monotonic() < end:
+        for one in descriptors.iterdir():
+            with suppress(FileNotFoundError):
+                if os.readlink(one) == lock:
+                    return
+    pytest.fail("it does not wait for the lock")
+
+
+def test_a_writer_that_waits_for_the_lock_writes_nothing_once_it_is_cancelled(project: Path) -> None:
+    with piped(project) as pipe:
+        pipe.initialize()
+        with held(project):
+            pipe.send(calling("begun", "nx_task_add", title="begun", context="c"))
+            wait_until_it_waits(pipe, project)
+            pipe.send(cancelling("begun"), request("after", "ping"))
+            assert pipe.receive()["id"] == "after"
+        assert pipe.call("nx_task_add", title="next", context="c")["task"]["id"] == 1
+        assert [task["title"] for task in pipe.call("nx_task_list")["tasks"]] == ["next"]
+
+
+def test_reading_and_pings_do_not_wait_behind_writers(project: Path) -> None:
+    with piped(project) as pipe:
+        pipe.initialize()
+        with held(project):
+            pipe.send(*(calling(number, "nx_task_add", title="t", context="c") for number in range(100, 200)))
+            pipe.send(calling("read", "nx_context"), request("ping", "ping"))
+            assert {pipe.receive()["id"], pipe.receive()["id"]} == {"read", "ping"}
+        assert [pipe.receive()["id"] for _ in range(100)] == list(range(100, 200))
+
+
+def test_the_end_of_input_ends_a_server_that_waits_for_the_lock_and_says_what_was_not_done(
+    project: Path,
+) -> None:
+    with piped(project) as pipe:
+        pipe.initialize()
+        with held(project):
+            pipe.send(*(calling(number, "nx_task_add", title="t", context="c") for number in range(100, 110)))
+            wait_until_it_waits(pipe, project)
+            code, rest = pipe.close()
+        replies = [json.loads(line) for line in rest.splitlines()]
+        assert (code, [reply["id"] for reply in replies]) == (0, list(range(100, 110)))
+        assert all("Nothing was written" in reply["result"]["content"][0]["text"] for reply in replies)
+    with piped(project) as pipe:
+        pipe.initialize()
+        assert "tasks" not in pipe.call("nx_task_list")
+
+
+def test_a_call_that_comes_after_its_cancellation_is_carried_out(project: Path) -> None:
+    with piped(project) as pipe:
+        pipe.initialize()
+        pipe.send(cancelling("early"), calling("early", "nx_plan_status"))
+        assert pipe.receive()["id"] == "early"
+
+
 def test_an_id_that_is_under_way_cannot_be_used_again(project: Path) -> None:
     with piped(project) as pipe:
         pipe.initialize()
@@ -350,6 +468,25 @@ def test_what_had_arrived_is_answered_before_the_end_of_input_ends_the_server(pr
     replies = [json.loads(line) for line in done.stdout.splitlines()]
     assert [reply["id"] for reply in replies] == list(range(31))
     assert replies[-1]["result"]["structuredContent"]["task"]["id"] == 30
+
+
+@pytest.mark.parametrize("part", [b'{"jsonrpc": "2.0", "id": 1, "meth', b"\xe2\x82", b"x" * (LONGEST + 1)])
+def test_an_input_that_ends_in_the_middle_of_a_frame_is_answered_and_ends(project: Path, part: bytes) -> None:
+    with piped(project) as pipe:
+        pipe.child.stdin.write(part)  # type: ignore[union-attr]
+        code, said = pipe.close()
+    assert code == 0
+    assert error_of(json.loads(said)) == (None, -32600 if len(part) > LONGEST else -32700)
+
+
+def test_a_client_that_reads_nothing_does_not_keep_the_server_from_ending(project: Path) -> None:
+    with piped(project) as pipe:
+        pipe.initialize()
+        pipe.send(calling(1, "nx_task_add", title="x" * 1_000_000, context="c"))
+        assert pipe.child.stdout is not None
+        assert select([pipe.child.stdout], [], [], PATIENCE)[0]  # and more than the pipe holds follows
+        pipe.child.send_signal(signal.SIGTERM)
+        assert pipe.child.wait(30) == -signal.SIGTERM
 
 
 def test_an_input_without_a_message_ends_with_success_and_says_nothing(project: Path) -> None:

@@ -34,6 +34,19 @@ workflow = Workflow(
     roles={"speaker": Role.function(speak, {"type": "object", "properties": {"status": {"const": "done"}}})},
 )
 """
+ALONE = """
+name: alone
+description: Works on.
+roles:
+  developer:
+    description: Develops
+    goal: Write it.
+    frontmatter: {type: object, properties: {$status: {enum: [more, done]}}, required: [$status]}
+graph:
+  $START: developer
+  developer: {more: developer, done: $END}
+"""
+MORE = {"output": {"$status": "more"}, "body": "Did some."}
 ASKS = {"output": {"$status": "$SUSPEND", "reason": "Which database?"}}
 
 
@@ -87,6 +100,118 @@ def test_a_question_of_a_suspended_thread_is_seen_and_answered(stage: Stage) -> 
         assert "The second" in pipe.call("thread_read", thread=thread)["text"]
 
 
+def test_a_thread_that_asks_nothing_takes_no_answer(stage: Stage) -> None:
+    stage.script(DONE)
+    with stage.open() as pipe:
+        thread = pipe.call("thread_start", workflow="change-code", prompt="Fix it")["thread"]
+        looked = pipe.call("thread_answer", thread=thread)
+        assert (looked["takes"], looked["continue"]) == (None, "thread_step")
+        assert "schema" not in looked
+        nothing = f"thread {thread} asks nothing: it is idle, and developer is played by no person"
+        for given in (
+            {"text": "Hurry"},
+            {"output": {"$status": "done"}},
+            {"output": {"$status": "done"}, "body": "b"},
+        ):
+            assert pipe.call("thread_answer", thread=thread, **given) == {
+                "error": f"{nothing}\nthread_step lets it go on."
+            }
+        for given in ({"body": "b"}, {"text": "t", "body": "b"}):
+            assert "a body goes with an output" in pipe.call("thread_answer", thread=thread, **given)["error"]
+        assert pipe.call("thread_show", thread=thread)["steps"] == 0
+
+
+def test_each_kind_of_waiting_takes_its_kind_of_answer(stage: Stage) -> None:
+    stage.script(ASKS, DONE)
+    with stage.open() as pipe:
+        thread = pipe.call("thread_start", workflow="change-code", prompt="Fix it")["thread"]
+        pipe.call("thread_step", thread=thread)
+        assert pipe.call("thread_answer", thread=thread)["takes"] == "text"
+        refused = pipe.call("thread_answer", thread=thread, output={"$status": "done"})["error"]
+        assert f"thread {thread} waits for a text, not for an output" in refused
+        assert (
+            "waits for an answer: Which database?"
+            in pipe.call("thread_answer", thread=thread, text=" ")["error"]
+        )
+        assert pipe.call("thread_answer", thread=thread, text="The second")["continue"] == "thread_step"
+        for status in ("idle", "suspended"):  # a role that a person plays is due, and then it is asked
+            standing = pipe.call("thread_step", thread=thread)
+            assert (standing["status"], standing["currentRole"]) == (status, "reviewer")
+            assert pipe.call("thread_answer", thread=thread)["takes"] == "output"
+            refused = pipe.call("thread_answer", thread=thread, text="Looks good")["error"]
+            assert f"thread {thread} waits for an output, not for a text" in refused
+        answered = pipe.call("thread_answer", thread=thread, output={"$status": "approved"})
+        assert (answered["status"], answered["continue"]) == ("completed", None)
+        for given in ({"text": "More"}, {"output": {"$status": "approved"}}):
+            refused = pipe.call("thread_answer", thread=thread, **given)["error"]
+            assert refused == f"thread {thread} asks nothing: it is completed"
+        assert pipe.call("thread_answer", thread=thread)["takes"] is None
+
+
+def test_a_role_that_failed_takes_a_word_or_an_empty_text(stage: Stage) -> None:
+    failure = {"fail": {"ending": "failed", "reason": "out of tokens"}}
+    stage.script({**failure, "again": [failure, DONE]})
+    with stage.open() as pipe:
+        thread = pipe.call("thread_start", workflow="change-code", prompt="Fix it")["thread"]
+        for text in ("Take less", ""):
+            failed = pipe.call("thread_step", thread=thread)
+            assert (failed["status"], failed["continue"]) == ("suspended", "thread_answer")
+            assert "out of tokens" in failed["reason"]
+            assert pipe.call("thread_answer", thread=thread)["takes"] == "text"
+            told = pipe.call("thread_answer", thread=thread, text=text)
+            assert (told["status"], told["steps"]) == ("idle", 1)
+        assert pipe.call("thread_step", thread=thread)["currentRole"] == "reviewer"
+
+
+def test_a_limit_that_is_reached_takes_no_answer(stage: Stage) -> None:
+    stage.write("alone.yaml", ALONE)
+    stage.script(MORE)
+    with stage.open() as pipe:
+        thread = pipe.call("thread_start", workflow="alone", prompt="x", limits={"steps": 1})["thread"]
+        assert pipe.call("thread_step", thread=thread)["status"] == "idle"
+        reached = pipe.call("thread_step", thread=thread)
+        assert (reached["status"], reached["continue"]) == ("suspended", None)
+        refused = pipe.call("thread_answer", thread=thread, text="Go on")["error"]
+        assert "asks nothing: it is suspended: limit reached" in refused and "Ask the user" in refused
+
+
+def test_nothing_that_is_said_of_threads_names_a_command(stage: Stage) -> None:
+    stage.script(DONE)
+    with stage.open() as pipe:
+        said = [pipe.call("thread_show", thread="nope"), pipe.call("thread_answer", thread="nope", text="x")]
+        said += [
+            pipe.call("thread_start", workflow="nope", prompt="x"),
+            pipe.call("workflow_show", workflow="nope"),
+        ]
+        thread = pipe.call("thread_start", workflow="change-code", prompt="x")["thread"]
+        said += [pipe.call("thread_step", thread=thread), pipe.call("thread_step", thread=thread)]
+        asked = said[-1]["reason"]
+        assert asked == f"reviewer is played by a person: answer with `thread_answer` for {thread}"
+        said += [pipe.call("thread_show", thread=thread), pipe.call("thread_list")]
+        said.append(pipe.call("thread_answer", thread=thread, output={"$status": "rejected"}))
+        read = pipe.call("thread_read", thread=thread, quota=1)
+        assert f"load with `thread_read` and `before` {read['before']}" in read["text"]
+        said += [read, pipe.call("thread_read", thread=thread, before="99")]
+        (stage.folder / "script.json").unlink()
+        said.append(pipe.call("thread_step", thread=thread))
+        assert "Name a YAML or JSON file." in said[-1]["error"]
+    with stage.open("--store", str(stage.folder / "none.db")) as pipe:
+        said.append(pipe.call("thread_list"))
+    for one in said:
+        assert "rolecall " not in json.dumps(one), one
+        assert "--" not in one.get("error", ""), one
+
+
+def test_what_an_agent_asks_is_passed_on_in_its_own_words(stage: Stage) -> None:
+    question = "Shall I run `rolecall plan start`? It is `rolecall thread list --all` otherwise."
+    stage.script({"output": {"$status": "$SUSPEND", "reason": question}})
+    with stage.open() as pipe:
+        thread = pipe.call("thread_start", workflow="change-code", prompt="x")["thread"]
+        assert pipe.call("thread_step", thread=thread)["reason"] == question
+        assert pipe.call("thread_answer", thread=thread)["reason"] == question
+        assert pipe.call("thread_list")["threads"][0]["reason"] == question
+
+
 def test_threads_are_listed_page_by_page(stage: Stage) -> None:
     with stage.open() as pipe:
         ids = [
@@ -122,6 +247,20 @@ def test_an_agent_that_is_missing_is_the_error_of_the_step(stage: Stage) -> None
         thread = pipe.call("thread_start", workflow="change-code", prompt="x")["thread"]
         assert "script.json" in pipe.call("thread_step", thread=thread)["error"]
         assert pipe.call("thread_show", thread=thread)["status"] == "idle"
+
+
+def test_code_that_is_no_text_or_too_long_to_be_shown_is_an_error_that_says_so(stage: Stage) -> None:
+    path = stage.project / "workflows" / "loud.py"
+    with stage.open() as pipe:
+        for content, told in (
+            (b"# caf\xe9\n", "is not UTF-8 text (byte 5)"),
+            (b"#" * 3_000_000, "is larger than 1,000,000 bytes"),
+            (b"#" * 999_999 + "\u20ac".encode(), "is larger than 1,000,000 bytes"),
+        ):
+            path.write_bytes(content)
+            said = pipe.call("workflow_show", workflow="loud")["error"]
+            assert "loud.py" in said and told in said
+    assert "Traceback" not in (stage.folder / "stderr").read_text()
 
 
 def test_what_code_prints_never_comes_between_two_messages(stage: Stage) -> None:

@@ -92,7 +92,8 @@ def test_the_schemas_name_exactly_the_parameters_of_the_contract() -> None:
 
 
 def test_the_table_agrees_with_the_map_that_hosts_are_told() -> None:
-    assert tuple(nexus.PREFIX + name for name in nexus.FOR_LEAD) == toolmap.LEAD_ONLY
+    assert tuple(tool.name for tool in nexus.TOOLS if tool.is_for_lead) == toolmap.LEAD_ONLY
+    assert toolmap.LEAD_ONLY == ("nx_plan_start", "nx_plan_update", "nx_plan_decide")
     for class_, names in toolmap.SERVER.items():
         found = {tool.name for tool in nexus.TOOLS if class_ in tool.classes}
         assert found >= set(names), class_
@@ -228,9 +229,12 @@ def test_what_the_environment_denies_is_denied(project: Path, word: str) -> None
     denied = {
         "no_task_create": {"nx_task_add"},
         "no_task_update": {"nx_task_update", "nx_task_close"},
-    }.get(word, {"thread_start", "thread_step", "thread_answer"})
+    }.get(word, set())
     with piped(project, *HERE, ROLECALL_RESTRICTIONS=word) as pipe:
-        assert allowed(pipe) == {*ELEVEN, *THREADS} - denied
+        assert allowed(pipe) == {*ELEVEN, *THREADS} - denied - set(LEADING)
+        told = pipe.call("nx_plan_start", **PLAN)
+        assert told == {"error": f"nx_plan_start is for the lead, and this role is held to {word}"}
+        assert pipe.call("nx_plan_status") == {"active": False}
 
 
 def test_the_environment_adds_to_what_an_agent_is_denied(project: Path) -> None:

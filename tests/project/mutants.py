@@ -1,8 +1,9 @@
 """Breaks the project's tools in single ways and looks whether the fixtures notice: `make mutants`.
 
 Each mutation replaces one text of one file in a copy of the sources; the copy stands first on the path of
-a child that runs the fixtures in process. A mutation whose text is no longer there, or that keeps the program
-from running at all, proves nothing and is an error like one that nobody noticed.
+a child that runs the fixtures in process, or tests where no fixture can say it: who calls. A mutation whose
+text is no longer there, or that keeps the program from running at all, proves nothing and is an error like
+one that nobody noticed.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "rolecall"
 FIXTURES = Path(__file__).parent / "fixtures"
-GIVEN = ROOT.parent / "shared" / "data" / "nexus-0.10.0" / "conformance"
-"""Fixtures of the contract's own authors, when they are at hand."""
 _COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
 _PATIENCE = 120
 
 
+CALLERS = "tests/project/test_tools_calls.py"
+
+
 class Mutant(NamedTuple):
     file: str
+    """Its name, seen from the folder of the tools."""
     old: str
     new: str
     breaks: str
+    tests: str = ""
+    """The tests that have to notice it; empty: the fixtures."""
 
 
 MUTANTS = (
@@ -136,12 +141,16 @@ MUTANTS = (
         "plan_update looks for the issue before the action",
     ),
     Mutant(
-        "tools.py",
-        "    _check_there(project, place.PLAN)\n    with archive.writing(project):\n"
-        "        plan = _active_plan(project)\n        _check_action(action, issue_id, title)\n",
-        "    _check_action(action, issue_id, title)\n    with archive.writing(project):\n"
-        "        plan = _active_plan(project)\n",
-        "plan_update looks at the action before the plan",
+        "dispatch.py",
+        '        needs=place.PLAN,\n    ),\n    "plan_decide"',
+        '    ),\n    "plan_decide"',
+        "plan_update looks at its arguments before the plan",
+    ),
+    Mutant(
+        "dispatch.py",
+        '        needs=place.PLAN,\n    ),\n    "task_add"',
+        '    ),\n    "task_add"',
+        "plan_decide looks at its arguments before the plan",
     ),
     Mutant(
         "tools.py",
@@ -233,7 +242,7 @@ MUTANTS = (
     Mutant("tools.py", '"No active plan session"', '"No active plan"', "another text for a missing plan"),
     Mutant(
         "tools.py",
-        "Issue {issue_id} not found",
+        "Issue {_whole(issue_id)} not found",
         "issue not found: {issue_id}",
         "another text for a missing issue",
     ),
@@ -276,8 +285,8 @@ MUTANTS = (
     ),
     Mutant(
         "tools.py",
-        '"deps": list(deps),\n        "plan_issue"',
-        '"deps": list(deps) or None,\n        "plan_issue"',
+        '_listed("deps", deps)],\n        "plan_issue"',
+        '_listed("deps", deps)] or None,\n        "plan_issue"',
         "a task without dependencies has no deps",
     ),
     Mutant(
@@ -351,7 +360,10 @@ MUTANTS = (
         "a completed task cannot be reopened",
     ),
     Mutant(
-        "tools.py", "Task id {number} not found", "Task {number} not found", "another text for a missing task"
+        "tools.py",
+        "Task id {_whole(number)} not found",
+        "Task {number} not found",
+        "another text for a missing task",
     ),
     Mutant("tools.py", '"tasks.json not found"', '"there are no tasks"', "another text for missing tasks"),
     Mutant(
@@ -538,7 +550,7 @@ MUTANTS = (
     ),
     Mutant(
         "tools.py",
-        "    except Damaged:\n        return {**reply",
+        "    except (Damaged, StorageError, UsageError):\n        return {**reply",
         "    except KeyError:\n        return {**reply",
         "context fails over damaged tasks",
     ),
@@ -573,7 +585,19 @@ MUTANTS = (
         "os.path.relpath(write_artifact(project, filename, content), project)}",
         "a relative path",
     ),
-    Mutant("artifact.py", 'if part.strip(". ")]', "if part]", "dot segments lead out of the artifacts"),
+    Mutant(
+        "artifact.py",
+        'if part not in ("", ".", "..")]',
+        "if part]",
+        "dot segments are not taken out of a name",
+    ),
+    Mutant(
+        "artifact.py",
+        'if not part.strip(". ") or ',
+        "if ",
+        "three dots are a folder",
+        "tests/project/test_artifacts.py",
+    ),
     Mutant("artifact.py", 'r"[/\\\\]", filename)', 'r"/", filename)', "backslashes are part of a name"),
     Mutant(
         "artifact.py",
@@ -678,7 +702,7 @@ MUTANTS = (
     ),
     Mutant(
         "dispatch.py",
-        "        if not parameter.kind.fits(value):\n            raise",
+        "        if not parameter.kind.fits(value) and not is_unknown_action:\n            raise",
         "        if False:\n            raise",
         "kinds of arguments are not checked",
     ),
@@ -693,6 +717,63 @@ MUTANTS = (
         "for key, value in given.items() if value is not None}",
         "for key, value in given.items()}",
         "null is an argument",
+    ),
+    # -- callers --
+    Mutant(
+        "tools.py",
+        "return int(number) if is_whole else number",
+        "return number",
+        "ids are written as they were sent",
+        "tests/project/test_tools_task.py",
+    ),
+    Mutant(
+        "dispatch.py",
+        "    _check_allowed(name, tool, tuple(restrictions))",
+        "    _check_allowed(name, tool, ())",
+        "nobody is restricted",
+        CALLERS,
+    ),
+    Mutant(
+        "dispatch.py",
+        "        if tool.is_for_lead:\n            check_lead",
+        "        if False:\n            check_lead",
+        "every role leads",
+        CALLERS,
+    ),
+    Mutant(
+        "dispatch.py",
+        'before planning."),\n        },\n        is_for_lead=True,',
+        'before planning."),\n        },',
+        "every role begins plans",
+        CALLERS,
+    ),
+    Mutant(
+        "dispatch.py",
+        'for add and edit."),\n        },\n        is_for_lead=True,',
+        'for add and edit."),\n        },',
+        "every role changes plans",
+        CALLERS,
+    ),
+    Mutant(
+        "dispatch.py",
+        'to ask it again."),\n        },\n        is_for_lead=True,',
+        'to ask it again."),\n        },',
+        "every role decides",
+        CALLERS,
+    ),
+    Mutant(
+        "../capabilities.py",
+        'next((word for word in restrictions if word in RESTRICTIONS), "")',
+        'next((word for word in restrictions if word.startswith("no_task")), "")',
+        "a role that may not edit files leads",
+        CALLERS,
+    ),
+    Mutant(
+        "../capabilities.py",
+        'next((word for word in restrictions if word in RESTRICTIONS), "")',
+        'next(iter(restrictions), "")',
+        "a capability that restricts nothing makes a role",
+        CALLERS,
     ),
     # -- files --
     Mutant(
@@ -756,23 +837,25 @@ class Outcome(NamedTuple):
         return bool(self.noticed_by or self.held_by)
 
 
-def tried(mutant: Mutant, *, with_given: bool = True) -> Outcome:
-    """Whether the fixtures notice this mutation."""
+def tried(mutant: Mutant, *, given: Path | None = None) -> Outcome:
+    """Whether our fixtures notice this mutation, and others that are given."""
     text = (SOURCE / "project" / mutant.file).read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
         return Outcome(mutant, problem=f"its text is there {text.count(mutant.old)} times")
     with sources_with({mutant.file: text.replace(mutant.old, mutant.new)}) as path:
         try:
+            if mutant.tests:
+                return Outcome(mutant, failing_tests(path, mutant.tests))
             noticed_by, held_by = failing(path, FIXTURES)
-            given = failing(path, GIVEN)[0] if with_given and GIVEN.is_dir() else []
+            others = failing(path, given)[0] if given else []
         except NotRun as exc:
             return Outcome(mutant, problem=str(exc))
-        return Outcome(mutant, noticed_by, held_by, given)
+        return Outcome(mutant, noticed_by, held_by, others)
 
 
 @contextmanager
 def sources_with(changed: dict[str, str]) -> Iterator[Path]:
-    """A folder for the path of a child: the package with these files of `project` changed."""
+    """A folder for the path of a child: the package with these files changed, named as seen from `project`."""
     with tempfile.TemporaryDirectory(prefix="rolecall-mutant-", dir=scratch()) as folder:
         package = Path(folder) / "rolecall"
         package.mkdir()
@@ -781,7 +864,9 @@ def sources_with(changed: dict[str, str]) -> Iterator[Path]:
                 (package / entry.name).symlink_to(entry)
         shutil.copytree(SOURCE / "project", package / "project")
         for name, text in changed.items():
-            (package / "project" / name).write_text(text, encoding="utf-8")
+            copy = package / "project" / name
+            copy.unlink()  # outside of `project` it is a link to the source itself
+            copy.write_text(text, encoding="utf-8")
         yield Path(folder)
 
 
@@ -795,22 +880,17 @@ class NotRun(Exception):
     """A child that told nothing."""
 
 
+def failing_tests(path: Path, tests: str) -> list[str]:
+    """The tests that fail with the sources at this path."""
+    words = ["-q", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(ROOT), str(ROOT / tests)]
+    lines = _child(path, "-m", "pytest", *words).stdout.decode().splitlines()
+    return [line.partition("::")[2] for line in lines if line.startswith("FAILED ")]
+
+
 def failing(path: Path, fixtures: Path) -> tuple[list[str], list[str]]:
     """The cases that fail with the sources at this path: by what they expect, and only by what is always."""
-    homes = {"HOME": str(path), "ROLECALL_HOME": str(path / "home"), "TMPDIR": str(path)}
     words = ["conformance", "run", str(fixtures), "--over", "tools", "--format", "json"]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _COMMAND, *words],
-            env={**os.environ, **homes, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as exc:
-        raise NotRun(f"it did not end within {_PATIENCE} s") from exc
-    if done.returncode not in (0, 1):
-        raise NotRun(f"it ended with {done.returncode}: {done.stderr.decode()[-300:]}")
+    done = _child(path, "-P", "-c", _COMMAND, *words)
     report = json.loads(done.stdout)
     if report["mistakes"]:
         raise NotRun(f"the fixtures were not understood: {report['mistakes'][0]}")
@@ -822,16 +902,37 @@ def failing(path: Path, fixtures: Path) -> tuple[list[str], list[str]]:
     return ours
 
 
+def _child(path: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    homes = {"HOME": str(path), "ROLECALL_HOME": str(path / "home"), "TMPDIR": str(path)}
+    try:
+        done = subprocess.run(
+            [sys.executable, *words],
+            env={**os.environ, **homes, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise NotRun(f"it did not end within {_PATIENCE} s") from exc
+    if done.returncode not in (0, 1):
+        raise NotRun(f"it ended with {done.returncode}: {done.stderr.decode()[-300:]}")
+    return done
+
+
 def main() -> int:
+    """A folder on the command line has fixtures of others, against which ours are held."""
+    given = Path(sys.argv[1]) if sys.argv[1:] else None
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = list(pool.map(tried, MUTANTS))
+        outcomes = list(pool.map(lambda mutant: tried(mutant, given=given), MUTANTS))
     width = max(len(mutant.breaks) for mutant in MUTANTS)
     for outcome in outcomes:
         print(f"{outcome.mutant.file:<14}{outcome.mutant.breaks:<{width + 2}}{_words(outcome)}")
     noticed = sum(outcome.is_noticed for outcome in outcomes)
     expected = sum(bool(outcome.noticed_by) for outcome in outcomes)
-    print(f"\n{noticed} of {len(MUTANTS)} mutants are noticed; {expected} by what our fixtures expect")
-    if GIVEN.is_dir():
+    print(
+        f"\n{noticed} of {len(MUTANTS)} mutants are noticed; {expected} by what our fixtures and tests expect"
+    )
+    if given:
         print(f"{sum(bool(outcome.given) for outcome in outcomes)} by what the given fixtures expect")
     return 0 if noticed == len(MUTANTS) else 1
 

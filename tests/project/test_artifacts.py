@@ -54,7 +54,7 @@ def test_an_artifact_of_the_same_name_is_replaced_whoever_wrote_it(tmp_path: Pat
         ("./a//b/./c.md", "a/b/c.md"),
         ("..\\..\\b.md", "b.md"),
         ("a\\b.md", "a/b.md"),
-        (".../. ./b", "b"),
+        ("..a/b..md", "..a/b..md"),
         (".hidden", ".hidden"),
         ("with space.md", "with space.md"),
         ("größer ↗.md", "größer ↗.md"),
@@ -73,6 +73,7 @@ def test_what_would_lead_out_is_taken_out_of_a_name(tmp_path: Path, name: str, b
     "name",
     [
         "", ".", "..", "/", "../..", "a\0b", "\0", "a\nb", "\x1b[31m", "x" * 256, "é" * 128, "/".join(["dir"] * 2000),
+        "...", ".../b.md", "a/..../b.md", "a/. ./b.md", " ", "a/ /b.md", "a/.. ", "\\...\\b.md",
         "half \ud83c", "CON", "con.md", "a/NUL", "lpt1.txt", "C:\\x", "c:/x", "C:",
     ],
 )  # fmt: skip
@@ -175,3 +176,33 @@ def test_no_name_whatever_writes_outside_the_artifacts(
         ["artifacts"],
         ["artifacts", "rolecall"],
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".git",
+        ".git/config",
+        "a/.GIT/hooks/post-checkout",
+        "a\\.Git\\config",
+        "../.git/config",
+        ".git./config",
+        ".git /config",
+        ".g\u200cit/config",
+        "GIT~1/config",
+        ".git::$INDEX_ALLOCATION/config",
+        "bare/HEAD",
+        "head",
+    ],
+)
+def test_no_artifact_makes_a_folder_that_git_takes_for_a_repository(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ToolError, match="cannot be the name of an artifact"):
+        write_artifact(tmp_path, name, "[core]\n\tfsmonitor = false")
+    assert not (tmp_path / ".nexus").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [".gitignore", "git/config", "HEAD.md", "HEAD/notes.md", ".github/x.yml", "a.git/b"]
+)
+def test_an_artifact_may_be_named_nearly_like_files_of_git(tmp_path: Path, name: str) -> None:
+    assert Path(write_artifact(tmp_path, name)["path"]).read_text() == "text"

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +18,9 @@ from rolecall import capabilities, yaml12
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.project import catalog, toolmap
 from rolecall.project.catalog import effective
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
 
 OWN = Path(catalog.OWN_FOLDER)
 ADVICE = ("no_file_edit", "no_task_create", "no_task_update")
@@ -366,6 +369,25 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
     "a macro with an unknown primitive": (
         "skills/nx-sync/body.md", "{{user_question ", "{{ask_user ", "error: there is no primitive 'ask_user'",
     ),
+    "a macro for an agent that is not there": (
+        "skills/nx-sync/body.md", "target_role=writer", "target_role=wirter",
+        "38:1: error: subagent_spawn: 'target_role' cannot be 'wirter'. Did you mean 'writer'? Agents: architect, ",
+    ),
+    "a macro for a skill that is not there": (
+        "skills/nx-run/body.md", "skill=nx-plan", "skill=nx-auto-plan",
+        "10:1: error: skill_activation: 'skill' cannot be 'nx-auto-plan'. Did you mean 'nx-plan'? Skills: nx-init, ",
+    ),
+    "a macro with a resume tier that is not there": (
+        "skills/nx-sync/body.md", "resume_tier_hint=bounded", "resume_tier_hint=bound",
+        "38:1: error: subagent_spawn: 'resume_tier_hint' cannot be 'bound'. Did you mean 'bounded'? Resume tiers: ",
+    ),
+    "a macro with a state that is not there": (
+        "skills/nx-sync/body.md", "state=in_progress", "state=running",
+        "36:1: error: task_register: 'state' cannot be 'running'. States: pending, in_progress, completed.",
+    ),
+    "a macro with a text for a list": (
+        "skills/nx-init/body.md", "options=[]", 'options=""', "error: user_question: 'options' takes a list",
+    ),
     "YAML that is none": ("skills/nx-run/meta.yml", "triggers:", "triggers: [", "error: not valid YAML"),
 }  # fmt: skip
 
@@ -384,10 +406,12 @@ def test_what_is_wrong_is_reported_with_its_place(
 
 def test_an_agent_with_a_tier_that_is_gone_is_reported(package: Path) -> None:
     change(package / "vocabulary" / "resume-tiers.yml", "id: bounded", "id: loose")
-    assert refused(package) == [
+    found = refused(package)
+    assert [problem for problem in found if problem.startswith("agents")] == [
         f"agents/{id}/meta.yml:6:14: error: resume_tier: the resume tier 'bounded' is not in the vocabulary"
         for id in ("engineer", "writer")
     ]
+    assert [problem for problem in found if "'resume_tier_hint' cannot be 'bounded'" in problem] == found[2:]
 
 
 def test_a_capability_that_nobody_could_enforce_is_refused_where_it_is_given(package: Path) -> None:
@@ -401,6 +425,17 @@ def test_a_capability_that_nobody_could_enforce_is_refused_where_it_is_given(pac
         "agents/writer/meta.yml:9:3: error: capabilities:"
         " the capability 'no_chat' is none that this version can enforce"
     ]
+
+
+def test_macros_name_what_is_in_the_same_package_and_not_in_our_own(package: Path) -> None:
+    shutil.copytree(package / "agents" / "tester", package / "agents" / "taster")
+    change(package / "agents" / "taster" / "meta.yml", "id: tester", "id: taster")
+    change(package / "skills" / "nx-sync" / "body.md", "target_role=writer", "target_role=taster")
+    write_manifest(package)
+    assert "target_role=taster" in catalog.load(package).skill("nx-sync").body
+    shutil.rmtree(package / "agents" / "writer")
+    write_manifest(package)
+    assert [problem.split(":")[0] for problem in refused(package)] == ["skills/nx-init/body.md"]
 
 
 def test_a_folder_that_is_gone_is_named(package: Path) -> None:
@@ -528,3 +563,40 @@ def test_a_denial_that_reaches_no_tool_is_an_error() -> None:
 def test_a_host_without_a_table_is_named() -> None:
     with pytest.raises(NotFound, match="there is no table of tools for 'emacs'"):
         toolmap.host_map("emacs")
+
+
+# -- which catalogue the configuration names --
+
+MISCONFIGURED = {
+    "catalog: 5": "catalog must be the path of a folder, not 5",
+    "catalog: [a]": "catalog must be the path of a folder, not ['a']",
+    "catalog: ''": "catalog must be the path of a folder, not ''",
+    "catalog: true": "catalog must be the path of a folder, not True",
+    "catalogue: /x": "'catalogue' is not a key of the configuration",
+    "Catalog: /x": "'Catalog' is not a key of the configuration",
+    "catalog: /x\ncatalogs: /y": "'catalogs' is not a key of the configuration",
+}
+
+
+@pytest.mark.parametrize(("text", "told"), MISCONFIGURED.items())
+def test_a_catalogue_that_is_named_wrongly_is_not_replaced_by_our_own_in_silence(
+    rolecall: Rolecall, text: str, told: str
+) -> None:
+    rolecall.home.mkdir(exist_ok=True)
+    (rolecall.home / "config.yaml").write_text(f"{text}\n")
+    done = rolecall("mcp", "--agent", "engineer", "--project", ".", cwd=rolecall.home, check=2)
+    assert f"{rolecall.home / 'config.yaml'}: {told}" in done.stderr
+    assert ("Did you mean 'catalog'?" in done.stderr) is ("not a key" in told)
+
+
+@pytest.mark.parametrize("text", ["", "catalog:", "catalog: null", "frobnicate: 1", "5: x"])
+def test_without_a_catalogue_in_the_configuration_ours_is_used(rolecall: Rolecall, text: str) -> None:
+    rolecall.home.mkdir(exist_ok=True)
+    (rolecall.home / "config.yaml").write_text(f"{text}\n")
+    assert rolecall("mcp", "--agent", "engineer", "--project", ".", cwd=rolecall.home, check=0).stderr == ""
+
+
+def test_the_check_of_the_configuration_knows_what_a_catalogue_is(rolecall: Rolecall) -> None:
+    rolecall.home.mkdir(exist_ok=True)
+    (rolecall.home / "config.yaml").write_text("catalog: 5\n")
+    assert "catalog must be the path of a folder" in rolecall("config", "list", check=0).stderr

@@ -17,6 +17,7 @@ from mutants import FIXTURES, MUTANTS, SOURCE, failing, scratch, sources_with, t
 
 from rolecall.capabilities import VARIABLE
 from rolecall.errors import UsageError
+from rolecall.hooks import lifecycle
 from rolecall.project import conformance, documented, fixture
 from rolecall.project.expectation import ABSENT, fits, problem_of, value_at
 
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     from conftest import Rolecall
 
 PLAN, TASKS, HISTORY = ".nexus/state/plan.json", ".nexus/state/tasks.json", ".nexus/history.json"
-SCHEMAS = {"plan.schema.json": PLAN, "tasks.schema.json": TASKS, "history.schema.json": HISTORY}
+TRACKER = "{STATE_ROOT}/{HARNESS_ID}/agent-tracker.json"
+SCHEMAS = {
+    "plan.schema.json": PLAN,
+    "tasks.schema.json": TASKS,
+    "history.schema.json": HISTORY,
+    "agent-tracker.schema.json": TRACKER,
+    "memory-access.schema.json": ".nexus/state/rolecall/memory-access.jsonl",
+}
 QUICK = {"TMPDIR": scratch() or ""} if scratch() else {}
 """The tools wait for the disk, which here they need not."""
 COVERS = {"return_value": {"plan_status": ["active"]}}
@@ -57,35 +65,57 @@ def written(folder: Path, *cases: Any, name: str = "cases.json") -> Path:
 def run(folder: Path, **options: Any) -> list[conformance.Result]:
     found = fixture.load(str(folder))
     assert found.mistakes == []
-    return conformance.run(found.cases, ["tools"], environ=os.environ, **options)
+    options = {"over": ["tools"], "environ": os.environ, **options}
+    return conformance.run(found.cases, **options)
 
 
 # -- our fixtures --
 
+LIFECYCLE = FIXTURES / "lifecycle"
 
-@pytest.mark.parametrize("door", conformance.DOORS)
-def test_our_tools_pass_our_fixtures_through_every_door(rolecall: Rolecall, door: str) -> None:
+
+@pytest.mark.parametrize("door", [*conformance.DOORS, "hooks", "hook-command"])
+def test_our_tools_and_hooks_pass_our_fixtures_through_every_door(rolecall: Rolecall, door: str) -> None:
     report = rolecall.json("conformance", "run", str(FIXTURES), "--over", door, env=QUICK)
+    is_for_hooks = door not in conformance.DOORS
+    cases = [case for case in report["cases"] if (case["kind"] == "lifecycle") is is_for_hooks]
     assert report["passed"] is True
-    assert report["summary"]["passed"] == len(report["cases"]) > 180
-    assert report["summary"] | {"passed": 0} == {"passed": 0, "failed": 0, "not_run": 0, "malformed": 0}
+    assert report["summary"] == {
+        "passed": len(cases),
+        "failed": 0,
+        "not_run": len(report["cases"]) - len(cases),
+        "malformed": 0,
+    }
+    assert len(cases) > (60 if is_for_hooks else 180)
+    assert all(case["over"] == [door] for case in cases)
     assert not rolecall.home.exists()
 
 
-def test_our_tools_pass_the_given_fixtures(rolecall: Rolecall, shared_data: Path) -> None:
+def test_our_tools_and_hooks_pass_the_given_fixtures(rolecall: Rolecall, shared_data: Path) -> None:
     given = shared_data / "nexus-0.10.0" / "conformance"
     report = rolecall.json("conformance", "run", str(given), env=QUICK)
-    assert report["summary"] | {"passed": 0} == {"passed": 0, "failed": 0, "not_run": 1, "malformed": 0}
-    assert [case["test_id"] for case in report["cases"] if case["status"] == "not run"] == ["agent_spawn"]
+    assert report["summary"] | {"passed": 0} == {"passed": 0, "failed": 0, "not_run": 0, "malformed": 0}
+    doors = {case["test_id"]: case["over"] for case in report["cases"]}
+    assert doors.pop("agent_spawn") == ["hooks", "hook-command"]
+    assert all(over == ["tools", "mcp"] for over in doors.values())
     assert "schema/fixture.schema.json" in report["passed_over"]
+
+
+def test_our_fixtures_have_every_event_of_our_hooks_and_of_the_contract() -> None:
+    assert lifecycle.EVENTS == fixture.HOOK_EVENTS
+    steps = [step for case in our_cases() for step in case.get("steps", [case])]
+    told = {step["event"]["type"] for step in steps if "event" in step}
+    assert told == {*fixture.EVENTS, *fixture.HOOK_EVENTS}
 
 
 def test_our_fixtures_fit_the_given_schema(shared_data: Path) -> None:
     path = shared_data / "nexus-0.10.0" / "conformance" / "schema" / "fixture.schema.json"
     judge = jsonschema_rs.validator_for(json.loads(path.read_text()))
     for file in FIXTURES.rglob("*.json"):
+        if file.parent == LIFECYCLE:  # there, and only there, are events of our own
+            continue
         for case in json.loads(file.read_text()):
-            if file.parent.name == "text":  # there, and only there, files are given by their text
+            if file.parent.name == "text":  # there files are given by their text
                 case = without_texts(case)
             judge.validate(case)
 
@@ -128,7 +158,7 @@ def expectations(case: Mapping[str, Any]) -> list[tuple[str, set[str]]]:
     found: dict[str, set[str]] = {}
     after = case.get("postcondition", {})
     steps = [*case.get("steps", ())] or [case]
-    parts = [(step["action"]["tool"], step.get("assert_return", {})) for step in steps]
+    parts = [(told_or_called(step), step.get("assert_return", {})) for step in steps]
     parts += [(parts[-1][0], after.get("return_value", {}))]
     if after.get("error") or "error_contains" in after:
         parts += [(parts[-1][0], {"$.error": ""})]
@@ -139,9 +169,14 @@ def expectations(case: Mapping[str, Any]) -> list[tuple[str, set[str]]]:
     return list(found.items())
 
 
+def told_or_called(step: Mapping[str, Any]) -> str:
+    return str(step["action"]["tool"] if "action" in step else step["event"]["type"])
+
+
 def plain(path: str) -> str:
     """A path as coverage is told: no numbers of entries, and a length is its list."""
-    return re.sub(r"\[-?\d+\]", "[]", path).removeprefix("$").removeprefix(".").removesuffix(".length")
+    named = re.sub(r"\[-?\d+\]", "[]", path).removeprefix("$").removeprefix(".").removesuffix(".length")
+    return named.removeprefix("[].")
 
 
 def fields(schema: Mapping[str, Any], at: str = "") -> set[str]:
@@ -175,7 +210,7 @@ def test_every_mutation_has_a_text_to_change() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS[::15], ids=lambda mutant: mutant.breaks)
 def test_our_fixtures_notice_a_tool_that_is_broken(mutant: Any) -> None:
-    outcome = tried(mutant, with_given=False)
+    outcome = tried(mutant)
     assert outcome.problem == ""
     assert outcome.is_noticed
 
@@ -314,6 +349,17 @@ def test_cases_that_need_hooks_are_said_and_alone_are_no_success(rolecall: Rolec
     assert done.stdout.endswith("1 passed, 0 failed, 1 not run: needs the hooks\n")
 
 
+def test_a_file_that_is_none_is_reported_and_nobody_waits_for_it(rolecall: Rolecall, tmp_path: Path) -> None:
+    folder = written(tmp_path, a_case())
+    os.mkfifo(folder / "pipe.json")
+    os.symlink("/dev/zero", folder / "device.json")
+    report = rolecall.json("conformance", "run", str(folder), "--over", "tools", check=1, env=QUICK)
+    assert {mistake["file"] for mistake in report["mistakes"]} == {"pipe.json", "device.json"}
+    assert all("it is no regular file" in mistake["problem"] for mistake in report["mistakes"])
+    alone = rolecall("conformance", "run", str(folder / "pipe.json"), "--over", "tools", check=1, env=QUICK)
+    assert "it is no regular file" in alone.stdout + alone.stderr
+
+
 def test_mistakes_of_authors_are_shown_and_are_no_success(rolecall: Rolecall, tmp_path: Path) -> None:
     folder = written(tmp_path, a_case(), a_case("odd", postcondition={"return_value": {"active": False}}))
     (folder / "cut.json").write_text('[{"test_id":\n')
@@ -376,7 +422,7 @@ ADD: dict[str, Any] = {"action": {"tool": "task_add", "params": {"title": "T", "
         ({"action": None, "steps": []}, "/steps", "less than 1"),
         ({"action": None, "steps": [{}]}, "/steps/0", "exactly one of action and event"),
         ({"action": None, "steps": [{**ADD, "event": {"type": "agent_spawn"}}]}, "/steps/0", "exactly one of"),
-        ({"action": None, "event": {"type": "session_start"}, "postcondition": {}}, "/event/type", "agent_spawn"),
+        ({"action": None, "event": {"type": "session_pause"}, "postcondition": {}}, "/event/type", "agent_spawn"),
         ({"action": None, "event": {"type": "agent_spawn"}}, "/postcondition", "an event has no reply"),
         ({"action": {"tool": "nx_task_list", "params": {}}}, "/action/tool", "there is no tool 'nx_task_list'"),
         ({"action": {"tool": "task_list"}}, "/action", '"params" is a required property'),
@@ -608,14 +654,15 @@ def test_a_file_that_cannot_be_laid_out_fails_its_case(tmp_path: Path) -> None:
     assert failure.at == "precondition" and "Error" in failure.found
 
 
-TRACKER = "{STATE_ROOT}/{HARNESS_ID}/agent-tracker.json"
-
-
 @pytest.mark.parametrize(
     ("params", "before", "folder"),
     [
         ({"harness_id": "other-nexus"}, [], "other-nexus"),
-        ({"agent_id": "a-1"}, [{"harness_id": "claude-nexus"}], "claude-nexus"),
+        (
+            {"agent_id": "a-1"},
+            [{"harness_id": "claude-nexus", "started_at": "2026-04-12T00:00:00Z"}],
+            "claude-nexus",
+        ),
         ({}, [], "rolecall"),
     ],
 )
@@ -627,7 +674,8 @@ def test_events_go_through_the_one_seam_for_hooks(
     def tell(project: str, event: str, given: dict[str, Any]) -> None:
         told.append((event, given))
         path = Path(project) / ".nexus" / "state" / folder / "agent-tracker.json"
-        path.write_text(json.dumps([*json.loads(path.read_text()), {"status": "running"}]))
+        entry = {"harness_id": folder, "started_at": "2026-04-12T00:00:00Z", "status": "running"}
+        path.write_text(json.dumps([*json.loads(path.read_text()), entry]))
 
     spawn = {
         "event": {"type": "agent_spawn", "params": params},
@@ -639,10 +687,61 @@ def test_events_go_through_the_one_seam_for_hooks(
         steps=[spawn, {**ADD, "assert_state": {TRACKER: {"$.length": len(before) + 1}}}],
         postcondition=None,
     )
-    (result,) = run(written(tmp_path, case), tell=tell)
+    (result,) = run(written(tmp_path, case), over=["tools", "seam"], tells={"seam": tell})
     assert result.failures == []
-    assert (result.status, result.kind) == ("passed", "lifecycle")
-    assert told == [("agent_spawn", params)]
+    assert (result.status, result.kind, result.over) == ("passed", "lifecycle", ("seam",))
+    assert told == [("agent_spawn", {"harness_id": folder, **params})]
+
+
+def told(folder: Path, event: str, reply: Any, write: str = "", **after: Any) -> list[str]:
+    """The failures of a case with one event, which is answered so and leaves a file."""
+
+    def tell(project: str, _type: str, _params: dict[str, Any]) -> Any:
+        if write:
+            path = Path(project, write)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("[1]")
+        return reply
+
+    case = a_case(action=None, event={"type": event}, postcondition=after)
+    (result,) = run(written(folder, case), over=["seam"], tells={"seam": tell})
+    return [f"{failure.at} {failure.what} {failure.path}".strip() for failure in result.failures]
+
+
+def test_what_an_event_is_answered_is_expected_like_the_reply_of_a_tool(tmp_path: Path) -> None:
+    answer = {"block": "no"}
+    assert told(tmp_path, "pre_tool_use", answer, return_value={"$.block": "no", "$.context": None}) == []
+    assert told(tmp_path, "pre_tool_use", answer, return_value={"$.block": None}) == [
+        "postcondition reply $.block"
+    ]
+    assert told(tmp_path, "session_end", {"error": "x"}) == ["postcondition reply"]
+    assert told(tmp_path, "session_end", {"error": "x"}, error=True) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "path", "is_allowed"),
+    [
+        ("session_start", ".nexus/state/rolecall/sessions.json", True),
+        ("session_start", ".nexus/history.json", False),
+        ("session_start", ".nexus/state/claude-nexus/agent-tracker.json", False),
+        ("session_start", "src/a.py", False),
+        ("pre_tool_use", ".nexus/state/rolecall/tool-log.jsonl", False),
+        ("user_message", ".nexus/memory/a-b.md", True),
+        ("post_tool_use", ".nexus/memory/a-b.md", False),
+        ("subagent_spawn", ".nexus/state/rolecall/agent-tracker.json", False),
+    ],
+)
+def test_a_hook_writes_where_hooks_may_and_what_has_its_form(
+    tmp_path: Path, event: str, path: str, is_allowed: bool
+) -> None:
+    failures = told(tmp_path, event, {}, write=path)
+    assert (failures == []) is is_allowed
+    assert all(failure.startswith("always ") for failure in failures)
+
+
+def test_cases_without_events_are_not_run_where_only_hooks_are_asked_for(tmp_path: Path) -> None:
+    (result,) = run(written(tmp_path, a_case()), over=["seam"], tells={"seam": lambda *_: {}})
+    assert (result.status, result.reason) == ("not run", conformance.NEEDS_TOOLS)
 
 
 def test_a_harness_id_that_leads_elsewhere_is_a_mistake(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ REFUSED = {
     "{{x p=>>A}}\ntext <<A\n<<AB\n": "1:7: the heredoc >>A is not closed",
     "{{x p=>>A\ntext\n<<A": "1:1: the macro {{x is not closed",
     "{{x p=>>A}} more\ntext\n<<A": "1:12: expected the end of the line, because the text of >>A follows, found ' more'",
+    "a\n {{ x a=1 }}": "2:2: a macro's name stands right behind {{, without a blank",
+    "{{\n\tx\n a-b=1}}": "1:1: a macro's name stands right behind {{, without a blank",
     "{{x p=>>A-b}}": "1:10: expected a blank or }}, found '-b}}'",
 }
 
@@ -118,9 +120,11 @@ def test_a_macro_is_replaced_and_all_around_it_is_kept() -> None:
 def test_a_heredoc_goes_with_its_macro() -> None:
     text = (
         "before\n{{subagent_spawn target_role=writer prompt=>>P}}\nsay {{this}}\n<<P\n"
-        "after {{task_register label=a state=b}}"
+        "after {{task_register label=a state=pending}}"
     )
-    assert expand(text, ECHO) == "before\n<target_role=writer, prompt=say {{this}}>\nafter <label=a, state=b>"
+    assert expand(text, ECHO) == (
+        "before\n<target_role=writer, prompt=say {{this}}>\nafter <label=a, state=pending>"
+    )
 
 
 def test_every_misuse_is_reported_at_once_with_its_place() -> None:
@@ -144,6 +148,66 @@ def test_every_misuse_is_reported_at_once_with_its_place() -> None:
     assert len(lines) == len(expected)
     for line, start in zip(lines, expected, strict=True):
         assert line.startswith(start), (line, start)
+
+
+WRONG_NAMES = {
+    "{{skill_activation skill=nx-plna}}": (
+        "skill_activation: 'skill' cannot be 'nx-plna'. Did you mean 'nx-plan'?"
+        " Skills: nx-init, nx-plan, nx-run, nx-sync."
+    ),
+    "{{subagent_spawn target_role=engineeer prompt=x}}": (
+        "subagent_spawn: 'target_role' cannot be 'engineeer'. Did you mean 'engineer'? Agents: architect, designer,"
+        " engineer, postdoc, researcher, reviewer, strategist, tester, writer, explore."
+    ),
+    "{{subagent_spawn target_role=writer prompt=x resume_tier_hint=forever}}": (
+        "subagent_spawn: 'resume_tier_hint' cannot be 'forever'. Resume tiers: persistent, bounded, ephemeral."
+    ),
+    "{{task_register label=a state=done}}": (
+        "task_register: 'state' cannot be 'done'. States: pending, in_progress, completed."
+    ),
+    "{{skill_activation skill=nx-plan mode=atuo}}": (
+        "skill_activation: 'mode' cannot be 'atuo'. Did you mean 'auto'? Modes of nx-plan: auto."
+    ),
+    "{{skill_activation mode=auto skill=nx-run}}": (
+        "skill_activation: 'mode' cannot be 'auto'. Modes of nx-run: none."
+    ),
+    '{{task_register label=a state=""}}': "task_register: 'state' cannot be ''.",
+}
+
+
+@pytest.mark.parametrize(("text", "told"), WRONG_NAMES.items())
+def test_a_value_that_names_nothing_is_refused_with_what_it_could_be(text: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        expand(f"x\n {text}", ECHO, source="body.md")
+    assert f"body.md:2:2: error: {told}" in caught.value.message
+
+
+@pytest.mark.parametrize("role", [*catalog.load().agents, "explore"])
+def test_every_agent_and_the_hosts_explorer_may_be_sent_out(role: str) -> None:
+    for tier in ("persistent", "bounded", "ephemeral"):
+        text = f"{{{{subagent_spawn target_role={role} prompt=x resume_tier_hint={tier}}}}}"
+        assert expand(text, ECHO) == f"<target_role={role}, prompt=x, resume_tier_hint={tier}>"
+
+
+@pytest.mark.parametrize("name", ["skill", "mode"])
+def test_a_list_is_refused_where_a_name_is_meant(name: str) -> None:
+    with pytest.raises(UsageError, match=f"skill_activation: '{name}' takes a text, not a list"):
+        expand(
+            f"{{{{skill_activation skill=nx-run {name}=[nx-run]}}}}".replace("skill=nx-run skill", "skill"),
+            ECHO,
+        )
+
+
+def test_kinds_hold_for_a_vocabulary_that_does_not_state_them() -> None:
+    untyped = {
+        id: one._replace(semantic_params=tuple(part._replace(value_type="") for part in one.semantic_params))
+        for id, one in OWN.items()
+    }
+    found = macros.problems("{{user_question question=[a] options=b}}", untyped)
+    assert [problem.message for problem in found] == [
+        "user_question: 'question' takes a text, not a list",
+        "user_question: 'options' takes a list",
+    ]
 
 
 def test_a_primitive_that_the_host_has_no_words_for_is_an_error() -> None:
@@ -173,7 +237,7 @@ def test_a_skill_is_activated_by_its_tag() -> None:
 
 def test_a_skill_without_a_tag_for_it_is_named() -> None:
     assert expand("{{skill_activation skill=nx-init}}", PROSE) == "Go on with the skill `nx-init`."
-    assert expand("{{skill_activation skill=nx-run mode=auto}}", PROSE) == (
+    assert PROSE["skill_activation"]({"skill": "nx-run", "mode": "auto"}) == (
         "Go on with the skill `nx-run` in the mode auto."
     )
 
@@ -295,7 +359,15 @@ def test_any_text_is_expanded_or_refused_with_its_place(text: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ['{{task_register label="a b" state=pending}}\n', "{{x}}\n", "{{", "{{x a=[b, ", "\n {{x p=>>A}}\n<<A"],
+    [
+        '{{task_register label="a b" state=pending}}\n',
+        "{{x}}\n",
+        "{{",
+        "{{x a=[b, ",
+        "\n {{x p=>>A}}\n<<A",
+        "{{ a",
+        "{{ a b ",
+    ],
 )
 def test_the_time_for_a_text_follows_its_size(piece: str) -> None:
     text = piece * (200_000 // len(piece))

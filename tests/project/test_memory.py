@@ -9,7 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,54 @@ def test_a_name_that_is_no_file_name_reads_and_writes_nothing(project: Path, nam
             attempt()
     assert note.listed(project, "memory") == []
     assert note.listed(project, "rules") == []
+
+
+@pytest.mark.parametrize("half", ["\udce9", "\ud800", "\udfff"])
+def test_a_name_with_half_a_surrogate_pair_is_refused_in_words(project: Path, half: str) -> None:
+    name = f"caf{half}-notes"
+    two_notes(project)
+    for attempt in (
+        lambda: add(project, name, RELEASES),
+        lambda: add(project, "release-steps", RELEASES, into=name),
+        lambda: memory.read(project, name),
+        lambda: memory.merge(project, "retry-limits", name),
+        lambda: memory.merge(project, "retry-limits", "release-steps", into=name),
+        lambda: memory_gc.delete(project, [name]),
+        lambda: rule.add(project, name, RETRIES, mask=NOTHING),
+        lambda: rule.read(project, name),
+    ):
+        with pytest.raises(
+            UsageError, match="is not the name of a note: it holds bytes that are not UTF-8"
+        ) as caught:
+            attempt()
+        assert "such as caf-notes.md" in caught.value.hint
+        assert f"{caught.value}{caught.value.hint}".isprintable()
+    assert not memory_access.observe(project, f".nexus/memory/{name}.md", "lead", NOW)
+    assert len(note.listed(project, "memory")) == 2
+
+
+def test_a_file_whose_name_is_not_utf8_is_listed_and_stays(project: Path) -> None:
+    folder = os.fsencode(project / ".nexus" / "memory")
+    path = all_four(project, name=os.fsdecode(b"retries-caf\xe9.md"))
+    assert os.listdir(folder).count(b"retries-caf\xe9.md") == 1
+    assert path.name in [entry["name"] for entry in memory.listed(project)]
+    done = memory_gc.delete_automatically(project, is_enabled=True, at=NOW)
+    assert done["deleted"] == []
+    (stayed,) = done["stayed"]
+    assert "not UTF-8" in stayed["reason"]
+    assert path.exists()
+
+
+def test_a_read_that_utf8_cannot_say_is_not_counted_and_harms_no_count(project: Path) -> None:
+    put(project, "retry-limits.md", RETRIES)
+    memory.read(project, "retry-limits")
+    reading = memory.read(project, "retry-limits", agent="caf\udce9")
+    assert reading.text == RETRIES
+    assert "the read was not counted" in reading.warning
+    assert [line["access_count"] for line in log_lines(project)] == [1]
+    odd = shutil.copytree(project, project.parent / os.fsdecode(b"caf\xe9"))
+    (odd / ".nexus" / "state" / "rolecall" / "memory-access.jsonl").unlink()
+    assert "the read was not counted" in memory.read(odd, "retry-limits").warning
 
 
 def test_categories_and_pattern_are_those_of_the_vocabulary() -> None:
@@ -404,9 +454,11 @@ def test_no_note_that_contains_another_is_overlooked() -> None:
         ("key AKIA" + "ABCDEFGHIJKLMNOP", "an AWS access key"),
         ("token ghp_" + "a1" * 18, "a GitHub token"),
         ("use sk-" + "ant-api03-abcdefghijkl", "an API key"),
+        ("my-sk-" + "ant-api03-abcdefghijkl", "an API key"),
         ("xoxb-" + "12345678901-abc", "a Slack token"),
         ("AIza" + "b" * 35, "a Google API key"),
         ("eyJ" + "hbGciOiJIUzI1" + ".eyJ" + "zdWIiOiIxMjM0" + "." + "x" * 20, "a JSON Web Token"),
+        ("id-eyJ" + "hbGciOiJIUzI1" + ".eyJ" + "zdWIiOiIxMjM0" + "." + "x" * 20, "a JSON Web Token"),
         ("Authorization: Bearer " + "abc123" * 5, "a bearer token"),
         ("postgresql://app:hunter22@db/main", "a password in an address"),
     ],
@@ -431,6 +483,43 @@ def test_a_text_with_a_key_in_it_is_refused_without_showing_the_key(text: str, w
 )
 def test_a_text_about_keys_is_kept(text: str) -> None:
     keyscan.refuse_secrets(text, NOTHING)
+
+
+def test_what_has_the_form_of_a_secret_is_taken_whole() -> None:
+    token = "eyJ" + "hbGciOiJIUzI1" + ".eyJ" + "zdWIiOiIxMjM0" + "." + "x" * 20
+    assert keyscan.PATTERNS["a JSON Web Token"].sub("", f"a {token} b") == "a  b"
+    assert keyscan.PATTERNS["an API key"].sub("", "a sk-" + "a1" * 300 + " b") == "a  b"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "sk-",
+        "eyJ-",
+        "eyJaaaaaaaaaaa.",
+        "github_pat_",
+        "glpat-",
+        "xoxb-",
+        "://a:",
+        "Authorization: Bearer ",
+        "AIza-",
+    ],
+)
+def test_no_text_takes_long_to_be_looked_through_for_secrets(part: str) -> None:
+    began = time.process_time()
+    with suppress(UsageError):
+        keyscan.refuse_secrets(part * (note.LARGEST // len(part)), NOTHING)
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    "part", ["+", "a+", "a", "-", ".", "@", "a/", "a+/", "`a.", "./", "é", "superseded by "]
+)
+def test_no_note_takes_long_to_be_judged(project: Path, part: str) -> None:
+    put(project, "long-note.md", part * (300_000 // len(part)), days=20)
+    began = time.process_time()
+    memory_gc.candidates(project, at=NOW)
+    assert time.process_time() - began < 4
 
 
 def test_a_known_secret_is_refused_by_its_value(project: Path) -> None:
@@ -484,7 +573,10 @@ def test_a_project_reached_through_a_link_has_one_line_for_a_note(project: Path,
 
 @pytest.mark.parametrize(
     "path",
-    ["README.md", ".nexus/memory", ".nexus/memory/none.md", ".nexus/rules/some-rule.md", "/etc/passwd"],
+    [
+        *("README.md", ".nexus/memory", ".nexus/memory/none.md", ".nexus/rules/some-rule.md", "/etc/passwd"),
+        *("no\ud800path/retry-limits.md", "no\0path/retry-limits.md"),
+    ],
 )
 def test_only_memory_notes_are_observed(project: Path, path: str) -> None:
     put(project, "retry-limits.md", RETRIES)
@@ -764,8 +856,280 @@ def test_a_commit_that_git_refuses_leaves_the_note_where_it_was(project: Path) -
     (project / "README.md").write_text("main\n")
     head = commit_all(project)
     subprocess.run(["git", "-C", str(project), "merge", "side"], capture_output=True, check=False)
-    assert_stays(project, "git made no commit", "finish a merge")
+    assert_stays(project, "git made no commit in .*: a merge is under way", "finish a merge")
     assert git(project, "rev-parse", "HEAD") == head
+
+
+# -- repositories of every kind --
+
+
+def two_notes(project: Path) -> Path:
+    put(project, "release-steps.md", RELEASES)
+    path = put(project, "retry-limits.md", RETRIES)
+    commit_all(project)
+    return path
+
+
+def assert_deleted(project: Path, path: Path) -> str:
+    """A note goes by a commit of that note alone, and comes back by its message; the commit."""
+    before = git(project, "status", "--porcelain")
+    (done,) = memory_gc.delete(project, ["retry-limits"])
+    assert not path.exists()
+    assert git(project, "rev-parse", "HEAD") == done["commit"]
+    assert git(project, "show", "--name-status", "--format=", "HEAD").split("\t")[0] == "D"
+    assert git(project, "ls-files", "--", str(path)) == ""
+    assert git(project, "status", "--porcelain") == before
+    git(project, "fsck", "--strict")
+    restore(project, git(project, "log", "-1", "--format=%B"))
+    assert path.read_text() == RETRIES
+    return str(done["commit"])
+
+
+def test_on_a_detached_head_the_commit_is_made_there_and_no_branch_moves(project: Path) -> None:
+    path = two_notes(project)
+    git(project, "checkout", "--quiet", "--detach")
+    main = git(project, "rev-parse", "main")
+    commit = assert_deleted(project, path)
+    assert git(project, "rev-parse", "main") == main
+    assert git(project, "rev-parse", "HEAD^") == main
+    assert commit in git(project, "reflog", "show", "--format=%H", "HEAD")
+
+
+def test_on_a_branch_without_commits_deletion_is_refused(project: Path) -> None:
+    two_notes(project)
+    git(project, "checkout", "--quiet", "--orphan", "empty")
+    assert_stays(project, "is not committed", "Commit it first")
+
+
+def test_in_a_second_work_tree_its_own_branch_and_index_change(project: Path, tmp_path: Path) -> None:
+    two_notes(project)
+    second = tmp_path / "second"
+    git(project, "worktree", "add", "--quiet", "-b", "side", str(second))
+    (second / "README.md").write_text("# Staged\n")
+    git(second, "add", "README.md")
+    assert_deleted(second, second / ".nexus" / "memory" / "retry-limits.md")
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "rev-parse", "main") == git(second, "rev-parse", "side^")
+
+
+def test_in_a_submodule_the_commit_is_the_submodules(repository: Path, project: Path, tmp_path: Path) -> None:
+    two_notes(project)
+    outer = shutil.copytree(repository, tmp_path / "outer")
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(project), "part")
+    head = commit_all(outer)
+    part = outer / "part"
+    git(part, "config", "user.name", "Ada")
+    git(part, "config", "user.email", "ada@example.org")
+    assert_deleted(part, part / ".nexus" / "memory" / "retry-limits.md")
+    assert git(outer, "rev-parse", "HEAD") == head
+    assert git(outer, "status", "--porcelain").split() == ["M", "part"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["core.splitIndex=true"],
+        ["index.version=4", "core.untrackedCache=true"],
+        ["core.autocrlf=true"],
+        ["core.sharedRepository=group"],
+        ["i18n.commitEncoding=ISO-8859-1"],
+        ["commit.gpgSign=true", "gpg.program=/bin/false", "user.signingKey=none"],
+        ["core.hooksPath=hooks", "commit.template=none", "commit.cleanup=scissors"],
+        ["core.logAllRefUpdates=false", "receive.denyDeletes=true"],
+    ],
+    ids=lambda options: options[0],
+)
+def test_with_any_configuration_a_deletion_is_the_same_commit(project: Path, options: list[str]) -> None:
+    path = two_notes(project)
+    (project / "hooks").mkdir()
+    hook = project / "hooks" / "reference-transaction"
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    commit_all(project)
+    for option in options:
+        git(project, "config", *option.split("="))
+    if "core.splitIndex=true" in options:
+        git(project, "update-index", "--split-index")
+    (project / "README.md").write_text("# Grüße\n")
+    git(project, "add", "README.md")
+    files = sorted(path.name for path in (project / ".git").iterdir() if "sharedindex" not in path.name)
+    assert memory_gc.delete(project, ["retry-limits"])
+    assert not path.exists()
+    assert git(project, "status", "--porcelain") == "M  README.md"
+    assert {*(path.name for path in (project / ".git").iterdir() if "sharedindex" not in path.name)} <= {
+        *files
+    }
+    assert "encoding" not in git(project, "cat-file", "commit", "HEAD").split("\n\n")[0]
+    assert "gpgsig" not in git(project, "cat-file", "commit", "HEAD")
+
+
+def test_a_repository_with_sha256_names_is_like_any_other(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    git(project, "init", "--quiet", "--object-format=sha256", "--template=")
+    git(project, "config", "user.name", "Ada")
+    git(project, "config", "user.email", "ada@example.org")
+    add(project, "queue-timers", "Timers of the queue are dropped.")
+    assert len(assert_deleted(project, two_notes(project))) == 64
+
+
+def test_a_separate_folder_of_git_is_found(project: Path, tmp_path: Path) -> None:
+    path = two_notes(project)
+    git(project, "init", "--quiet", "--separate-git-dir", str(tmp_path / "elsewhere"))
+    assert_deleted(project, path)
+
+
+def test_a_sparse_checkout_keeps_what_it_leaves_out(project: Path) -> None:
+    (project / "far").mkdir()
+    (project / "far" / "file.txt").write_text("far\n")
+    path = two_notes(project)
+    git(project, "sparse-checkout", "set", "--cone", "--sparse-index", ".nexus/memory")
+    assert not (project / "far").exists()
+    memory_gc.delete(project, ["retry-limits"])
+    assert not path.exists()
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "show", "HEAD:far/file.txt") == "far"
+
+
+@pytest.mark.parametrize("what", ["cherry-pick", "revert", "rebase", "bisection"])
+def test_while_git_has_something_under_way_deletion_is_refused(project: Path, what: str) -> None:
+    two_notes(project)
+    git(project, "checkout", "--quiet", "-b", "side")
+    (project / "README.md").write_text("side\n")
+    commit_all(project)
+    git(project, "checkout", "--quiet", "main")
+    for text in ("main\n", "main again\n"):
+        (project / "README.md").write_text(text)
+        commit_all(project)
+    command = {
+        "cherry-pick": ["cherry-pick", "side"],
+        "revert": ["revert", "HEAD^"],
+        "rebase": ["rebase", "side"],
+        "bisection": ["bisect", "start"],
+    }[what]
+    subprocess.run(["git", "-C", str(project), *command], capture_output=True, check=False)
+    assert_stays(project, f"git made no commit in .*: .*{what}.* is under way", "Nothing was removed")
+
+
+def test_a_conflict_in_another_file_stays_as_it_is(project: Path) -> None:
+    path = two_notes(project)
+    (project / "README.md").write_text("stashed\n")
+    git(project, "stash", "--quiet")
+    (project / "README.md").write_text("committed\n")
+    commit_all(project)
+    subprocess.run(["git", "-C", str(project), "stash", "pop"], capture_output=True, check=False)
+    conflict = git(project, "ls-files", "--unmerged")
+    assert conflict
+    memory_gc.delete(project, ["retry-limits"])
+    assert not path.exists()
+    assert git(project, "ls-files", "--unmerged") == conflict
+
+
+def test_a_note_with_a_conflict_is_not_deleted(project: Path) -> None:
+    path = two_notes(project)
+    path.write_text("stashed\n")
+    git(project, "stash", "--quiet")
+    path.write_text("committed\n")
+    commit_all(project)
+    subprocess.run(["git", "-C", str(project), "stash", "pop"], capture_output=True, check=False)
+    path.write_text("committed\n")
+    assert_stays(project, "changes that are not committed", "Commit it first")
+
+
+def test_a_lock_of_git_is_named_and_left(project: Path) -> None:
+    two_notes(project)
+    lock = project / ".git" / "index.lock"
+    lock.write_text("of an editor that is open")
+    assert_stays(project, r"index\.lock exists", "Nothing was removed")
+    assert lock.read_text() == "of an editor that is open"
+    assert sorted(path.name for path in lock.parent.glob("index*")) == ["index", "index.lock"]
+
+
+def test_a_change_that_looks_like_none_by_time_and_size_is_still_seen_by_git(project: Path) -> None:
+    two_notes(project)
+    readme, index = project / "README.md", project / ".git" / "index"
+    git(project, "config", "core.trustctime", "false")
+    readme.write_text("one\n")
+    commit_all(project)
+    moment = index.stat().st_mtime_ns - 10**12
+    os.utime(readme, ns=(moment, moment))
+    git(project, "update-index", "--refresh")
+    os.utime(index, ns=(moment, moment))
+    readme.write_text("two\n")
+    os.utime(readme, ns=(moment, moment))
+    assert git(project, "--no-optional-locks", "status", "--porcelain") == "M README.md"
+    memory_gc.delete(project, ["retry-limits"])
+    assert git(project, "status", "--porcelain") == "M README.md"
+
+
+# -- who commits --
+
+_DELETER = """
+import sys
+from rolecall.project import memory_gc
+memory_gc.delete(sys.argv[1], ["retry-limits"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("configured", "variables", "author", "committer"),
+    [
+        ("Ada", {}, "Ada <ada@example.org>", "Ada <ada@example.org>"),
+        ("", {}, "Rolecall <rolecall@localhost>", "Rolecall <rolecall@localhost>"),
+        (
+            "Ada",
+            {"GIT_AUTHOR_NAME": "Bob", "GIT_AUTHOR_EMAIL": "bob@example.org"},
+            "Bob <bob@example.org>",
+            "Ada <ada@example.org>",
+        ),
+        (
+            "",
+            {"GIT_COMMITTER_NAME": "Bot", "GIT_COMMITTER_EMAIL": "bot@example.org"},
+            "Rolecall <rolecall@localhost>",
+            "Bot <bot@example.org>",
+        ),
+        (
+            "",
+            {
+                "GIT_AUTHOR_NAME": "Bob",
+                "GIT_AUTHOR_EMAIL": "bob@example.org",
+                "GIT_COMMITTER_NAME": "Bot",
+                "GIT_COMMITTER_EMAIL": "bot@example.org",
+            },
+            "Bob <bob@example.org>",
+            "Bot <bot@example.org>",
+        ),
+        ("", {"GIT_AUTHOR_NAME": "Bob"}, "Bob <rolecall@localhost>", "Rolecall <rolecall@localhost>"),
+    ],
+)
+def test_the_commit_is_by_whom_the_environment_names_else_git_else_ourselves(
+    project: Path, configured: str, variables: dict[str, str], author: str, committer: str
+) -> None:
+    two_notes(project)
+    if not configured:
+        git(project, "config", "--unset", "user.name")
+        git(project, "config", "--unset", "user.email")
+    environment = {**os.environ, "GIT_AUTHOR_DATE": "2001-02-03T04:05:06Z", **variables}
+    subprocess.run([sys.executable, "-c", _DELETER, str(project)], env=environment, check=True)
+    assert git(project, "log", "-1", "--format=%an <%ae>") == author
+    assert git(project, "log", "-1", "--format=%cn <%ce>") == committer
+    assert git(project, "log", "-1", "--format=%aI")[:19] == "2001-02-03T04:05:06"
+
+
+def test_an_identity_that_git_refuses_is_told_and_nothing_is_removed(project: Path) -> None:
+    path = two_notes(project)
+    environment = {**os.environ, "GIT_AUTHOR_NAME": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", _DELETER, str(project)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "git made no commit" in done.stderr
+    assert "empty ident name" in done.stderr
+    assert path.exists()
+    assert git(project, "status", "--porcelain") == ""
 
 
 # -- merging --
@@ -823,7 +1187,7 @@ def test_a_merge_that_git_refuses_leaves_everything_as_it_was(
     head = commit_all(project)
     obstacle = project / ".git" / file
     obstacle.write_text(f"{head}\n" if file == "MERGE_HEAD" else "")
-    with pytest.raises(StorageError, match=r"index\.lock|during a merge"):
+    with pytest.raises(StorageError, match=r"index\.lock exists|a merge is under way"):
         memory.merge(project, "retry-limits", "release-steps", into=into)
     obstacle.unlink()
     assert (first.read_text(), second.read_text()) == (RETRIES, RELEASES)
@@ -851,6 +1215,29 @@ def test_a_merge_that_cannot_be_is_refused_before_anything_is_changed(
         memory.merge(project, *names, into=into)
     assert git(project, "rev-parse", "HEAD") == head
     assert git(project, "status", "--porcelain") == "?? .nexus/memory/fresh-note.md"
+
+
+def test_a_merge_into_a_name_that_the_index_still_has_is_refused(project: Path) -> None:
+    two_notes(project)
+    put(project, "all-steps.md", "staged, and nowhere else\n")
+    git(project, "add", "--all")
+    (project / ".nexus" / "memory" / "all-steps.md").unlink()
+    with pytest.raises(UsageError, match=r"git's index has \.nexus/memory/all-steps\.md"):
+        memory.merge(project, "retry-limits", "release-steps", into="all-steps")
+    assert git(project, "show", ":.nexus/memory/all-steps.md") == "staged, and nowhere else"
+
+
+def test_a_merged_note_keeps_its_mode_and_the_line_ends_of_the_repository(project: Path) -> None:
+    (project / ".gitattributes").write_text("*.md text eol=crlf\n")
+    first = put(project, "retry-limits.md", RETRIES)
+    first.chmod(0o755)
+    put(project, "release-steps.md", RELEASES)
+    commit_all(project)
+    memory.merge(project, "retry-limits", "release-steps")
+    assert git(project, "ls-files", "--stage", str(first)).startswith("100755 ")
+    assert first.stat().st_mode & 0o777 == 0o755
+    assert "\r" not in git(project, "cat-file", "blob", "HEAD:.nexus/memory/retry-limits.md")
+    assert git(project, "status", "--porcelain") == ""
 
 
 # -- what may be forgotten --
@@ -932,14 +1319,25 @@ def test_gone_is_a_note_whose_paths_the_repository_had_and_has_no_more(project: 
         "Read and/or write; https://example.org/src/queue.py; GET /src/queue.py\n",
         days=20,
     )
+    never = " ".join(f"made/up{number}.py" for number in range(6))
+    put(project, "names-more.md", f"See src/queue.py and {never}.\n", days=20)
     (candidate,) = memory_gc.candidates(project, at=NOW)
     assert candidate.note.name == "names-gone.md"
     assert candidate.signals == (
         memory_gc.Signal(
             "gone",
-            "names paths that the repository has no more: src/queue.py, src/old, top.toml; 1 that it names are there",
+            "names paths that the repository has no more: src/queue.py, src/old, top.toml; it names 4",
         ),
     )
+
+
+def test_half_of_the_paths_that_a_note_names_are_enough(project: Path) -> None:
+    (project / "gone.py").write_text("x\n")
+    commit_all(project)
+    (project / "gone.py").unlink()
+    commit_all(project)
+    put(project, "names-half.md", "See `gone.py` and made/up.py.\n", days=20)
+    assert signals(project) == {"names-half.md": ["gone"]}
 
 
 def all_four(project: Path, name: str = "retries-limit.md") -> Path:
@@ -1033,8 +1431,8 @@ def test_forgetting_needs_a_note_as_git_has_it_up_to_the_last_moment(project: Pa
     head = commit_all(project)
     kept = forget.kept(note.find(project, "memory", "retry-limits"))
     path.write_text("changed by an agent meanwhile\n")
-    with statefile.locked(project), pytest.raises(UsageError, match="being changed by somebody else"):
-        forget.remove(project, [kept], subject="x", why="y")
+    with forget.writing(project) as work, pytest.raises(UsageError, match="being changed by somebody else"):
+        forget.remove(project, work, [kept], subject="x", why="y")
     assert path.read_text() == "changed by an agent meanwhile\n"
     assert git(project, "rev-parse", "HEAD") == head
 
@@ -1070,3 +1468,31 @@ def test_context_is_listed(project: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "Architecture.md").write_text("# How it is built\n")
     assert [each.name for each in note.listed(project, "context")] == ["Architecture.md"]
+
+
+# -- no trace of a call that reads or is refused --
+
+
+REFUSED: dict[str, Callable[[Path], object]] = {
+    "merge": lambda project: memory.merge(project, "some-note", "other-note"),
+    "delete": lambda project: memory_gc.delete(project, ["some-note"]),
+    "add into": lambda project: memory.add(project, "new-note", "text", mask=NOTHING, into="some-note"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_call_about_a_note_that_is_not_there_makes_no_folders(tmp_path: Path, what: str) -> None:
+    with pytest.raises(NotFound, match=r"some-note\.md"):
+        REFUSED[what](tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_a_note_makes_nothing_that_git_would_see(project: Path) -> None:
+    (project / ".nexus" / ".gitignore").unlink()
+    put(project, "some-note.md", "text\n")
+    commit_all(project)
+    assert memory.read(project, "some-note") == memory.Reading("text\n", "")
+    assert git(project, "status", "--porcelain", "--ignored") == ""
+    memory.add(project, "queue-timers", "Quite another subject.", mask=NOTHING)
+    memory.read(project, "some-note")
+    assert [entry["accessCount"] for entry in memory.listed(project)] == [0, 1]

@@ -128,13 +128,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         start(tmp_path)
 
 
-def test_a_state_file_that_is_a_link_stays_one_and_keeps_its_mode(tmp_path: Path) -> None:
-    kept = write(tmp_path, "elsewhere/history.json", {"cycles": []})
+def test_a_state_file_keeps_its_mode(tmp_path: Path) -> None:
+    kept = write(tmp_path, HISTORY, {"cycles": []})
     kept.chmod(0o640)
-    (tmp_path / ".nexus").mkdir()
-    (tmp_path / HISTORY).symlink_to(kept)
     call(tmp_path, "task_close")
-    assert (tmp_path / HISTORY).is_symlink()
     assert len(json.loads(kept.read_bytes())["cycles"]) == 1
     assert kept.stat().st_mode & 0o777 == 0o640
 
@@ -407,7 +404,7 @@ def test_the_next_process_finds_its_way_by_the_index_without_parsing(tmp_path: P
     data = (tmp_path / name).read_bytes()
     forget()
     parsed = longlist._parsed(data, kind)
-    indexed = longlist._indexed(tmp_path, kind, statefile.digest(data))
+    indexed = longlist._indexed(tmp_path, kind, data, statefile.digest(data))
     assert indexed == parsed
 
 
@@ -465,6 +462,112 @@ def test_an_index_that_is_damaged_is_as_good_as_none(tmp_path: Path, index: str)
     write(tmp_path, INDEX.format("tasks"), index)
     assert add(tmp_path)["task"]["id"] == 1502
     assert len(read(tmp_path, TASKS)["tasks"]) == 1502
+
+
+FORGED: dict[str, Any] = {
+    "head": [
+        *([], {}, None, "x", {"goal": 5, "decisions": []}, {"goal": "", "decisions": [], "tasks": []}),
+        {"goal": "Forged", "decisions": []},
+    ],
+    "opening": ["1", None, 0, -5, 10**9, 1.0, True],
+    "closing": ["1", None, 0, -5, 10**9, []],
+    "starts": [None, {}, "12", ["40"], [None], [40, 40], [90, 40], [10**9], [-1], [0], [True]],
+    "highest": [None, "7", [], 7.5, 10**400, -1, 0, 7],
+    "is_in_order": [None, 1, "yes"],
+    "is_literal": [None, 0, []],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in FORGED.items() for value in values]
+)
+def test_an_index_of_the_right_file_that_holds_nonsense_is_made_anew(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    large(tmp_path, TASKS, indent=None)
+    add(tmp_path)
+    index = read(tmp_path, INDEX.format("tasks"))
+    for tool, arguments in (
+        ("task_list", {}),
+        ("context", {}),
+        ("task_update", {"id": 700, "status": "completed"}),
+        ("task_add", {"title": "T", "context": "C", "goal": "Another"}),
+    ):
+        index["digest"] = statefile.digest((tmp_path / TASKS).read_bytes())
+        write(tmp_path, INDEX.format("tasks"), {**index, field: value})
+        forget()
+        assert call(tmp_path, tool, **arguments)
+    stored = read(tmp_path, TASKS)
+    assert [task["id"] for task in stored["tasks"]] == list(range(1, 1503))
+    assert (stored["tasks"][699]["status"], stored["goal"]) == ("completed", "Another")
+    forget()
+    data = (tmp_path / TASKS).read_bytes()
+    assert longlist._indexed(tmp_path, tools.TASKS, data, statefile.digest(data)) == longlist._parsed(
+        data, tools.TASKS
+    )
+
+
+def forged(project: Path, name: str, **fields: Any) -> None:
+    """An index of the file as it is, with some fields that are not true."""
+    forget()
+    index = read(project, INDEX.format(name))
+    write(project, INDEX.format(name), {**index, **fields})
+
+
+def test_an_index_that_has_the_list_elsewhere_destroys_nothing(tmp_path: Path) -> None:
+    odd = "a[" + "x" * 120_000 + '},{"y": 1}, {z] } ]}'
+    add(tmp_path, title=odd, context='], "goal":', goal=odd)
+    add(tmp_path, title="second")
+    index, data = read(tmp_path, INDEX.format("tasks")), (tmp_path / TASKS).read_bytes()
+    ends = [at for at in range(len(data)) if data[at : at + 1] == b"]"]
+    openings = [at + 1 for at in range(len(data)) if data[at : at + 1] == b"["]
+    begins = [at for at in range(len(data)) if data[at : at + 1] == b"{"]
+    wrong: list[dict[str, Any]] = [{"closing": at} for at in ends if at != index["closing"]]
+    wrong += [{"opening": at} for at in openings if at != index["opening"]]
+    wrong += [
+        {"starts": sorted({*index["starts"], at}), "highest": 3} for at in begins if at not in index["starts"]
+    ]
+    wrong += [
+        {"starts": index["starts"][1:], "highest": 1},
+        {"starts": [], "highest": 0, "is_in_order": False},
+    ]
+    assert len(wrong) > 10
+    for fields in wrong:
+        forged(tmp_path, "tasks", **fields)
+        digest = statefile.digest(data)
+        assert longlist._indexed(tmp_path, tools.TASKS, data, digest) is None, fields
+    assert add(tmp_path)["task"]["id"] == 3
+    assert [task["title"] for task in read(tmp_path, TASKS)["tasks"]][:2] == [odd, "second"]
+
+
+def test_an_entry_that_an_index_has_elsewhere_is_told_and_is_no_traceback(tmp_path: Path) -> None:
+    inner = [task(number, context="x" * 1_000) for number in range(1, 200)]
+    write(tmp_path, HISTORY, {"cycles": [cycle(1, tasks=inner), cycle(2)]}, indent=None)
+    call(tmp_path, "task_close")
+    index, data = read(tmp_path, INDEX.format("history")), (tmp_path / HISTORY).read_bytes()
+    inside = data.index(b"{", data.index(b'"id": 100,') - 5)
+    forged(tmp_path, "history", starts=sorted({*index["starts"], inside}))
+    with pytest.raises(StorageError, match=r"index"):
+        call(tmp_path, "history_search")
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link out"])
+def test_an_index_that_can_be_neither_read_nor_written_is_done_without(tmp_path: Path, what: str) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside"
+    project.mkdir()
+    large(project, TASKS, indent=None)
+    index = project / INDEX.format("tasks")
+    index.parent.mkdir(parents=True)
+    if what == "a folder":
+        (index / "full").mkdir(parents=True)
+    else:
+        outside.write_text("precious")
+        index.symlink_to(outside)
+    for number in (1501, 1502):
+        assert add(project)["task"]["id"] == number
+        forget()
+    assert len(call(project, "task_list")["tasks"]) == 1502
+    assert what == "a folder" or outside.read_text() == "precious"
 
 
 def test_an_index_of_an_older_program_is_not_used(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from project_stage import TASKS, files, read, task, tasks_file, write
+from project_stage import TASKS, files, task, tasks_file, write
 
 from rolecall.capabilities import RESTRICTIONS
-from rolecall.project import dispatch
+from rolecall.project import dispatch, toolmap
 from rolecall.project.toolerror import ToolError, WrongCall
 
 NAMES = (
@@ -32,6 +32,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "history_search": {"query": "x", "last_n": 3},
     "artifact_write": {"filename": "a.md", "content": "x"},
 }  # fmt: skip
+
+
+def with_plan(project: Path, name: str) -> dict[str, bytes]:
+    """The files of a project in which a tool looks at its arguments: two want a plan before that."""
+    if name in ("plan_update", "plan_decide"):
+        dispatch.call(project, "plan_start", GOOD["plan_start"])
+    return files(project)
 
 
 def test_there_are_eleven_tools_with_the_parameters_of_the_contract() -> None:
@@ -66,12 +73,13 @@ def test_an_unknown_action_passes_the_schema_so_that_the_tool_can_answer_it() ->
 
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.parametrize(
-    "wrong", [True, [], {}, 1, "x", ["x"], [1], {"a": 1}, [None], float("nan"), float("inf")]
+    "wrong", [True, [], {}, 1, "x", ["x"], [1], {"a": 1}, [None], float("nan"), float("inf"), -1e300, ("x",)]
 )
 def test_an_argument_of_the_wrong_kind_is_refused_before_anything_happens(
     tmp_path: Path, name: str, wrong: Any
 ) -> None:
     judge = jsonschema_rs.validator_for(dispatch.input_schema(dispatch.TOOLS[name]))
+    before = with_plan(tmp_path, name)
     for key in GOOD[name]:
         arguments = {**GOOD[name], key: wrong}
         is_finite = not isinstance(wrong, float)
@@ -79,11 +87,12 @@ def test_an_argument_of_the_wrong_kind_is_refused_before_anything_happens(
             continue
         with pytest.raises(WrongCall, match=f"^{key} must be "):
             dispatch.call(tmp_path, name, arguments)
-    assert files(tmp_path) == {}
+    assert files(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_and_missing_arguments_are_named(tmp_path: Path, name: str) -> None:
+    before = with_plan(tmp_path, name)
     with pytest.raises(WrongCall, match=f"^{name} has no parameter 'surprise'; it has "):
         dispatch.call(tmp_path, name, {**GOOD.get(name, {}), "surprise": 1})
     for key, parameter in dispatch.TOOLS[name].parameters.items():
@@ -91,6 +100,19 @@ def test_unknown_and_missing_arguments_are_named(tmp_path: Path, name: str) -> N
             for arguments in ({**GOOD[name], key: None}, {k: v for k, v in GOOD[name].items() if k != key}):
                 with pytest.raises(WrongCall, match=f"^{key} is required for {name}$"):
                     dispatch.call(tmp_path, name, arguments)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["plan_update", "plan_decide"])
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"action": 5}, {"action": "frob"}, {"issue_id": "x"}, {"issue_id": None}, {"surprise": 1}, [], "x"],
+)
+def test_without_a_plan_that_is_the_answer_whatever_the_arguments(
+    tmp_path: Path, name: str, arguments: Any
+) -> None:
+    with pytest.raises(ToolError, match=r"^No active plan session$"):
+        dispatch.call(tmp_path, name, arguments)
     assert files(tmp_path) == {}
 
 
@@ -142,6 +164,7 @@ def test_a_long_task_list_as_json_is_the_same_list(tmp_path: Path) -> None:
 
 
 DENIED = {"no_task_create": {"task_add"}, "no_task_update": {"task_update", "task_close"}}
+FOR_LEAD = {"plan_start", "plan_update", "plan_decide"}
 
 
 @pytest.mark.parametrize("word", RESTRICTIONS)
@@ -149,15 +172,30 @@ DENIED = {"no_task_create": {"task_add"}, "no_task_update": {"task_update", "tas
 def test_a_restriction_denies_its_tools_and_no_others(tmp_path: Path, word: str, name: str) -> None:
     dispatch.call(tmp_path, "plan_start", GOOD["plan_start"])
     write(tmp_path, TASKS, tasks_file(task(1)))
-    before = read(tmp_path, TASKS)
-    if name in DENIED.get(word, ()):
-        with pytest.raises(ToolError, match=f"^{name} is denied to this role by {word}$"):
+    before = files(tmp_path)
+    if name in DENIED.get(word, ()) or name in FOR_LEAD:
+        told = f"is denied to this role by {word}"
+        if name in FOR_LEAD:
+            told = f"is for the lead, and this role is held to {word}"
+        with pytest.raises(ToolError, match=f"^{name} {told}$"):
             dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
-        assert read(tmp_path, TASKS) == before
+        assert files(tmp_path) == before
     else:
         assert dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
 
 
-def test_a_denied_tool_says_so_whatever_the_arguments(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="denied to this role"):
-        dispatch.call_json(tmp_path, "task_add", {"nonsense": 1}, restrictions=["no_task_create"])
+def test_a_capability_that_restricts_nothing_leaves_the_lead_the_lead(tmp_path: Path) -> None:
+    for name in FOR_LEAD:
+        dispatch.call(tmp_path, "plan_start", GOOD["plan_start"])
+        assert dispatch.call(tmp_path, name, GOOD[name], restrictions=["coding"])
+
+
+@pytest.mark.parametrize("name", sorted(FOR_LEAD | {"task_add"}))
+def test_a_denied_tool_says_so_whatever_the_arguments(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ToolError, match=f"^{name} is (denied to this role|for the lead)"):
+        dispatch.call_json(tmp_path, name, {"nonsense": 1}, restrictions=["no_task_create"])
+
+
+def test_the_tools_for_the_lead_are_those_that_hosts_are_told() -> None:
+    assert {name for name, tool in dispatch.TOOLS.items() if tool.is_for_lead} == FOR_LEAD
+    assert set(toolmap.LEAD_ONLY) == {f"nx_{name}" for name in FOR_LEAD}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
 
-from rolecall.project import archive, dispatch, place
+from rolecall.project import archive, dispatch, place, tools
 from rolecall.project.toolerror import ToolError
 
 
@@ -80,6 +81,22 @@ def test_the_limit_is_applied_to_what_matches(tmp_path: Path) -> None:
 def test_a_limit_that_is_no_count_is_refused(tmp_path: Path, number: float) -> None:
     with pytest.raises(ToolError, match=f"last_n is {number}, not a whole number of 0 or more"):
         search(tmp_path, last_n=number)
+
+
+@pytest.mark.parametrize(
+    "number", [math.inf, -math.inf, math.nan, 1e300, 10**5000, True, "3"], ids=lambda _: ""
+)
+def test_a_limit_that_is_no_number_is_refused_from_python_as_from_outside(
+    tmp_path: Path, number: Any
+) -> None:
+    for call in (tools.history_search, search):
+        with pytest.raises(ToolError, match=r"^last_n must be a finite number below 1e300$"):
+            call(tmp_path, last_n=number)
+
+
+def test_a_limit_beyond_all_cycles_shows_them_all(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY, {"cycles": [cycle(1), cycle(2)]})
+    assert search(tmp_path, last_n=1e299)["showing"] == search(tmp_path, last_n=10**299)["showing"] == 2
 
 
 WORDS = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, plan, read, task, tasks_file, write
 
-from rolecall.project import dispatch, shape
+from rolecall.project import dispatch, shape, tools
 from rolecall.project.toolerror import ToolError
 
 
@@ -227,6 +230,13 @@ def test_plan_update_does_not_know_every_action(planned: Path) -> None:
     assert error(planned, "plan_update", action="close", issue_id=1) == "Unknown action"
 
 
+def test_an_unknown_action_is_told_before_what_is_wrong_with_the_rest(planned: Path) -> None:
+    assert error(planned, "plan_update", issue_id="x", title=5, action="bogus") == "Unknown action"
+    assert error(planned, "plan_update", action="edit", issue_id="x", title="t").startswith(
+        "issue_id must be"
+    )
+
+
 def test_a_missing_plan_is_told_before_an_unknown_action_and_that_before_what_is_missing(
     tmp_path: Path, planned: Path
 ) -> None:
@@ -295,3 +305,47 @@ def test_plan_decide_without_a_plan_or_issue_says_so_and_makes_nothing(tmp_path:
     assert error(tmp_path, "plan_decide", issue_id=1, summary="x").startswith(
         "plan_decide has no parameter 'summary'"
     )
+
+
+# -- arguments of Python --
+
+
+def test_lists_may_be_tuples_and_numbers_whole_floats(tmp_path: Path) -> None:
+    tools.plan_start(tmp_path, topic="T", issues=("A", "B"), research_summary="")
+    advice = MappingProxyType({"architect": "Go."})
+    tools.plan_decide(
+        tmp_path,
+        issue_id=2.0,
+        decision="So.",
+        how_agents=("architect",),
+        how_summary=advice,
+        how_agent_ids=advice,
+    )
+    decided = read(tmp_path, PLAN)["issues"][1]
+    assert decided["how_agents"] == ["architect"]
+    assert decided["how_summary"] == decided["how_agent_ids"] == {"architect": "Go."}
+    assert tools.plan_update(tmp_path, action="reopen", issue_id=2.0)["issue"]["id"] == 2
+
+
+@pytest.mark.parametrize(("number", "told"), [(7.0, "7"), (7.5, "7.5"), (math.nan, "nan"), (math.inf, "inf")])
+def test_an_issue_that_is_not_there_is_named_as_a_whole_number_if_it_is_one(
+    tmp_path: Path, number: float, told: str
+) -> None:
+    tools.plan_start(tmp_path, topic="T", issues=["A"], research_summary="")
+    for call in (
+        partial(tools.plan_update, action="remove"),
+        partial(tools.plan_decide, decision="So."),
+    ):
+        with pytest.raises(ToolError, match=f"^Issue {told} not found$"):
+            call(tmp_path, issue_id=number)
+
+
+def test_a_text_is_no_list_of_its_letters(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match=r"^issues is not a list$"):
+        tools.plan_start(tmp_path, topic="T", issues="AB", research_summary="")
+    assert files(tmp_path) == {}
+    tools.plan_start(tmp_path, topic="T", issues=["A"], research_summary="")
+    before = files(tmp_path)
+    with pytest.raises(ToolError, match=r"^how_agents is not a list$"):
+        tools.plan_decide(tmp_path, issue_id=1, decision="So.", how_agents="architect")
+    assert files(tmp_path) == before

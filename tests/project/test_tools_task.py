@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
 
-from rolecall.project import dispatch, shape
+from rolecall.project import dispatch, shape, tools
 from rolecall.project.toolerror import ToolError
 
 
@@ -320,3 +320,21 @@ def test_task_ids_begin_anew_in_the_next_cycle_and_plan_ids_go_on(tmp_path: Path
         assert [add(tmp_path)["id"], add(tmp_path)["id"]] == [1, 2]
         assert call(tmp_path, "task_close")["total_cycles"] == round_
     assert [entry["plan"]["id"] for entry in read(tmp_path, HISTORY)["cycles"]] == [1, 2, 3]
+
+
+# -- arguments of Python --
+
+
+def test_ids_are_written_as_whole_numbers_and_named_so(tmp_path: Path) -> None:
+    added = tools.task_add(tmp_path, title="T", context="C", deps=(1.0, 2.5), plan_issue=3.0)["task"]
+    assert (added["deps"], added["plan_issue"]) == ([1, 2.5], 3)
+    assert '"deps":[1,2.5]' in (tmp_path / TASKS).read_text()
+    with pytest.raises(ToolError, match=r"^Task id 9 not found$"):
+        tools.task_update(tmp_path, id=9.0, status="completed")
+
+
+@pytest.mark.parametrize("field", ["deps", "decisions"])
+def test_a_text_is_no_list_of_its_letters(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ToolError, match=f"^{field} is not a list$"):
+        tools.task_add(tmp_path, title="T", context="C", **{field: "12"})  # type: ignore[arg-type]
+    assert files(tmp_path) == {}

@@ -21,17 +21,27 @@ if TYPE_CHECKING:
 NOUNS = {
     "workflow": ("rolecall.cli.workflow", "put, show, check and draw workflows"),
     "thread": ("rolecall.cli.thread", "start, step, read and steer threads"),
+    "run": ("rolecall.cli.run", "start threads of a workflow and follow them"),
+    "serve": ("rolecall.cli.serve", "run queued threads: the service, its status, its log"),
+    "fleet": ("rolecall.cli.fleet", "the machines that share a database, and what they do"),
+    "init": ("rolecall.cli.init", "make a project with a workflow that runs at once"),
+    "validate": ("rolecall.cli.validate", "check a project: its file, workflows, agents and triggers"),
+    "trigger": ("rolecall.cli.trigger", "list, fire and pause what starts threads by itself"),
     "plan": ("rolecall.cli.plan", "what a project has to decide, and what it decided"),
     "task": ("rolecall.cli.task", "the tasks of a project's running cycle, and its end"),
     "history": ("rolecall.cli.history", "search the cycles a project has closed"),
     "artifact": ("rolecall.cli.artifact", "files that one step of the work leaves for the next"),
     "memory": ("rolecall.cli.memory", "what a project has learnt: keep, read, merge and forget it"),
+    "knowledge": ("rolecall.cli.knowledge", "what a repository says about itself: index it, ask it"),
     "rule": ("rolecall.cli.rule", "what the agents of a project keep to"),
     "config": ("rolecall.cli.config", "read and change the configuration"),
     "agents": ("rolecall.cli.agents", "list the agents there are adapters for, try one"),
     "doctor": ("rolecall.cli.doctor", "check that what workflows need is here, and say what to fix"),
     "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
     "mcp": ("rolecall.cli.mcp", "serve the project's tools to an MCP host"),
+    "hook": ("rolecall.cli.hook", "tell what happens in a host, and what is to be done about it"),
+    "install": ("rolecall.cli.install", "let Claude Code, Codex or OpenCode use Rolecall"),
+    "uninstall": ("rolecall.cli.uninstall", "take out of a host what install wrote"),
     "conformance": ("rolecall.cli.conformance", "hold the project's tools against fixtures of the contract"),
     "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
@@ -67,13 +77,30 @@ def command() -> int:
     import gc
 
     gc.set_threshold(20_000)
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _fill_closed_streams()
+    if sys.stdout is None:
+        told = "standard output is closed\n  Give it somewhere to go, /dev/null perhaps."
+        print(f"rolecall: {told}", file=sys.stderr)
+        return 1 if sys.argv[1:2] == ["hook"] else 2  # which hosts take for a refusal
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed by whoever started us
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     try:
         return main()
     finally:
         gc.freeze()  # or the interpreter's own end looks through everything once more
+
+
+def _fill_closed_streams() -> None:
+    """Take the numbers of streams that whoever started us has closed, or a file that is opened next gets one of
+    them, the store perhaps, and with it what is printed. What was closed for reading cannot be read."""
+    import os
+
+    while (number := os.open(os.devnull, os.O_WRONLY)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 -- open as long as we run
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -97,6 +124,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
+    if args[:1] == ["hook"] and not {"-h", "--help"}.intersection(args):
+        from rolecall.cli.hook import run_directly  # a host runs it at every call of a tool
+
+        return run_directly(args[1:])
     from rolecall.errors import RolecallError
 
     options = _parse(args)
@@ -114,7 +145,7 @@ def report(error: RolecallError) -> int:
 
     print(f"rolecall: {printable(error.message)}", file=sys.stderr)
     if error.hint:
-        print(f"  {error.hint}", file=sys.stderr)
+        print(f"  {printable(error.hint)}", file=sys.stderr)
     return exit_code(error)
 
 
@@ -186,16 +217,18 @@ def build_parser() -> ArgumentParser:
             parents=parents,
             formatter_class=_formatter(),
         )
-        if not parents:
+        if set(verbs) != {""}:
             _add_verbs(child, noun, verbs)
     return parser
 
 
 def _add_verbs(parser: ArgumentParser, noun: str, verbs: dict[str, Verb]) -> None:
     """Verbs below a noun; a verb of two words ("schema list") makes a level of its own."""
-    commands = parser.add_subparsers(metavar="VERB", required=True)
+    commands = parser.add_subparsers(metavar="VERB", required="" not in verbs)
     groups: dict[str, dict[str, Verb]] = {}
     for name, verb in verbs.items():
+        if not name:  # the noun itself, whose arguments the parser has already
+            continue
         first, _, rest = name.partition(" ")
         if rest:
             groups.setdefault(first, {})[rest] = verb

@@ -13,18 +13,33 @@ if TYPE_CHECKING:
     from rolecall.project.conformance import Report, Result
     from rolecall.project.fixture import Fixtures, Mistake
 
-_BOTH = "both"
+_OVER = {
+    "tools": ("tools",),
+    "mcp": ("mcp",),
+    "hooks": ("hooks",),
+    "hook-command": ("hook-command",),
+    "both": ("tools", "mcp"),
+    "all": ("tools", "mcp", "hooks", "hook-command"),
+}
+"""What --over may say, and the doors that it means: two for tools, two for events."""
+_HOOK_DOORS = ("hooks", "hook-command")
 
 
 def _run(options: Namespace) -> int:
     from rolecall import config
+    from rolecall.hooks import told
     from rolecall.project import conformance, fixture
 
     fixtures = _chosen(fixture.load(options.folder), options.only)
-    over = conformance.DOORS if options.over == _BOTH else (options.over,)
+    has_events = any(case.kind == "lifecycle" for case in fixtures.cases)
+    has_calls = any(case.kind != "lifecycle" for case in fixtures.cases)
+    doors = [*(conformance.DOORS if has_calls else ()), *(_HOOK_DOORS if has_events else ())]
+    over = tuple(door for door in _OVER[options.over] if options.over != "all" or door in doors)
+    environ = config.environment()
+    tells = {"hooks": told.in_process(), "hook-command": told.by_command(environ)} if has_events else {}
     progress = Progress("cases")
     try:
-        results = conformance.run(fixtures.cases, over, environ=config.environment(), done=progress)
+        results = conformance.run(fixtures.cases, over, environ=environ, tells=tells, done=progress)
     finally:
         progress.done()
     report = conformance.Report(results, fixtures.mistakes, fixtures.passed_over)
@@ -82,7 +97,8 @@ def _standings(result: Result, over: tuple[str, ...]) -> list[str]:
     if result.status == "not run":
         return ["not run"] * len(over)
     failed = {failure.over for failure in result.failures}
-    return ["failed" if door in failed else "passed" for door in over]
+    stood = {door: "failed" if door in failed else "passed" for door in result.over}
+    return [stood.get(door, "-") for door in over]
 
 
 def _explained(result: Result) -> str:
@@ -115,9 +131,10 @@ def _run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="a folder of fixtures, or one file")
     parser.add_argument(
         "--over",
-        choices=("mcp", "tools", _BOTH),
-        default=_BOTH,
-        help="how the tools are called: in process, by a `rolecall mcp` child, or both (default)",
+        choices=tuple(_OVER),
+        default="all",
+        help="how tools are called (tools: in process, mcp: by a `rolecall mcp` child, both) and events told (hooks: in"
+        " process, hook-command: to `rolecall hook`); all of it is the default",
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEST_ID", help="only this case; may be repeated"
@@ -128,7 +145,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
 VERBS = {
     "run": Verb(
         _run,
-        "run conformance fixtures against the project tools",
+        "run conformance fixtures against the project's tools and hooks",
         "rolecall conformance run fixtures\nrolecall conformance run fixtures --over mcp --only task_close_full",
         _run_arguments,
     ),

@@ -41,6 +41,7 @@ def _doctor(options: Namespace) -> int:
     except RolecallError:  # told by the checks; without a configuration nobody knows who plays what
         diagnosis = Diagnosis(tuple(checks), (), {})
     else:
+        checks += _hosts(settings)
         with _store_if_any(options.store) or nullcontext() as store:
             diagnosis, others = _diagnosed(options, store, settings, place, checks)
     if format_of(options) == "text":
@@ -68,6 +69,19 @@ def _diagnosed(
     found = asyncio.run(diagnose(needs, place, settings=settings, besides=besides, checks=[*checks, *broken]))
     others = [cast for cast in known if cast.name not in found.findings]
     return found, {cast.name: absence(cast.agent, place.env) is None for cast in others}
+
+
+def _hosts(settings: dict[str, Any]) -> list[Check]:
+    """Of the hosts that Rolecall is installed in: for the project around here, and for the user."""
+    from rolecall.checkup import Check
+    from rolecall.cli.install import setups_here
+    from rolecall.settings import unplanned_edits
+    from rolecall.wiring.check import check_hosts
+
+    try:
+        return check_hosts(setups_here(), blocks_edits=unplanned_edits(settings) == "block")
+    except RolecallError as error:  # a catalogue that cannot be read, or a mode that is none
+        return [Check("hosts", "problem", error.message, error.hint)]
 
 
 def _default_agent(settings: dict[str, Any], place: Place) -> list[Cast]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rolecall.mcp.tools import Toolbox
 
 _HTTP_ONLY = ("host", "port", "token_env", "allow_host")
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _INSTRUCTIONS = (
     "Plans, decisions and tasks of the project {}, kept in its .nexus folder: they outlast this conversation. "
     "Look with nx_context and nx_plan_status before you plan or begin work."
@@ -50,9 +50,9 @@ def _serve_http(options: Namespace, toolbox: Toolbox, instructions: str) -> None
 
     serve(
         toolbox,
-        host=options.host or _LOOPBACK,
+        host=LOOPBACK if options.host is None else options.host,
         port=options.port or 0,
-        token=_token(options.token_env),
+        token=token_in(options.token_env),
         names=options.allow_host,
         instructions=instructions,
         tell=lambda address: print(address, flush=True),
@@ -86,7 +86,8 @@ def _of_agent(agent: str | None) -> tuple[str, ...]:
     return catalog.effective(catalog.load(config.catalog_folder()).agent(agent))
 
 
-def _token(variable: str | None) -> str | None:
+def token_in(variable: str | None) -> str | None:
+    """The token that a variable holds; None when none is named."""
     if variable is None:
         return None
     from rolecall import config
@@ -128,6 +129,11 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--http", action="store_true", help="serve HTTP instead of the pipe (needs rolecall[mcp])"
     )
+    add_door(parser)
+
+
+def add_door(parser: ArgumentParser) -> None:
+    """Where a server of ours listens, and who is let in."""
     parser.add_argument("--host", metavar="ADDRESS", help="listen here (default: 127.0.0.1)")
     parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: a free one)")
     parser.add_argument(

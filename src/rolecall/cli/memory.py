@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
 from shlex import join
 from typing import Any
 
 from rolecall import config
+from rolecall.capabilities import check_lead
 from rolecall.cli import Verb
 from rolecall.cli.note_arguments import add_text, print_text, refuse_denied, text_of
 from rolecall.cli.output import printable, show, table
@@ -38,7 +40,8 @@ def _add(options: Namespace) -> None:
         )
     except memory.Overlap as overlap:
         raise UsageError(overlap.message, hint=_choices(options, overlap)) from overlap
-    show(options, reply, lambda: f"{'wrote' if reply['created'] else 'added to'} {reply['path']}")
+    wrote = f"{'wrote' if reply['created'] else 'added to'} {reply['path']}"
+    show(options, reply, lambda: "\n".join([wrote, *_finished(reply.get("finished", ()))]))
 
 
 def _choices(options: Namespace, overlap: Any) -> str:
@@ -58,6 +61,19 @@ def _command(options: Namespace, *words: str) -> str:
     return join(["rolecall", *words, *(["--project", options.project] if options.project else [])])
 
 
+def _finished(entries: Iterable[dict[str, Any]]) -> list[str]:
+    """What somebody who was cut off had begun to remove."""
+    return [
+        f"{entry['name']} was removed by commit {entry['commit'][:12]}, which was cut off in the middle; "
+        + (f"its file stays: {entry['stays']}" if "stays" in entry else _restoring(entry["restore"]))
+        for entry in entries
+    ]
+
+
+def _restoring(command: str) -> str:
+    return f"this brings it back: {command}"
+
+
 # -- list and read --
 
 
@@ -70,6 +86,13 @@ def _list(options: Namespace) -> None:
         return
     notes = memory.listed(project)
     show(options, notes, lambda: _listed(notes) if notes else "nothing is remembered yet")
+    _warn(memory.unfinished(project))
+
+
+def _warn(warning: str) -> None:
+    if warning:
+        sys.stdout.flush()
+        print(f"warning: {printable(warning)}", file=sys.stderr)
 
 
 def _listed(notes: list[dict[str, Any]]) -> str:
@@ -97,13 +120,13 @@ def _list_context(options: Namespace, project: str) -> None:
 
 
 def _read(options: Namespace) -> None:
-    from rolecall.project import memory
+    from rolecall.project import memory, notename
 
+    if not notename.is_utf8(options.agent):
+        raise UsageError(f"--agent {options.agent!r} holds bytes that are not UTF-8", hint="Name the agent.")
     reading = memory.read(project_of(options), options.name, agent=options.agent)
     print_text(options, reading.text, name=options.name)
-    if reading.warning:
-        sys.stdout.flush()
-        print(f"warning: {printable(reading.warning)}", file=sys.stderr)
+    _warn(reading.warning)
 
 
 # -- merge --
@@ -112,14 +135,17 @@ def _read(options: Namespace) -> None:
 def _merge(options: Namespace) -> None:
     from rolecall.project import memory
 
-    refuse_denied("file_creation", "file_modification", "file_deletion")
+    check_lead(config.restrictions(), "memory merge")
     reply = memory.merge(project_of(options), options.first, options.second, into=options.into)
-    show(options, reply, lambda: f"wrote {reply['path']}\n{_removed(reply['removed'], reply['restore'])}")
+    show(options, reply, lambda: "\n".join(_merged(reply)))
 
 
-def _removed(names: list[str], commands: list[str]) -> str:
-    pairs = zip(names, commands, strict=True)
-    return "\n".join(f"removed {name}; this brings it back: {command}" for name, command in pairs)
+def _merged(reply: dict[str, Any]) -> list[str]:
+    pairs = zip(reply["removed"], reply["restore"], strict=True)
+    lines = [f"wrote {reply['path']}" if reply["removed"] else f"made commit {reply['commit'][:12]}"]
+    lines += [f"removed {name}; {_restoring(command)}" for name, command in pairs]
+    lines += [f"{each['name']} stays: {each['reason']}" for each in reply.get("stayed", ())]
+    return lines + _finished(reply.get("finished", ()))
 
 
 # -- gc --
@@ -130,9 +156,10 @@ def _gc(options: Namespace) -> None:
 
     project = project_of(options)
     if not options.delete and not options.auto:
+        _finish(project)
         _show_candidates(options, project)
         return
-    refuse_denied("file_deletion")
+    check_lead(config.restrictions(), f"memory gc --{'auto' if options.auto else 'delete'}")
     if options.auto:
         is_enabled = (config.load().get("memory") or {}).get("autoDelete") is True
         reply = memory_gc.delete_automatically(project, is_enabled=is_enabled)
@@ -141,11 +168,26 @@ def _gc(options: Namespace) -> None:
     show(options, reply, lambda: _gone(reply))
 
 
+def _finish(project: str) -> None:
+    """Go on with what was cut off, if we may delete; else say that it was."""
+    from rolecall.project import memory
+
+    if config.restrictions():
+        _warn(memory.unfinished(project))
+        return
+    for line in _finished(memory.finish(project)):
+        print(printable(line), file=sys.stderr)
+
+
 def _gone(reply: dict[str, Any]) -> str:
-    deleted = reply["deleted"]
-    lines = [_removed([each["name"] for each in deleted], [each["restore"] for each in deleted])]
+    lines = [
+        f"{each['name']} stays: {each['stays']}"
+        if "stays" in each
+        else f"removed {each['name']}; {_restoring(each['restore'])}"
+        for each in reply["deleted"]
+    ]
     lines += [f"{each['name']} stays: {each['reason']}" for each in reply["stayed"]]
-    return "\n".join(line for line in lines if line) or "nothing was deleted"
+    return "\n".join(lines) or "nothing was deleted"
 
 
 def _show_candidates(options: Namespace, project: str) -> None:

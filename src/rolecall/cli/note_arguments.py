@@ -38,10 +38,6 @@ def print_text(options: Namespace, text: str, **more: Any) -> None:
 
 def refuse_denied(*classes: str) -> None:
     """An error when the role in whose name we run is denied one of these classes of actions."""
-    from rolecall.capabilities import denied
+    from rolecall.capabilities import check_allowed
 
-    for word in config.restrictions():
-        if set(classes).intersection(denied([word])):
-            raise UsageError(
-                f"this is denied to the role by {word}", hint="Leave it to the role that leads the work."
-            )
+    check_allowed(config.restrictions(), "this", classes)

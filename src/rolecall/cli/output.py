@@ -86,8 +86,14 @@ def show_lines(
 
 
 def table(rows: Sequence[Sequence[Any]], headings: Sequence[str]) -> str:
-    """Aligned columns; numbers to the right, their thousands apart."""
-    cells = [[" ".join(_cell(cell).split()) for cell in row] for row in [list(headings), *rows]]
+    """Aligned columns; numbers to the right, their thousands apart unless they are ids, which are typed again."""
+    cells = [
+        [
+            " ".join((str(cell) if name == "id" else _cell(cell)).split())
+            for cell, name in zip(row, headings, strict=True)
+        ]
+        for row in [list(headings), *rows]
+    ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     right = [
         all(isinstance(row[column], (int, float)) for row in rows if row[column] != "")

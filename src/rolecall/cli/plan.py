@@ -79,6 +79,12 @@ def _decide(options: Namespace) -> None:
     show(options, reply, lambda: reply.get("message") or f"decided; {left} left")
 
 
+def _run(options: Namespace) -> int:
+    from rolecall.cli.plan_run import run_plan
+
+    return run_plan(options)
+
+
 def _mapping(pairs: list[tuple[str, str]] | None) -> dict[str, str] | None:
     return dict(pairs) if pairs else None
 
@@ -142,6 +148,12 @@ def _decide_arguments(parser: ArgumentParser) -> None:
     add_project(parser)
 
 
+def _run_arguments(parser: ArgumentParser) -> None:
+    from rolecall.cli.plan_run import arguments
+
+    arguments(parser)
+
+
 VERBS = {
     "start": Verb(
         _start,
@@ -159,5 +171,11 @@ VERBS = {
         "record the decision on an issue",
         "rolecall plan decide 1 'One file per event: readers need no lock.' --agent architect",
         _decide_arguments,
+    ),
+    "run": Verb(
+        _run,
+        "carry out the tasks of the cycle with agents, as many at once as may be",
+        "rolecall plan run --dry-run\nrolecall plan run --agent claude --limit 4\nrolecall plan run --task 3",
+        _run_arguments,
     ),
 }  # fmt: skip

@@ -33,4 +33,21 @@ def project_of(options: Namespace) -> str:
 
 def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
     """The tool's reply, as far as the role in whose name we run may have it."""
+    for name, value in arguments.items():
+        _check_text(name, value)
     return dispatch.call(project_of(options), tool, arguments, restrictions=config.restrictions())
+
+
+def _check_text(name: str, value: Any) -> None:
+    """Refuse bytes that are no text: what the system passes on in their place would be stored as half characters."""
+    if isinstance(value, (list, dict)):
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_text(name, part)
+    elif isinstance(value, str):
+        data = value.encode("utf-8", "surrogateescape")
+        try:
+            data.decode()
+        except UnicodeDecodeError as exc:
+            raise UsageError(
+                f"{name} is not UTF-8: byte {exc.start} is {data[exc.start]:#04x}", hint="Give it as UTF-8."
+            ) from None

@@ -47,7 +47,7 @@ def _table(tasks: list[Mapping[str, Any]], ready_ids: list[float]) -> str:
             task["id"],
             taskgraph.status(task, can_begin),
             task.get("owner", ""),
-            ", ".join(map(str, task["deps"])),
+            taskgraph.ids(task["deps"]),
             task["title"],
         )
         for task in tasks
@@ -64,8 +64,12 @@ def _ready(options: Namespace) -> None:
 
 
 def _graph(options: Namespace) -> None:
-    tasks = call(options, "task_list").get("tasks", [])
-    print(printable(taskgraph.DRAWN_AS[getattr(options, "as")](tasks)))
+    kind = getattr(options, "as")
+    drawn = taskgraph.DRAWN_AS[kind](call(options, "task_list").get("tasks", []))
+    if options.format in (None, "text"):  # a drawing in a pipe is for the program that shows it
+        print(printable(drawn))
+    else:
+        show(options, {"as": kind, "graph": drawn})
 
 
 def _update(options: Namespace) -> None:

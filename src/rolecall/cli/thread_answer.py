@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall import lifecycle, registry, thread, workspace
 from rolecall.cli.output import parse_json, read_input, show
 from rolecall.cli.thread_arguments import in_this_store, one_thread
-from rolecall.cli.thread_run import CODES, show_standing, tell_continuation
+from rolecall.cli.thread_run import CODES, show_standing, tell_continuation, tell_service
 from rolecall.errors import UsageError
 from rolecall.thread import Chain
 
@@ -35,6 +35,7 @@ def run_answer(options: Namespace) -> int:
         output = _given_output(options, turn.role(way.role).schema if isinstance(way, Next) else {})
         body = "" if options.body is None else read_input(options.body)
         ref = lifecycle.answer(store, ref, turn.playbook, output, body=body, mask=workspace.mask())
+        tell_service(ref)
         show_standing(options, store, ref, step=ref.target)
         tell_continuation(options, store, ref)
     return CODES.get(ref.state["status"], 0)

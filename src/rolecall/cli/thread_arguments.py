@@ -1,4 +1,4 @@
-"""What the verbs of `rolecall thread` have in common: arguments, and the command that goes on as it must be
+"""What the verbs that run threads have in common: arguments, and the command that goes on as it must be
 typed. On the read path, so it imports next to nothing."""
 
 from __future__ import annotations
@@ -22,6 +22,26 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise ArgumentTypeError(f"{text!r} is not a number")
     return int(text)
+
+
+def at_least_one(text: str) -> int:
+    if count(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return count(text)
+
+
+def agent_option(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--agent", type=_agent_here, metavar="NAME", help="the agent that plays every role, whoever they name"
+    )
+
+
+def _agent_here(text: str) -> str:
+    """A script is meant from this folder, also when the thread is run from another one."""
+    import os
+
+    kind, _, file = text.partition(":")
+    return f"scripted:{os.path.abspath(file)}" if kind == "scripted" and file else text
 
 
 def in_this_store(options: Namespace, command: str) -> str:

@@ -91,6 +91,8 @@ class Terminal:
             self._say(f"✗ {body['role']}: {body['error']}")
         elif kind == "remark":
             self._say(f"⚠ {body['text']}")
+        elif kind == "crashed":
+            self._say(f"✗ crashed: {body['reason']}")
         else:
             self._latest = gist(kind, body) or self._latest
 
@@ -101,7 +103,7 @@ class Terminal:
         parts = [self._role, agent, duration(time.monotonic() - self._since)]
         parts += [f"{self._tokens:,} tokens"] if self._tokens else []
         line = printable(" · ".join([*parts, self._latest] if self._latest else parts))
-        sys.stderr.write("\r\033[K… " + line[: _width() - 3])
+        sys.stderr.write("\r\033[K… " + line[: width() - 3])
         sys.stderr.flush()
         self._is_drawn = True
 
@@ -116,7 +118,7 @@ class Terminal:
         print(printable(line), flush=True)
 
 
-def _width() -> int:
+def width() -> int:
     try:
         return os.get_terminal_size(2).columns or 80
     except OSError:
@@ -183,12 +185,13 @@ class Stopped:
         self._loop = asyncio.get_running_loop()
         self._view = view
         self._is_asked = False
-        self._child: tuple[str, int] | None = None
+        self._children: dict[str, int] = {}
+        """Every process that was started, by its run: several threads may be at work."""
 
     def watch(self, kind: str, body: Mapping[str, Any]) -> None:
         """Pass an event on to the view. A reader that is gone stops the run but does not break a step."""
         if kind == "process":
-            self._child = (str(body["run"]), int(body["pid"]))
+            self._children[str(body["run"])] = int(body["pid"])
         if self.error is not None:
             return
         try:
@@ -207,9 +210,10 @@ class Stopped:
     def _end_at_once(self) -> None:
         from rolecall.agents.process import survivors
 
-        for pid in survivors(*self._child) if self._child else ():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        for run, leader in self._children.items():
+            for pid in survivors(run, leader):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
         os._exit(130)
 
 

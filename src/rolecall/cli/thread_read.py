@@ -117,6 +117,12 @@ def _filter(options: Namespace) -> Filter:
     return Filter(statuses, options.workflow, options.since or 0, options.before, words)
 
 
+def _subject(entry: Mapping[str, Any]) -> str:
+    """What a thread is about, and what it waits for."""
+    has_reason = entry["status"] in ("damaged", "suspended")
+    return " · ".join(filter(None, (entry["title"], entry["reason"] if has_reason else "")))
+
+
 def _list_text(entries: list[dict[str, Any]], now: int) -> str:
     if not entries:
         return "no threads (--all shows those that have ended)"
@@ -128,7 +134,7 @@ def _list_text(entries: list[dict[str, Any]], now: int) -> str:
             entry["currentRole"] or "",
             entry["steps"],
             _ago(now - entry["updated"]) if entry["updated"] else "",
-            entry["reason"] if entry["status"] in ("damaged", "suspended") else entry["title"] or "",
+            _subject(entry),
         )
         for entry in entries
     ]

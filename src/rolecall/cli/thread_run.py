@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import report
 from rolecall.cli.output import format_of, printable, read_input, show
-from rolecall.cli.thread_arguments import common, count, in_this_store, one_thread
+from rolecall.cli.thread_arguments import agent_option, at_least_one, common, in_this_store, one_thread
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rolecall.playbook import Playbook
     from rolecall.yaml12 import Problem
 
-CODES = {"failed": 6, "suspended": 7, "killed": 8}
+CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
 """Exit codes by the status a thread was left in; 0 for the others."""
 CRASHED = 5
 INTERRUPTED = 130
@@ -40,11 +40,11 @@ def run_start(options: Namespace) -> None:
     with workspace.open_store(options.store) as store:
         found = registry.find(store, options.workflow, folder=os.getcwd())
         book = (
-            registry.load_file(found.path, warn=_print_problem)
+            registry.load_file(found.path, warn=print_problem)
             if found.path
             else registry.load_node(store, found.node or "")
         )
-        _check_limits(limits, book.workflow.roles)
+        check_limits(limits, book.workflow.roles)
         _warn_of_agents(book, options.agent)
         ref = lifecycle.start(
             store,
@@ -67,7 +67,7 @@ def run_start(options: Namespace) -> None:
     show(options, shown, lambda: f"{shown['thread']}\nrun it: {onward}")
 
 
-def _print_problem(problem: Problem) -> None:
+def print_problem(problem: Problem) -> None:
     print(printable(str(problem)), file=sys.stderr)
 
 
@@ -111,15 +111,15 @@ def _miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallEr
 
 def run_step(options: Namespace) -> int:
     with workspace.open_store(options.store, create=False) as store:
-        return _play(options, store, thread.find(store, options.thread), steps=1, is_run=False)
+        return play(options, store, thread.find(store, options.thread), steps=1, is_run=False)
 
 
 def run_run(options: Namespace) -> int:
     with workspace.open_store(options.store, create=False) as store:
-        return _play(options, store, thread.find(store, options.thread), steps=options.steps, is_run=True)
+        return play(options, store, thread.find(store, options.thread), steps=options.steps, is_run=True)
 
 
-def _play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_run: bool) -> int:
+def play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_run: bool) -> int:
     """Take steps, show them, and leave behind how to go on."""
     from rolecall.cli.thread_live import view_of
 
@@ -127,12 +127,12 @@ def _play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_r
     if status == "suspended" or (is_run and status in thread.ENDED):
         # There is no step to take, and the exit code tells why. One step that was asked for and cannot be
         # taken any more is wrong use; the engine says so.
-        return _leave(options, store, ref, step=None, is_run=is_run, is_cancelled=False)
+        return leave(options, store, ref, step=None, is_run=is_run, is_cancelled=False)
     ident = thread.id_of(ref)
     view = view_of(options, store, ident, has_events=is_run)
     took, is_cancelled = None, False
     try:
-        took, is_cancelled = _take_steps(options, store, ref, view, steps=steps, is_run=is_run)
+        took, is_cancelled = take_steps(options, store, ref, view, steps=steps, is_run=is_run)
     except RolecallError as error:
         ref = thread.find(store, ident)
         if not isinstance(error, Conflict) or ref.state.get("status") != "killed":
@@ -142,10 +142,10 @@ def _play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_r
             tell_continuation(options, store, ref, agent=None if instead else options.agent, instead=instead)
             return code
     ref = thread.find(store, ident)
-    return _leave(options, store, ref, step=took, is_run=is_run, is_cancelled=is_cancelled)
+    return leave(options, store, ref, step=took, is_run=is_run, is_cancelled=is_cancelled)
 
 
-def _leave(
+def leave(
     options: Namespace, store: Store, ref: Ref, *, step: str | None, is_run: bool, is_cancelled: bool
 ) -> int:
     """Show how the thread stands and how it goes on; the exit code that says it."""
@@ -177,7 +177,7 @@ def _instead(options: Namespace, ref: Ref, error: RolecallError) -> str | None:
     return None
 
 
-def _take_steps(
+def take_steps(
     options: Namespace, store: Store, ref: Ref, view: View, *, steps: int | None, is_run: bool
 ) -> tuple[str | None, bool]:
     """The last step that was taken, and whether the run was stopped by a signal."""
@@ -190,9 +190,9 @@ def _take_steps(
     async def scene() -> tuple[str | None, bool]:
         took = None
         async with attended(view) as stopped:
-            engine = workspace.engine(store, agent=agent, watch=stopped.watch)
+            engine = workspace.engine(store, agent=agent, folder=ref.state.get("cwd"), watch=stopped.watch)
             if is_run:
-                _refuse_miscast(engine.playbook(ref.state["workflow"]), agent)
+                refuse_miscast(engine.playbook(ref.state["workflow"]), agent)
             try:
                 async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
                     took = outcome.took or took
@@ -205,7 +205,7 @@ def _take_steps(
     return asyncio.run(scene())
 
 
-def _refuse_miscast(book: Playbook, override: str | None) -> None:
+def refuse_miscast(book: Playbook, override: str | None) -> None:
     """A role that nobody can play is told before any other role is paid for."""
     for _, error in _miscast(book, override):
         raise error
@@ -263,7 +263,8 @@ def tell_continuation(
         command += f" --agent {quote(agent)}"
     sys.stdout.flush()
     told = printable(in_this_store(options, command))
-    print(f"{'watch' if is_held else 'continue'}: {told}", file=sys.stderr, flush=True)
+    label = "watch" if is_held or ref.state.get("status") == "queued" else "continue"
+    print(f"{label}: {told}", file=sys.stderr, flush=True)
 
 
 # -- resume --
@@ -277,15 +278,18 @@ def run_resume(options: Namespace) -> int:
         ref = thread.find(store, options.thread)
         limits = dict(options.limit)
         if limits:
-            _check_limits(limits, store.get(ref.state["workflow"]).payload["roles"])
+            check_limits(limits, store.get(ref.state["workflow"]).payload["roles"])
         before = ref.state.get("status", "idle")
-        ref = lifecycle.resume(store, ref, mask=workspace.mask(), answer=answer, limits=limits)
+        ref = lifecycle.resume(
+            store, ref, mask=workspace.mask(), answer=answer, limits=limits, is_run_here=options.run_on
+        )
+        tell_service(ref)
         if before == "running":
             print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)
         elif before == "idle" and answer is None and not limits:
             print("the thread was idle already", file=sys.stderr)
         if options.run_on:
-            return _play(options, store, ref, steps=None, is_run=True)
+            return play(options, store, ref, steps=None, is_run=True)
         show_standing(options, store, ref)
         tell_continuation(options, store, ref)
     return 0
@@ -300,13 +304,21 @@ def run_kill(options: Namespace) -> None:
             store, thread.find(store, options.thread), options.reason, mask=workspace.mask()
         )
         note = store.ref(thread.attempt_name(thread.id_of(ref)))
-    process = _signal(lease) if lease else None
+    tell_service(ref)
+    process = _signal(lease) if lease and not _is_of_plan(ref) else None
     if lease is None and note is not None and "run" in note.state:
         for run in (note.state["run"], *note.state.get("runs", ())):
             _end_leftovers(run)
     shown = {"thread": thread.id_of(ref), "killed": True, "cancelled": True, "process": process}
     text = f"{shown['thread']} is killed" + (f"; process {process} was told to stop" if process else "")
     show(options, shown, lambda: text)
+
+
+def _is_of_plan(ref: Ref) -> bool:
+    """Whether the process that runs the thread runs others as well: it finds out by itself, and ends this one alone."""
+    from rolecall.crew.taskflow import NAME
+
+    return bool(ref.state.get("name") == NAME)
 
 
 def _signal(lease: Mapping[str, Any]) -> int | None:
@@ -331,6 +343,14 @@ def _end_leftovers(run: str) -> None:
     asyncio.run(end_leftovers(run))
 
 
+def tell_service(ref: Ref) -> None:
+    """Let the service look at a thread of its own now; it would find out by itself a little later."""
+    if "service" in ref.state:
+        from rolecall.service import control
+
+        control.poke(config.home(), thread.id_of(ref))
+
+
 # -- watch --
 
 
@@ -353,13 +373,23 @@ def run_watch(options: Namespace) -> int:
             sys.stdout.flush()
             if status != "running" and not has_told:
                 has_told = True
-                print(
-                    f"{ident} is {status} and nobody runs it; waiting for that", file=sys.stderr, flush=True
-                )
+                _tell_waiting(ident, status, ref)
             sleep(0.2)
         show_standing(options, store, ref, is_after_events=True)
         tell_continuation(options, store, ref)
     return CRASHED if status == "crashed" else CODES.get(status, 0)
+
+
+def _tell_waiting(ident: str, status: str, ref: Ref) -> None:
+    if "service" in ref.state:
+        from rolecall.service import control
+
+        if control.held_by(config.home()):  # it is only a matter of time
+            return
+        told = f"{ident} is {status} and no service is running; waiting for `rolecall serve`"
+    else:
+        told = f"{ident} is {status} and nobody runs it; waiting for that"
+    print(told, file=sys.stderr, flush=True)
 
 
 def _show_event(options: Namespace, event: Any) -> None:
@@ -378,19 +408,7 @@ def _show_event(options: Namespace, event: Any) -> None:
 # -- arguments --
 
 
-def _agent(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--agent", type=_agent_here, metavar="NAME", help="the agent that plays every role, whoever they name"
-    )
-
-
-def _agent_here(text: str) -> str:
-    """A script is meant from this folder, also when the thread is run from another one."""
-    kind, _, file = text.partition(":")
-    return f"scripted:{os.path.abspath(file)}" if kind == "scripted" and file else text
-
-
-def _limit_option(parser: ArgumentParser) -> None:
+def add_limit(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         type=_limit,
@@ -416,17 +434,11 @@ def _limit(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
+def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
     for name in limits:
         role = name.rpartition(".")[0]
         if role and role not in roles:
             raise UsageError(f"the limit {name!r} names no role", hint=f"Roles: {', '.join(roles)}.")
-
-
-def _at_least_one(text: str) -> int:
-    if count(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return count(text)
 
 
 def start_arguments(parser: ArgumentParser) -> None:
@@ -435,20 +447,20 @@ def start_arguments(parser: ArgumentParser) -> None:
         "-p", "--prompt", required=True, metavar="TEXT", help="the task; @FILE reads a file, - standard input"
     )
     parser.add_argument("--cwd", metavar="DIR", help="the work folder (default: this one)")
-    _limit_option(parser)
-    _agent(parser)
+    add_limit(parser)
+    agent_option(parser)
     common(parser)
 
 
 def step_arguments(parser: ArgumentParser) -> None:
     one_thread(parser)
-    _agent(parser)
+    agent_option(parser)
 
 
 def run_arguments(parser: ArgumentParser) -> None:
     one_thread(parser)
-    _agent(parser)
-    parser.add_argument("--steps", type=_at_least_one, metavar="N", help="stop after N steps")
+    agent_option(parser)
+    parser.add_argument("--steps", type=at_least_one, metavar="N", help="stop after N steps")
 
 
 def resume_arguments(parser: ArgumentParser) -> None:
@@ -456,10 +468,10 @@ def resume_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-p", "--prompt", metavar="TEXT", help="the answer; @FILE reads a file, - standard input"
     )
-    _limit_option(parser)
+    add_limit(parser)
     # `run` is taken: it is where the parser keeps the verb itself.
     parser.add_argument("--run", dest="run_on", action="store_true", help="go on at once, as `thread run`")
-    _agent(parser)
+    agent_option(parser)
 
 
 def kill_arguments(parser: ArgumentParser) -> None:

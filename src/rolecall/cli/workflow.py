@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.cli import Verb
@@ -14,15 +14,11 @@ from rolecall.cli.output import add_format, add_store, format_of, printable, sho
 from rolecall.errors import NotFound, RolecallError, UsageError
 
 if TYPE_CHECKING:
-    from rolecall.doctor import Need
     from rolecall.playbook import Playbook
     from rolecall.registry import Checked, Entry
     from rolecall.store.store import Node, Store
     from rolecall.workflow import Workflow
     from rolecall.yaml12 import Problem
-
-NOWHERE = (0, 0)
-"""Line and column of what stands in no definition."""
 
 LOCAL = "(local)"
 """What stands for the id of a workflow that is a file of the project."""
@@ -204,53 +200,11 @@ def _check_stored(store: Store | None, node: str) -> Checked:
 
 def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Problem]:
     """Warnings about roles that nobody here could play, and about overrides that fit no role."""
-    from rolecall import config, workspace
-    from rolecall.doctor import absence, needs_of
-    from rolecall.yaml12 import Problem
+    from rolecall import agentcheck, config
 
-    book = checked.playbook
-    if book is None:
-        return
-    name, settings, env = book.workflow.name, config.load(), config.environment()
-    needs = needs_of(
-        [book], lambda book, role: workspace.cast(settings, book, role, environment=env), place.play
-    )
-    for need in needs:
-        trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
-        if need.workflow == name and trouble is not None:
-            where = _agent_place(file, settings, name, need)
-            yield Problem("warning", f"{need.role}: {trouble.text}", file, *where, trouble.fix)
-    for role in _overridden(settings, name) - set(book.workflow.roles):
-        message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
-        yield Problem("warning", message, file, *NOWHERE, f"Roles: {', '.join(book.workflow.roles)}.")
-
-
-def _agent_place(file: str, settings: Mapping[str, Any], workflow: str, need: Need) -> tuple[int, int]:
-    """Where a definition names the agent of a role; nowhere when the configuration does."""
-    if need.role in _overridden(settings, workflow):
-        return NOWHERE
-    if need.entry.agent:
-        return _line_of(file, ("roles", need.role, "agent"))
-    return NOWHERE if settings.get("defaultAgent") else _line_of(file, ("roles", need.role))
-
-
-def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
-    overrides = (settings.get("agentOverrides") or {}).get(workflow)
-    return set(overrides) if isinstance(overrides, dict) else set()
-
-
-def _line_of(file: str, path: tuple[str, ...]) -> tuple[int, int]:
-    """Where a key stands in a file; what is included stands elsewhere, so the file is read without it."""
-    from rolecall import yaml12
-
-    if not file.endswith((".yaml", ".yml")):
-        return 1, 1
-    with open(file, encoding="utf-8") as stream:
-        node = yaml12.read(stream.read(), source=file, include=lambda path, _: (path, "{}")).node
-    if node is None:
-        return 1, 1
-    place = yaml12.Marks(node).at(path, key=True)
-    return place.line, place.column
+    if checked.playbook is not None:
+        settings, env = config.load(), config.environment()
+        yield from agentcheck.problems(checked.playbook, file, settings=settings, env=env, find=place.play)
 
 
 def _report_lines(report: dict[str, Any]) -> Iterator[str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rolecall.capabilities import FILES
+from rolecall.mcp import wording
 from rolecall.mcp.protocol import Cancel
-from rolecall.mcp.tools import Effect, Place, Reply, Run, Tool, fitting, schema_of
+from rolecall.mcp.tools import Place, Reply, checked_tool
 from rolecall.project import memory, memory_access, memory_gc, rule
 from rolecall.project.notename import CATEGORIES
 
@@ -34,13 +35,17 @@ def _mask() -> Mask:
 
 
 def _memory_list(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return {"notes": memory.listed(place.project)}
+    return {"notes": memory.listed(place.project), **_warned(memory.unfinished(place.project))}
+
+
+def _warned(warning: str) -> dict[str, str]:
+    return {"warning": wording.cut_off(warning)} if warning else {}
 
 
 def _memory_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
     reader = place.agent or memory_access.LEAD
     reading = memory.read(place.project, arguments["name"], agent=reader)
-    return {"text": reading.text, **({"warning": reading.warning} if reading.warning else {})}
+    return {"text": reading.text, **_warned(reading.warning)}
 
 
 def _memory_merge(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
@@ -48,11 +53,13 @@ def _memory_merge(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> R
 
 
 def _memory_gc(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    """A look. What was cut off is left to whoever changes notes next, because hosts may call a reader unasked."""
     return {
+        **_warned(memory.unfinished(place.project)),
         "candidates": [
             {"name": found.note.name, "signals": [signal._asdict() for signal in found.signals]}
             for found in memory_gc.candidates(place.project)
-        ]
+        ],
     }
 
 
@@ -76,27 +83,6 @@ def _rule_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Repl
 # -- the table --
 
 
-def _tool(
-    name: str,
-    run: Run,
-    description: str,
-    required: dict[str, Any],
-    optional: dict[str, Any] | None = None,
-    *,
-    effect: Effect = "reads",
-) -> Tool:
-    schema = schema_of(required, optional)
-    return Tool(
-        name,
-        description,
-        schema,
-        fitting(run, schema),
-        effect,
-        classes=() if effect == "reads" else FILES,
-        is_for_lead=effect == "changes",
-    )
-
-
 def _text(description: str) -> dict[str, Any]:
     return {"type": "string", "description": description}
 
@@ -106,7 +92,7 @@ def _texts(description: str) -> dict[str, Any]:
 
 
 TOOLS = (
-    _tool(
+    checked_tool(
         "memory_add",
         _memory_add,
         "Keep a lesson of this project as a note. If a note on its subject exists, the reply names it, and you say"
@@ -129,44 +115,61 @@ TOOLS = (
             },
         },
         effect="adds",
+        classes=FILES,
     ),
-    _tool("memory_list", _memory_list, "List the notes of this project and how often each was read.", {}),
-    _tool("memory_read", _memory_read, "Read a note. The read is counted.", {"name": _text("The note.")}),
-    _tool(
+    checked_tool(
+        "memory_list",
+        _memory_list,
+        "List the notes of this project and how often each was read.",
+        {},
+        notes_reads=True,
+    ),
+    checked_tool(
+        "memory_read",
+        _memory_read,
+        "Read a note. The read is counted.",
+        {"name": _text("The note.")},
+        notes_reads=True,
+    ),
+    checked_tool(
         "memory_merge",
         _memory_merge,
         "Join two notes in the first one, or in a new one; what is joined is removed by a git commit.",
         {"first": _text("A note, which takes the other in."), "second": _text("The other note.")},
         {"into": _text("The name of a new note that takes both in.")},
         effect="changes",
+        is_for_lead=True,
     ),
-    _tool(
+    checked_tool(
         "memory_gc",
         _memory_gc,
         "Show which notes may be forgotten and what speaks for it. Nothing is deleted: ask the user first.",
         {},
+        notes_reads=True,
     ),
-    _tool(
+    checked_tool(
         "memory_delete",
         _memory_delete,
         "Delete notes that the user agreed to delete, each by a git commit whose message brings it back.",
         {"names": {**_texts("The notes."), "minItems": 1}},
         effect="changes",
+        is_for_lead=True,
     ),
-    _tool(
+    checked_tool(
         "rule_add",
         _rule_add,
         "Write a rule that all agents of this project keep to.",
         {"name": _text("What it is about: commit-messages."), "text": _text("The rule, in Markdown.")},
         {"tags": _texts("Where it applies: frontend.")},
         effect="adds",
+        is_for_lead=True,
     ),
-    _tool(
+    checked_tool(
         "rule_list",
         _rule_list,
         "List the rules of this project.",
         {},
         {"tag": _text("Only those with this tag.")},
     ),
-    _tool("rule_read", _rule_read, "Read a rule.", {"name": _text("The rule.")}),
+    checked_tool("rule_read", _rule_read, "Read a rule.", {"name": _text("The rule.")}),
 )

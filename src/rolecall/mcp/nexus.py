@@ -11,8 +11,6 @@ from rolecall.project import dispatch
 from rolecall.project.toolerror import ToolError
 
 PREFIX = "nx_"
-FOR_LEAD = ("plan_start", "plan_update", "plan_decide")
-"""`project.toolmap` says so too, and would have the whole catalogue read for it."""
 _REPLACING = ("plan_update", "artifact_write")
 """After these something may be gone that stands nowhere else."""
 
@@ -42,7 +40,7 @@ TOOLS = tuple(
         _run(name),
         _effect(name, tool),
         classes=tool.denied_as,
-        is_for_lead=name in FOR_LEAD,
+        is_for_lead=tool.is_for_lead,
     )
     for name, tool in dispatch.TOOLS.items()
 )

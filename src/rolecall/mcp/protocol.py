@@ -11,8 +11,10 @@ Two eras are spoken. Up to 2025-11-25 a client opens with `initialize` and a ver
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rolecall import __version__
@@ -28,6 +30,10 @@ _WITH_BATCHES = "2025-03-26"
 _WITH_ANNOTATIONS = "2025-03-26"
 _WITH_STRUCTURE = "2025-06-18"
 
+_LARGEST_STRUCTURE = 64 * 1024
+_LAST_TRIES = 5
+"""How often a lock is tried for at least, by a call whose patience has ended."""
+
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
@@ -36,6 +42,8 @@ INTERNAL_ERROR = -32603
 UNSUPPORTED_VERSION = -32022
 
 _META = "io.modelcontextprotocol/"
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair: JSON can say it, and no reply can."""
 SERVER = {"name": "rolecall", "title": "Rolecall", "version": __version__}
 
 Ident: TypeAlias = "str | int | None"
@@ -57,18 +65,34 @@ class Outcome(NamedTuple):
     json: bytes
     is_error: bool
 
+    @property
+    def is_sent_twice(self) -> bool:
+        """Whether it also goes out as `structuredContent`, which no tool has to have that declares no schema of its
+        output. All hosts take the text alone."""
+        return len(self.json) <= _LARGEST_STRUCTURE
+
 
 class Cancel:
     """Says that nobody waits for a result any more; whoever has something to stop says how."""
 
     def __init__(self) -> None:
         self.is_set = False
+        self.patience_ends: float | None = None
+        """When who waits for others gives up, on the clock of `time.monotonic`; None: never."""
+        self._tries = 0
         self._stops: list[Callable[[], object]] = []
         self._lock = Lock()
 
     def set(self) -> None:
         self.is_set = True
         self._stop()
+
+    def has_given_up(self) -> bool:
+        """Asked again and again while others are waited for. What can be had at once is had also when patience
+        has ended."""
+        self._tries += 1
+        is_late = self.patience_ends is not None and monotonic() > self.patience_ends
+        return self.is_set or (is_late and self._tries > _LAST_TRIES)
 
     def on_set(self, stop: Callable[[], object]) -> None:
         """Have `stop` called when it is set; at once when it is set already."""
@@ -102,7 +126,7 @@ class Call:
             b', "result": {"content": [{"type": "text"',
         ]
         parts += [b', "text": "', _escaped(outcome.json), b'"}]']
-        if _is_since(self.version, _WITH_STRUCTURE):
+        if _is_since(self.version, _WITH_STRUCTURE) and outcome.is_sent_twice:
             parts += [b', "structuredContent": ', outcome.json]
         if outcome.is_error:
             parts.append(b', "isError": true')
@@ -288,10 +312,7 @@ def described(tool: Tool, version: str) -> dict[str, Any]:
 def decode(line: bytes) -> Any:
     """The message of a line; `Refusal` when it is not JSON, by the standard and not by Python."""
     try:
-        message = json.loads(line.decode(), parse_constant=_refuse_constant)
-        if b"\\ud" in line or b"\\uD" in line:
-            json.dumps(message, ensure_ascii=False).encode()  # half of a pair is no character
-        return message
+        return json.loads(line.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Refusal(PARSE_ERROR, f"not JSON: {error}") from error
 
@@ -329,8 +350,9 @@ def ident_of(message: Any) -> Ident:
 
 def _known(ident: Any) -> Ident:
     """An id as it can be given back; None for what cannot be one."""
-    is_one = isinstance(ident, str) or (isinstance(ident, int) and not isinstance(ident, bool))
-    return ident if is_one else None
+    if isinstance(ident, str):
+        return None if _HALF.search(ident) else ident
+    return ident if isinstance(ident, int) and not isinstance(ident, bool) else None
 
 
 def _check_frame(message: Mapping[str, Any]) -> None:

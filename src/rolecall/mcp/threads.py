@@ -10,18 +10,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rolecall.capabilities import FILES, SHELL, SHELL_WRITES
 from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
+from rolecall.mcp import wording
+from rolecall.mcp.answer import thread_answer
 from rolecall.mcp.protocol import Cancel
-from rolecall.mcp.tools import Effect, Place, Run, Tool, fitting, schema_of
+from rolecall.mcp.tools import Place, checked_tool
 
 if TYPE_CHECKING:
     from rolecall.registry import Entry, Found
     from rolecall.store.backend import Ref
     from rolecall.store.store import Store
-
-RUNS_AGENTS = (*FILES, *SHELL, *SHELL_WRITES)
-"""A thread's agents have restrictions of their own: whoever may not do this must not have them do it."""
 
 _STANDING_CODES = (0, 6, 7, 8)
 """Exit codes of `thread step` that say how the thread stands; others say that no step could be tried."""
@@ -83,8 +81,7 @@ def _workflow_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> 
     with _Reading(place) as store:
         found = _workflow(place, store, arguments["workflow"])
         if found.path is not None and found.path.endswith(".py"):
-            with open(found.path, encoding="utf-8") as file:
-                return {"origin": "local", "path": found.path, "source": file.read()}
+            return {"origin": "local", "path": found.path, "source": _source(found.path)}
         if found.path is not None:
             workflow = registry.load_file(found.path).workflow
             return {"origin": "local", "path": found.path, "workflow": to_document(workflow)}
@@ -92,6 +89,16 @@ def _workflow_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> 
             raise NotFound(f"there is no workflow {arguments['workflow']!r}")
         workflow = registry.read_node(store, found.node)[0]
         return {"origin": "global", "hash": found.node, "workflow": to_document(workflow)}
+
+
+def _source(path: str) -> str:
+    from rolecall.definition import read_text
+    from rolecall.yaml12 import MAX_BYTES
+
+    text = read_text(path)
+    if len(text.encode()) > MAX_BYTES:
+        raise UsageError(f"{path!r} is larger than {MAX_BYTES:,} bytes", hint="Read the file in parts.")
+    return text
 
 
 # -- threads --
@@ -114,7 +121,7 @@ def _thread_start(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
             limits=limits,
             work=config.work_folder(),
         )
-        return threadview.entry(store, ref)
+        return wording.standing(threadview.entry(store, ref))
 
 
 def _check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
@@ -147,9 +154,9 @@ def _thread_step(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dic
     cancel.on_set(child.terminate)
     _, said = child.communicate()
     if child.returncode not in _STANDING_CODES:
-        raise Conflict(said.strip().removeprefix("rolecall: ") or f"no step of {ident} could be taken")
+        raise Conflict(wording.failed_step(said) or f"no step of {ident} could be taken")
     with _Reading(place) as store:
-        return threadview.entry(_there(store), _found(store, ident))
+        return wording.standing(threadview.entry(_there(store), _found(store, ident)))
 
 
 def _thread_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
@@ -157,7 +164,7 @@ def _thread_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
 
     with _Reading(place) as store:
         ref = _found(store, arguments["thread"])
-        return threadview.card(_there(store), ref)
+        return wording.standing(threadview.card(_there(store), ref))
 
 
 def _thread_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
@@ -167,7 +174,8 @@ def _thread_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
     with _Reading(place) as store:
         ref = _found(store, arguments["thread"])
         quota = arguments.get("quota", _QUOTA)
-        return threadview.read(_there(store), ref, quota=quota, before=before, with_start=before is None)
+        read = threadview.read(_there(store), ref, quota=quota, before=before, with_start=before is None)
+        return wording.reading(read)
 
 
 def _thread_list(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
@@ -185,45 +193,7 @@ def _thread_list(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
             return {"threads": []}
         found = list(islice(threadlist.listed(store, asked, page=arguments.get("page")), limit + 1))
     page = {"page": found[limit - 1]["thread"]} if len(found) > limit else {}
-    return {"threads": found[:limit], **page}
-
-
-def _thread_answer(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    """What is asked, when nothing is given; else the answer becomes part of the thread."""
-    from rolecall import lifecycle, registry, threadview, workspace
-
-    text, output = arguments.get("text"), arguments.get("output")
-    if text is not None and output is not None:
-        raise UsageError("an answer is a text or an output, not both")
-    with workspace.open_store(place.store, create=False) as store:
-        ref = _found(store, arguments["thread"])
-        if text is not None:
-            return threadview.entry(store, lifecycle.resume(store, ref, mask=workspace.mask(), answer=text))
-        if output is None:
-            return _question(store, ref)
-        book = registry.load_node(store, ref.state["workflow"])
-        body = arguments.get("body", "")
-        return threadview.entry(
-            store, lifecycle.answer(store, ref, book, output, body=body, mask=workspace.mask())
-        )
-
-
-def _question(store: Store, ref: Ref) -> dict[str, Any]:
-    """What a suspended thread wants to know, or what the role that is due has to give."""
-    from rolecall import registry, threadview
-    from rolecall.route import Next
-    from rolecall.thread import Chain
-    from rolecall.turn import Turn, next_of
-
-    standing = threadview.entry(store, ref)
-    chain = Chain(store, ref.target or "")
-    turn = Turn(_ident(ref), chain, registry.load_node(store, chain.start.workflow))
-    way = next_of(turn)
-    if standing["status"] != "idle" or not isinstance(way, Next):
-        return standing
-    role = turn.role(way.role)
-    asked = {"instruction": way.prompt, "goal": role.goal, "schema": dict(role.schema)}
-    return {**standing, "task": turn.task, **asked}
+    return {"threads": [wording.standing(one) for one in found[:limit]], **page}
 
 
 # -- the store --
@@ -273,45 +243,26 @@ def _ident(ref: Ref) -> str:
 _THREAD = {"thread": {"type": "string", "description": "Id of the thread, or an unambiguous part of it."}}
 _WORKFLOW = {"workflow": {"type": "string", "description": "Name, path or id of the workflow."}}
 _STATUSES = [
-    *("queued", "idle", "running", "crashed", "suspended", "completed", "failed", "killed", "damaged"),
+    *("queued", "idle", "running", "crashed", "suspended", "completed", "failed", "killed", "discarded"),
+    "damaged",
 ]
 
 
-def _tool(
-    name: str,
-    run: Run,
-    description: str,
-    required: dict[str, Any],
-    optional: dict[str, Any] | None = None,
-    *,
-    effect: Effect = "reads",
-    is_long: bool = False,
-) -> Tool:
-    schema = schema_of(required, optional)
-    return Tool(
-        name,
-        description,
-        schema,
-        fitting(run, schema),
-        effect,
-        classes=() if effect == "reads" else RUNS_AGENTS,
-        is_for_lead=effect != "reads",
-        is_long=is_long,
-        reaches_out=effect != "reads",
-    )
+_RUNS_AGENTS: dict[str, Any] = {"is_for_lead": True, "reaches_out": True}
+"""A thread's agents have restrictions of their own: whoever is restricted must not have them act instead."""
 
 
 TOOLS = (
-    _tool(
+    checked_tool(
         "workflow_list", _workflow_list, "List the workflows that can be started here, with what they do.", {}
     ),
-    _tool(
+    checked_tool(
         "workflow_show",
         _workflow_show,
         "Show a workflow: its roles, what each has to give, and who comes after whom.",
         _WORKFLOW,
     ),
-    _tool(
+    checked_tool(
         "thread_start",
         _thread_start,
         "Make a thread of a workflow in the project's folder. Nothing is run yet: thread_step does that.",
@@ -325,8 +276,9 @@ TOOLS = (
             }
         },
         effect="adds",
+        **_RUNS_AGENTS,
     ),
-    _tool(
+    checked_tool(
         "thread_step",
         _thread_step,
         "Take one step of a thread: the agent of the role that is due works, which may take minutes. "
@@ -334,14 +286,15 @@ TOOLS = (
         _THREAD,
         effect="changes",
         is_long=True,
+        **_RUNS_AGENTS,
     ),
-    _tool(
+    checked_tool(
         "thread_show",
         _thread_show,
         "Show how a thread stands: status, role that is due, limits, what it has used.",
         _THREAD,
     ),
-    _tool(
+    checked_tool(
         "thread_read",
         _thread_read,
         "Read what a thread's roles did, as Markdown: the newest steps that fit.",
@@ -351,7 +304,7 @@ TOOLS = (
             "before": {"type": "string", "description": "Only steps before this one; the reply names it."},
         },
     ),
-    _tool(
+    checked_tool(
         "thread_list",
         _thread_list,
         "List threads, the newest first.",
@@ -368,17 +321,22 @@ TOOLS = (
             "page": {"type": "string", "description": "Go on after this thread; the reply names it."},
         },
     ),
-    _tool(
+    checked_tool(
         "thread_answer",
-        _thread_answer,
-        "See what a thread asks a person, or answer it: `text` for a suspended thread that has a question, "
-        "`output` for a role that a person plays. With neither, the question is shown.",
+        thread_answer,
+        "See what a thread asks a person, or answer it. With the thread alone, the reply says in `takes` which of "
+        "the two it waits for: a `text`, or the `output` of a role that a person plays. Nothing is run.",
         _THREAD,
         {
-            "text": {"type": "string", "description": "The answer to the question."},
+            "text": {
+                "type": "string",
+                "description": "The answer to the question of a suspended thread, or a word to the role that failed; "
+                "empty to let that one try again.",
+            },
             "output": {"type": "object", "description": "The role's output, as its schema wants it."},
-            "body": {"type": "string", "description": "Free text besides the output."},
+            "body": {"type": "string", "description": "Free text that goes with the output."},
         },
         effect="adds",
+        **_RUNS_AGENTS,
     ),
 )

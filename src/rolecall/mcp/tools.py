@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -19,6 +20,7 @@ GROUPS: Mapping[str, str] = {
     "nexus": "rolecall.mcp.nexus",
     "memory": "rolecall.mcp.memory",
     "threads": "rolecall.mcp.threads",
+    "knowledge": "rolecall.mcp.knowledge",
 }
 """Every group of tools and its module. A host may leave out what it does not want."""
 
@@ -56,6 +58,13 @@ class Tool(NamedTuple):
     """It may take minutes, so it must not hold up other calls; it ends when it is cancelled."""
     reaches_out: bool = False
     """It has to do with more than the project's own files."""
+    notes_reads: bool = False
+    """It reads and may write something about that down."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may have to wait until somebody else has written."""
+        return self.effect != "reads" or self.notes_reads
 
     @property
     def annotations(self) -> dict[str, bool]:
@@ -75,13 +84,30 @@ def schema_of(required: dict[str, Any], optional: dict[str, Any] | None = None) 
     }
 
 
-def fitting(run: Run, schema: dict[str, Any]) -> Run:
-    """The same, called only with arguments that fit its schema."""
+def checked_tool(
+    name: str,
+    run: Run,
+    description: str,
+    required: dict[str, Any],
+    optional: dict[str, Any] | None = None,
+    *,
+    effect: Effect = "reads",
+    **more: Any,
+) -> Tool:
+    """A tool that is called only with arguments that fit their schemas; `more` are fields of `Tool`."""
+    schema = schema_of(required, optional)
+    return Tool(name, description, schema, _fitting(run, schema), effect, **more)
 
+
+def _fitting(run: Run, schema: dict[str, Any]) -> Run:
     def check(place: Place, arguments: dict[str, Any], cancel: Cancel) -> Reply:
         from rolecall.schema import Type
 
-        if misfits := Type(schema).misfits(arguments):
+        try:
+            misfits = Type(schema).misfits(arguments)
+        except ValueError as error:  # they nest deeper than can be looked into
+            raise UsageError(f"the arguments cannot be checked: {error}") from error
+        if misfits:
             raise InvalidPayload(f"the arguments do not fit: {'; '.join(misfits)}", misfits)
         return run(place, arguments, cancel)
 
@@ -115,12 +141,17 @@ class Toolbox:
         agent, restrictions = self._place.agent, self._place.restrictions
         if tool.is_for_lead and agent is not None:
             return f"{tool.name} is for the lead, and this server was started for {agent}"
-        if not restrictions or not tool.classes:
+        if not restrictions:
             return ""
-        from rolecall.capabilities import RESTRICTIONS
+        from rolecall.capabilities import check_allowed, check_lead
 
-        words = (word for word in restrictions if set(tool.classes).intersection(RESTRICTIONS[word]))
-        return next((f"{tool.name} is denied to this role by {word}" for word in words), "")
+        try:
+            if tool.is_for_lead:
+                check_lead(restrictions, tool.name)
+            check_allowed(restrictions, tool.name, tool.classes)
+        except UsageError as error:
+            return error.message
+        return ""
 
     def carry_out(self, call: Call) -> Outcome:
         return self.run(call.tool, call.arguments, call.cancel)
@@ -130,14 +161,45 @@ class Toolbox:
         if denial := self._denial(tool):
             return _failed(denial)
         try:
-            return Outcome(_json(tool.run(self._place, arguments, cancel)), is_error=False)
+            _check_characters(arguments)
+            with _giving_up_with(cancel):
+                return Outcome(_json(tool.run(self._place, arguments, cancel)), is_error=False)
         except RolecallError as error:
-            return _failed(error.message, error.hint)
+            return self._refused(error)
         except (Exception, SystemExit) as error:  # a front door: the call fails, the server does not
             import traceback
 
             traceback.print_exc()
             return _failed(f"{tool.name} failed: {type(error).__name__}: {error}")
+
+    def _refused(self, error: RolecallError) -> Outcome:
+        """An error of the library, whose hints are written for the command line."""
+        from rolecall.mcp import wording
+
+        return _failed(error.message, wording.in_tools(error.hint, {tool.name for tool in self.listed()}))
+
+
+@contextmanager
+def _giving_up_with(cancel: Cancel) -> Iterator[None]:
+    """Whoever waits for the project's lock meanwhile gives up with the call, and writes nothing."""
+    from rolecall.project.statefile import is_taken_back
+
+    before = is_taken_back.set(cancel.has_given_up)
+    try:
+        yield
+    finally:
+        is_taken_back.reset(before)
+
+
+def _check_characters(arguments: dict[str, Any]) -> None:
+    """JSON can say half of a surrogate pair; no file, no store and no agent can be given it."""
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "the arguments hold half of a surrogate pair, which is no character",
+            hint="Send the character itself, or both halves of its pair.",
+        ) from error
 
 
 def _json(reply: Reply) -> bytes:

@@ -1,6 +1,8 @@
 """Files that agents leave for one another: any name below `state/artifacts/`, and never a way out of it.
 
-Empty segments, `.` and `..` are taken out of a name, as other harnesses do. Each folder on the way is
+Empty segments, `.` and `..` are taken out of a name, as other harnesses do; whatever else could not be a file
+everywhere, such as other segments of nothing but dots and blanks, is refused, and so is what would make a
+repository of git, whose settings name programs that git starts. Each folder on the way is
 opened from the one before it and must be a folder, not a link to one, so that nobody can turn the way while
 it is walked.
 """
@@ -24,6 +26,8 @@ _LONGEST_PATH = 4000
 _NOT_WRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?|[a-z]:.*", re.IGNORECASE)
 """Names that Windows gives to devices and drives."""
+_UNSEEN = re.compile(r"[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]|[. ]*(:.*)?\Z")
+"""What file systems leave out of a name, as git has it in its own check."""
 _WAY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -52,15 +56,27 @@ def _encoded(content: str) -> bytes:
 
 
 def _segments(filename: str) -> Sequence[str]:
-    segments = [part for part in re.split(r"[/\\]", filename) if part.strip(". ")]
+    segments = [part for part in re.split(r"[/\\]", filename) if part not in ("", ".", "..")]
     if not segments:
         raise WrongCall(f"{filename!r} names no file", hint="Give a name such as report.md.")
     for part in segments:
-        if _NOT_WRITABLE.search(part) or _DEVICE.fullmatch(part):
+        if not part.strip(". ") or _NOT_WRITABLE.search(part) or _DEVICE.fullmatch(part):
             raise WrongCall(f"{part!r} cannot be the name of an artifact", hint="Choose a plain name.")
         if len(part.encode()) > _LONGEST:
             raise WrongCall(f"the name {part[:40]!r}… is longer than {_LONGEST} bytes")
+    _refuse_repositories(segments)
     return segments
+
+
+def _refuse_repositories(segments: Sequence[str]) -> None:
+    """`.git` under all its names, and the one file that no repository without such a folder lacks."""
+    names = [_UNSEEN.sub("", part).lower() for part in segments]
+    for part, name in zip(segments, names, strict=True):
+        if name in (".git", "git~1") or (part is segments[-1] and name == "head"):
+            raise WrongCall(
+                f"{part!r} cannot be the name of an artifact: git would take its folder for a repository",
+                hint="Choose another name.",
+            )
 
 
 @contextmanager

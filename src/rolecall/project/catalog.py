@@ -16,6 +16,8 @@ from rolecall.capabilities import RESTRICTIONS
 from rolecall.errors import NotFound, UsageError
 from rolecall.project import macros, vocabulary
 from rolecall.project.datafile import Flag, Many, Reader, Record, Text, Unread, near
+from rolecall.project.shape import TASK_STATUSES
+from rolecall.project.tags import ANY_VARIANT
 from rolecall.project.vocabulary import CATEGORIES, ID, MODEL_TIERS, RESUME_TIERS, SENTENCE, Vocabulary
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
@@ -58,6 +60,29 @@ class Catalog(NamedTuple):
     vocabulary: Vocabulary
     agents: Mapping[str, Agent]
     skills: Mapping[str, Skill]
+
+    @property
+    def choices(self) -> macros.Choices:
+        """What macros may name. A stand-in is asked for by its own name, which the host may have an agent for."""
+        return {
+            ("skill_activation", "skill"): macros.Choice("Skills", tuple(self.skills)),
+            ("subagent_spawn", "target_role"): macros.Choice("Agents", (*self.agents, *STAND_INS)),
+            ("subagent_spawn", "resume_tier_hint"): macros.Choice(
+                "Resume tiers", tuple(self.vocabulary.resume_tiers)
+            ),
+            ("task_register", "state"): macros.Choice("States", TASK_STATUSES),
+            **{
+                ("skill_activation", macros.mode_of(id)): macros.Choice(
+                    f"Modes of {id}", tuple(sorted(modes))
+                )
+                for id in self.skills
+                if ANY_VARIANT not in (modes := self._modes(id))
+            },
+        }
+
+    def _modes(self, skill: str) -> set[str]:
+        """What may stand behind the colon in a tag of a skill."""
+        return {mode for tag in self.vocabulary.tags.values() if tag.skill == skill for mode in tag.variants}
 
     def agent(self, id: str) -> Agent:
         found = self.agents.get(id) or self.agents.get(STAND_INS.get(id, ""))
@@ -209,7 +234,8 @@ def _check(catalog: Catalog, reader: Reader) -> None:
         for field, message in _skill_faults(skill, catalog.vocabulary):
             reader.report(_meta("skills", skill.id), (field,), message)
         source = reader.path(_body("skills", skill.id))
-        reader.problems += macros.problems(skill.body, catalog.vocabulary.invocations, source=source)
+        invocations = catalog.vocabulary.invocations
+        reader.problems += macros.problems(skill.body, invocations, catalog.choices, source=source)
     for index, tag in enumerate(catalog.vocabulary.tags.values()):
         if tag.skill and tag.id not in _triggers(catalog, tag.skill):
             message = f"the skill {tag.skill!r} is not there or does not name {tag.id!r} among its triggers"

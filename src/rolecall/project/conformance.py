@@ -2,7 +2,9 @@
 
 Every case gets a folder of its own, and nothing outside it is touched. Beside what a case expects, three things
 are expected in all of them: replies and state files have the fields the contract documents and no others,
-a tool writes only where tools may, and one that reads leaves no trace.
+a tool or a hook writes only where it may, and one that reads leaves no trace.
+
+Cases with events go through whatever is handed in for telling events: hooks are above, and not known here.
 
 What fixtures may say is `fixture`'s and `expectation`'s; showing the report is the command line's.
 """
@@ -21,23 +23,28 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall import capabilities
 from rolecall.errors import RolecallError
-from rolecall.project import dispatch, documented, expectation, longlist, place
+from rolecall.project import dispatch, documented, expectation, longlist, place, shape
 from rolecall.project.fixture import Action, Case, Expected, Mistake, Step
 from rolecall.project.serverchild import ServerChild
 
 DOORS = ("tools", "mcp")
 """Ways to call a tool: in process, and over the pipe of a `rolecall mcp` child."""
-NEEDS_HOOKS = "needs the hooks"
+NEEDS_HOOKS, NEEDS_TOOLS = "needs the hooks", "needs the tools"
 ALWAYS = "always"
 """What is expected of every case, whether it says so or not."""
 
 Call: TypeAlias = "Callable[[str, dict[str, Any]], Any]"
 """A tool by name, with parameters; its reply, or `{"error": …}`."""
-Tell: TypeAlias = "Callable[[str, str, dict[str, Any]], object]"
-"""Have the hooks do what an event asks for: the project's folder, the type of the event, its parameters."""
+Tell: TypeAlias = "Callable[[str, str, dict[str, Any]], Any]"
+"""Have the hooks do what an event asks for: the project's folder, the type of the event, its parameters with the
+harness among them. Gives the answer, or `{"error": …}`."""
 
 _WRITABLE_FOLDERS = (f".nexus/state/{place.HARNESS}/", ".nexus/state/artifacts/")
 _WRITABLE = (*documented.FILES, ".nexus/.gitignore", ".nexus/", ".nexus/state/")
+_WRITABLE_BY_HOOKS = (
+    *(".nexus/state/tasks.json", ".nexus/state/plan.json", ".nexus/state/agent-tracker.json"),
+    *(".nexus/.gitignore", ".nexus/", ".nexus/state/"),
+)
 _LONGEST = 300
 
 
@@ -59,6 +66,8 @@ class Result(NamedTuple):
     status: Literal["passed", "failed", "not run"]
     reason: str = ""
     failures: Sequence[Failure] = ()
+    over: Sequence[str] = ()
+    """The doors it went through."""
 
 
 class Report(NamedTuple):
@@ -91,30 +100,35 @@ def run(
     over: Sequence[str] = DOORS,
     *,
     environ: Mapping[str, str],
-    tell: Tell | None = None,
+    tells: Mapping[str, Tell] | None = None,
     done: Callable[[int], object] = lambda _: None,
 ) -> list[Result]:
-    """The results of all cases, in their order. Without `tell` cases with events are not run."""
+    """The results of all cases, in their order. `tells` are doors of their own, by name, for cases with events."""
     results: list[Result] = []
+    chosen = {name: tell for name, tell in (tells or {}).items() if name in over}
     with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
         home = {"ROLECALL_HOME": os.path.join(scratch, "home")}
         for _, group in groupby(cases, key=lambda case: case.file):
-            with _doors(scratch, over, {**_unrestricted(environ), **home}) as doors:
+            with _doors(scratch, over, {**_unrestricted(environ), **home}, chosen) as doors:
                 for case in group:
-                    results.append(_result(case, doors, tell))
+                    results.append(_result(case, doors))
                     done(len(results))
     return results
 
 
-def _result(case: Case, doors: Mapping[str, _Door], tell: Tell | None) -> Result:
-    if case.kind == "lifecycle" and tell is None:
-        return Result(case.test_id, case.file, case.kind, "not run", NEEDS_HOOKS)
+def _result(case: Case, doors: Mapping[str, _Door]) -> Result:
+    needs_hooks = case.kind == "lifecycle"
+    fitting = {name: door for name, door in doors.items() if (door.tell is not None) is needs_hooks}
+    if not fitting:
+        reason = NEEDS_HOOKS if needs_hooks else NEEDS_TOOLS
+        return Result(case.test_id, case.file, case.kind, "not run", reason)
     failures = [
         failure._replace(over=name)
-        for name, door in doors.items()
-        for failure in _Run(case, door, tell).failures()
+        for name, door in fitting.items()
+        for failure in _Run(case, door).failures()
     ]
-    return Result(case.test_id, case.file, case.kind, "failed" if failures else "passed", failures=failures)
+    status: Literal["passed", "failed"] = "failed" if failures else "passed"
+    return Result(case.test_id, case.file, case.kind, status, "", failures, tuple(fitting))
 
 
 def _unrestricted(environ: Mapping[str, str]) -> dict[str, str]:
@@ -129,6 +143,7 @@ class _Door(NamedTuple):
     root: str
     """A folder that holds the project and nothing else, so that what gets out of the project is seen."""
     call: Call
+    tell: Tell | None = None
 
     @property
     def project(self) -> str:
@@ -136,14 +151,20 @@ class _Door(NamedTuple):
 
 
 @contextmanager
-def _doors(scratch: str, over: Sequence[str], environ: Mapping[str, str]) -> Iterator[dict[str, _Door]]:
+def _doors(
+    scratch: str, over: Sequence[str], environ: Mapping[str, str], tells: Mapping[str, Tell]
+) -> Iterator[dict[str, _Door]]:
     """The doors for the cases of one file: they share a server, which is how hosts use one."""
-    roots = {name: os.path.join(scratch, name) for name in over}
+    roots = {name: os.path.join(scratch, name) for name in over if name in DOORS or name in tells}
     project = os.path.join(roots.get("mcp", scratch), "project")
     server = ServerChild(project, environ)
     try:
         yield {
-            name: _Door(root, server.call if name == "mcp" else _in_process(os.path.join(root, "project")))
+            name: _Door(
+                root,
+                server.call if name == "mcp" else _in_process(os.path.join(root, "project")),
+                tells.get(name),
+            )
             for name, root in roots.items()
         }
     finally:
@@ -167,10 +188,9 @@ def _in_process(project: str) -> Call:
 class _Run:
     """A case through one door."""
 
-    def __init__(self, case: Case, door: _Door, tell: Tell | None) -> None:
+    def __init__(self, case: Case, door: _Door) -> None:
         self._case = case
         self._door = door
-        self._tell = tell
 
     def failures(self) -> list[Failure]:
         found: list[Failure] = []
@@ -196,13 +216,16 @@ class _Run:
                 file.write(content if isinstance(content, str) else _as_text(content))
 
     def _step(self, step: Step) -> Iterator[Failure]:
+        before = _files(self._door.root)
         if isinstance(step.act, Action):
-            before = _files(self._door.root)
             reply = self._door.call(step.act.tool, step.act.params)
             yield from _reply_failures(reply, step.expected)
             yield from _standing_failures(step.act.tool, reply, before, _files(self._door.root))
-        elif self._tell is not None:
-            self._tell(self._door.project, step.act.type, step.act.params)
+        elif self._door.tell is not None:
+            params = {"harness_id": self._case.harness, **step.act.params}
+            reply = self._door.tell(self._door.project, step.act.type, params)
+            yield from _reply_failures(reply, step.expected)
+            yield from _trace_failures(step.act.type, self._case.harness, before, _files(self._door.root))
         for expected in step.expected:
             for path, content in expected.files.items():
                 yield from self._file_failures(expected.at, path, content)
@@ -262,6 +285,28 @@ def _standing_failures(
             yield _failure(ALWAYS, name, "", f"left alone by {tool}", "changed")
         elif name in documented.FILES and path in after:
             yield from _written_failures(name, after[path])
+
+
+def _trace_failures(
+    event: str, harness: str, before: Mapping[str, bytes], after: Mapping[str, bytes]
+) -> Iterator[Failure]:
+    """Hooks write the state, what a user asks to be kept, and nothing else; before a tool they write nothing."""
+    folders = [f".nexus/state/{name}/" for name in (place.HARNESS, harness)]
+    folders += [".nexus/memory/", ".nexus/rules/"] if event == "user_message" else []
+    for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
+        name = path.removeprefix("project/")
+        may_write = name in _WRITABLE_BY_HOOKS or name.startswith(tuple(folders))
+        if event == "pre_tool_use" or not may_write:
+            yield _failure(ALWAYS, name, "", f"left alone by {event}", "changed")
+        elif name in documented.FILES and path in after:
+            yield from _written_failures(name, after[path])
+        elif name == f".nexus/state/{harness}/agent-tracker.json" and path in after:
+            yield from _tracker_failures(name, after[path])
+
+
+def _tracker_failures(path: str, data: bytes) -> Iterator[Failure]:
+    if problem := shape.TRACKED(json.loads(data)):
+        yield _failure(ALWAYS, path, "", "the fields of the contract", f"it{problem}")
 
 
 def _written_failures(path: str, data: bytes) -> Iterator[Failure]:

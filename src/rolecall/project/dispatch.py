@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.capabilities import TASK_CREATION, TASK_UPDATE, denied
-from rolecall.project import longlist, shape, tools
+from rolecall.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
+from rolecall.errors import UsageError
+from rolecall.project import longlist, place, shape, tools
 from rolecall.project.place import Folder
 from rolecall.project.toolerror import WrongCall
 
@@ -23,7 +24,7 @@ class Kind(NamedTuple):
 
 
 _TEXT = Kind("a string", shape.is_text, {"type": "string"})
-_NUMBER = Kind("a number", shape.is_number, {"type": "number"})
+_NUMBER = Kind(shape.A_NUMBER, shape.is_number, {"type": "number"})
 _TEXTS = Kind(
     "a list of strings", shape.is_list_of(shape.is_text), {"type": "array", "items": {"type": "string"}}
 )
@@ -51,6 +52,10 @@ class Tool(NamedTuple):
     denied_as: tuple[str, ...] = ()
     """The classes of actions it belongs to: a restriction that denies one of them denies the tool."""
     is_reader: bool = False
+    is_for_lead: bool = False
+    """Planning and deciding: no role does that, whatever it is restricted to."""
+    needs: str = ""
+    """The state file without which that it is missing is the answer, whatever the arguments."""
 
 
 def _needed(kind: Kind, description: str, *choices: str) -> Parameter:
@@ -67,6 +72,7 @@ TOOLS: Mapping[str, Tool] = {
             "issues": _needed(_TEXTS, "The questions to decide, one title each, in the order to take them."),
             "research_summary": _needed(_TEXT, "What was found out before planning."),
         },
+        is_for_lead=True,
     ),
     "plan_status": Tool(
         tools.plan_status,
@@ -82,6 +88,8 @@ TOOLS: Mapping[str, Tool] = {
             "issue_id": Parameter(_NUMBER, "The issue; for remove, edit and reopen."),
             "title": Parameter(_TEXT, "The title; for add and edit."),
         },
+        is_for_lead=True,
+        needs=place.PLAN,
     ),
     "plan_decide": Tool(
         tools.plan_decide,
@@ -93,6 +101,8 @@ TOOLS: Mapping[str, Tool] = {
             "how_summary": Parameter(_MAP, "What each of them advised, by agent."),
             "how_agent_ids": Parameter(_MAP, "The id of each one's instance, by agent, to ask it again."),
         },
+        is_for_lead=True,
+        needs=place.PLAN,
     ),
     "task_add": Tool(
         tools.task_add,
@@ -181,7 +191,7 @@ def call(
     project: Folder, name: str, arguments: Any = None, *, restrictions: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The reply of a tool to arguments from outside."""
-    tool, checked = _checked_call(name, arguments, restrictions)
+    tool, checked = _checked_call(project, name, arguments, restrictions)
     return tool.run(project, **checked)
 
 
@@ -189,51 +199,52 @@ def call_json(
     project: Folder, name: str, arguments: Any = None, *, restrictions: Iterable[str] = ()
 ) -> bytes:
     """The same as JSON; megabytes of tasks are passed on as they stand in their file."""
-    tool, checked = _checked_call(name, arguments, restrictions)
+    tool, checked = _checked_call(project, name, arguments, restrictions)
     if name == "task_list":
         return tools.task_list_json(project)
     return longlist.json_bytes(tool.run(project, **checked))
 
 
-def _checked_call(name: str, arguments: Any, restrictions: Iterable[str]) -> tuple[Tool, dict[str, Any]]:
+def _checked_call(
+    project: Folder, name: str, arguments: Any, restrictions: Iterable[str]
+) -> tuple[Tool, dict[str, Any]]:
     if name not in TOOLS:
         raise WrongCall(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
     tool = TOOLS[name]
     _check_allowed(name, tool, tuple(restrictions))
+    if tool.needs:
+        tools.check_there(project, tool.needs)
     given = {} if arguments is None else arguments
     if not isinstance(given, dict):
         raise WrongCall(f"the arguments of {name} are not an object")
     # Many hosts send null for what they leave out.
     given = {key: value for key, value in given.items() if value is not None}
     _check_parameters(name, tool, given)
-    return tool, {key: _whole(value) for key, value in given.items()}
+    return tool, given
 
 
 def _check_allowed(name: str, tool: Tool, restrictions: tuple[str, ...]) -> None:
-    for word in restrictions:
-        if set(tool.denied_as).intersection(denied([word])):
-            raise WrongCall(
-                f"{name} is denied to this role by {word}", hint="Leave it to the role that leads the work."
-            )
+    try:
+        if tool.is_for_lead:
+            check_lead(restrictions, name)
+        check_allowed(restrictions, name, tool.denied_as)
+    except UsageError as exc:
+        raise WrongCall(exc.message, hint=exc.hint) from None
 
 
 def _check_parameters(name: str, tool: Tool, given: Mapping[str, Any]) -> None:
+    # By the contract an unknown action is the answer, whatever else is wrong: then the tool itself is asked.
+    action = given.get("action") if name == "plan_update" else None
+    is_unknown_action = isinstance(action, str) and action not in tools.ACTIONS
     for key, value in given.items():
         parameter = tool.parameters.get(key)
         if parameter is None:
             takes = ", ".join(tool.parameters) or "none"
             raise WrongCall(f"{name} has no parameter {key!r}; it has {takes}")
-        if not parameter.kind.fits(value):
+        if not parameter.kind.fits(value) and not is_unknown_action:
             raise WrongCall(f"{key} must be {parameter.kind.name}")
         if parameter.choices and value not in parameter.choices:
             raise WrongCall(f"{key} must be one of {', '.join(parameter.choices)}")
     for key, parameter in tool.parameters.items():
         if parameter.is_required and key not in given:
             raise WrongCall(f"{key} is required for {name}")
-
-
-def _whole(value: Any) -> Any:
-    """JSON does not tell 2 from 2.0, and ids are written as the first."""
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -2,8 +2,9 @@
 
 Loading reports every mistake of an author with its file and place; a file is never passed over in silence.
 The format is that of nexus-core 0.10.0. Where its own fixtures go beyond its schema, so do we: the content
-of a file may be an array. And one thing is ours: a string is the text of a file as it is, which is how a
-case has a damaged file or a branch of git. Running cases is `conformance`'s.
+of a file may be an array. Two things are ours: a string is the text of a file as it is, which is how a case has
+a damaged file or a branch of git; and beside its three events there are the eight of our hooks, which have a reply.
+Running cases is `conformance`'s.
 """
 
 from __future__ import annotations
@@ -19,6 +20,18 @@ from rolecall.project import documented, expectation, place
 from rolecall.schema import Type
 
 EVENTS = ("agent_spawn", "agent_complete", "agent_resume")
+HOOK_EVENTS = (
+    *(
+        "session_start",
+        "user_message",
+        "subagent_spawn",
+        "subagent_complete",
+        "pre_tool_use",
+        "post_tool_use",
+    ),
+    *("session_end", "context_compact"),
+)
+"""Ours: what a host tells, and what it is answered (`block`, `context`, `notice`)."""
 STATE_ROOT = ".nexus/state"
 
 _TOKEN = re.compile(r"\{([^{}]*)\}")
@@ -63,6 +76,8 @@ class Case(NamedTuple):
     before: Mapping[str, Any]
     """Files there are when it begins, by path; None for one that there is not."""
     steps: tuple[Step, ...]
+    harness: str = place.HARNESS
+    """In whose folder agents are tracked."""
 
 
 class Mistake(NamedTuple):
@@ -104,6 +119,8 @@ def _json_files(folder: str) -> Iterator[str]:
 
 def _load_file(path: str, name: str, found: Fixtures) -> None:
     try:
+        if not os.path.isfile(path):  # a pipe would be waited for, a device read for ever
+            raise ValueError("it is no regular file")
         with open(path, encoding="utf-8") as file:
             content = json.load(file, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
     except json.JSONDecodeError as exc:
@@ -172,6 +189,7 @@ def _case(entry: Mapping[str, Any], file: str) -> Case:
         kind,  # type: ignore[arg-type]
         {_expanded(path, harness): content for path, content in _before(entry).items()},
         tuple(_with_paths(step, harness) for step in steps),
+        harness,
     )
 
 
@@ -252,7 +270,7 @@ _WORDS = {"type": "array", "items": _WORD}
 _FILES = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
 _CONTENTS = {"type": "object", "additionalProperties": {"type": ["object", "array", "string", "null"]}}
 _ACTION = _closed({"tool": _TEXT, "params": _OBJECT}, {})
-_EVENT = _closed({"type": {"enum": list(EVENTS)}}, {"params": _OBJECT, "description": _TEXT})
+_EVENT = _closed({"type": {"enum": [*EVENTS, *HOOK_EVENTS]}}, {"params": _OBJECT, "description": _TEXT})
 _STEP = _closed(
     {},
     {
@@ -316,13 +334,17 @@ def _act_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
         if "action" in part and part["action"]["tool"] not in documented.REPLIES:
             tools = ", ".join(documented.REPLIES)
             yield f"{where}/action/tool", f"there is no tool {part['action']['tool']!r}; there are {tools}"
-        if "event" in part and part.get("assert_return"):
+        if _has_no_reply(part) and part.get("assert_return"):
             yield f"{where}/assert_return", "an event has no reply"
     after = entry.get("postcondition", {})
-    if "event" in entry and (after.keys() - {"state_files"}):
+    if _has_no_reply(entry) and (after.keys() - {"state_files"}):
         yield "/postcondition", "an event has no reply, only state_files"
     if after.get("error") is False and "error_contains" in after:
         yield "/postcondition/error", "error_contains expects an error"
+
+
+def _has_no_reply(part: Mapping[str, Any]) -> bool:
+    return "event" in part and part["event"]["type"] in EVENTS
 
 
 def _numbered_steps(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -4,7 +4,7 @@ Such a file grows for years, and a tool adds one entry or looks at a few. So ent
 begin, a new one is put before the closing bracket, and everything else keeps its bytes. Where the entries
 begin is known from parsing the file once; a writer leaves it in an index of our own, under a digest of the
 file's bytes. The index is never believed about other bytes than those: whatever anybody else writes to the
-file is parsed and checked in full.
+file is parsed and checked in full. Nor is it believed where the bytes speak against it, since it may be forged.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+from rolecall.errors import StorageError, UsageError
 from rolecall.project import place, statefile
 from rolecall.project.place import Folder
-from rolecall.project.shape import Check
+from rolecall.project.shape import Check, is_number
 
 _WORTH_AN_INDEX = 100_000
 """Bytes from which on parsing takes longer than reading an index."""
@@ -28,6 +31,10 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _BY_NUMBER = re.compile(rb"\\[u/]")
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BRACE = ord("{")
+_WHITE = b" \t\n\r"
+_LONGEST_JOINT = 64
+"""Bytes between two entries, for an index to be believed: more than any writer puts there."""
 
 
 class Kind(NamedTuple):
@@ -83,7 +90,13 @@ class LongList:
         return self.data[starts[number] : end].rstrip(b", \t\r\n")
 
     def entry(self, number: int) -> Any:
-        return json.loads(self.slice(number))
+        try:
+            return json.loads(self.slice(number))
+        except ValueError as exc:
+            raise StorageError(
+                "an index below .nexus/state/rolecall does not fit its file",
+                hint="Remove what ends in .index.json there; it is made anew.",
+            ) from exc
 
     def list_json(self) -> memoryview:
         """The JSON of all entries, brackets included, as it stands in the file."""
@@ -193,7 +206,7 @@ def load(project: Folder, path: str, kind: Kind) -> LongList | None:
     if len(data) < _WORTH_AN_INDEX:
         return LongList(data, _checked(path, data, kind))
     digest = statefile.digest(data)
-    layout = _known.get((kind.name, digest)) or _indexed(project, kind, digest)
+    layout = _known.get((kind.name, digest)) or _indexed(project, kind, data, digest)
     if layout is None:
         layout = _checked(path, data, kind)
     _remember(kind, digest, layout)
@@ -207,8 +220,10 @@ def save(project: Folder, path: str, kind: Kind, change: Change) -> None:
         _remember(kind, digest, change.layout)
         index = {"version": _INDEX_VERSION, "digest": digest, **change.layout._asdict()}
         del index["briefs"]
-        # Losing it costs the next reader a parse, so nobody waits for the disk.
-        statefile.replace(project, _index_path(project, kind), json_bytes(index), must_last=False)
+        # Going without it costs the next reader a parse, so nobody waits for the disk, and a change that was made is
+        # not answered with an error because of it.
+        with suppress(OSError, UsageError):
+            statefile.replace(project, _index_path(project, kind), json_bytes(index), must_last=False)
 
 
 _known: dict[tuple[str, str], Layout] = {}
@@ -226,18 +241,71 @@ def _index_path(project: Folder, kind: Kind) -> str:
     return place.ours(project, f"{kind.name}.index.json")
 
 
-def _indexed(project: Folder, kind: Kind, digest: str) -> Layout | None:
-    data = statefile.read(_index_path(project, kind))
+def _indexed(project: Folder, kind: Kind, data: bytes, digest: str) -> Layout | None:
+    """The layout that a writer left of these bytes. An index with anything wrong about it is as good as none."""
     try:
-        index = json.loads(data or b"null")
-    except (ValueError, RecursionError):  # only an index: a power cut may have taken it
+        index = json.loads(statefile.read(_index_path(project, kind)) or b"null")
+    except (ValueError, RecursionError, StorageError, UsageError):
         return None
     if not isinstance(index, dict) or (index.pop("version", 0), index.pop("digest", "")) != (
         _INDEX_VERSION,
         digest,
     ):
         return None
-    return Layout(**index) if index.keys() == {*Layout._fields} - {"briefs"} else None
+    try:
+        return Layout(**index) if _is_layout(index, kind, data) and _fits(index, kind, data) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_layout(index: dict[str, Any], kind: Kind, data: bytes) -> bool:
+    """Whether this could be the layout of these bytes: the file it stands in may be anybody's."""
+    if index.keys() != {*Layout._fields} - {"briefs"} or type(index["starts"]) is not list:
+        return False
+    opening, starts, closing = index["opening"], index["starts"], index["closing"]
+    if not all(type(number) is int for number in (opening, *starts, closing, index["highest"])):
+        return False
+    return (
+        not kind.head(index["head"])
+        and is_number(index["highest"])
+        and type(index["is_in_order"]) is type(index["is_literal"]) is bool
+        and 0 < opening <= closing < len(data)
+        and all(place < following for place, following in pairwise((opening - 1, *starts, closing)))
+        and all(data[start] == _BRACE for start in starts)
+    )
+
+
+def _fits(index: dict[str, Any], kind: Kind, data: bytes) -> bool:
+    """Whether nothing in the bytes speaks against such a layout, as far as can be told without parsing them all."""
+    opening, starts, closing = index["opening"], index["starts"], index["closing"]
+    # A text between the brackets: were they themselves within a text, it would end that.
+    around = parse(data[:opening] + b'""' + data[closing:])
+    has_brackets = (data[opening - 1 : opening], data[closing : closing + 1]) == (b"[", b"]")
+    if not has_brackets or around != {**index["head"], kind.key: [""]}:
+        return False
+    if not starts:
+        return not data[opening:closing].strip(_WHITE) and index["highest"] == 0
+    last = parse(data[starts[-1] : closing])
+    rank = 0 if kind.entry(last) else int(kind.rank(last))
+    is_numbered = (
+        index["highest"] == rank == len(starts) if index["is_in_order"] else rank <= index["highest"]
+    )
+    return is_numbered and not data[opening : starts[0]].strip(_WHITE) and _are_joined(data, starts)
+
+
+def _are_joined(data: bytes, starts: Sequence[int]) -> bool:
+    """Whether each but the last ends as an entry does before the next, and none of them begins within a text."""
+    has_escapes = b"\\" in data
+    for start, following in pairwise(starts):
+        joint = data[max(start, following - _LONGEST_JOINT) : following].rstrip(_WHITE)
+        if not joint.endswith(b",") or not joint[:-1].rstrip(_WHITE).endswith(b"}"):
+            return False
+        quotes = data.count(b'"', start, following)
+        if has_escapes and data.find(b"\\", start, following) >= 0:
+            quotes = data[start:following].replace(rb"\\", b"").replace(rb"\"", b"").count(b'"')
+        if quotes % 2:
+            return False
+    return True
 
 
 def _checked(path: str, data: bytes, kind: Kind) -> Layout:

@@ -3,10 +3,12 @@
 A value is a bare word, a quoted text (`\\"`, `\\\\`, `\\n` and `\\t` are its escapes), a list
 (`[a, "b c", {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text from the next line on,
 then `<<NAME` alone on its line. The `}}` may stand on the heredoc's first line, before the text, or after its
-last. A heredoc's text is literal. `{{` with no letter after it is text; so is everything outside of macros.
+last. A heredoc's text is literal. `{{` with no letter after it is text, unless a name and `key=` follow behind
+blanks, which is a mistake; so is everything outside of macros.
 
-Which primitives there are and what they take is the vocabulary's to say; how a host does them is told by the
-functions handed to `expand`. `prose` has the words for a host that has no means of its own.
+Which primitives there are and what they take is the vocabulary's to say, and the catalogue's what their values
+may name; how a host does them is told by the functions handed to `expand`. `prose` has the words for a host
+that has no means of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import NamedTuple, TypeVar
 
 from rolecall.errors import UsageError
 from rolecall.project.datafile import near
-from rolecall.project.vocabulary import ANY_VARIANT, Invocation, Tag
+from rolecall.project.tags import ANY_VARIANT, Tag
+from rolecall.project.vocabulary import Invocation
 from rolecall.yaml12 import Problem
 
 Item = str | Mapping[str, str]
@@ -27,7 +30,39 @@ Arguments = Mapping[str, Argument]
 Render = Mapping[str, Callable[[Arguments], str]]
 """For each primitive, the host's text for it."""
 
-_START = re.compile(r"\{\{([A-Za-z_][\w-]*)", re.ASCII)
+
+class Choice(NamedTuple):
+    """All that a parameter may name."""
+
+    what: str
+    names: tuple[str, ...]
+
+
+Choices = Mapping[tuple[str, str], Choice]
+"""By primitive and parameter, modes by `mode_of` their skill; those that are not in it take any text."""
+
+
+def mode_of(skill: str) -> str:
+    """The parameter `mode` of `skill_activation`, for one skill."""
+    return f"mode of {skill}"
+
+
+_TEXTS = {
+    "skill_activation": ("skill", "mode"),
+    "subagent_spawn": ("target_role", "prompt", "name", "resume_tier_hint"),
+    "task_register": ("label", "state"),
+    "user_question": ("question",),
+    "memory_read_observation": ("file_path", "reader_identity", "observed_at"),
+}
+_TYPES: Mapping[tuple[str, str], str] = {
+    **{(primitive, name): "string" for primitive, names in _TEXTS.items() for name in names},
+    ("user_question", "options"): "array",
+}
+"""What parameters of the shared format take: vocabularies of packages say it in words only."""
+
+_START = re.compile(
+    r"\{\{(?:([A-Za-z_][\w-]*)|(?P<apart>\s++[A-Za-z_][\w-]*+\s++[A-Za-z_][\w-]*+=))", re.ASCII
+)
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
 _BARE = re.compile(r'[^\s"\[\]{}]+')
@@ -54,12 +89,17 @@ def expand(
     render: Render,
     *,
     invocations: Mapping[str, Invocation] | None = None,
+    choices: Choices | None = None,
     source: str = "<text>",
 ) -> str:
     """`text` with each macro replaced by what `render` has for it; `UsageError` with every problem otherwise.
-    The vocabulary is our own unless another is given."""
-    known = _own_invocations() if invocations is None else invocations
-    if found := problems(text, known, source=source):
+    Vocabulary and choices are those of our own catalogue unless others are given."""
+    if invocations is None:
+        from rolecall.project import catalog
+
+        own = catalog.load()
+        invocations, choices = own.vocabulary.invocations, choices or own.choices
+    if found := problems(text, invocations, choices or {}, source=source):
         listed = "".join(f"\n  {problem}" for problem in found)
         raise UsageError(f"the text cannot be expanded:{listed}")
     parts, done = [], 0
@@ -74,7 +114,13 @@ def expand(
     return "".join([*parts, text[done:]])
 
 
-def problems(text: str, invocations: Mapping[str, Invocation], *, source: str = "<text>") -> list[Problem]:
+def problems(
+    text: str,
+    invocations: Mapping[str, Invocation],
+    choices: Choices | None = None,
+    *,
+    source: str = "<text>",
+) -> list[Problem]:
     """Everything wrong with the macros of a text. Behind one that cannot be read, nothing is looked at."""
     place = _places(text, source)
     found: list[Problem] = []
@@ -83,7 +129,7 @@ def problems(text: str, invocations: Mapping[str, Invocation], *, source: str = 
         for macro in parser.macros():
             found += [
                 Problem("error", message, *place(macro.start), hint)
-                for message, hint in _misuses(macro, invocations)
+                for message, hint in _misuses(macro, invocations, choices or {})
             ]
     except _Unreadable as exc:
         found.append(Problem("error", exc.message, *place(exc.offset), exc.hint))
@@ -99,13 +145,9 @@ def find(text: str, *, source: str = "<text>") -> Iterator[Macro]:
         raise UsageError(f"{file}:{line}:{column}: {exc.message}", hint=exc.hint) from None
 
 
-def _own_invocations() -> Mapping[str, Invocation]:
-    from rolecall.project import catalog
-
-    return catalog.load().vocabulary.invocations
-
-
-def _misuses(macro: Macro, invocations: Mapping[str, Invocation]) -> Iterator[tuple[str, str]]:
+def _misuses(
+    macro: Macro, invocations: Mapping[str, Invocation], choices: Choices
+) -> Iterator[tuple[str, str]]:
     invocation = invocations.get(macro.primitive)
     if invocation is None:
         hint = near(macro.primitive, invocations, what="Primitives")
@@ -120,11 +162,18 @@ def _misuses(macro: Macro, invocations: Mapping[str, Invocation]) -> Iterator[tu
             hint = near(name, parameters, what="Parameters")
             yield f"{macro.primitive} has no parameter {name!r}", hint
             continue
-        wanted = parameters[name].value_type
+        place = (macro.primitive, name)
+        wanted = parameters[name].value_type or _TYPES.get(place, "")
+        if place == ("skill_activation", "mode"):
+            place = (macro.primitive, mode_of(str(macro.arguments.get("skill"))))
         if wanted == "array" and isinstance(value, str):
             yield f"{macro.primitive}: {name!r} takes a list", f"Write {name}=[...]."
         elif wanted == "string" and not isinstance(value, str):
             yield f"{macro.primitive}: {name!r} takes a text, not a list", ""
+        elif place in choices and value not in choices[place].names:
+            what, names = choices[place]
+            hint = near(str(value), list(names), what=what) if names else f"{what}: none."
+            yield f"{macro.primitive}: {name!r} cannot be {value!r}", hint
 
 
 def _places(text: str, source: str) -> Callable[[int], tuple[str, int, int]]:
@@ -158,6 +207,9 @@ class _Parser:
     def macros(self) -> Iterator[Macro]:
         while start := _START.search(self._text, self._at):
             self._at = start.end()
+            if start["apart"]:
+                message = "a macro's name stands right behind {{, without a blank"
+                raise _Unreadable(start.start(), message, "Or it would be text.")
             arguments = self._arguments(start)
             yield Macro(start[1], arguments, start.start(), self._at)
 
@@ -321,11 +373,12 @@ def _spawn_words(arguments: Arguments) -> str:
     about = f" ({', '.join(details)})" if details else ""
     return (
         f"Hand this to an agent in the role `{given['target_role']}`{about}. Where agents cannot be started, tell"
-        f" the user that this step was not delegated. Its prompt:\n\n{_fenced(given['prompt'])}"
+        f" the user that this step was not delegated. Its prompt:\n\n{fenced(given['prompt'])}"
     )
 
 
-def _fenced(text: str) -> str:
+def fenced(text: str) -> str:
+    """A text as a block that nothing in it ends."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.mask import Mask
-from rolecall.project import forget, keyscan, memory_access, note, notename, place, similarity, statefile
+from rolecall.project import forget, keyscan, memory_access, note, notename, place, removal, similarity
 from rolecall.project.note import Note
 from rolecall.project.place import Folder
 from rolecall.project.similarity import Profile
@@ -63,15 +63,29 @@ def add(
     """
     file, kept = notename.new_memory(name, category), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
-    with statefile.locked(project):
+    if into is not None:
+        forget.check_there(project, into)
+    with forget.writing(project) as work:
         if into is not None:
-            return _append(project, note.find(project, "memory", into), file, kept)
+            return {**_append(project, note.find(project, "memory", into), file, kept), **_finished(work)}
         if os.path.lexists(path := os.path.join(note.folder(project, "memory"), file)):
             raise _taken(path, file)
         if not is_new and (matches := overlapping(project, file, kept)):
             raise Overlap(file, matches)
         made = note.create(project, "memory", file, kept)
-    return {"name": made.name, "path": made.path, "category": notename.category_of(file), "created": True}
+    category = notename.category_of(file)
+    return {"name": made.name, "path": made.path, "category": category, "created": True, **_finished(work)}
+
+
+def _finished(work: forget.Writing) -> dict[str, Any]:
+    """What was gone on with that somebody else had begun; nothing to say in nearly every case."""
+    return {"finished": [as_reply(gone) for gone in work.settled]} if work.settled else {}
+
+
+def as_reply(gone: removal.Gone) -> dict[str, Any]:
+    """A note that was removed, as it is told to callers."""
+    stays = {"stays": gone.stays} if gone.stays else {}
+    return {"name": gone.name, "commit": gone.commit, "restore": gone.restore, **stays}
 
 
 def _taken(path: str, file: str) -> UsageError:
@@ -123,7 +137,7 @@ def _readable(found: Note) -> str:
 class Reading(NamedTuple):
     text: str
     warning: str
-    """Why the read was not counted; "" when it was."""
+    """Why the read was not counted, or what is not as it should be; "" in nearly every case."""
 
 
 def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str | None = None) -> Reading:
@@ -134,7 +148,10 @@ def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str
         memory_access.observe(project, found.path, agent, at or place.now())
     except RolecallError as exc:
         return Reading(text, f"the read was not counted: {exc.message}")
-    return Reading(text, "")
+    try:
+        return Reading(text, forget.unfinished(project))
+    except RolecallError as exc:
+        return Reading(text, exc.message)
 
 
 def listed(project: Folder, *, at: str | None = None) -> list[dict[str, Any]]:
@@ -163,7 +180,10 @@ def _entry(project: Folder, found: Note, log: memory_access.Log, now: float) -> 
 
 def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> dict[str, Any]:
     """Join two notes into the first, or into a new one, and remove what was joined by a commit."""
-    with statefile.locked(project):
+    forget.check_there(project, first, second)
+    with forget.writing(project) as work:
+        if work.settled and _is_settled(work.settled, first, second, into):
+            return _merged(project, work.settled)
         sources = [note.find(project, "memory", name) for name in (first, second)]
         if sources[0].name == sources[1].name:
             raise UsageError(f"{sources[0].name} cannot be merged with itself", hint="Name two notes.")
@@ -172,23 +192,36 @@ def merge(project: Folder, first: str, second: str, *, into: str | None = None) 
         kept = [forget.kept(source) for source in sources]
         joined = _joined(target, kept)
         note.refuse_oversize(joined)
-        path = os.path.join(note.folder(project, "memory"), target)
-        gone = [each for each in kept if each.note.name != target]
-        names = " and ".join(each.note.name for each in gone)
-        commit = forget.remove(
+        names = " and ".join(each.note.name for each in kept if each.note.name != target)
+        gone = forget.remove(
             project,
+            work,
             kept,
             subject=f"Merge memory note {names} into {target}",
             why=f"The text of {names} is now in {target}.",
-            into=forget.Successor(path, note.encoded(joined)),
+            into=forget.Successor(target, joined),
         )
-        _move_counts(project, [each.note.name for each in gone], target)
+    return {**_merged(project, gone), **_finished(work)}
+
+
+def _is_settled(settled: Sequence[removal.Gone], first: str, second: str, into: str | None) -> bool:
+    """Whether what was gone on with is the very thing that is asked for."""
+    names = [notename.file_name(name) for name in (first, second)]
+    target = names[0] if into is None else notename.file_name(into)
+    wanted = [(name, target, "") for name in names if name != target]
+    return [(gone.name, gone.into, gone.stays) for gone in settled] == wanted
+
+
+def _merged(project: Folder, gone: Sequence[removal.Gone]) -> dict[str, Any]:
+    removed = [each for each in gone if not each.stays]
+    stays = [{"name": each.name, "reason": each.stays} for each in gone if each.stays]
     return {
-        "name": target,
-        "path": path,
-        "removed": [each.note.name for each in gone],
-        "commit": commit,
-        "restore": [each.restoring for each in gone],
+        "name": gone[0].into,
+        "path": os.path.join(note.folder(project, "memory"), gone[0].into),
+        "removed": [each.name for each in removed],
+        "commit": gone[0].commit,
+        "restore": [each.restore for each in removed],
+        **({"stayed": stays} if stays else {}),
     }
 
 
@@ -217,13 +250,17 @@ def _joined(target: str, kept: Sequence[forget.Kept]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _move_counts(project: Folder, gone: Sequence[str], target: str) -> None:
-    """The reads of the notes that were joined are reads of what they became."""
-    keys, new = [memory_access.key(project, name) for name in gone], memory_access.key(project, target)
+# -- what was cut off --
 
-    def edit(log: memory_access.Log) -> memory_access.Log:
-        return memory_access.merged(
-            access._replace(path=new) if path in keys else access for path, access in log.items()
-        )
 
-    memory_access.rewrite(project, edit)
+def unfinished(project: Folder) -> str:
+    """That somebody who removed a note was cut off, and what to do; "" when nobody was. Changes nothing."""
+    return forget.unfinished(project)
+
+
+def finish(project: Folder) -> list[dict[str, Any]]:
+    """Go on with a removal that was cut off; what was removed by it."""
+    if not forget.unfinished(project):
+        return []
+    with forget.writing(project) as work:
+        return [as_reply(gone) for gone in work.settled]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError, UsageError
-from rolecall.project import note, place, shape, statefile
+from rolecall.project import note, notename, place, shape, statefile
 from rolecall.project.place import Folder
 
 FILE = "memory-access.jsonl"
@@ -60,9 +60,10 @@ def merged(accesses: Iterable[Access]) -> Log:
 
 
 def observe(project: Folder, path: str, agent: str, at: str) -> bool:
-    """Count one read of `path`. False when it is no memory note of this project, and nothing is written."""
+    """Count one read of `path`. False when it is no memory note of this project, or git would see the log of a
+    project that has only been read so far; then nothing is written."""
     file = _note_at(project, path)
-    if file is None:
+    if file is None or not os.path.lexists(os.path.join(place.nexus(project), ".gitignore")):
         return False
     seen = Access(key(project, file), at, 1, agent)
     if problem := _problem(_as_json(seen)):
@@ -74,11 +75,10 @@ def observe(project: Folder, path: str, agent: str, at: str) -> bool:
 def _note_at(project: Folder, path: str) -> str | None:
     """The file name of the memory note that a path leads to."""
     folder, file = os.path.split(os.path.join(os.path.abspath(project), path))
-    if os.path.realpath(folder) != os.path.realpath(note.folder(project, "memory")):
-        return None
+    ours = os.path.realpath(note.folder(project, "memory"))
     try:
-        is_note = note.find(project, "memory", file).name == file
-    except RolecallError:  # gone again, or a link: nothing of ours was read
+        is_note = os.path.realpath(folder) == ours and note.find(project, "memory", file).name == file
+    except (RolecallError, ValueError):  # gone again, a link, no path at all: nothing of ours was read
         return None
     return file if is_note else None
 
@@ -96,6 +96,20 @@ def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
         lines = "".join(json.dumps(_as_json(access), ensure_ascii=False) + "\n" for access in after.values())
         # A count that a power failure takes back is worth no wait for the disk.
         statefile.replace(project, place.ours(project, FILE), lines.encode(), must_last=False)
+
+
+def follow(project: Folder, gone: Collection[str], into: str | None) -> None:
+    """The reads of notes that are gone are reads of the note they went into. What else is not there has none: a
+    new note of that name begins at nothing. For those who hold the lock."""
+    there = {key(project, each.name) for each in note.listed(project, "memory")}
+    keys = {key(project, name) for name in gone}
+
+    def edit(log: Log) -> Log:
+        new = key(project, into) if into else ""
+        moved = (each._replace(path=new) if new and each.path in keys else each for each in log.values())
+        return {path: access for path, access in merged(moved).items() if path in there}
+
+    rewrite(project, edit)
 
 
 def _as_json(access: Access) -> Mapping[str, Any]:
@@ -120,6 +134,9 @@ def _problem(value: Any) -> str:
     problem = shape.ACCESS(value)
     if problem:
         return problem
+    for name, field in value.items():
+        if isinstance(field, str) and not notename.is_utf8(field):
+            return f".{name} is {field!r}, which holds bytes that are not UTF-8"
     try:
         moment(value["last_accessed_ts"])
     except ValueError:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from rolecall import git
 from rolecall.errors import RolecallError, UsageError
-from rolecall.project import forget, memory_access, note, place, similarity, statefile
-from rolecall.project.memory import profile_of
+from rolecall.project import forget, memory_access, note, notename, place, removal, similarity
+from rolecall.project.memory import as_reply, profile_of
 from rolecall.project.memory_access import Log, moment
 from rolecall.project.note import Note
 from rolecall.project.place import Folder
@@ -41,9 +41,12 @@ _SUCCESSOR = re.compile(
     r"\b(?:superseded|replaced) by\s+[`\[(*_\"']*([a-z0-9][a-z0-9-]*\.md)\b", re.IGNORECASE
 )
 _PATH = re.compile(
-    r"(?<![\w/:.~$@\\-])(?:\.?[\w+-][\w.+@-]*/)+[\w.+@-]*|`\.?[\w+-][\w.+-]*\.[A-Za-z]\w{0,7}`"
+    r"(?<![\w/:.~$@\\+-])(?:\.?[\w+-][\w.+@-]*/)+[\w.+@-]*|`\.?[\w+-][\w.+-]*\.[A-Za-z]\w{0,7}`"
 )
-_MOST_PATHS = 1000
+_MOST_PATHS, _LONGEST_PATH = 1000, 300
+"""What git is asked about at once: it is given to it as arguments, which must not be too much for the system."""
+_JUDGED = 4 * note.LARGEST
+"""Bytes of a note that are looked at: others than we may have written a longer one."""
 
 
 class Signal(NamedTuple):
@@ -67,7 +70,7 @@ def candidates(project: Folder, *, at: str | None = None) -> list[Candidate]:
     """Notes that something speaks against, those with most signals first. Writes nothing."""
     now = moment(at or place.now()).timestamp()
     notes = note.listed(project, "memory")
-    texts = {each.name: note.content(each).decode(errors="ignore") for each in notes}
+    texts = {each.name: note.content(each)[:_JUDGED].decode(errors="ignore") for each in notes}
     log, gone = memory_access.read(project), _gone_paths(project, texts.values())
     profiles = {name: profile_of(name, text) for name, text in texts.items()}
     near, by_name = similarity.near(profiles), {each.name: each for each in notes}
@@ -79,7 +82,7 @@ def candidates(project: Folder, *, at: str | None = None) -> list[Candidate]:
             _unread(project, each, log, now),
             _unchanged(each, now),
             _successor(each, texts) or _double(each, [by_name[name] for name in near[each.name]], profiles),
-            _gone(project, texts[each.name], gone),
+            _gone(texts[each.name], gone),
         )
         found.append(Candidate(each, tuple(signal for signal in signals if signal is not None)))
     shown = [candidate for candidate in found if candidate.signals]
@@ -129,21 +132,21 @@ def _yields(found: Note, other: Note, profiles: Mapping[str, Profile]) -> bool:
 # -- paths that a note names --
 
 
-def _gone(project: Folder, text: str, gone: set[str]) -> Signal | None:
+def _gone(text: str, gone: set[str]) -> Signal | None:
     named = _paths(text)
     missing = [path for path in named if path in gone]
-    there = [path for path in named if _exists(project, path)]
-    if not missing or len(missing) < len(there):
+    if not missing or 2 * len(missing) < len(named):
         return None
     shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-    rest = f"; {len(there)} that it names are there" if there else ""
+    rest = f"; it names {len(named)}" if len(named) > len(missing) else ""
     return Signal("gone", f"names paths that the repository has no more: {shown}{rest}")
 
 
 def _paths(text: str) -> list[str]:
     """The paths of the project that a text names, as far as they can be told from other words."""
     found = (match[0].strip("`").rstrip("/.") for match in _PATH.finditer(text))
-    return list(dict.fromkeys(path for path in found if path and ".." not in path.split("/")))
+    fitting = (path for path in found if path and len(path) <= _LONGEST_PATH)
+    return list(dict.fromkeys(path for path in fitting if ".." not in path.split("/")))
 
 
 def _exists(project: Folder, path: str) -> bool:
@@ -174,13 +177,18 @@ def _parents(path: str) -> Iterator[str]:
 
 def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[dict[str, Any]]:
     """Delete notes that somebody decided on, each by a commit of its own; all of them, or none where one
-    cannot be brought back."""
-    with statefile.locked(project):
-        known = {candidate.note.name: candidate for candidate in candidates(project, at=at)}
-        found = [note.find(project, "memory", name) for name in dict.fromkeys(names)]
+    cannot be brought back. What somebody else was deleting when they were cut off is deleted first."""
+    files = dict.fromkeys(notename.file_name(name) for name in names)
+    forget.check_there(project, *files)
+    # Before the lock: the signals are only told, and looking at every note takes long.
+    known = {candidate.note.name: candidate.signals for candidate in candidates(project, at=at)}
+    with forget.writing(project) as work:
+        gone = {each.name for each in work.settled if not each.stays}
+        found = [note.find(project, "memory", file) for file in files if file not in gone]
         for each in found:
             forget.kept(each)
-        return [_delete(project, known.get(each.name, Candidate(each, ()))) for each in found]
+        deleted = [_delete(project, work, Candidate(each, known.get(each.name, ()))) for each in found]
+    return [*map(_settled, work.settled), *deleted]
 
 
 def delete_automatically(project: Folder, *, is_enabled: bool, at: str | None = None) -> dict[str, Any]:
@@ -191,13 +199,13 @@ def delete_automatically(project: Folder, *, is_enabled: bool, at: str | None = 
             "deleting without asking is not switched on",
             hint=f"`rolecall config set {SETTING} true` does; or look with `rolecall memory gc` and name what goes.",
         )
-    deleted: list[dict[str, Any]] = []
     stayed: dict[str, str] = {}
-    with statefile.locked(project):
+    with forget.writing(project) as work:
+        deleted = [_settled(gone) for gone in work.settled]
         # Judged anew after each: a note whose double is gone may be the last that says it.
         while candidate := _next_to_go(project, stayed, at):
             try:
-                deleted.append(_delete(project, candidate))
+                deleted.append(_delete(project, work, candidate))
             except RolecallError as exc:
                 stayed[candidate.note.name] = exc.message
     return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
@@ -210,22 +218,16 @@ def _next_to_go(project: Folder, stayed: dict[str, str], at: str | None) -> Cand
     return None
 
 
-def _delete(project: Folder, candidate: Candidate) -> dict[str, Any]:
-    kept = forget.kept(candidate.note)
-    commit = forget.remove(
+def _delete(project: Folder, work: forget.Writing, candidate: Candidate) -> dict[str, Any]:
+    (gone,) = forget.remove(
         project,
-        [kept],
+        work,
+        [forget.kept(candidate.note)],
         subject=f"Delete memory note {candidate.note.name}",
         why=candidate.why or "Asked for by name.",
     )
-    _prune(project)
-    signals = [signal.id for signal in candidate.signals]
-    return {"name": candidate.note.name, "commit": commit, "signals": signals, "restore": kept.restoring}
+    return {**as_reply(gone), "signals": [signal.id for signal in candidate.signals]}
 
 
-def _prune(project: Folder) -> None:
-    """Take away the reads of notes that are not there: a new note of that name begins at nothing."""
-    there = {memory_access.key(project, each.name) for each in note.listed(project, "memory")}
-    memory_access.rewrite(
-        project, lambda log: {path: access for path, access in log.items() if path in there}
-    )
+def _settled(gone: removal.Gone) -> dict[str, Any]:
+    return {**as_reply(gone), "signals": []}

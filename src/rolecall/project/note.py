@@ -31,19 +31,19 @@ class Note(NamedTuple):
 
 def folder(project: Folder, kind: Kind) -> str:
     path = os.path.join(place.nexus(project), kind)
-    if os.path.islink(path):
-        raise UsageError(
-            f"{path} is a link", hint="Notes are kept in the project: put a folder in its place."
-        )
+    statefile.refuse_links(path)
     return path
 
 
 def listed(project: Folder, kind: Kind) -> list[Note]:
     """All notes of a kind by name; what is no plain Markdown file is none."""
+    inside = folder(project, kind)
     try:
-        entries = list(os.scandir(folder(project, kind)))
+        entries = list(os.scandir(inside))
     except FileNotFoundError:
         return []
+    except OSError as exc:
+        raise statefile.refused(exc, inside) from exc
     found = [
         Note(entry.name, entry.path, status.st_size, status.st_mtime)
         for entry in entries
@@ -61,6 +61,8 @@ def find(project: Folder, kind: Kind, name: str) -> Note:
         status = os.lstat(path)
     except FileNotFoundError:
         raise _not_found(project, kind, file) from None
+    except OSError as exc:
+        raise statefile.refused(exc, path) from exc
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} is a link or a folder", hint="Put a plain file in its place.")
     return Note(file, path, status.st_size, status.st_mtime)
@@ -135,16 +137,12 @@ def create(project: Folder, kind: Kind, file: str, text: str) -> Note:
     path = os.path.join(folder(project, kind), file)
     statefile.make_folder(folder(project, kind))
     with statefile.drafted(project, encoded(text)) as draft:
-        # Under a name of its own: the draft's is written over by the next writer, who, were we killed between
-        # the next two lines, would write into the note through it.
-        own = f"{draft}-{os.urandom(8).hex()}"
-        os.rename(draft, own)
         try:
-            os.link(own, path)
+            os.link(draft, path)
         except FileExistsError:
             raise already_there(path) from None
-        finally:
-            statefile.remove(own)
+        # Were we killed before this, the next writer would remove that name, and the note would stay.
+        statefile.remove(draft)
     statefile.sync_folder(os.path.dirname(path))
     return find(project, kind, file)
 

@@ -30,13 +30,24 @@ _TRANSLITERATED = str.maketrans({"ß": "ss", "æ": "ae", "ø": "o", "đ": "d", "
 def file_name(name: str) -> str:
     """`name` as the name of a file in its folder; the ending may be left out."""
     full = name if name.endswith(".md") else f"{name}.md"
-    is_safe = full == full.strip() and not full.startswith(".") and not re.search(r"[/\\\x00-\x1f\x7f]", full)
-    if not is_safe or len(full.encode("utf-8", "surrogatepass")) > 255:
+    if not is_file_name(full):
+        has_bytes = "" if is_utf8(full) else ": it holds bytes that are not UTF-8"
         raise UsageError(
-            f"{name!r} is not the name of a note",
+            f"{name!r} is not the name of a note{has_bytes}",
             hint=f"Give the name alone, without a folder{_instead(name)}.",
         )
     return full
+
+
+def is_file_name(full: str) -> bool:
+    """Whether a name with its ending is that of a file in its folder, which every file system can have."""
+    is_bare = full == full.strip() and not full.startswith(".") and not re.search(r"[/\\\x00-\x1f\x7f]", full)
+    return is_bare and full.endswith(".md") and is_utf8(full) and len(full.encode()) <= 255
+
+
+def is_utf8(text: str) -> bool:
+    """Bytes of a file name that are not UTF-8 come as halves of surrogate pairs, and JSON can say those as well."""
+    return not re.search(r"[\ud800-\udfff]", text)
 
 
 def new_memory(name: str, category: str | None = None) -> str:

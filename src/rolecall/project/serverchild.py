@@ -1,7 +1,8 @@
-"""A `rolecall mcp` child on a pipe, asked one thing at a time: how a conformance run calls tools from outside.
+"""A `rolecall mcp` child on a pipe, asked one thing at a time: how a conformance run calls tools from outside, and how
+`doctor` sees whether the server that a host was told of answers.
 
-Only as much of a client as that needs. The child is this very program with the environment it is given, so
-what is tested is what runs; hosts and agents have clients of their own.
+Only as much of a client as that needs. The child is this very program with the environment it is given, or the
+command that is named; hosts and agents have clients of their own.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Timer
-from typing import Any
+from typing import IO, Any
 
 PREFIX = "nx_"
 _COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
@@ -31,9 +32,23 @@ class Unanswered(Exception):
 class ServerChild:
     """The server of one project folder; started by the first call, and anew after it died."""
 
-    def __init__(self, project: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        project: str,
+        environ: Mapping[str, str],
+        *,
+        command: Sequence[str] = (),
+        stderr: IO[bytes] | None = None,
+        patience: float = _PATIENCE,
+    ) -> None:
         self._project = project
         self._environ = environ
+        self._command = command or (
+            *(sys.executable, "-P", "-c", _COMMAND),
+            *("mcp", "--project", project, "--only", "nexus"),
+        )
+        self._stderr = stderr
+        self._patience = patience
         self._child: subprocess.Popen[bytes] | None = None
         self._count = 0
 
@@ -46,6 +61,16 @@ class ServerChild:
             return {"error": frame["error"]["message"]}
         return _reply(frame["result"])
 
+    def tools(self) -> list[str]:
+        """The names of the tools it has."""
+        if self._child is None:
+            self._start()
+        frame = self._ask("tools/list", {})
+        try:
+            return [str(tool["name"]) for tool in frame["result"]["tools"]]
+        except (LookupError, TypeError) as exc:
+            raise Unanswered(f"the server listed no tools: {str(frame)[:200]}") from exc
+
     def close(self) -> None:
         child, self._child = self._child, None
         if child is None:
@@ -54,17 +79,18 @@ class ServerChild:
             if end is not None:
                 end.close()
         try:
-            child.wait(_PATIENCE)
+            child.wait(self._patience)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
 
     def _start(self) -> None:
-        options = ["mcp", "--project", self._project, "--only", "nexus"]
         self._child = subprocess.Popen(  # noqa: S603 -- no shell is involved
-            [sys.executable, "-P", "-c", _COMMAND, *options],
+            list(self._command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            cwd=self._project,
             env=dict(self._environ),
         )
         self._ask("initialize", _OPENING)
@@ -75,7 +101,7 @@ class ServerChild:
         child = self._child
         if child is None or child.stdout is None:
             raise Unanswered("the server was not started")
-        watchdog = Timer(_PATIENCE, child.kill)
+        watchdog = Timer(self._patience, child.kill)
         watchdog.start()
         try:
             self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": params})

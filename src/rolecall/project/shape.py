@@ -25,6 +25,7 @@ _TIME = re.compile(
 _VERSION = re.compile(r"\d+\.\d+", re.ASCII)
 _LARGEST = 1e300
 """JSON can write numbers that Python reads as infinite; no id is one."""
+A_NUMBER = "a finite number below 1e300"
 
 
 def is_number(value: Any) -> bool:
@@ -177,3 +178,32 @@ ACCESS = _closed(
     {"schema_version": _version},
 )
 """One line of the log of who read which memory note."""
+
+
+def is_harness_id(value: Any) -> bool:
+    """Lower-case letters, digits and hyphens, the first one a letter."""
+    if type(value) is not str or not value.isascii() or not value[:1].isalpha():
+        return False
+    return value == value.lower() and value.replace("-", "").isalnum()
+
+
+def _harness_id(value: Any) -> str:
+    return "" if is_harness_id(value) else f" is {value!r}, not lower-case letters, digits and hyphens"
+
+
+TRACKED = _list_of(
+    _closed(
+        {"harness_id": _harness_id, "started_at": _time},
+        {
+            "agent_name": _harness_id,
+            "agent_id": _name,
+            "last_resumed_at": _time,
+            "resume_count": _count,
+            "status": _one_of(("running", "completed")),
+            "stopped_at": _time,
+            "last_message": _text,
+            "files_touched": _TEXTS,
+        },
+    )
+)
+"""The agents of a session."""

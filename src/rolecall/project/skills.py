@@ -6,13 +6,14 @@ tags and slash commands activate any skill; what is guessed from a user's words 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.project.catalog import Catalog, Skill
-from rolecall.project.tags import Action, Activation
-from rolecall.project.vocabulary import ANY_VARIANT, Tag
+from rolecall.project.tags import ANY_VARIANT, Action, Activation, Tag
+
+if TYPE_CHECKING:
+    from rolecall.project.catalog import Catalog, Skill
 
 
 class Active(NamedTuple):
@@ -32,15 +33,15 @@ def guessed(catalog: Catalog, skill: str) -> Activation:
     return Activation(skill)
 
 
-def slash(message: str, catalog: Catalog) -> Activation | None:
+def slash(message: str, skills: Collection[str], tags: Mapping[str, Tag]) -> Activation | None:
     """The activation by `/skill words`, when the message begins so; a first word that is a mode of the skill is one."""
     first, _, rest = message.strip().partition("\n")
     command, _, words = first.partition(" ")
     skill = command.removeprefix("/")
-    if not command.startswith("/") or skill not in catalog.skills:
+    if not command.startswith("/") or skill not in skills:
         return None
     mode, _, others = words.strip().partition(" ")
-    if mode not in _modes(catalog.vocabulary.tags, skill):
+    if mode not in _modes(tags, skill):
         mode, others = "", words
     return Activation(skill, mode, f"{others.strip()}\n{rest}".strip())
 

@@ -2,7 +2,8 @@
 
 The lock is the kernel's, on a file of ours, so it ends with its holder however that ends. Readers need none:
 a file is only ever replaced as a whole. Whatever is to replace a file is written in our own folder first,
-always under the same name, so that what a killed writer leaves is removed by the next.
+always under the same name, so that what a killed writer leaves is removed by the next. Nothing is read or
+written through a link: a repository may come from anybody, with links in it that lead anywhere.
 
 What the bytes mean is not known here; above are `longlist`, `archive`, `tools` and `artifact`.
 """
@@ -12,23 +13,30 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from stat import S_ISREG
 from typing import TypeAlias
 
 import xxhash
 
-from rolecall.errors import Damaged, StorageError, UsageError
+from rolecall.errors import Conflict, Damaged, StorageError, UsageError
 from rolecall.project import place
 from rolecall.project.place import Folder
 
 Bytes: TypeAlias = "bytes | memoryview"
 _LOCK, _DRAFT = "lock", "draft"
+_FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
+
+is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)
+"""Whether the caller has given up meanwhile, asked while the lock is waited for; None: nobody can."""
 
 
 def read(path: str) -> bytes | None:
-    """The whole file; None when there is none."""
+    """The whole of a file below `.nexus/`; None when there is none."""
+    refuse_links(path)
     try:
         with open(path, "rb", buffering=0, opener=_without_waiting) as file:
             if not S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -37,12 +45,24 @@ def read(path: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise _refused(exc, path) from exc
+        raise refused(exc, path) from exc
+
+
+def refuse_links(path: str) -> None:
+    """Refuse a path below `.nexus/` that has a link on its way or at its end, `.nexus` itself included."""
+    at, _, inner = f"{path}/".rpartition("/.nexus/")
+    for name in (".nexus", *inner.split("/")[:-1]):
+        at = f"{at}/{name}"
+        if os.path.islink(at):
+            raise UsageError(
+                f"{at} is a link: what leads out of the project this way is neither read nor written",
+                hint="Put the file or folder itself in its place.",
+            )
 
 
 def _without_waiting(path: str, flags: int) -> int:
     """Opening a pipe would wait for somebody at its other end."""
-    return os.open(path, flags | os.O_NONBLOCK)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def digest(*parts: Bytes) -> str:
@@ -57,20 +77,20 @@ def digest(*parts: Bytes) -> str:
 
 
 @contextmanager
-def locked(project: Folder) -> Iterator[None]:
-    """Nobody else writes to this project meanwhile; folders that are missing are made."""
+def locked(project: Folder) -> Iterator[int]:
+    """Nobody else writes to this project meanwhile; folders that are missing are made. Gives the open lock."""
     try:
         _make_folders(project)
         lock = _take(place.ours(project, _LOCK))
     except OSError as exc:
-        raise _refused(exc, place.ours(project)) from exc
+        raise refused(exc, place.ours(project)) from exc
     try:
         _ignore_state(project)
-        yield
+        yield lock
     except DamagedFile as exc:
-        raise _kept_aside(project, exc) from exc
+        raise kept_aside(project, exc) from exc
     except OSError as exc:
-        raise _refused(exc, place.nexus(project)) from exc
+        raise refused(exc, place.nexus(project)) from exc
     finally:
         # A forked child may hold the same open file, so closing it alone would not unlock.
         fcntl.flock(lock, fcntl.LOCK_UN)
@@ -80,34 +100,46 @@ def locked(project: Folder) -> Iterator[None]:
 def _take(path: str) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        fcntl.flock(file, fcntl.LOCK_EX)
         try:
+            _wait_for(file)
             if os.path.samestat(os.stat(path), os.fstat(file)):
                 return file
         except FileNotFoundError:
             pass
+        except BaseException:
+            os.close(file)
+            raise
         # Somebody removed the folder while we waited: this lock keeps nobody out.
         os.close(file)
         os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
+def _wait_for(file: int) -> None:
+    """Take the lock, unless the caller gives up before it is ours."""
+    has_given_up = is_taken_back.get()
+    if has_given_up is None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    nap = _FIRST_NAP
+    while not has_given_up():
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        else:
+            return
+    raise Conflict("the call was taken back while somebody else wrote", hint="Nothing was written.")
+
+
 def _make_folders(project: Folder) -> None:
     ours = place.ours(project)
+    refuse_links(ours)
     if not os.path.isdir(ours):
         if not os.path.isdir(project):
             raise UsageError(f"there is no folder {os.fspath(project)!r}", hint="Name the project's folder.")
         for folder in (place.nexus(project), place.state(project), ours):
             make_folder(folder)
-    _refuse_ways_out(project, ours)
-
-
-def _refuse_ways_out(project: Folder, path: str) -> None:
-    """A repository may come from anybody, with links in it that lead out of the project."""
-    if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(project), "")):
-        raise UsageError(
-            f"{path} leads out of the project by a link, so nothing is written there",
-            hint="Remove the link, or keep the state where the project is.",
-        )
 
 
 def _ignore_state(project: Folder) -> None:
@@ -121,14 +153,16 @@ def make_folder(path: str) -> None:
     try:
         os.mkdir(path)
     except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
         return
     sync_folder(os.path.dirname(path))
 
 
 def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -> None:
-    """Put these bytes in the place of `path` at once, and on the disk before this returns."""
-    _refuse_ways_out(project, path)
-    path = os.path.realpath(path)  # a link to a file stays one
+    """Put these bytes in the place of `path` at once, and on the disk before this returns. A file that is there
+    keeps its mode."""
+    refuse_links(path)
     with drafted(project, *parts, mode=_mode(path), must_last=must_last) as draft:
         os.replace(draft, path)
     if must_last:
@@ -149,7 +183,8 @@ def drafted(project: Folder, *parts: Bytes, mode: int | None = None, must_last: 
 
 def _write(path: str, *parts: Bytes, mode: int | None, must_last: bool) -> None:
     remove(path)  # what a killed writer left, or a link that somebody laid there
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    narrow = 0o666 if mode is None else 0o600
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, narrow)
     try:
         if mode is not None:
             os.fchmod(file, mode)
@@ -197,20 +232,24 @@ class DamagedFile(Damaged):
             f"{path} cannot be used: {problem}. It was left as it is{kept}",
             hint="Correct the file or move it away, then try again.",
         )
-        self.path, self.data, self.problem = path, data, problem
+        self.path, self.data, self.problem, self.copy = path, data, problem, copy
 
 
-def _kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
-    """The same, once there is a copy for whoever corrects the file."""
+def kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
+    """The same, once there is a copy for whoever corrects the file. Under the lock."""
     folder = place.ours(project, "damaged")
     make_folder(folder)
     copy = os.path.join(folder, f"{os.path.basename(file.path)}.{digest(file.data)}")
+    refuse_links(copy)
     if not os.path.exists(copy):
-        replace(project, copy, file.data)
+        # Nobody is to read more of it here than where it lies.
+        with drafted(project, file.data, mode=_mode(file.path) or 0o600) as draft:
+            os.replace(draft, copy)
+        sync_folder(folder)
     return DamagedFile(file.path, file.data, file.problem, copy=copy)
 
 
-def _refused(exc: OSError, path: str) -> StorageError:
+def refused(exc: OSError, path: str) -> StorageError:
     file = exc.filename if isinstance(exc.filename, str) else path
     return StorageError(
         f"{file}: {exc.strerror or exc}", hint="Check the disk and who may write there, then try again."

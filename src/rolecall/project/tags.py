@@ -1,8 +1,8 @@
 """Tags in what a user writes: `[plan:auto] ...` activates a skill, `[d] ...` is done at once. Values.
 
-A tag counts where the user speaks: not in code blocks, inline code or quoted lines, not escaped with a
-backslash, not as part of a word or of a link. Tags that are not known are left alone; one that is nearly a
-known one is pointed out. What is done about a tag is for whoever calls this.
+A tag counts where the user speaks, which `spoken` tells: not in code, quoted lines or links, not escaped with
+a backslash, not as part of a word. Tags that are not known are left alone; one that is nearly a known one is
+pointed out. What is done about a tag is for whoever calls this.
 """
 
 from __future__ import annotations
@@ -14,19 +14,35 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from rolecall.project.vocabulary import ANY_VARIANT, Tag
+from rolecall.project import spoken
 
+ANY_VARIANT = "*"
 NO_PLAN = (
     "No active plan session: [d] records a decision of a plan, and none is active. Start one with [plan]."
 )
 """What `[d]` is answered without a plan."""
 
 _TAG = re.compile(r"(?<![A-Za-z0-9_\[])\[([A-Za-z][^\[\]\n]{0,80})\](?![A-Za-z0-9_(\]])")
-_FENCE = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)*(`{3,}(?=[^`]*$)|~{3,})")
 _ALIKE = 0.75
 """How alike two names are at least, as difflib counts it: one slip in a name of four letters."""
+_MARKS = " \t\r\n.,;:!?)}\"'\u2019\u201d\u00bb\u2026"
+"""What ends a sentence; alone it is nothing that was said."""
 _MOST_UNKNOWN = 50
 """How many unknown words in brackets are looked at for a slip."""
+
+
+class Tag(NamedTuple):
+    """As the vocabulary has it."""
+
+    id: str
+    trigger: str
+    type: str
+    """`skill` or `inline_action`."""
+    description: str
+    skill: str = ""
+    handler: str = ""
+    variants: tuple[str, ...] = ()
+    prose_guidance: str = ""
 
 
 class Activation(NamedTuple):
@@ -63,11 +79,13 @@ class Detection(NamedTuple):
 
 def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
     """The tags in a message, and what is nearly one."""
-    lines = _lines(message)
+    if not _TAG.search(message):
+        return Detection(())  # most messages, and this is done for each
+    lines = spoken.lines(message)
     found: list[tuple[re.Match[str], Tag, str]] = []
     unknown: dict[str, None] = {}
-    for match in _TAG.finditer(_spoken(lines)):
-        if _backslashes(message, match.start()) % 2:
+    for match in _TAG.finditer(spoken.speech(lines, lambda written: _known(written, tags) is not None)):
+        if spoken.backslashes(message, match.start()) % 2:
             continue
         known = _known(match[1], tags)
         if known:
@@ -75,7 +93,11 @@ def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
         else:
             unknown[match[1]] = None
     texts = _texts(message, lines, [match.span() for match, *_ in found])
-    values = (_value(tag, variant, text) for (_, tag, variant), text in zip(found, texts, strict=True))
+    values = (
+        _value(tag, variant, text)
+        for (_, tag, variant), text in zip(found, texts, strict=True)
+        if text is not None
+    )
     return Detection(tuple(values), tuple(_near_misses(unknown, tags)))
 
 
@@ -142,10 +164,10 @@ def _nearest(written: str, known: list[str]) -> str:
 # -- what belongs to a tag --
 
 
-def _texts(message: str, lines: list[_Line], spans: list[tuple[int, int]]) -> Iterator[str]:
+def _texts(message: str, lines: list[spoken.Line], spans: list[tuple[int, int]]) -> Iterator[str | None]:
     """For each tag what stands behind it in its paragraph, up to the next tag; when nothing is behind, what stands
     before it and is no other's. Tags side by side share it. A code block without a blank line before it belongs to the
-    paragraph."""
+    paragraph. None where a mark is all there is: `[d]?` asks about the tag."""
     breaks = [0, *(line.start for line in lines if line.is_break), len(message)]
     groups = _side_by_side(message, spans)
     ends = [*(group[0][0] for group in groups), len(message)][1:]
@@ -154,87 +176,21 @@ def _texts(message: str, lines: list[_Line], spans: list[tuple[int, int]]) -> It
         start, end = group[0][0], group[-1][1]
         paragraph_end = breaks[bisect_left(breaks, end)]
         text = message[end : min(following, paragraph_end)].removeprefix(":").strip()
-        is_behind = bool(text)
+        is_behind = bool(text.strip(_MARKS))
+        before = ""
         if not is_behind:
             paragraph_start = breaks[bisect_right(breaks, start) - 1]
-            text = message[max(free, paragraph_start) : start].strip()
+            before = message[max(free, paragraph_start) : start].strip()
         free = following if is_behind else end
-        yield from [text] * len(group)
+        said = text if is_behind else before
+        yield from [None if text and not said else said] * len(group)
 
 
 def _side_by_side(message: str, spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     groups: list[list[tuple[int, int]]] = []
     for span in spans:
         between = message[groups[-1][-1][1] : span[0]] if groups else "first"
-        if between.strip(" \t"):
+        if between.strip(" \t,"):
             groups.append([])
         groups[-1].append(span)
     return groups
-
-
-# -- where the user speaks --
-
-
-class _Line(NamedTuple):
-    start: int
-    text: str
-    is_ignored: bool
-    """Whether it is code or a quotation."""
-    is_break: bool
-    """Whether it is blank and ends a paragraph."""
-
-
-def _lines(message: str) -> list[_Line]:
-    lines: list[_Line] = []
-    fence, start = "", 0
-    for text in message.splitlines(keepends=True):
-        is_quoted = not fence and text.lstrip().startswith(">")
-        is_code = bool(fence)
-        if fence:
-            stripped = text.strip()
-            fence = "" if len(stripped) >= len(fence) and set(stripped) == {fence[0]} else fence
-        elif not is_quoted and (opening := _FENCE.match(text)):
-            fence, is_code = opening[1], True
-        lines.append(_Line(start, text, is_code or is_quoted, not is_code and not text.strip()))
-        start += len(text)
-    return lines
-
-
-def _spoken(lines: list[_Line]) -> str:
-    """The message with line breaks in the place of everything that is code or quoted."""
-    parts: list[str] = []
-    paragraph: list[str] = []
-    for line in lines:
-        if line.is_ignored or line.is_break:
-            parts += [_without_inline_code("".join(paragraph)), "\n" * len(line.text)]
-            paragraph = []
-        else:
-            paragraph.append(line.text)
-    return "".join([*parts, _without_inline_code("".join(paragraph))])
-
-
-def _without_inline_code(paragraph: str) -> str:
-    runs = list(re.finditer("`+", paragraph))
-    of_length = defaultdict(list)
-    for index, run in enumerate(runs):
-        of_length[len(run[0])].append(index)
-    parts, done, index = [], 0, 0
-    while index < len(runs):
-        start, end = runs[index].span()
-        start += _backslashes(paragraph, start) % 2  # an escaped backtick opens nothing
-        closing = of_length.get(end - start, [])
-        position = bisect_right(closing, index)
-        if position < len(closing):
-            index = closing[position]
-            parts += [paragraph[done:start], "\n" * (runs[index].end() - start)]
-            done = runs[index].end()
-        index += 1
-    return "".join([*parts, paragraph[done:]])
-
-
-def _backslashes(text: str, end: int) -> int:
-    """How many backslashes stand right before a place."""
-    start = end
-    while start and text[start - 1] == "\\":
-        start -= 1
-    return end - start

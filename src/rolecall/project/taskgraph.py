@@ -6,12 +6,17 @@ a task that waits for itself by way of others, or for one that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from rolecall.project.tools import ready, standing
 
 Task = Mapping[str, Any]
+
+_SCREEN = 50
+"""Among more tasks than this, what is completed is in the way."""
+_MOST_RUNS = 8
 
 
 def status(task: Task, can_begin: Collection[float]) -> str:
@@ -21,18 +26,48 @@ def status(task: Task, can_begin: Collection[float]) -> str:
     return "ready" if task["id"] in can_begin else "waiting"
 
 
+def ids(numbers: Iterable[float]) -> str:
+    """Ids in short, for a line that has more to say: runs as 3-7, and not hundreds of them."""
+    runs: list[list[float]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    shown = ", ".join(words[:_MOST_RUNS])
+    left = sum(map(len, runs[_MOST_RUNS:]))
+    return f"{shown} and {left} more" if left else shown
+
+
 def to_text(tasks: Sequence[Task]) -> str:
     can_begin = set(ready([standing(task) for task in tasks]))
-    blocks = [
-        "\n".join([heading, *(f"  {_line(task, can_begin)}" for task in wave)])
-        for heading, wave in _waves(tasks)
-    ]
-    return "\n".join(blocks) or "there are no tasks"
+    width = max((len(str(task["id"])) for task in tasks), default=0)
+    lines: list[str] = []
+    for is_left_out, waves in groupby(_waves(tasks), lambda wave: len(tasks) > _SCREEN and _is_done(wave[1])):
+        if is_left_out:
+            lines.append(_left_out(list(waves)))
+            continue
+        for heading, wave in waves:
+            lines.append(heading)
+            lines += [f"  {task['id']!s:>{width}}  {_words(task, can_begin)}" for task in wave]
+    return "\n".join(lines) or "there are no tasks"
 
 
-def _line(task: Task, can_begin: Collection[float]) -> str:
-    after = f"  <- {', '.join(map(str, task['deps']))}" if task["deps"] else ""
-    return f"{task['id']}  {status(task, can_begin)}  {_one_line(task['title'])}{after}"
+def _words(task: Task, can_begin: Collection[float]) -> str:
+    after = f"  <- {ids(task['deps'])}" if task["deps"] else ""
+    return f"{status(task, can_begin):<{len('in_progress')}}  {_one_line(task['title'])}{after}"
+
+
+def _is_done(wave: Sequence[Task]) -> bool:
+    return all(task["status"] == "completed" for task in wave)
+
+
+def _left_out(waves: Sequence[tuple[str, Sequence[Task]]]) -> str:
+    """The line for waves next to one another in which nothing is left to do."""
+    first, last = waves[0][0], waves[-1][0]
+    which = first if first == last else f"{first} to {last}"
+    return f"{which}: {sum(len(wave) for _, wave in waves)} tasks, all completed"
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:

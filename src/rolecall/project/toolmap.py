@@ -12,6 +12,7 @@ from importlib import import_module
 
 from rolecall import capabilities
 from rolecall.errors import NotFound, UsageError
+from rolecall.project import dispatch
 from rolecall.project.catalog import Agent, effective
 
 ToolMap = Mapping[str, tuple[str, ...]]
@@ -24,7 +25,7 @@ SERVER: ToolMap = {
 }
 """The tools of our own server. Artifacts are no files of the project, so no class denies writing them."""
 
-LEAD_ONLY = ("nx_plan_start", "nx_plan_update", "nx_plan_decide")
+LEAD_ONLY = tuple(f"nx_{name}" for name, tool in dispatch.TOOLS.items() if tool.is_for_lead)
 """No agent of the catalogue plans or decides; that is Lead's, whatever the capabilities say."""
 
 _HOSTS: Mapping[str, str] = {
@@ -36,6 +37,11 @@ _HOSTS: Mapping[str, str] = {
 }
 """Hosts that are told by name which tools they may not use, and how each names a tool of our server."""
 HOSTS = tuple(_HOSTS)
+
+
+def tool_name(host: str) -> str:
+    """How a host names a tool of our server, with `{}` in its place; empty where that is not known."""
+    return _HOSTS.get(host, "")
 
 
 def host_map(host: str) -> ToolMap:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from rolecall.errors import Damaged
+from rolecall.errors import Damaged, StorageError, UsageError
 from rolecall.project import archive, longlist, place, shape, statefile
 from rolecall.project.artifact import write_artifact
 from rolecall.project.longlist import Change, Kind, LongList
@@ -23,12 +23,15 @@ Reply = dict[str, Any]
 ACTIONS = ("add", "remove", "edit", "reopen")
 DEFAULT_LAST = 10
 
+T = TypeVar("T")
+
 
 # -- plan --
 
 
 def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> Reply:
     """Begin a plan; one that is active goes into the history."""
+    issues = _listed("issues", issues)
     plan = {
         "id": 1,
         "topic": topic,
@@ -74,7 +77,7 @@ def plan_update(
     project: Folder, *, action: str, issue_id: float | None = None, title: str | None = None
 ) -> Reply:
     """Add, remove, rename or reopen an issue of the active plan."""
-    _check_there(project, place.PLAN)
+    check_there(project, place.PLAN)
     with archive.writing(project):
         plan = _active_plan(project)
         _check_action(action, issue_id, title)
@@ -123,13 +126,13 @@ def plan_decide(
     how_agent_ids: Mapping[str, str] | None = None,
 ) -> Reply:
     """Record the decision on an issue of the active plan, and who was asked on the way."""
+    check_there(project, place.PLAN)
     how = {"how_agents": how_agents, "how_summary": how_summary, "how_agent_ids": how_agent_ids}
-    _check_there(project, place.PLAN)
     with archive.writing(project):
         plan = _active_plan(project)
         issue = _issue(plan, issue_id)
         issue |= {"status": "decided", "decision": decision}
-        issue |= {key: value for key, value in how.items() if value is not None}
+        issue |= {key: _plain(key, value) for key, value in how.items() if value is not None}
         _fit(shape.PLAN(plan))
         _write_plan(project, plan)
     remaining = [issue for issue in plan["issues"] if issue["status"] != "decided"]
@@ -178,7 +181,7 @@ def _issue(plan: Mapping[str, Any], issue_id: float | None) -> dict[str, Any]:
         if issue["id"] == issue_id:
             found: dict[str, Any] = issue
             return found
-    raise NotThere(f"Issue {issue_id} not found")
+    raise NotThere(f"Issue {_whole(issue_id)} not found")
 
 
 def _decided(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -237,14 +240,15 @@ def task_add(
         "acceptance": acceptance,
         "risk": risk,
         "status": "pending",
-        "deps": list(deps),
-        "plan_issue": plan_issue,
+        "deps": [_whole(number) for number in _listed("deps", deps)],
+        "plan_issue": _whole(plan_issue),
         "owner": owner,
         "owner_agent_id": owner_agent_id,
         "owner_reuse_policy": owner_reuse_policy,
         "created_at": place.now(),
     }
     task = {field: value for field, value in task.items() if value is not None}
+    decisions = _listed("decisions", decisions)
     _fit(shape.TASK(task))
     with archive.writing(project):
         file = _load_tasks(project) or longlist.empty(TASKS, {"goal": "", "decisions": []})
@@ -270,7 +274,7 @@ def task_list(project: Folder) -> Reply:
     if file is None:
         return {"exists": False}
     tasks = file.entries()
-    summary = _summary([standing(task) for task in tasks])
+    summary = summary_of([standing(task) for task in tasks])
     return {"goal": file.layout.head["goal"], "tasks": tasks, "summary": summary}
 
 
@@ -280,11 +284,12 @@ def task_list_json(project: Folder) -> bytes:
     if file is None:
         return longlist.json_bytes({"exists": False})
     goal = longlist.json_bytes(file.layout.head["goal"])
-    summary = longlist.json_bytes(_summary(file.briefs(TASKS)))
+    summary = longlist.json_bytes(summary_of(file.briefs(TASKS)))
     return b"".join((b'{"goal":', goal, b',"tasks":', file.list_json(), b',"summary":', summary, b"}"))
 
 
-def _summary(tasks: Sequence[Standing]) -> dict[str, Any]:
+def summary_of(tasks: Sequence[Standing]) -> dict[str, Any]:
+    """How many tasks stand how, and which of them can be begun."""
     statuses = [task.status for task in tasks]
     return {
         "total": len(tasks),
@@ -305,7 +310,7 @@ def task_update(project: Folder, *, id: float, status: str) -> Reply:
     """Set the status of a task; every change of it is allowed."""
     if status not in shape.TASK_STATUSES:
         raise WrongCall(f"status is {status!r}, not one of {', '.join(shape.TASK_STATUSES)}")
-    _check_there(project, place.TASKS)
+    check_there(project, place.TASKS)
     with archive.writing(project):
         file = _existing_tasks(project)
         number, task = _find_task(file, id)
@@ -366,7 +371,7 @@ def _find_task(file: LongList, number: float) -> tuple[int, dict[str, Any]]:
         for place_in_file, task in enumerate(file.entries()):
             if task["id"] == number:
                 return place_in_file, task
-    raise NotThere(f"Task id {number} not found")
+    raise NotThere(f"Task id {_whole(number)} not found")
 
 
 # -- looking back --
@@ -374,6 +379,8 @@ def _find_task(file: LongList, number: float) -> tuple[int, dict[str, Any]]:
 
 def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> Reply:
     """The most recent cycles that have the query anywhere in them, in short."""
+    if not shape.is_number(last_n):
+        raise WrongCall(f"last_n must be {shape.A_NUMBER}")
     if last_n < 0 or last_n != int(last_n):
         raise WrongCall(f"last_n is {last_n}, not a whole number of 0 or more")
     history = archive.load(project)
@@ -398,11 +405,11 @@ def context(project: Folder) -> Reply:
     reply: Reply = {"branch": place.branch(project), "activeMode": None, "decisions": []}
     try:
         file = _load_tasks(project)
-    except Damaged:
+    except (Damaged, StorageError, UsageError):
         return {**reply, "activeMode": "team"}
     if file is None:
         return reply
-    summary = _summary(file.briefs(TASKS))
+    summary = summary_of(file.briefs(TASKS))
     return {
         "branch": reply["branch"],
         "activeMode": "team",
@@ -423,7 +430,7 @@ def artifact_write(project: Folder, *, filename: str, content: str) -> Reply:
 # -- what is refused --
 
 
-def _check_there(project: Folder, name: str) -> None:
+def check_there(project: Folder, name: str) -> None:
     """Refuse before the lock is taken, which would leave folders in a project that has none."""
     if not os.path.exists(place.state(project, name)):
         raise _missing(name)
@@ -439,3 +446,19 @@ def _fit(problem: str) -> None:
     """Refuse arguments that would make a file nobody could read."""
     if problem:
         raise WrongCall(problem.lstrip(" ."))
+
+
+def _listed(name: str, given: Sequence[T]) -> list[T]:
+    if isinstance(given, str) or not isinstance(given, Sequence):  # a text would come apart into its letters
+        raise WrongCall(f"{name} is not a list")
+    return list(given)
+
+
+def _plain(name: str, given: Sequence[str] | Mapping[str, str]) -> list[str] | dict[str, str]:
+    return dict(given) if isinstance(given, Mapping) else _listed(name, given)
+
+
+def _whole(number: Any) -> Any:
+    """JSON does not tell 2 from 2.0, and ids are written as the first."""
+    is_whole = isinstance(number, float) and number.is_integer() and abs(number) < 2**53
+    return int(number) if is_whole else number

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from rolecall.capabilities import RESTRICTIONS
 from rolecall.project.datafile import Flag, Form, Many, Reader, Record, Text
+from rolecall.project.tags import Tag
 from rolecall.yaml12 import Path
 
 CATEGORIES = ("how", "do", "check")
 RESUME_TIERS = ("persistent", "bounded", "ephemeral")
 MODEL_TIERS = ("high", "standard")
-ANY_VARIANT = "*"
 
 
 class Capability(NamedTuple):
@@ -33,18 +33,6 @@ class Entry(NamedTuple):
 
     id: str
     description: str
-
-
-class Tag(NamedTuple):
-    id: str
-    trigger: str
-    type: str
-    """`skill` or `inline_action`."""
-    description: str
-    skill: str = ""
-    handler: str = ""
-    variants: tuple[str, ...] = ()
-    prose_guidance: str = ""
 
 
 class Parameter(NamedTuple):

@@ -5,14 +5,16 @@ Writers on different machines run side by side: each commit takes the store's ad
 only `exclusive` takes it alone. Reads are single statements outside any transaction; an iterator
 pages by sequence number, because an open snapshot would keep the server from vacuuming.
 
-This is the only module that imports psycopg.
+This module and those of `service/fleet` are the only ones that import psycopg.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import Any
 
@@ -266,6 +268,14 @@ class PostgresBackend:
         with self._server.translated(), self._writing("pg_advisory_xact_lock", durable=True):
             yield
 
+    @contextmanager
+    def alone(self, purpose: str) -> Iterator[None]:
+        """A transaction that nobody else with the same purpose is in. Reads see what is committed, other writers go
+        on; what is committed inside becomes visible at its end, all of it or, after an error, nothing."""
+        with self._server.translated(), self._writing("pg_advisory_xact_lock_shared", durable=True):
+            self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_key(self._schema, purpose),))
+            yield
+
     def delete(self, nodes: Iterable[str]) -> int:
         if not self._inside:
             raise RuntimeError("delete is only safe inside exclusive()")
@@ -433,6 +443,10 @@ class PostgresBackend:
     def close(self) -> None:
         self._db.close()
 
+    def abort(self) -> None:
+        """From another thread: whoever waits for the server here gets an error instead."""
+        shut_down(self._db)
+
     # -- the connection --
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -492,6 +506,12 @@ class PostgresBackend:
             self._db.execute(_TABLES)
             self._db.execute("INSERT INTO format (version) VALUES (%s)", (_FORMAT,))
         return _FORMAT
+
+
+def shut_down(db: psycopg.Connection[Any]) -> None:
+    """End a connection from another thread than the one that waits on it."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(db.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 # -- translating --

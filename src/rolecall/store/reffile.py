@@ -21,7 +21,7 @@ from rolecall.store.disk import damage_met, damaged_file, has_kinds, is_count, i
 THREADS = "threads.yaml"
 HISTORY = "history.jsonl"
 
-REASON = {"completed": "completed", "failed": "failed", "killed": "cancelled"}
+REASON = {"completed": "completed", "failed": "failed", "killed": "cancelled", "discarded": "cancelled"}
 """How a thread ended: our status to the reason in its line."""
 STATUS = {"completed": "completed", "failed": "failed", "cancelled": "killed", None: "completed"}
 

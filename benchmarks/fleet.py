@@ -1,0 +1,261 @@
+"""The fleet: machines on one PostgreSQL, how soon one takes a step, what three do against one, what one costs at rest.
+
+Every machine is a process with a home of its own, on this host. Agents wait, as agents do, so what is compared is how
+many of them are kept waiting at once; on a machine with few cores the processes get in each other's way, which
+several hosts would not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+
+from benchmarks.measure import Row, print_table, times
+from benchmarks.startup import clean_environ
+from benchmarks.store import postgres_server
+from rolecall import lifecycle, registry, thread
+from rolecall.mask import Mask
+from rolecall.store.store import Store
+
+_FASTER = 2.0
+_SLOTS = 4
+_LEASE = 5.0
+_TICK = os.sysconf("SC_CLK_TCK")
+_WORKFLOW = """\
+name: take-steps
+description: One role, step after step.
+roles:
+  worker:
+    description: Works.
+    goal: Work.
+    frontmatter: {type: object, properties: {$status: {enum: [done, end]}}, required: [$status]}
+graph:
+  $START: worker
+  worker: {done: worker, end: $END}
+limits: {steps: 1000}
+"""
+
+
+def main(*, quick: bool = False) -> None:
+    if find_spec("pgserver") is None or find_spec("dbos") is None:
+        print("pgserver or dbos is not installed")
+        return
+    with tempfile.TemporaryDirectory(prefix="rolecall-bench-") as folder, postgres_server() as server:
+        fleet = Fleet(Path(folder), server)
+        latency(fleet, steps=20 if quick else 100, starts=10 if quick else 50)
+        at_rest(fleet, seconds=5 if quick else 30)
+        takeover(fleet, rounds=1 if quick else 5)
+        throughput(fleet, threads=12 if quick else 36, wait=1.0)
+        fleet.store.close()
+
+
+class Fleet:
+    """A store on PostgreSQL, threads for it, and machines."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        from rolecall.store.postgres import PostgresBackend
+
+        self.folder = folder
+        self.url = url
+        self.store = Store(PostgresBackend(url))
+        (folder / "take-steps.yaml").write_text(_WORKFLOW, encoding="utf-8")
+        self._flow = registry.register(self.store, registry.load_file(str(folder / "take-steps.yaml")))
+        self._count = 0
+
+    def queue(self, steps: int, *, wait: float = 0.0) -> str:
+        """A thread of so many steps, in each of which its agent waits."""
+        run = {"run": [["sleep", str(wait)]]} if wait else {}
+        answers = [{"output": {"$status": "done"}, **run}] * (steps - 1) + [
+            {"output": {"$status": "end"}, **run}
+        ]
+        script = self.folder / f"script-{steps}-{wait}.json"
+        script.write_text(json.dumps({"roles": {"worker": answers}}), encoding="utf-8")
+        ref = lifecycle.start(
+            self.store,
+            self._flow,
+            "Take steps.",
+            cwd=str(self.folder),
+            mask=Mask([]),
+            agent=f"scripted:{script}",
+            queue=0,
+        )
+        return thread.id_of(ref)
+
+    @contextmanager
+    def machines(self, count: int, *, slots: int = _SLOTS, lease: float = 60.0) -> Iterator[list[int]]:
+        """So many machines, by their processes."""
+        began = [self._begun(slots, lease) for _ in range(count)]
+        try:
+            for _, ready in began:
+                with open(ready, "rb") as told:
+                    assert told.read() == b"ready"
+            yield [child.pid for child, _ in began]
+        finally:
+            for child, _ in began:
+                child.terminate()
+            for child, _ in began:
+                child.wait()
+
+    def _begun(self, slots: int, lease: float) -> tuple[subprocess.Popen[bytes], int]:
+        self._count += 1
+        home = self.folder / f"machine-{self._count}"
+        home.mkdir()
+        read, write = os.pipe()
+        words = [str(Path(sys.executable).parent / "rolecall"), "serve", "--database", self.url]
+        words += ["--machine", home.name, "--slots", str(slots), "--lease", str(lease)]
+        words += ["--limit", "50", "--concurrency", "50", "--ready-fd", str(write)]
+        environ = {**clean_environ(str(home)), "HOME": str(home)}
+        with open(home / "serve.out", "wb") as output:
+            child = subprocess.Popen(
+                words, env=environ, cwd=home, stdout=output, stderr=output, pass_fds=[write]
+            )
+        os.close(write)
+        return child, read
+
+    def until_ended(self, names: Sequence[str]) -> None:
+        """Wait until threads have ended, told by the database when one has."""
+        import psycopg
+
+        waiting = set(names)
+        with psycopg.connect(self.url, autocommit=True) as db:
+            db.execute("LISTEN rolecall_news")
+            while waiting:
+                waiting = {name for name in waiting if not self._is_ended(name)}
+                for _ in db.notifies(timeout=0.5 if waiting else 0, stop_after=1):
+                    pass
+
+    def _is_ended(self, name: str) -> bool:
+        return thread.find(self.store, name).state["status"] in thread.ENDED
+
+    def times(self, name: str, kind: str) -> list[int]:
+        return [event.at for event in self.store.events(name) if event.kind == kind]
+
+
+# -- how soon --
+
+
+def latency(fleet: Fleet, *, steps: int, starts: int) -> None:
+    with fleet.machines(1):
+        first = []
+        for _ in range(starts):
+            name = fleet.queue(1)
+            fleet.until_ended([name])
+            first.append(fleet.times(name, "step_started")[0] - fleet.times(name, "queued")[0])
+        name = fleet.queue(steps)
+        fleet.until_ended([name])
+    begun, taken = fleet.times(name, "step_started"), fleet.times(name, "step")
+    between = [start - end for end, start in zip(taken, begun[1:], strict=False)]
+    print_table(
+        "One machine",
+        [
+            Row("queued to its agent's call, median", f"{median(first):.0f} ms"),
+            Row("a step's end to the next call, median", f"{median(between):.0f} ms"),
+            Row("  90% within", f"{sorted(between)[int(len(between) * 0.9)]:.0f} ms"),
+        ],
+    )
+
+
+# -- at rest --
+
+
+def at_rest(fleet: Fleet, *, seconds: int) -> None:
+    with fleet.machines(1) as (pid,):
+        fleet.until_ended([fleet.queue(1)])
+        time.sleep(2)
+        before, began = _processor(pid), time.perf_counter()
+        time.sleep(seconds)
+        share = 100 * (_processor(pid) - before) / (time.perf_counter() - began)
+        memory = _resident(pid)
+    print_table(
+        f"At rest for {seconds} s, without the zygote",
+        [Row("processor, of a core", f"{share:.2f}%"), Row("memory", f"{memory:.0f} MB")],
+    )
+
+
+def _processor(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _resident(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) * 1024 / 1e6
+
+
+# -- a machine that dies --
+
+
+def takeover(fleet: Fleet, *, rounds: int) -> None:
+    """From the death of a machine in mid-step to the next call of the agent, on the same host: its process is seen to
+    be gone. Of another host only the lease is known, which is then waited for."""
+    waits = []
+    for _ in range(rounds):
+        with fleet.machines(2, slots=1, lease=_LEASE) as pids:
+            name = fleet.queue(1, wait=3.0)
+            while not (lease := thread.find(fleet.store, name).state.get("lease")):
+                time.sleep(0.05)
+            machine = next(pid for pid in pids if _is_below(lease["pid"], pid))
+            os.kill(machine, signal.SIGKILL)
+            killed = fleet.store.now()
+            fleet.until_ended([name])
+        waits.append(fleet.times(name, "step_started")[-1] - killed)
+    print_table(
+        f"A machine dies in mid-step ({rounds} rounds, lease {_LEASE:g} s)",
+        [Row("until another calls the agent, median", f"{median(waits) / 1000:.1f} s")],
+    )
+
+
+def _is_below(pid: int, above: int) -> bool:
+    while pid > 1:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        pid = int(fields[1])
+        if pid == above:
+            return True
+    return False
+
+
+# -- three against one --
+
+
+def throughput(fleet: Fleet, *, threads: int, wait: float) -> None:
+    """Threads of two steps in which the agent waits."""
+    rates = {}
+    for count in (1, 3):
+        with fleet.machines(count):
+            fleet.until_ended([fleet.queue(1) for _ in range(count)])
+            began = time.perf_counter()
+            fleet.until_ended([fleet.queue(2, wait=wait) for _ in range(threads)])
+            rates[count] = threads * 2 / (time.perf_counter() - began)
+    ratio = rates[3] / rates[1]
+    print_table(
+        f"{threads} threads of 2 steps, agents that wait {wait:g} s, {_SLOTS} slots on each machine",
+        [
+            Row(
+                "steps per second: three machines, one",
+                f"{rates[3]:.2f}",
+                f"{rates[1]:.2f}",
+                times(rates[3], rates[1]),
+                target=f"≥ {_FASTER:g}",
+                met=ratio >= _FASTER,
+            ),
+            Row(
+                "  of what the slots allow",
+                f"{rates[3] * wait / (3 * _SLOTS):.0%}",
+                f"{rates[1] * wait / _SLOTS:.0%}",
+            ),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv[1:])

@@ -1,0 +1,80 @@
+"""Whether a workflow's roles could be played here: each has an agent, and the agent's program is there.
+
+Nothing is started; `doctor.py` asks programs for more. Problems are placed where the definition names the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from rolecall.yaml12 import Place, Problem
+
+if TYPE_CHECKING:
+    from rolecall.doctor import Need
+    from rolecall.playbook import Playbook
+
+
+def nowhere_in(file: str) -> Place:
+    """The place of what a definition does not say itself."""
+    return Place(file, 0, 0)
+
+
+def problems(
+    book: Playbook,
+    file: str,
+    *,
+    settings: Mapping[str, Any],
+    env: Mapping[str, str],
+    find: Callable[[str], Playbook],
+    severity: Literal["error", "warning"] = "warning",
+) -> Iterator[Problem]:
+    """Roles that nobody here could play, and overrides of the configuration that fit no role. `find` finds the
+    workflows that play roles."""
+    from rolecall import workspace
+    from rolecall.doctor import absence, needs_of
+
+    name = book.workflow.name
+    needs = needs_of([book], lambda book, role: workspace.cast(settings, book, role, environment=env), find)
+    for need in needs:
+        trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
+        if need.workflow == name and trouble is not None:
+            where = _agent_place(file, settings, name, need)
+            yield Problem(severity, f"{need.role}: {trouble.text}", *where, trouble.fix)
+    for role in _overridden(settings, name) - set(book.workflow.roles):
+        message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
+        yield Problem("warning", message, *nowhere_in(file), f"Roles: {', '.join(book.workflow.roles)}.")
+
+
+def _agent_place(file: str, settings: Mapping[str, Any], workflow: str, need: Need) -> Place:
+    """Where a definition names the agent of a role; nowhere when the configuration does."""
+    if need.role in _overridden(settings, workflow):
+        return nowhere_in(file)
+    if need.entry.agent:
+        return _place_of(file, ("roles", need.role, "agent"))
+    return nowhere_in(file) if settings.get("defaultAgent") else _place_of(file, ("roles", need.role))
+
+
+def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
+    overrides = (settings.get("agentOverrides") or {}).get(workflow)
+    return set(overrides) if isinstance(overrides, dict) else set()
+
+
+def _place_of(file: str, path: tuple[str, ...]) -> Place:
+    """Where a key stands; what is included stands elsewhere, so the file is read without it."""
+    from rolecall import rolefiles, yaml12
+    from rolecall.definition import is_index
+
+    if not file.endswith((".yaml", ".yml")):
+        return Place(file, 1, 1)
+
+    def include(path: str, _: str) -> tuple[str, str]:
+        return path, "{}"
+
+    with open(file, encoding="utf-8") as stream:
+        node = yaml12.read(stream.read(), source=file, include=include).node
+    if node is None:
+        return Place(file, 1, 1)
+    if is_index(file):
+        rolefiles.add(node, file, include)
+    return yaml12.Marks(node).at(path, key=True)

@@ -1,0 +1,71 @@
+"""`rolecall fleet`: the machines that share a database, what they do, and what waits for them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from rolecall import config, workspace
+from rolecall.cli import Verb
+from rolecall.cli.output import add_format, show, table
+
+
+def _status(options: Namespace) -> int:
+    from rolecall.service.fleet import machines
+
+    with workspace.open_store(options.store or _served_here(), create=False) as store:
+        shown = machines.status(store)
+    show(options, shown, lambda: _text(shown))
+    return 0 if any(machine["alive"] for machine in shown["machines"]) else 1
+
+
+def _served_here() -> str | None:
+    """The store of the machine that runs in this home; None: none does, so the configured one counts."""
+    from rolecall.service import control
+
+    held = control.held_by(config.home())
+    return str(held["store"]) if held else None
+
+
+def _text(shown: Mapping[str, Any]) -> str:
+    there = [machine for machine in shown["machines"] if machine["alive"]]
+    queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "nobody"
+    lines = [
+        f"{len(there)} machines, {shown['running']} of {shown['limit']} threads, "
+        f"{shown['per_minute']} steps a minute",
+        f"waiting: {queued}",
+    ]
+    lines += [f"nobody can run {one['workflow']}: {one['reason']}" for one in shown["stuck"]]
+    rows = [_row(machine) for machine in shown["machines"]]
+    if rows:
+        lines.append(table(rows, ("machine", "state", "steps", "a minute", "process", "problem")))
+    return "\n".join(lines)
+
+
+def _row(machine: Mapping[str, Any]) -> tuple[Any, ...]:
+    state = ("leads" if machine["leads"] else "there") if machine["alive"] else "gone"
+    busy = f"{machine['busy']} of {machine['slots']}"
+    problem = next(iter(machine["problems"].values()), "")
+    return (machine["machine"], state, busy, machine["per_minute"], machine["process"], problem)
+
+
+def _status_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--database",
+        "--store",
+        dest="store",
+        metavar="URL",
+        help="the fleet's database (default: that of the machine in this home, or the configured store)",
+    )
+    add_format(parser)
+
+
+VERBS = {
+    "status": Verb(
+        _status,
+        "show the machines of a fleet, their slots, the queue and the throughput",
+        "rolecall fleet status\nrolecall fleet status --database postgresql://user@host/database",
+        _status_arguments,
+    ),
+}

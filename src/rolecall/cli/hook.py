@@ -1,0 +1,226 @@
+"""`rolecall hook HOST EVENT`: what a host runs at its events, with JSON on the input; it answers in the host's words.
+
+Whatever goes wrong here must not hold up the host: it goes on, is told on the error output, and the next start of a
+session or message says it once more. So this never ends with 2, which hosts take for a refusal. Arguments are read by
+hand and modules imported when an event needs them, because hosts do this at every call of a tool.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from rolecall.cli import Verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
+    from typing import Any
+
+    from rolecall.hooks.event import Event
+    from rolecall.hooks.kit import Kit
+    from rolecall.mask import Mask
+
+_USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] < event.json"
+
+
+class Words(NamedTuple):
+    """What the command was given."""
+
+    host: str
+    event: str
+    project: str = ""
+    harness: str = ""
+
+
+def run_directly(args: list[str]) -> int:
+    """The command without a parser; 0 and 1 are all it ends with, unless the host's module says otherwise."""
+    words = _words(args)
+    if words is None:
+        print(f"rolecall hook: {_USAGE}", file=sys.stderr)
+        return 1
+    project = words.project
+    try:
+        payload = _payload()
+        project = project or _project_around(payload)
+        return _answered(words, payload, project) if project else 0
+    except Exception as exc:  # a front door, and behind it a host that has to go on
+        _failed(words, project, exc)
+        return 1
+
+
+def _words(args: list[str]) -> Words | None:
+    named: dict[str, str] = {}
+    rest: list[str] = []
+    at = 0
+    while at < len(args):
+        option, equals, value = args[at].partition("=")
+        if option in ("--project", "--harness"):
+            at += not equals
+            named[option.strip("-")] = value if equals else "".join(args[at : at + 1])
+        else:
+            rest.append(args[at])
+        at += 1
+    has_values = all(named.values())
+    return Words(*rest, **named) if len(rest) == 2 and has_values else None
+
+
+def _payload() -> Mapping[str, Any]:
+    import json
+
+    from rolecall.errors import UsageError
+
+    data = sys.stdin.buffer.read()
+    try:
+        payload = json.loads(data)
+        if (
+            b"\\ud" in data.lower()
+        ):  # half a pair is no letter; a hook that fails on it would let the tool pass
+            text = json.dumps(payload, ensure_ascii=False)
+            payload = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except (ValueError, RecursionError) as exc:
+        raise UsageError(f"the input is not JSON: {exc}", hint=_USAGE) from exc
+    if not isinstance(payload, dict):
+        raise UsageError("the input is no JSON object", hint=_USAGE)
+    return payload
+
+
+def _project_around(payload: Mapping[str, Any]) -> str:
+    """The repository that the session works in, if it is a project of ours; empty: hooks have no business there.
+    Hosts start hooks in the folder of the session; what they tell may be the folder of a single command."""
+    import os
+    from contextlib import suppress
+
+    from rolecall.repository import root_around
+
+    told = payload.get("cwd")
+    folders = [told] if isinstance(told, str) and os.path.isabs(told) else []
+    with suppress(FileNotFoundError):  # the folder we were started in is gone
+        folders.insert(0, os.getcwd())
+    for folder in folders:
+        root = root_around(os.path.normpath(folder))
+        if root and os.path.isdir(os.path.join(root, ".nexus")):
+            return root
+    return ""
+
+
+def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
+    from importlib import import_module
+
+    from rolecall.errors import NotFound
+    from rolecall.hooks.hosts import HOSTS
+
+    known = (*HOSTS, "rolecall")
+    if words.host not in known:
+        raise NotFound(f"there is no host {words.host!r}", hint=f"There are {', '.join(known)}.")
+    host = import_module(f"rolecall.hooks.hosts.{words.host}")
+    event = host.event(words.event, payload)
+    if event is None:
+        return 0
+    from rolecall.hooks import lifecycle
+    from rolecall.project import place
+
+    answer = lifecycle.handle(project, event, _kit(words, event), place.now())
+    output = host.output(words.event, answer)
+    sys.stdout.write(output.stdout)
+    sys.stderr.write(output.stderr)
+    sys.stdout.flush()
+    return int(output.code)
+
+
+def _kit(words: Words, event: Event) -> Kit:
+    """As much of the kit as an event needs."""
+    from rolecall import config
+    from rolecall.hooks import kit
+    from rolecall.hooks.event import PostToolUse, PreToolUse
+    from rolecall.project.place import HARNESS
+
+    found = kit.Kit() if _is_easy(event) else kit.load(words.host, with_tags=_may_have_tags(event))
+    found = found._replace(
+        run=config.run(), restrictions=config.restrictions(), harness=words.harness or HARNESS, mask=_mask
+    )
+    if isinstance(event, (PreToolUse, PostToolUse)):
+        return found
+    from rolecall.hooks import sessions
+
+    return found._replace(process=sessions.host_process())
+
+
+def _is_easy(event: Event) -> bool:
+    """Whether nothing of the configuration or the catalogue bears on it."""
+    from rolecall.hooks.event import PostToolUse, PreToolUse
+
+    if not isinstance(event, PreToolUse):
+        return isinstance(event, PostToolUse)
+    from rolecall.hooks import gate
+
+    return not gate.concerns(event.deed)
+
+
+def _may_have_tags(event: Event) -> bool:
+    from rolecall.hooks.event import UserMessage
+
+    if not isinstance(event, UserMessage):
+        return False
+    from rolecall.hooks.on_message import may_ask
+
+    return may_ask(event.text)
+
+
+def _mask() -> Mask:
+    from rolecall.workspace import mask
+
+    return mask()
+
+
+def _failed(words: Words, project: str, exc: Exception) -> None:
+    """Say what went wrong, and leave it to be said again where a person sees it."""
+    from rolecall.errors import RolecallError
+    from rolecall.project import place
+
+    told = f"{exc.message} {exc.hint}" if isinstance(exc, RolecallError) else f"{type(exc).__name__}: {exc}"
+    line = f"rolecall hook {words.host} {words.event}: {told.strip()}"
+    print(line, file=sys.stderr)
+    if not isinstance(exc, RolecallError):
+        import traceback
+
+        traceback.print_exception(exc, file=sys.stderr)
+    if not project:
+        return
+    try:
+        from rolecall.hooks import toollog
+
+        toollog.note_error(project, f"{place.now()} {line}")
+    except Exception as again:  # the disk perhaps, which is what went wrong before
+        print(f"rolecall hook: this could not be kept either: {again}", file=sys.stderr)
+
+
+# -- for the help --
+
+
+def _run(options: Namespace) -> int:
+    given = [("--project", options.project), ("--harness", options.harness)]
+    return run_directly([options.host, options.event, *(word for pair in given if pair[1] for word in pair)])
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", help="claude, codex, opencode, or rolecall for our own words")
+    parser.add_argument("event", metavar="EVENT", help="the event, as the host calls it")
+    parser.add_argument(
+        "--project", metavar="DIR", help="the project (default: the repository around, if it has .nexus)"
+    )
+    parser.add_argument(
+        "--harness", metavar="NAME", help="under which name agents are tracked (default: rolecall)"
+    )
+
+
+VERBS = {
+    "": Verb(
+        _run,
+        "do what an event of a host calls for, and answer it in the host's words",
+        "rolecall hook claude PreToolUse --project . < event.json\n"
+        """echo '{"session": "s", "text": "[plan] go"}' | rolecall hook rolecall user_message --project .""",
+        _arguments,
+    )
+}

@@ -1,0 +1,224 @@
+"""`rolecall install`: write what a host needs to use Rolecall; `uninstall.py` takes it out again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from rolecall.cli import Verb
+from rolecall.cli.output import add_format, format_of, printable, show, table
+from rolecall.errors import RolecallError, UsageError
+
+if TYPE_CHECKING:
+    from rolecall.project.catalog import Catalog
+    from rolecall.wiring.change import Change
+    from rolecall.wiring.setup import Setup
+
+_WORDS = {"same": "up to date", "kept": "left alone"}
+
+
+def _install(options: Namespace) -> None:
+    from rolecall.wiring import host_module, wiring_of
+    from rolecall.wiring.piece import installed
+
+    setup = setup_for(options, _catalog())
+    changes = installed(wiring_of(options.host, setup), force=options.force)
+    carry_out(options, setup, changes)
+    steps = []
+    if any(change.is_change for change in changes):
+        steps = host_module(options.host).next_steps(setup)
+        if scope := other_scope(options.host, setup):
+            steps.append(
+                f"It is installed {scope}, too, so every hook runs twice: rolecall uninstall {options.host} {scope}"
+            )
+    report(options, setup, changes, steps)
+
+
+def carry_out(options: Namespace, setup: Setup, changes: list[Change]) -> None:
+    from rolecall.wiring import change, host_module
+
+    if not options.dry_run:
+        roots = host_module(options.host).roots(setup)
+        change.make(changes, roots=roots, is_private=setup.scope == "user")
+
+
+def other_scope(host: str, setup: Setup) -> str:
+    """The options of the other scope, if hooks are installed in it: for the user, or for the project around here."""
+    from rolecall.wiring import host_module
+
+    folder = _repository() if setup.scope == "user" else ""
+    if setup.scope == "user" and not folder:
+        return ""
+    other = setup._replace(scope="project" if folder else "user", project=folder)
+    try:
+        found = host_module(host).commands(other)
+    except RolecallError:  # a file that cannot be read is told of when that scope is installed
+        return ""
+    options = ["--project", folder] if folder else ["--user"]
+    return shlex.join(options) if any(found.hooks.values()) else ""
+
+
+# -- what is installed from --
+
+
+def setup_for(options: Namespace, catalog: Catalog) -> Setup:
+    """What the command was asked to install."""
+    setup = _for_user(catalog)
+    if not options.user:
+        setup = setup._replace(scope="project", project=_project(options.project))
+    if setup.project == os.path.realpath(setup.home):  # its files are those of the user
+        raise UsageError(f"{setup.project} is your home, not a project", hint="Install with --user.")
+    for path in (*setup.command, setup.project):
+        if not _is_text(path):
+            raise UsageError(f"the path {path!r} is not UTF-8, so no host's files can name it")
+    return setup
+
+
+def setups_here() -> list[Setup]:
+    """What may be installed that counts in this folder: for the project around it, for itself, and for the user."""
+    user = _for_user(_catalog())
+    folders = [_repository(), os.getcwd()]
+    projects = [
+        folder for folder in dict.fromkeys(folders) if folder and folder != os.path.realpath(user.home)
+    ]
+    return [*(user._replace(scope="project", project=folder) for folder in projects), user]
+
+
+def _for_user(catalog: Catalog) -> Setup:
+    from rolecall import config
+    from rolecall.wiring.setup import Setup
+
+    home = os.path.abspath(os.path.expanduser("~"))
+    return Setup("user", "", home, own_command(), catalog, config.environment())
+
+
+def _catalog() -> Catalog:
+    from rolecall import config
+    from rolecall.project import catalog
+
+    return catalog.load(config.catalog_folder())
+
+
+def _project(folder: str | None) -> str:
+    """The project's folder by the way that hosts see it, links followed."""
+    if not folder:
+        from rolecall.project.place import find
+
+        return find(os.getcwd())
+    if not os.path.isdir(folder):
+        raise UsageError(f"there is no folder {folder!r}", hint="--project names the folder of a project.")
+    return os.path.realpath(folder)
+
+
+def _repository() -> str:
+    from rolecall.repository import root_around
+
+    return root_around(os.getcwd()) or ""
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def own_command() -> tuple[str, ...]:
+    """The words that start this very Rolecall from anywhere: its script, or Python with its module."""
+    for program in (sys.argv[0], sys.executable):
+        script = os.path.join(os.path.dirname(os.path.abspath(program)), "rolecall")
+        if _can_run(script):
+            return (script,)
+    return (os.path.abspath(sys.executable), "-P", "-m", "rolecall")
+
+
+def _can_run(script: str) -> bool:
+    """Whether it is a program, and what it is written for is there: not so in an environment that was moved."""
+    if not os.path.isfile(script) or not os.access(script, os.X_OK):
+        return False
+    with open(script, "rb") as file:
+        first = file.readline(4096)
+    interpreter = first[2:].split()[:1] if first.startswith(b"#!") else []
+    return all(map(os.path.exists, interpreter))
+
+
+# -- what is shown --
+
+
+def report(options: Namespace, setup: Setup, changes: list[Change], steps: list[str]) -> None:
+    """What was done, or would be, and what is left to do."""
+    from rolecall import workspace
+    from rolecall.wiring.change import difference
+
+    told: dict[str, Any] = {
+        "host": options.host,
+        "scope": setup.scope,
+        "project": setup.project or None,
+        "dryRun": options.dry_run,
+        "changes": [
+            {"path": change.path, "state": change.state, "note": change.note or None} for change in changes
+        ],
+        "next": steps,
+    }
+    if options.dry_run:
+        told["diff"] = workspace.mask().text(difference(changes))
+    if format_of(options) == "text":
+        print(printable(_text(options, changes, told)))
+    else:
+        show(options, told)
+
+
+def _text(options: Namespace, changes: list[Change], told: dict[str, Any]) -> str:
+    notes = [f"{change.path}: {change.note}" for change in changes if change.note]
+    steps = ["", "next:", *(f"- {step}" for step in told["next"])] if told["next"] else []
+    if not any(change.is_change for change in changes):
+        return "\n".join([*notes, _nothing(options, changes), *steps])
+    if options.dry_run:
+        count = sum(change.is_change for change in changes)
+        would = f"{count} file{'s' if count > 1 else ''} would change; nothing was written"
+        return "\n".join([told["diff"].rstrip("\n"), *notes, "", would])
+    rows = [(_WORDS.get(change.state, change.state), change.path) for change in changes]
+    return "\n".join([table(rows, ("state", "file")), *notes, *steps])
+
+
+def _nothing(options: Namespace, changes: list[Change]) -> str:
+    from rolecall.wiring import host_module
+
+    title = host_module(options.host).TITLE
+    if any(change.state == "kept" for change in changes):
+        return f"{title}: nothing else to change"
+    return f"{title}: nothing to change"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    from rolecall.hooks.hosts import HOSTS
+
+    parser.add_argument("host", choices=HOSTS, metavar="HOST", help=", ".join(HOSTS))
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument(
+        "--project",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="for this project (default: the git repository around here)",
+    )
+    scope.add_argument("--user", action="store_true", help="for every project of this user")
+    parser.add_argument("--dry-run", action="store_true", help="show the difference and write nothing")
+    parser.add_argument(
+        "--force", action="store_true", help="also files that were changed by hand or were there before"
+    )
+    add_format(parser)
+
+
+VERBS = {
+    "": Verb(
+        _install,
+        "write what a host (Claude Code, Codex, OpenCode) needs to use Rolecall",
+        "rolecall install claude\nrolecall install claude --project ~/shop --dry-run\nrolecall install codex --user",
+        arguments,
+    )
+}

@@ -1,0 +1,221 @@
+"""`rolecall plan run`: the tasks of the cycle carried out by agents, as many at once as may be.
+
+Exit codes beyond those of every command: 6 a task failed or can never begin, 7 one waits for a person, 130
+interrupted. Tasks of Lead that are left are no failure.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rolecall import capabilities, config, workspace
+from rolecall.cli.output import add_store, format_of
+from rolecall.cli.plan_view import DEFAULT_LIMIT, Lines, Records, again, show_outlook, show_rows, typed
+from rolecall.cli.project_call import add_project, project_of
+from rolecall.cli.thread_arguments import agent_option, at_least_one
+from rolecall.crew import taskflow
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.playbook import Playbook
+
+if TYPE_CHECKING:
+    from rolecall.crew.assignment import Job
+    from rolecall.crew.board import Board
+    from rolecall.crew.report import Row
+    from rolecall.engine import Engine
+    from rolecall.project.catalog import Catalog
+    from rolecall.store.store import Store
+
+
+class Part(NamedTuple):
+    """A role and the agent that plays it, or why nobody can."""
+
+    role: str
+    agent: str
+    problem: RolecallError | None = None
+
+    @property
+    def shown(self) -> str:
+        return f"nobody: {self.problem.message}" if self.problem else self.agent
+
+
+FAILED, WAITING, INTERRUPTED = 6, 7, 130
+
+
+def run_plan(options: Namespace) -> int:
+    capabilities.check_lead(config.restrictions(), "plan run")
+    project = os.path.realpath(project_of(options))
+    _check_decided(project)
+    from rolecall.project import catalog
+
+    agents = catalog.load(config.catalog_folder())
+    if options.dry_run:
+        return _look_ahead(options, project, agents)
+    with workspace.open_store(options.store) as store:
+        board, jobs = _taken_stock(options, project, store, agents)
+        for part in _cast(board, jobs, agents, options.agent):
+            if part.problem:
+                raise part.problem
+        return _carry_out(options, project, store, board, agents)
+
+
+def _look_ahead(options: Namespace, project: str, agents: Catalog) -> int:
+    try:
+        store = workspace.open_store(options.store, create=False)
+    except NotFound:  # it is made by the first run
+        store = None
+    with store or nullcontext():
+        board, jobs = _taken_stock(options, project, store, agents)
+        parts = {part.role: part for part in _cast(board, jobs, agents, options.agent)}
+        show_outlook(options, board, {role: part.shown for role, part in parts.items()})
+    return 0
+
+
+def _taken_stock(
+    options: Namespace, project: str, store: Store | None, agents: Catalog
+) -> tuple[Board, list[Job]]:
+    """How things stand, and what is to be run; nothing is written."""
+    from rolecall.crew.assignment import refuse
+
+    board = _board(options, project, store, agents)
+    board.look()
+    if not board.tasks:
+        raise UsageError("there are no tasks", hint="`rolecall task add` adds one.")
+    refuse([task for number, task in board.unknown.items() if board.is_asked_for(number)], agents)
+    return board, [board.jobs[want.id] for want in board.standing().wants]
+
+
+def _check_decided(project: str) -> None:
+    """What is not decided yet is not carried out."""
+    from rolecall.project import dispatch
+
+    plan = dispatch.call(project, "plan_status")
+    pending = [issue for issue in plan.get("issues", ()) if issue["status"] != "decided"]
+    if pending:
+        listed = "".join(f"\n  {issue['id']}  {issue['title']}" for issue in pending)
+        raise UsageError(
+            f"the plan is not decided yet:{listed}",
+            hint="`rolecall plan decide ID TEXT` records a decision, `rolecall plan remove ID` drops an issue.",
+        )
+
+
+def _board(options: Namespace, project: str, store: Store | None, agents: Catalog) -> Board:
+    from functools import cache, partial
+
+    from rolecall.crew.assignment import assign
+    from rolecall.crew.board import Board
+
+    is_file = cache(lambda path: os.path.isfile(os.path.join(project, path)))
+    return Board(
+        project,
+        store,
+        partial(assign, catalog=agents, root=project, is_file=is_file),
+        only=frozenset(options.task) if options.task else None,
+    )
+
+
+def _cast(board: Board, jobs: Sequence[Job], agents: Catalog, override: str | None) -> Iterator[Part]:
+    """The agent for each role that may be needed, or why it cannot be had; each once."""
+    from rolecall.agents.presence import check_present
+
+    settings, seen = config.load(), set()
+    for job in jobs:
+        book = Playbook(taskflow.make(job.players, agents))
+        chosen = override or board.agent_of(job.task)
+        for role in taskflow.roles_of(job.players):
+            if (role, chosen) in seen:
+                continue
+            seen.add((role, chosen))
+            try:
+                cast = workspace.cast(settings, book, role, override=chosen)
+                check_present(cast.agent, env=config.environment())
+                yield Part(role, cast.name)
+            except RolecallError as exc:
+                yield Part(role, "", exc)
+
+
+# -- running --
+
+
+def _carry_out(options: Namespace, project: str, store: Store, board: Board, agents: Catalog) -> int:
+    import asyncio
+
+    from rolecall.cli.thread_live import attended
+    from rolecall.crew.runner import Runner
+
+    view = Lines(store) if format_of(options) == "text" else Records(options)
+    engines: dict[str | None, Engine] = {}
+
+    def engine_of(agent: str | None) -> Engine:
+        """One for each agent that threads were begun with: they keep connections from step to step."""
+        if agent not in engines:
+            engines[agent] = workspace.engine(store, agent=agent)
+        return engines[agent]
+
+    mask = workspace.mask()
+
+    async def scene() -> tuple[list[Row], bool]:
+        async with attended(view) as stopped:
+
+            def tell(kind: str, task: float | None, body: Mapping[str, Any]) -> None:
+                stopped.watch(kind, mask.value({"task": task, **typed(options, body)}))
+
+            try:
+                rows = await Runner(
+                    project, engine_of, agents, board, stopped.cancel, tell, options.limit, options.agent
+                ).run()
+            finally:
+                for engine in engines.values():
+                    await engine.close()
+        if stopped.error is not None:
+            raise stopped.error
+        return rows, stopped.cancel.is_set()
+
+    rows, is_stopped = asyncio.run(scene())
+    show_rows(options, board, rows, mask)
+    return _ended(options, rows, is_stopped=is_stopped)
+
+
+def _ended(options: Namespace, rows: Sequence[Row], *, is_stopped: bool) -> int:
+    """The exit code; what to type next is said where a person has to, or has stopped it."""
+    statuses = {row.status for row in rows}
+    is_for_a_person = "waiting" in statuses
+    if is_stopped or (is_for_a_person and format_of(options) == "text"):
+        sys.stdout.flush()
+        print(f"{'continue' if is_stopped else 'then'}: {again(options)}", file=sys.stderr)
+    if is_stopped:
+        return INTERRUPTED
+    return WAITING if is_for_a_person else FAILED if statuses & {"failed", "never"} else 0
+
+
+# -- arguments --
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--limit",
+        type=at_least_one,
+        default=DEFAULT_LIMIT,
+        metavar="N",
+        help=f"how many tasks run at once (default: {DEFAULT_LIMIT})",
+    )
+    parser.add_argument(
+        "--task",
+        type=at_least_one,
+        action="append",
+        default=[],
+        metavar="ID",
+        help="only this task; may be repeated. One whose thread has failed is begun anew",
+    )
+    agent_option(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show who would do what in which order; nothing is run or written",
+    )
+    add_project(parser)
+    add_store(parser)

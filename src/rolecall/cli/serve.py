@@ -1,0 +1,307 @@
+"""`rolecall serve`: the service that runs queued threads, and what to ask it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rolecall import config
+from rolecall.cli import Verb
+from rolecall.cli.output import add_format, add_store, printable, show, table
+from rolecall.cli.thread_arguments import at_least_one
+from rolecall.errors import RolecallError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rolecall.service.policy import ServicePolicy
+    from rolecall.service.supervisor import Companion
+
+
+def _serve(options: Namespace) -> int:
+    from rolecall import projectfile
+
+    folder = os.path.abspath(options.project or os.getcwd())
+    project = projectfile.load(folder).checked()  # what is wrong with it is told here, not in a log
+    if options.detach:
+        return _detach(options)
+    from rolecall.service import companion, serving
+
+    def adjust(policy: ServicePolicy) -> ServicePolicy:
+        return _adjusted(policy, options)
+
+    has_project = projectfile.find(folder) is not None
+    url = _database(options)
+    beside = (
+        companion.of_project(folder, store_url=url or options.store, adjust=adjust) if has_project else None
+    )
+    if url is not None:
+        is_told = has_project or options.limit or options.concurrency
+        return _join(options, url, adjust(project.policy) if is_told else None, [beside] if beside else [])
+    serving.serve(
+        adjust(project.policy),
+        store_url=options.store,
+        companions=[beside] if beside else [],
+        show=_print_line,
+        ready=lambda: _say_ready(options.ready_fd),
+    )
+    return 0
+
+
+def _database(options: Namespace) -> str | None:
+    """The database of the fleet that is to be joined; None: this is one machine for itself."""
+    if options.database is None:
+        if given := [name for name in ("machine", "slots", "lease") if getattr(options, name) is not None]:
+            raise UsageError(f"--{given[0]} is for a machine of a fleet", hint="Say which: --database URL.")
+        return None
+    url: str = options.database or options.store or config.store_settings().url
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise UsageError(
+            "a fleet needs the address of a PostgreSQL database",
+            hint="rolecall serve --database postgresql://user@host/database",
+        )
+    return url
+
+
+def _join(options: Namespace, url: str, policy: ServicePolicy | None, companions: Sequence[Companion]) -> int:
+    try:
+        from rolecall.service.fleet import serving
+    except ImportError as error:
+        raise UsageError(
+            f"a fleet needs the package {error.name!r}", hint="Install it: pip install 'rolecall[fleet]'"
+        ) from error
+    given = {"name": options.machine, "slots": options.slots}
+    given |= {"lease_ms": round(options.lease * 1000) if options.lease else None}
+    serving.serve(
+        url,
+        policy,
+        companions=companions,
+        show=_print_line,
+        ready=lambda: _say_ready(options.ready_fd),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    return 0
+
+
+def _adjusted(policy: ServicePolicy, options: Namespace) -> ServicePolicy:
+    """The project's policy, and what the command says before it."""
+    if options.limit:
+        policy = replace(policy, limit=options.limit)
+    if options.concurrency:
+        policy = replace(policy, default=replace(policy.default, concurrency=options.concurrency))
+    return policy
+
+
+def _print_line(line: str) -> None:
+    print(printable(line), flush=True)
+
+
+def _say_ready(file: int | None) -> None:
+    if file is not None:
+        os.write(file, b"ready")
+        os.close(file)
+
+
+# -- in the background --
+
+
+def _detach(options: Namespace) -> int:
+    """Start the service in a session of its own, and wait until it can be spoken to."""
+    import subprocess
+
+    from rolecall.service import control
+
+    home = config.home()
+    os.makedirs(home, exist_ok=True)
+    read, write = os.pipe()
+    words = [sys.executable, "-m", "rolecall", "serve", "--ready-fd", str(write), *_again(options)]
+    with open(control.errors_path(home), "wb") as errors:
+        child = subprocess.Popen(  # noqa: S603 -- ourselves
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # what is said there is in the log
+            stderr=errors,
+            env={**os.environ, **_told_in_private(options)},
+            pass_fds=[write],
+            start_new_session=True,
+        )
+    os.close(write)
+    with open(read, "rb") as ready:
+        is_ready = ready.read() == b"ready"
+    if not is_ready:
+        child.wait()
+        with open(control.errors_path(home), encoding="utf-8", errors="replace") as told:
+            print(told.read().strip(), file=sys.stderr)
+        return child.returncode or 1
+    show(options, {"pid": child.pid, "home": home}, lambda: f"the service runs as process {child.pid}")
+    child.returncode = 0  # it outlives us, which is meant
+    return 0
+
+
+def _again(options: Namespace) -> list[str]:
+    """The options of this command, for the one that does it."""
+    store = options.store if options.database is None else None
+    named = {"--project": options.project, "--store": store, "--limit": options.limit}
+    named |= {"--concurrency": options.concurrency, "--machine": options.machine, "--slots": options.slots}
+    named |= {"--lease": options.lease}
+    words = [word for name, value in named.items() if value for word in (name, str(value))]
+    return words if options.database is None else ["--database", *words]
+
+
+def _told_in_private(options: Namespace) -> dict[str, str]:
+    """An address may hold a password, and everybody on a machine sees the words of its commands."""
+    url = _database(options)
+    return {} if url is None else {"ROLECALL_STORE": url}
+
+
+# -- what is asked of it --
+
+
+def _status(options: Namespace) -> int:
+    from rolecall.service import control
+
+    found = control.held_by(config.home())
+    if found is None:
+        shown: dict[str, Any] = {"running": False, "home": config.home()}
+        show(options, shown, lambda: "no service is running; start one with `rolecall serve --detach`")
+        return 1
+    told = control.asked(config.home(), {"do": "status"})
+    shown = {"running": True, "home": config.home(), "pid": found["pid"]}
+    shown |= {"threads": told.pop("running", [])} | told
+    show(options, shown, lambda: _status_text(shown))
+    return 0
+
+
+def _status_text(shown: dict[str, Any]) -> str:
+    queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "nobody"
+    lines = [
+        f"the service runs as process {shown['pid']}, {len(shown['threads'])} of {shown['limit']} threads",
+        f"waiting: {queued}",
+    ]
+    lines += [f"problem: {problem}" for problem in shown["problems"].values()]
+    if shown["spent"]:
+        lines.append(f"spent today: ${shown['spent']:.2f}")
+    reasons = list(dict.fromkeys(shown["waits"].values()))
+    lines += [f"  because {reason}" for reason in reasons[:5]]
+    if shown["threads"]:
+        rows = [(one["thread"], one["workflow"], str(one["pid"] or "")) for one in shown["threads"]]
+        lines.append(table(rows, ("id", "workflow", "process")))
+    return "\n".join(lines)
+
+
+def _stop(options: Namespace) -> None:
+    from rolecall.service import control
+
+    reply = control.held_by(config.home()) or {}
+    control.ended(config.home(), finish=options.finish)
+    show(options, {"stopped": True, "pid": reply.get("pid")}, lambda: "the service has stopped")
+
+
+def _logs(options: Namespace) -> None:
+    from rolecall.service import control
+
+    path = control.log_path(config.home())
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file.readlines()[-options.lines :]:
+                print(printable(line.rstrip("\n")))
+            if options.follow:
+                _follow(file, path)
+    except FileNotFoundError:
+        raise RolecallError(
+            f"there is no log at {path}", hint="The service writes it: `rolecall serve --detach`."
+        ) from None
+
+
+def _follow(file: Any, path: str) -> None:
+    from time import sleep
+
+    while True:
+        sys.stdout.flush()
+        line = file.readline()
+        if line:
+            print(printable(line.rstrip("\n")))
+            continue
+        if os.path.exists(path) and os.stat(path).st_ino != os.fstat(file.fileno()).st_ino:
+            file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 -- until we are stopped
+        sleep(0.2)
+
+
+# -- arguments --
+
+
+def _serve_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--detach", action="store_true", help="run in the background")
+    parser.add_argument(
+        "--project", metavar="DIR", help="whose rolecall.yaml counts (default: this folder's)"
+    )
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="threads at once, of all workflows")
+    parser.add_argument(
+        "--concurrency",
+        type=at_least_one,
+        metavar="N",
+        help="threads at once of each workflow that rolecall.yaml does not name (default: 1)",
+    )
+    parser.add_argument("--ready-fd", type=int, help=SUPPRESS)
+    fleet = parser.add_argument_group("many machines")
+    fleet.add_argument(
+        "--database",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="be a machine of the fleet that has this PostgreSQL database (default: the configured store)",
+    )
+    fleet.add_argument("--machine", metavar="NAME", help="its name in the fleet (default: the host's)")
+    fleet.add_argument("--slots", type=at_least_one, metavar="N", help="steps at once on it (default: 8)")
+    fleet.add_argument(
+        "--lease",
+        type=_lease,
+        metavar="SECONDS",
+        help="after so long without a word from it others take its threads up (default: 60)",
+    )
+    add_format(parser)
+    add_store(parser)
+
+
+def _lease(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 3 <= seconds <= 3600:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds from 3 to 3600")
+    return seconds
+
+
+def _stop_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--finish", action="store_true", help="let the steps that run come to their end")
+    add_format(parser)
+
+
+def _logs_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as lines are added")
+    parser.add_argument(
+        "--lines", type=at_least_one, default=50, metavar="N", help="the last N (default: 50)"
+    )
+
+
+VERBS = {
+    "": Verb(
+        _serve,
+        "run queued threads, as many at once as may be",
+        "rolecall serve\nrolecall serve --detach --limit 8\nrolecall serve status\nrolecall serve logs -f\n"
+        "rolecall serve stop",
+        _serve_arguments,
+    ),
+    "status": Verb(_status, "show what the service is doing", "rolecall serve status", add_format),
+    "stop": Verb(
+        _stop,
+        "stop the service; its threads go on when it runs again",
+        "rolecall serve stop\nrolecall serve stop --finish",
+        _stop_arguments,
+    ),
+    "logs": Verb(_logs, "print what the service has logged", "rolecall serve logs -f", _logs_arguments),
+}

@@ -1,0 +1,36 @@
+"""`rolecall uninstall`: take out what `rolecall install` wrote into a host, and nothing else."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from rolecall.cli import Verb
+from rolecall.cli.install import arguments, carry_out, other_scope, report, setup_for
+
+
+def _uninstall(options: Namespace) -> None:
+    from rolecall.project import catalog
+    from rolecall.wiring import wiring_of
+    from rolecall.wiring.piece import removed
+
+    # Ours is told by what it is: our own catalogue will do, also where the configured one cannot be read.
+    setup = setup_for(options, catalog.load())
+    changes = [
+        change
+        for change in removed(wiring_of(options.host, setup), force=options.force)
+        if change.state != "same"
+    ]
+    carry_out(options, setup, changes)
+    scope = "" if changes else other_scope(options.host, setup)
+    steps = [f"It is installed {scope}: rolecall uninstall {options.host} {scope}"] if scope else []
+    report(options, setup, changes, steps)
+
+
+VERBS = {
+    "": Verb(
+        _uninstall,
+        "take out of a host what `install` wrote, and nothing else",
+        "rolecall uninstall claude\nrolecall uninstall claude --user --dry-run",
+        arguments,
+    )
+}

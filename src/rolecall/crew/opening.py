@@ -1,0 +1,146 @@
+"""How the thread of a task begins: its workflow, what it is told, and in which sessions its agents start.
+
+From then on the thread belongs to the engine. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from rolecall import lifecycle, thread
+from rolecall.agents import presence
+from rolecall.crew import taskflow
+from rolecall.crew.assignment import Job
+from rolecall.crew.board import Board
+from rolecall.crew.past import Instance
+from rolecall.crew.witness import Witness
+from rolecall.engine import Engine
+from rolecall.playbook import Playbook
+from rolecall.project import brief, knowledge_files, resume, toolmap, tools
+from rolecall.project.catalog import Catalog
+from rolecall.project.resume import Touch
+from rolecall.route import status_of
+from rolecall.thread import Chain
+
+
+class Session(NamedTuple):
+    """Where a role has its first turn."""
+
+    told: Mapping[str, str]
+    """As the engine takes it."""
+    instance: Instance | None = None
+    """Whom it goes on with; None: it starts fresh."""
+    must_reread: bool = False
+
+
+class Begun(NamedTuple):
+    thread: str
+    session: Session
+    """The owner's."""
+
+
+@dataclass
+class Opening:
+    project: str
+    engine: Engine
+    catalog: Catalog
+    board: Board
+    witness: Witness
+    agent: str | None = None
+    """Who plays every role, whatever the configuration says."""
+
+    def begin(self, job: Job) -> Begun:
+        """Start a thread for a task; nothing of it has run yet."""
+        plain = Playbook(taskflow.make(job.players, self.catalog))
+        book = Playbook(taskflow.make(job.players, self.catalog, partial(self._notes, plain)))
+        sessions = self._sessions(job, book)
+        own = sessions[job.players.owner]
+        ref = lifecycle.start(
+            self.engine.store,
+            book,
+            self._brief(job, first=resume.REREAD if own.must_reread else ""),
+            cwd=self.project,
+            mask=self.engine.mask,
+            agent=self.agent,
+            sessions={role: session.told for role, session in sessions.items()},
+            also=lambda ident, _draft: self.board.plan(job.task, ident),
+        )
+        ident = thread.id_of(ref)
+        for session in sessions.values():
+            if session.instance is not None:
+                self.witness.past.lend(session.instance.id, ident)
+        self.board.begin(job.task, ident)
+        return Begun(ident, own)
+
+    def _notes(self, book: Playbook, role: str) -> str:
+        """What the tools in a role's body are called by the agent that plays it."""
+        return brief.notes(toolmap.tool_name(presence.adapter_of(self.engine.cast(book, role).agent)))
+
+    # -- sessions --
+
+    def _sessions(self, job: Job, book: Playbook) -> dict[str, Session]:
+        """The owner's, and those of the diagnosticians that have one: nobody else goes on from an earlier task."""
+        owner, others = job.players.owner, self.witness.others()
+        found = {owner: self._session(book, owner, others, job.files or job.work_files, job.task)}
+        for role in taskflow.diagnosticians(job.players):
+            session = self._session(book, role, others)
+            if session.instance is not None:
+                found[role] = session
+        return found
+
+    def _session(
+        self,
+        book: Playbook,
+        role: str,
+        others: Sequence[Touch],
+        files: frozenset[str] = frozenset(),
+        task: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """By the agent's tier and, for the owner, by what its task says."""
+        cast, wish = self.engine.cast(book, role), task or {}
+        by, policy = self.engine.mask.text(cast.name), wish.get("owner_reuse_policy")
+        prior = self.witness.past.prior(role, by=by, named=wish.get("owner_agent_id", ""), files=files)
+        decision = resume.decide(
+            agent=role,
+            tier=self.catalog.agent(role).resume_tier,
+            policy=policy,
+            files=files,
+            prior=prior.prior if prior else None,
+            others=others,
+            can_resume=getattr(cast.agent, "can_resume", False),
+        )
+        if prior is None or decision.session is None:
+            return Session({"refusal": decision.reasons[-1].removeprefix("fresh: ")})
+        # A task that wants it resumed has said so knowing the files; else the files themselves are asked once more.
+        tier = "bounded" if decision.must_reread and policy != resume.RESUME else "persistent"
+        told = {"thread": prior.thread, "step": prior.step, "tier": tier}
+        return Session(told, prior, decision.must_reread)
+
+    # -- what it is told --
+
+    def _brief(self, job: Job, *, first: str) -> str:
+        tasks = self.board.tasks
+        return brief.brief(
+            job.task,
+            results=[self._result(tasks[dep]) for dep in job.task["deps"] if dep in tasks],
+            decisions=tools.context(self.project)["decisions"],
+            works=[tasks[work] for work in job.works if work in tasks],
+            knowledge=knowledge_files.as_text(self.project),
+            first=first,
+        )
+
+    def _result(self, task: Mapping[str, Any]) -> brief.Result:
+        """What was done, rather than what a check said of it: that it is completed tells that already."""
+        run = self.board.run_of(task)
+        ref = self.engine.store.ref(thread.ref_name(run.thread)) if run else None
+        if ref is None or ref.state.get("status") != "completed":  # by hand
+            return brief.Result(task)
+        chain = Chain(self.engine.store, ref.target or "")
+        told = next((step for step in chain if status_of(step.output) == taskflow.DONE), chain.last)
+        output = told.output if told and isinstance(told.output, dict) else {}
+        return brief.Result(
+            task, str(output.get("summary", "")), told.role if told else "", thread.id_of(ref)
+        )

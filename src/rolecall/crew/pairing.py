@@ -1,0 +1,100 @@
+"""Who checks a task besides the one who does it, and why. A value from values.
+
+Code gets a tester and a document a reviewer where there is something to check: an acceptance, and one that is not
+seen at a glance. When in doubt there is a check: one too many costs less than one that is missing. Whoever wants it
+otherwise adds a tester's or reviewer's task that depends on the work, or records an exception in the task's context.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+Task = Mapping[str, Any]
+
+CHECKERS: Mapping[str, str] = {"engineer": "tester", "writer": "reviewer"}
+
+_EXCEPTION = re.compile(r"\b(docs_only\.(?:coherent|independent)|same_file_bundle|generated_artifacts)\b")
+
+
+def _words(*patterns: str) -> re.Pattern[str]:
+    """Any of these, each from the beginning of a text."""
+    return re.compile("|".join(rf"\W*{pattern}" for pattern in patterns), re.IGNORECASE)
+
+
+_REFACTORING = _words(r"refactor(?:ing)?\b(?!.*\b(?:add|allow|fix|make|support)\b)")
+_PURE = re.compile(r"(?<!\bno )(?<!\bnot a )\bpure refactor(?:ing)?\b", re.IGNORECASE)
+_KEEPS_BEHAVIOUR = _words(
+    r"no changes? (?:in|of|to) (?:the )?behaviou?r$",
+    r"(?:the |all )?behaviou?r (?:is|stays|remains) (?:unchanged|the same)$",
+    r"keep(?:s|ing)? (?:the |its |all )?behaviou?r(?: as it is)?$",
+)
+_TESTS_PASS = _words(r"(?:all |the |existing )*tests?(?: suite)? (?:still |stays? )?(?:pass|passes|green)$")
+_TYPES_ONLY = _words(
+    r"(?:types?|typing)[- ]only\b",
+    r"annotate\b.*\bwith types\b",
+    r"(?:add|complete|correct|fix)\s+(?:\w+\s+)?type (?:hints?|annotations?)\b",
+)
+_TEXT_BESIDE = (
+    "typos?|spelling|docstrings?|code comments?|release notes|licen[cs]e headers?"
+    r"|readme(?:\.\w+)?|changelog(?:\.\w+)?"
+)
+_BESIDE = _words(
+    rf"(?:add|correct|extend|fix|reword|update|write)\s+(?:an?\s+|the\s+)?(?:\w+\s+)?(?:{_TEXT_BESIDE})"
+    # What follows tells a text from a feature that is called after it: "Fix typo tolerance".
+    r"(?=$|[,.:;]|\s+(?:and|at|in|of|to)\b)"
+)
+_SMALL_TEXT = _words(r"(?:correct|fix)\s+(?:an?\s+|the\s+)?(?:typos?|spelling)\b")
+
+
+class Pair(NamedTuple):
+    checker: str
+    """Empty: nobody."""
+    reason: str
+
+
+def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> Pair:
+    """Who checks what `owner` does; `checks` are tasks of testers and reviewers that depend on it."""
+    checker = CHECKERS.get(owner)
+    if checker is None:
+        return Pair("", f"work of the {owner} is not checked by another agent")
+    listed = sorted(checks)
+    if listed:
+        return Pair("", f"task {listed[0]} checks it")
+    if not task.get("acceptance", "").strip():
+        return Pair("", "it has no acceptance to check")
+    exceptions = _EXCEPTION.findall(task["context"])
+    documents = next((name for name in exceptions if name.startswith("docs_only.")), None)
+    if owner == "engineer":
+        return _of_code(task, checker, documents)
+    return _of_text(task, checker, documents)
+
+
+def _of_code(task: Task, checker: str, documents: str | None) -> Pair:
+    if documents:
+        return Pair("", f"{documents}: nothing of it runs")
+    if _is_refactoring(task):
+        return Pair("", "it keeps the behaviour as it is")
+    if _TYPES_ONLY.match(task["title"]):
+        return Pair("", "it changes types only")
+    if _BESIDE.match(task["title"]):
+        return Pair("", "it changes text beside the code")
+    return Pair(checker, "its acceptance says how the result behaves")
+
+
+def _is_refactoring(task: Task) -> bool:
+    """By its name; or because its acceptance asks for nothing but that everything stays as it is."""
+    if _REFACTORING.match(task["title"]) or _PURE.search(f"{task['title']}\n{task.get('approach', '')}"):
+        return True
+    asked = [point.strip(" -*\t") for point in re.split(r"[\n;.]", task["acceptance"])]
+    others = [point for point in asked if point and not _TESTS_PASS.match(point)]
+    return bool(others) and all(_KEEPS_BEHAVIOUR.match(point) for point in others)
+
+
+def _of_text(task: Task, checker: str, documents: str | None) -> Pair:
+    if documents:
+        return Pair(checker, f"{documents}: a reviewer for each writer")
+    if _SMALL_TEXT.match(task["title"]):
+        return Pair("", "it is a small change of text")
+    return Pair(checker, "its acceptance says what a reader finds")

@@ -1,0 +1,127 @@
+"""Codex: its hook events in our words, our answers as the JSON it reads. Facts in docs/hosts.md.
+
+The events and the JSON are those of Claude Code, the tools are not: files are edited by patches and read by commands.
+A message of Lead's to an agent comes as a prompt of the user's with the agent's id, and is none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from rolecall.capabilities import FILES
+from rolecall.hooks.event import LEAD, Answer, Caller, Deed, Event, UserMessage
+from rolecall.hooks.hosts import Output, hookjson
+from rolecall.hooks.hosts.hookjson import Limit, session_of
+from rolecall.hooks.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
+
+if TYPE_CHECKING:
+    from rolecall.project.macros import Render
+    from rolecall.project.tags import Tag
+
+CONTEXT_TOKENS = 8_000
+"""What Codex is told to let through of a hook's words; without being told, it cuts them at 2,500 tokens."""
+LIMIT = Limit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
+"""Codex takes four bytes for a token."""
+_ANY_AGENT = "default"
+
+
+def words(tags: Mapping[str, Tag]) -> Render:
+    """How Codex is told to do what skills ask for."""
+    from rolecall.hooks.hosts import codex_words
+
+    return codex_words.words(tags)
+
+
+def event(name: str, payload: Payload) -> Event | None:
+    """The event in our words; None where it is nothing of ours."""
+    return reader(EVENTS, name, "Codex")(payload)
+
+
+def _who(payload: Payload) -> Caller:
+    """Agents are named in their own events and tool calls; without an id it is the main conversation."""
+    id = text(payload, "agent_id")
+    return Caller(text(payload, "agent_type") or _ANY_AGENT, id) if id else LEAD
+
+
+def _message(payload: Payload) -> Event | None:
+    if _who(payload) != LEAD:
+        return None
+    return UserMessage(session_of(payload), text(payload, "prompt"), text(payload, "turn_id"))
+
+
+# -- tools --
+
+_GROUP = re.compile(r"^(?:multi_agent_v\d+|collaboration)_*")
+"""What Codex writes before the names of the tools that are about agents, in some of its ways to have agents."""
+_STARTS: Mapping[str, str] = {
+    "spawn_agent": "agent_type",
+    "send_input": "target",
+    "resume_agent": "id",
+    "followup_task": "target",
+}
+"""For each tool that sets agents to work: where its input says which."""
+_HARMLESS = frozenset((
+    "close_agent", "create_goal", "get_goal", "interrupt_agent", "list_agents", "list_mcp_resource_templates",
+    "list_mcp_resources", "read_mcp_resource", "request_user_input", "request_user_input_async", "send_message",
+    "sleep", "tool_search", "update_goal", "update_plan", "wait", "wait_agent", "web_search",
+))  # fmt: skip
+"""Tools of the host that edit nothing, whatever their input looks like."""
+
+
+def deed(payload: Payload) -> Deed:
+    """What a tool is about to do, or did, by its name and its input."""
+    tool, cwd = text(payload, "tool_name"), text(payload, "cwd") or os.sep
+    given, name = fields(payload, "tool_input"), _GROUP.sub("", tool)
+    if name in _STARTS:
+        return Deed(tool, starts=text(given, _STARTS[name]) or _ANY_AGENT)
+    if name in _HARMLESS or is_our_tool(tool):
+        return Deed(tool)
+    if tool == "view_image":
+        return Deed(tool, reads=paths(given, "path", cwd))
+    from rolecall.hooks import shellwrites, toolshape
+
+    command = text(given, "command")
+    if tool == "apply_patch":
+        return Deed(
+            tool, FILES, writes=tuple(os.path.join(cwd, path) for path in shellwrites.patched(command))
+        )
+    if tool == "Bash":
+        return toolshape.shell(tool, command, cwd)._replace(reads=tuple(_shown(command, cwd)))
+    return toolshape.guessed(tool, given, cwd)
+
+
+_NOTES = ".nexus/memory/"
+_SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
+_SEPARATORS = frozenset(("|", "||", "&", "&&", ";", "(", ")", "|&"))
+
+
+def _shown(command: str, cwd: str) -> Iterator[str]:
+    """The notes of the project's memory that a command prints: Codex has no tool for reading a file, so that this
+    is how its agents read one. Searching in notes is not reading them."""
+    if _NOTES not in command:
+        return
+    import shlex
+
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    program = ""
+    try:
+        for word in lexer:
+            if word in _SEPARATORS:
+                program = ""
+            elif not program:
+                program = os.path.basename(word)
+            elif program in _SHOWING and _NOTES in word and word.endswith(".md"):
+                yield os.path.join(cwd, os.path.expanduser(word))
+    except ValueError:  # a quote that is not closed: what follows is not known
+        return
+
+
+EVENTS: Mapping[str, Reader] = hookjson.events(_who, _message, deed)
+
+
+def output(name: str, answer: Answer) -> Output:
+    return hookjson.output(name, answer, LIMIT)

@@ -1,0 +1,203 @@
+"""What the hooks know before any event: the gate's mode, the agents' limits, the tags, the bodies of skills.
+
+It comes from the configuration and the catalogue, both YAML, which cost more than a hook may. So it is kept
+compiled in the home's `cache/`, with the stamps of every file and folder it was made from; whenever one of them
+is another, it is made anew. A cache that cannot be read or written makes hooks slower and never wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from zlib import crc32
+
+from rolecall import __version__, config
+from rolecall.hooks.event import GateMode
+from rolecall.project.place import HARNESS
+
+if TYPE_CHECKING:
+    from rolecall.hooks.sessions import Process
+    from rolecall.mask import Mask
+    from rolecall.project.catalog import Catalog
+    from rolecall.project.macros import Render
+    from rolecall.project.tags import Tag
+
+Stamp = list[Any]
+"""A path, and what is another when it was written: time, size, inode."""
+
+
+class Rules(NamedTuple):
+    """What hooks know of an agent of the catalogue."""
+
+    capabilities: tuple[str, ...] = ()
+    tier: str = ""
+    category: str = ""
+
+
+def _no_secrets() -> Mask:
+    from rolecall.mask import Mask
+
+    return Mask(())
+
+
+class Kit(NamedTuple):
+    gate: GateMode = "block"
+    agents: Mapping[str, Rules] = {}
+    """By id."""
+    tags: Mapping[str, Tag] = {}
+    skills: Mapping[str, str] = {}
+    """Bodies by id, in the host's words."""
+    has_skill_commands: bool = False
+    """Whether the host itself gives a skill's body to the model where a user types `/skill`."""
+    run: str = ""
+    """The run of the engine we are in; then the caller plays a role of a thread, and no host's session is ours."""
+    restrictions: tuple[str, ...] = ()
+    """What the role may not do in whose name the host runs, inside a run or not."""
+    harness: str = HARNESS
+    """Under which name agents are tracked."""
+    process: Process | None = None
+    """The host's process, where it is known."""
+    mask: Callable[[], Mask] = _no_secrets
+    """Hides what must not be written down; costly, so it is asked for when something is."""
+
+
+def load(host: str, *, with_tags: bool = True) -> Kit:
+    """The kit for a host; tags are only needed where a message may have some."""
+    cache = os.path.join(config.cache_folder(), f"hooks-{host}.json")
+    content = _cached(cache)
+    if content is None:
+        stamps = _stamps()  # before anything is read: what changes meanwhile is another
+        content = {"version": __version__, "stamps": stamps, **_made(host)}
+        _keep(cache, content)
+    return _kit(content, with_tags)
+
+
+def own(host: str) -> Kit:
+    """The kit of our own catalogue and no configuration, whatever the user has."""
+    from rolecall.project import catalog
+
+    return _kit(_compiled(host, catalog.load(), {}), with_tags=True)
+
+
+def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
+    agents = {name: Rules(tuple(words), *rest) for name, (words, *rest) in content["agents"].items()}
+    kit = Kit(
+        cast(GateMode, content["gate"]),
+        agents,
+        skills=content["skills"],
+        has_skill_commands=content["has_skill_commands"],
+    )
+    if not with_tags:
+        return kit
+    from rolecall.project.tags import Tag
+
+    tags = [Tag(**{**fields, "variants": tuple(fields["variants"])}) for fields in content["tags"]]
+    return kit._replace(tags={tag.id: tag for tag in tags})
+
+
+# -- the cache --
+
+
+def _cached(path: str) -> dict[str, Any] | None:
+    """What was kept, if it is whole and still made of the same."""
+    try:
+        with open(path, "rb") as file:
+            checksum, _, data = file.read().partition(b"\n")
+    except OSError:
+        return None
+    if checksum != _checksum(data):  # cut off, or somebody's else
+        return None
+    content: dict[str, Any] = json.loads(data)
+    stamps = content["stamps"]
+    is_current = content["version"] == __version__ and stamps == [_stamp(stamp[0]) for stamp in stamps]
+    return content if is_current else None
+
+
+def _keep(path: str, content: Mapping[str, Any]) -> None:
+    """At once or not at all; two that do it at the same time keep the same."""
+    data = json.dumps(content).encode()
+    draft = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(draft, "wb") as file:
+            file.write(_checksum(data) + b"\n" + data)
+        os.replace(draft, path)
+    except OSError:  # the next hook makes it again
+        return
+
+
+def _checksum(data: bytes) -> bytes:
+    return f"{crc32(data):08x} {len(data)}".encode()
+
+
+def _stamps() -> list[Stamp]:
+    """Of everything that is read, our own code among it; what is not there has a stamp, too, for it may come."""
+    from rolecall.project import catalog
+
+    folder = config.catalog_folder() or catalog.OWN_FOLDER
+    hosts = os.path.join(os.path.dirname(__file__), "hosts")
+    files = [config.config_path(), __file__, *_files(hosts, ".py"), *(_files(folder) or [folder])]
+    return [_stamp(path) for path in files]
+
+
+def _files(folder: str, ending: str = "") -> list[str]:
+    """Every file below a folder, and the folders, which change when one comes or goes."""
+    found: list[str] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        found += [root, *(os.path.join(root, name) for name in sorted(names) if name.endswith(ending))]
+    return found
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return [path]
+    return [path, found.st_mtime_ns, found.st_size, found.st_ino]
+
+
+# -- compiling --
+
+
+def _made(host: str) -> dict[str, Any]:
+    from rolecall.project import catalog
+
+    return _compiled(host, catalog.load(config.catalog_folder()), config.load())
+
+
+def _compiled(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    from rolecall import settings
+
+    module = _host_module(host)
+    return {
+        "gate": settings.unplanned_edits(configuration),
+        "agents": {
+            name: [list(agent.capabilities), agent.resume_tier, agent.category]
+            for name, agent in found.agents.items()
+        },
+        "tags": [tag._asdict() for tag in found.vocabulary.tags.values()],
+        "skills": _bodies(found, module),
+        "has_skill_commands": bool(getattr(module, "HAS_SKILL_COMMANDS", False)),
+    }
+
+
+def _bodies(found: Catalog, module: Any) -> dict[str, str]:
+    from rolecall.project import macros
+
+    tags = found.vocabulary.tags
+    render: Render = module.words(tags) if hasattr(module, "words") else macros.prose(tags)
+    return {
+        skill.id: macros.expand(
+            skill.body, render, invocations=found.vocabulary.invocations, source=f"skill {skill.id}"
+        )
+        for skill in found.skills.values()
+    }
+
+
+def _host_module(host: str) -> Any:
+    from importlib import import_module
+
+    return import_module(f"rolecall.hooks.hosts.{host}")

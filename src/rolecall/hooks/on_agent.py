@@ -1,0 +1,189 @@
+"""An agent that Lead started begins or ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from rolecall.capabilities import TASK_UPDATE, check_allowed
+from rolecall.errors import Damaged, UsageError
+from rolecall.hooks import sessions, snapshot, toollog
+from rolecall.hooks.event import Answer, Caller, SubagentComplete, SubagentSpawn
+from rolecall.hooks.kit import Kit
+from rolecall.hooks.sessions import Session, task_key
+from rolecall.hooks.snapshot import Standing, Task
+from rolecall.project import tools, tracker
+
+T = TypeVar("T")
+
+_LONGEST_BRIEF = 8_000
+"""Characters of a task: a host shows the model only the beginning of what is longer, and not where it was cut."""
+_MOST_FILES = 200
+_SINCE = "9999"
+"""Later than any time: that a file was written after an agent had ended is known from the file."""
+
+
+def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Answer:
+    """On record as running; told what it may not do, its task if that is certain, and what the project knows."""
+    who, standing = event.who, snapshot.Standing(project)
+    task, prior = None, None
+    if who.id:
+        entries = _tracked(project, kit, lambda: tracker.entries(project, harness=kit.harness))
+        prior = next((entry for entry in entries if entry.get("agent_id") == who.id), None)
+        running = {entry.get("agent_id") for entry in entries if entry.get("status") == "running"}
+        working = sessions.working(project)
+        taken = {key for agent, key in working.items() if agent in running and agent != who.id}
+        task = _task_of(who, standing, working.get(who.id, ""), taken)
+        link = sessions.task_key(task) if task else ""
+        # The session's record first: an entry that no session answers for is cleared away.
+        sessions.change(
+            project, event.session, now, lambda one: _with_agent(one, who.id, link), process=kit.process
+        )
+        _tracked(
+            project,
+            kit,
+            lambda: tracker.spawned(
+                project, agent_name=who.agent, agent_id=who.id, at=now, harness=kit.harness
+            ),
+        )
+    return Answer(context=_spawn_words(project, who, task, prior, kit))
+
+
+def _tracked(project: str, kit: Kit, act: Callable[[], T]) -> T:
+    """With the list of agents as it is; one that is damaged is kept aside and begins anew, and that is said."""
+    try:
+        return act()
+    except Damaged:
+        toollog.note_error(project, tracker.reset(project, harness=kit.harness))
+        return act()
+
+
+def _with_agent(found: Session, agent: str, task: str) -> Session:
+    return found._replace(agents={**found.agents, agent: task or found.agents.get(agent, "")})
+
+
+def _task_of(who: Caller, standing: Standing, known: str, taken: Collection[str]) -> Task | None:
+    """The task that an agent was started for, if that is certain: its own, else the only one it can be."""
+    for task in standing.tasks:
+        if task.get("owner_agent_id") == who.id or (known and known == task_key(task)):
+            return task
+    free = [task for task in standing.tasks if task.get("owner") == who.agent and task_key(task) not in taken]
+    ready = set(standing.summary.get("ready", ()))
+    working = [task for task in free if task["status"] == "in_progress"]
+    found = working or [task for task in free if task["id"] in ready]
+    return found[0] if len(found) == 1 else None
+
+
+def _spawn_words(
+    project: str, who: Caller, task: Task | None, prior: Mapping[str, Any] | None, kit: Kit
+) -> str:
+    from rolecall.project import brief, knowledge_files
+
+    first = _resumed_words(project, who, task, prior, kit)
+    limits = _limit_words(who, kit)
+    if task is None:
+        lines = [*filter(None, [first, limits]), *snapshot.knowledge_lines(project, most=40)]
+        return snapshot.fitted(lines, snapshot.LONG)
+    told = brief.brief(task, knowledge=knowledge_files.as_text(project, 40), first=first)
+    if len(told) > _LONGEST_BRIEF:
+        told = f"{told[:_LONGEST_BRIEF]}…\n(cut here; nx_task_list has all of task {snapshot.number(task['id'])})"
+    return f"{told}\n\n{limits}"
+
+
+def _limit_words(who: Caller, kit: Kit) -> str:
+    from rolecall.hooks import gate
+
+    words = gate.capabilities_of(who.agent, kit)
+    held = f"You are held to {', '.join(words)}. " if words else ""
+    return f"{held}Planning, deciding and starting agents are Lead's: report to Lead what else is to be done."
+
+
+def _resumed_words(
+    project: str, who: Caller, task: Task | None, prior: Mapping[str, Any] | None, kit: Kit
+) -> str:
+    """What an agent is told that goes on in a session it had; empty for one that begins."""
+    if prior is None or prior.get("status") != "completed":
+        return ""
+    from rolecall.project import resume
+
+    rules = kit.agents.get(who.agent)
+    files = frozenset(prior.get("files_touched", ()))
+    ended = prior.get("stopped_at", "")
+    changed = _changed_since(project, files, ended)
+    decision = resume.decide(
+        agent=who.agent,
+        tier=rules.tier if rules else None,
+        policy=task.get("owner_reuse_policy") if task else None,
+        files=files,
+        prior=resume.Prior(who.agent, who.id, who.id, files, ended),
+        others=[resume.Touch("somebody else", changed, _SINCE)] if changed else [],
+    )
+    if decision.session is None:
+        reason = decision.reasons[-1].removeprefix("fresh: ")
+        return f"You go on in a session you had, though a new one was called for ({reason}). {resume.REREAD}"
+    return resume.REREAD if decision.must_reread else ""
+
+
+def _changed_since(project: str, files: frozenset[str], ended: str) -> frozenset[str]:
+    """Those of the files that were written after a time, by whomever."""
+    try:
+        last = datetime.fromisoformat(ended).timestamp()
+    except ValueError:
+        return frozenset()
+    found = set()
+    for name in sorted(files)[:_MOST_FILES]:
+        try:
+            if os.stat(os.path.join(project, name)).st_mtime > last:
+                found.add(name)
+        except OSError:
+            found.add(name)  # it was removed
+    return frozenset(found)
+
+
+def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> Answer:
+    """On record as ended with the files it touched; its task is completed, and a check of it is called for."""
+    who = event.who
+    if not who.id:
+        return Answer()
+    entries = _tracked(project, kit, lambda: tracker.entries(project, harness=kit.harness))
+    is_over = any(entry.get("agent_id") == who.id and entry.get("status") == "completed" for entry in entries)
+    task = sessions.working(project).get(who.id)
+    said = _completed_words(project, task, kit) if task and not is_over else ""
+    files = toollog.touched(project, who.id)
+    tracker.completed(
+        project,
+        agent_id=who.id,
+        at=now,
+        last_message=event.last_message,
+        files=files,
+        agent_name=who.agent,
+        harness=kit.harness,
+    )
+    toollog.forget_touched(project, who.id)
+    return Answer(context=said, notice=said)
+
+
+def _completed_words(project: str, key: str, kit: Kit) -> str:
+    """Complete the task of an agent if it is being worked on; what is to be said about it."""
+    standing = snapshot.Standing(project)
+    if standing.tasks_problem:
+        return (
+            f"Its task was not set to completed, because the tasks cannot be read: {standing.tasks_problem}"
+        )
+    task = next((task for task in standing.tasks if sessions.task_key(task) == key), None)
+    if task is None or task["status"] != "in_progress":
+        return ""
+    try:
+        check_allowed(kit.restrictions, "nx_task_update", TASK_UPDATE)
+    except UsageError as exc:
+        return f"Its task was not set to completed: {exc.message}. {exc.hint}"
+    tools.task_update(project, id=task["id"], status="completed")
+    title = f"Task {snapshot.number(task['id'])} ({task['title'][:80]})"
+    if task not in snapshot.unverified(standing.tasks, kit):
+        return f"{title} is completed."
+    return (
+        f"{title} is completed. It has acceptance criteria and no task checks them: have a tester or a reviewer verify"
+        " them."
+    )

@@ -1,0 +1,86 @@
+"""A message of the user: the tags in it, and how the project stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rolecall.hooks import sessions, snapshot, toollog
+from rolecall.hooks.event import Answer, UserMessage
+from rolecall.hooks.kit import Kit
+from rolecall.hooks.sessions import Session
+from rolecall.project import statefile
+
+if TYPE_CHECKING:
+    from rolecall.project.tags import Action, Activation
+
+
+def may_ask(text: str) -> bool:
+    """Whether a message may have tags in it or be a command: most have not, and looking takes a tenth of the time."""
+    return "[" in text or text.lstrip().startswith("/")
+
+
+def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer:
+    """Tags first: a skill's body, what is done at once. Then how the project stands, unless the model was told so
+    last time and nothing has changed since; where there is neither plan nor task nor knowledge, nothing."""
+    before = sessions.known(project, event.session) or sessions.Session(now)
+    asked = _asked(event.text, kit) if may_ask(event.text) else _Asked()
+    message = statefile.digest((event.id or event.text).encode(errors="replace"))
+    acted = _acted(project, asked.actions, kit, is_repeat=before.handled == message)
+    standing = snapshot.short(project, kit)
+    after = before._replace(
+        handled=message if acted else before.handled,
+        told=statefile.digest(standing.encode(errors="replace")) if standing else "",
+        skill=asked.activation.skill if asked.activation else before.skill,
+        mode=asked.activation.mode if asked.activation else before.mode,
+    )
+    sessions.note(project, event.session, now, before, after, process=kit.process)
+    errors = toollog.errors_before(project)
+    news = standing if after.told != before.told else ""
+    parts = [_skill_words(asked.activation, before, kit), *acted, *asked.slips, *errors, news]
+    return Answer(context="\n\n".join(filter(None, parts)), notice="\n".join([*asked.slips, *errors]))
+
+
+class _Asked(NamedTuple):
+    """What a message calls for."""
+
+    activation: Activation | None = None
+    """Of several skills the last one."""
+    actions: tuple[Action, ...] = ()
+    slips: tuple[str, ...] = ()
+    """What is nearly a tag, and which."""
+
+
+def _asked(text: str, kit: Kit) -> _Asked:
+    from rolecall.project import skills, tags
+
+    detected = tags.detect(text, kit.tags)
+    found = [one for one in detected.found if isinstance(one, tags.Activation)]
+    actions = tuple(one for one in detected.found if isinstance(one, tags.Action))
+    activation = found[-1] if found else skills.slash(text, kit.skills, kit.tags)
+    return _Asked(activation, actions, tuple(map(str, detected.near_misses)))
+
+
+def _skill_words(activation: Activation | None, before: Session, kit: Kit) -> str:
+    if activation is None:
+        return ""
+    if not activation.tag and kit.has_skill_commands:
+        return ""  # the host has put the body before the model itself
+    if activation.skill not in kit.skills:
+        return f"The user called for the skill {activation.skill}, which is not installed. Say so."
+    mode = f" in the mode {activation.mode}" if activation.mode else ""
+    is_other = before.skill and before.skill != activation.skill
+    replaced = f" It replaces the skill {before.skill}." if is_other else ""
+    words = f"\n\nWhat the user said with it: {activation.text[:2_000]}" if activation.text else ""
+    return (
+        f"The user activated the skill {activation.skill}{mode}. What follows is how you work until it is done or"
+        f" another skill is activated.{replaced}\n\n{kit.skills[activation.skill].strip()}{words}"
+    )
+
+
+def _acted(project: str, actions: Sequence[Action], kit: Kit, *, is_repeat: bool) -> list[str]:
+    if not actions:
+        return []
+    from rolecall.hooks import inline
+
+    return inline.done_before(actions) if is_repeat else inline.done(project, actions, kit)

@@ -1,0 +1,62 @@
+"""A tool has run: the log, the files that were touched, the memory notes that were read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rolecall.hooks import toollog
+from rolecall.hooks.event import Answer, Caller, PostToolUse
+from rolecall.hooks.kit import Kit
+
+_LONGEST_ERROR = 300
+_LONGEST_NAME = 1_000
+_MOST_FILES = 20
+"""Files of one call that stand in the log."""
+_MOST_LOOKED_UP = 200
+
+
+def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answer:
+    """A line in the log, the files that were touched, and a read of a memory note counted."""
+    deed, who = event.deed, event.who
+    root = os.path.realpath(project)
+    written = [] if event.error else _names(root, deed.writes)
+    read = _names(root, deed.reads)
+    toollog.append(
+        project,
+        {
+            "timestamp": now,
+            "session": event.session[:200],
+            "agent_id": who.id[:200] or "lead",
+            **({"agent": who.agent[:200]} if who.agent else {}),
+            **({"run": kit.run} if kit.run else {}),
+            "tool": deed.tool[:200],
+            **({"files": files} if (files := [*written, *read][:_MOST_FILES]) else {}),
+            "status": "error" if event.error else "ok",
+            **({"error": kit.mask().text(event.error)[:_LONGEST_ERROR]} if event.error else {}),
+        },
+    )
+    if who.id and not kit.run:
+        toollog.touch(project, who.id, [name for name in written if _is_file_name(project, name)])
+    if not event.error:
+        _observe(project, read, who, now)
+    return Answer()
+
+
+def _names(root: str, paths: Sequence[str]) -> list[str]:
+    """Paths as they are told from the project's folder, without those that lead elsewhere."""
+    found = [os.path.realpath(path.replace("\0", "")) for path in paths[:_MOST_LOOKED_UP]]
+    return [path[len(root) + 1 :][:_LONGEST_NAME] for path in found if path.startswith(root + os.sep)]
+
+
+def _is_file_name(project: str, name: str) -> bool:
+    """Whether one file is meant: a command may name a folder, or files by a pattern."""
+    return not any(sign in name for sign in "*?${}") and not os.path.isdir(os.path.join(project, name))
+
+
+def _observe(project: str, read: list[str], who: Caller, now: str) -> None:
+    for name in read:
+        if name.startswith(os.path.join(".nexus", "memory", "")):
+            from rolecall.project import memory_access
+
+            memory_access.observe(project, name, who.id or who.agent or memory_access.LEAD, now)

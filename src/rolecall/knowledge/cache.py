@@ -1,0 +1,161 @@
+"""Vectors that were computed before, by model and text: for every repository and every branch of one home.
+
+A model that is asked over the network is paid by the text, and switching branches must not cost anything. Whatever
+happens to the file, only the vectors in it are lost: it is begun anew, and that is said.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from rolecall.knowledge.index import remove
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rolecall.knowledge.model import Embedder, Matrix
+
+FILE = "vectors.db"
+_AT_ONCE = 500
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS model (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS vector (
+    model INTEGER NOT NULL, digest BLOB NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (model, digest)) WITHOUT ROWID;
+"""
+
+
+class CachedModel:
+    """An embedder that asks another one only for what it has not asked before."""
+
+    def __init__(self, embedder: Embedder, folder: str, tell: Callable[[str], None]) -> None:
+        self._embedder = embedder
+        self._path = os.path.join(folder, FILE)
+        self._tell = tell
+        self._db: sqlite3.Connection | None = None
+        self._is_usable = True
+        self.found = 0
+        """Texts whose vectors were there."""
+        self.computed = 0
+
+    @property
+    def name(self) -> str:
+        return self._embedder.name
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        import numpy as np
+
+        keys = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
+        rows = self._known(keys)
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
+        self.found += len(texts) - len(new)
+        self.computed += len(new)
+        made = self._embedder.embed(list(new.values())) if new or not texts else None
+        if made is not None:
+            if not texts:
+                return made
+            made = made.astype(np.float16).astype(np.float32)  # as they are kept: the same now and later
+        sizes = {len(row) for row in rows.values()} | (
+            set() if made is None else {made.shape[1], *self._sizes()}
+        )
+        if len(sizes) > 1:
+            self._tell(
+                f"{self.name} gives vectors of another size than before: what was kept of it is dropped"
+            )
+            self._drop()
+            return self.embed(texts)
+        if made is not None:
+            rows.update(zip(new, made, strict=True))
+            self._keep({key: rows[key] for key in new})
+        return np.stack([rows[key] for key in keys])
+
+    # -- the file --
+
+    def _known(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        import numpy as np
+
+        found: dict[bytes, NDArray[np.float32]] = {}
+        for at in range(0, len(keys), _AT_ONCE):
+            some = list(dict.fromkeys(keys[at : at + _AT_ONCE]))
+            marks = ",".join("?" * len(some))
+            rows = self._run(
+                f"SELECT digest, vector FROM vector WHERE model = {_MODEL} AND digest IN ({marks})",  # noqa: S608
+                [(self.name, *some)],
+            )
+            found.update({key: np.frombuffer(blob, np.float16).astype(np.float32) for key, blob in rows})
+        return found
+
+    def _sizes(self) -> list[int]:
+        """How long the vectors of this model are that are kept; nothing when there are none."""
+        rows = self._run(f"SELECT length(vector) FROM vector WHERE model = {_MODEL} LIMIT 1", [(self.name,)])  # noqa: S608
+        return [size // 2 for (size,) in rows]
+
+    def _keep(self, rows: Mapping[bytes, NDArray[np.float32]]) -> None:
+        import numpy as np
+
+        self._run("INSERT OR IGNORE INTO model (name) VALUES (?)", [(self.name,)])
+        self._run(
+            f"INSERT OR REPLACE INTO vector SELECT {_MODEL}, ?, ?",
+            [(self.name, key, row.astype(np.float16).tobytes()) for key, row in rows.items()],
+        )
+
+    def _drop(self) -> None:
+        self._run(f"DELETE FROM vector WHERE model = {_MODEL}", [(self.name,)])  # noqa: S608
+
+    def _run(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Carry out a statement for each row, all or none; nothing when the file cannot be used, which is said once."""
+        if not self._is_usable:
+            return []
+        try:
+            return self._carried_out(statement, rows)
+        except sqlite3.OperationalError as error:
+            self._is_usable = False
+            self._tell(f"the cache {self._path} cannot be used ({error}): every text is computed")
+        except sqlite3.DatabaseError as error:
+            self._begin_anew(f"the cache {self._path} was damaged ({error}) and is begun anew")
+        except OSError as error:
+            self._is_usable = False
+            self._tell(f"the cache {self._path} cannot be used ({error.strerror}): every text is computed")
+        return []
+
+    def _carried_out(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if self._db is None:
+            self._db = _opened(self._path)
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE" if not statement.startswith("SELECT") else "BEGIN")
+            if len(rows) != 1:
+                self._db.executemany(statement, rows)
+                return []
+            return self._db.execute(statement, rows[0]).fetchall()
+
+    def _begin_anew(self, why: str) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+        remove(self._path)
+        self._tell(why)
+
+
+_MODEL = "(SELECT id FROM model WHERE name = ?)"
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    # Several syncs and a server may share it, and a server answers in threads of its own, one at a time.
+    db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.executescript(_SCHEMA)
+    return db
+
+
+def size(folder: str) -> int:
+    """Bytes that the vectors of this home take."""
+    try:
+        return os.path.getsize(os.path.join(folder, FILE))
+    except OSError:
+        return 0

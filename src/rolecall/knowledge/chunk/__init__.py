@@ -1,0 +1,126 @@
+"""A file's text cut into passages that follow its structure.
+
+One module for each kind of structure; each is a function from a text to the sections that cover it. What is the
+same for all, the limit on a passage's size, is here. Pure, but for grammars that are loaded when a language is
+first met.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from rolecall.knowledge.chunk import code, keyed, markdown, rst
+from rolecall.knowledge.chunk.section import Section
+from rolecall.knowledge.words import BYTES_PER_TOKEN, tokens
+
+VERSION = 1
+"""Of the way texts are cut: an index made in another way is made anew."""
+
+_OUTLINES: dict[str, Callable[[str], list[Section]]] = {
+    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), markdown.outline),
+    **dict.fromkeys((".rst", ".rest"), rst.outline),
+    **dict.fromkeys((".yaml", ".yml"), keyed.outline_yaml),
+    ".toml": keyed.outline_toml,
+}
+_TEXTS = frozenset((".md", ".markdown", ".mdx", ".mkd", ".rst", ".rest", ".txt", ".adoc"))
+_WORD = re.compile(r"\w")
+
+
+class Passage(NamedTuple):
+    """A piece of a file: lines from 1, both ends included."""
+
+    start: int
+    end: int
+    trail: tuple[str, ...]
+    """What it stands in, from the outside in: classes and functions, headings, keys."""
+    text: str
+
+
+def is_prose(path: str) -> bool:
+    """Whether a file's trails are headings rather than names of code."""
+    return suffix_of(path) in _TEXTS
+
+
+def is_structured(path: str) -> bool:
+    suffix = suffix_of(path)
+    return suffix in _OUTLINES or suffix in code.LANGUAGES
+
+
+def suffix_of(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return f".{name.rpartition('.')[2].lower()}" if "." in name else ""
+
+
+def passages(path: str, text: str, *, limit: int) -> list[Passage]:
+    """The passages of a file, none longer than `limit` tokens, in order and without what holds no word."""
+    lines = text.split("\n")
+    found: list[Passage] = []
+    for section in _sections(path, text, len(lines)):
+        for start, end in _parts(lines, section.start, section.end, limit):
+            found += _passage(lines, start, end, section.trail, limit)
+    return found
+
+
+def _sections(path: str, text: str, count: int) -> list[Section]:
+    suffix = suffix_of(path)
+    if suffix in code.LANGUAGES:
+        return code.outline(text, suffix)
+    outline = _OUTLINES.get(suffix)
+    return outline(text) if outline else [Section(1, count, ())]
+
+
+def _passage(lines: list[str], start: int, end: int, trail: tuple[str, ...], limit: int) -> Iterator[Passage]:
+    while start < end and not lines[start - 1].strip():
+        start += 1
+    while end > start and not lines[end - 1].strip():
+        end -= 1
+    text = "\n".join(lines[start - 1 : end])
+    if not _WORD.search(text):
+        return
+    room = int(limit * BYTES_PER_TOKEN)
+    if len(text) <= room * 2:
+        yield Passage(start, end, trail, text)
+        return
+    # One line that is longer than a passage may be: data, or code that a program has squeezed.
+    for at in range(0, len(text), room):
+        piece = text[at : at + room]
+        if _WORD.search(piece):
+            yield Passage(start, end, trail, piece)
+
+
+def _parts(lines: list[str], start: int, end: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Lines from `start` to `end` in parts that fit, cut where the text itself makes a break if it can be."""
+    sizes = [tokens(line) for line in lines[start - 1 : end]]
+    left = sum(sizes)
+    while left > limit and start < end:
+        cut = _cut(lines, sizes, start, limit)
+        yield start, cut
+        left -= sum(sizes[: cut - start + 1])
+        del sizes[: cut - start + 1]
+        start = cut + 1
+    if start <= end:
+        yield start, end
+
+
+def _cut(lines: list[str], sizes: list[int], start: int, limit: int) -> int:
+    """The last line of a part that begins at `start`: before an empty line or the least indented one, as late
+    as possible within the second half of what fits."""
+    used, last = 0, start
+    for number, size in enumerate(sizes, start):
+        if used + size > limit and number > start:
+            break
+        used, last = used + size, number
+    if last - start < 4 or last >= start + len(sizes) - 1:
+        return last
+    candidates = range(start + (last - start) // 2, last + 1)
+    return min(reversed(candidates), key=lambda number: _breaks(lines, number))
+
+
+def _breaks(lines: list[str], number: int) -> int:
+    """How bad a cut after this line is."""
+    following = lines[number]
+    if not following.strip():
+        return -1
+    return len(following) - len(following.lstrip())

@@ -1,0 +1,243 @@
+"""Source code by its functions and classes, told by tree-sitter, which also reads what does not compile.
+
+A function is a section; a class, module or namespace gives its name to what stands in it, and what is left of
+it between its functions are sections of its own. A comment or attribute right above belongs to what it is above.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from rolecall.knowledge.chunk.section import Section
+from rolecall.knowledge.words import tokens
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+
+class _Language(NamedTuple):
+    module: str
+    leaves: frozenset[str]
+    """Definitions that are one section."""
+    holders: frozenset[str] = frozenset()
+    """Definitions that hold further ones."""
+    wrappers: frozenset[str] = frozenset()
+    """What stands around definitions and has no name."""
+    attached: frozenset[str] = frozenset({"comment"})
+    """What belongs to the definition below it."""
+    loader: str = "language"
+
+
+def _kinds(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_C_WRAPPERS = """
+preproc_if preproc_ifdef preproc_else preproc_elif linkage_specification declaration_list template_declaration
+type_definition declaration
+"""
+_SCRIPT_LEAVES = """
+function_declaration generator_function_declaration method_definition interface_declaration type_alias_declaration
+enum_declaration function_signature abstract_method_signature variable_declarator assignment_expression
+public_field_definition field_definition
+"""
+_SCRIPT_HOLDERS = "class_declaration abstract_class_declaration class internal_module module"
+_SCRIPT_WRAPPERS = """
+export_statement lexical_declaration variable_declaration expression_statement ambient_declaration
+"""
+_PYTHON_WRAPPERS = """
+decorated_definition if_statement else_clause elif_clause try_statement except_clause finally_clause with_statement
+block
+"""
+_PYTHON = _Language(
+    "tree_sitter_python",
+    _kinds("function_definition"),
+    _kinds("class_definition"),
+    _kinds(_PYTHON_WRAPPERS),
+)
+_JAVASCRIPT = _Language(
+    "tree_sitter_javascript", _kinds(_SCRIPT_LEAVES), _kinds(_SCRIPT_HOLDERS), _kinds(_SCRIPT_WRAPPERS),
+    _kinds("comment decorator"),
+)  # fmt: skip
+_TYPESCRIPT = _JAVASCRIPT._replace(module="tree_sitter_typescript", loader="language_typescript")
+_GO = _Language("tree_sitter_go", _kinds("function_declaration method_declaration type_declaration"))
+_RUST = _Language(
+    "tree_sitter_rust",
+    _kinds("function_item struct_item enum_item union_item type_item macro_definition"),
+    _kinds("impl_item trait_item mod_item"),
+    attached=_kinds("line_comment block_comment attribute_item"),
+)
+_JAVA = _Language(
+    "tree_sitter_java",
+    _kinds("method_declaration constructor_declaration compact_constructor_declaration"),
+    _kinds(
+        "class_declaration interface_declaration enum_declaration record_declaration annotation_type_declaration"
+    ),
+    _kinds("enum_body_declarations"),
+    _kinds("line_comment block_comment"),
+)
+_C = _Language(
+    "tree_sitter_c",
+    _kinds("function_definition struct_specifier union_specifier enum_specifier preproc_function_def"),
+    wrappers=_kinds(_C_WRAPPERS),
+)
+_CPP = _Language(
+    "tree_sitter_cpp",
+    _kinds(
+        "function_definition union_specifier enum_specifier preproc_function_def concept_definition alias_declaration"
+    ),
+    _kinds("namespace_definition class_specifier struct_specifier"),
+    _kinds(_C_WRAPPERS + "field_declaration"),
+)
+
+LANGUAGES = {
+    **dict.fromkeys((".py", ".pyi", ".pyw"), _PYTHON),
+    **dict.fromkeys((".js", ".mjs", ".cjs", ".jsx"), _JAVASCRIPT),
+    **dict.fromkeys((".ts", ".mts", ".cts"), _TYPESCRIPT),
+    ".tsx": _TYPESCRIPT._replace(loader="language_tsx"),
+    ".go": _GO,
+    ".rs": _RUST,
+    ".java": _JAVA,
+    ".c": _C,
+    **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"), _CPP),
+}
+"""By the suffix of a file. Headers are read as C++, which is nearly all of C as well."""
+
+_FUNCTIONS = _kinds("arrow_function function_expression function generator_function class class_expression")
+_LEADING = _kinds("decorated_definition template_declaration export_statement type_definition")
+"""Wrappers of one definition, which begins where they do."""
+_SMALL = 12
+"""Tokens that go with what follows them."""
+_DEEPEST = 100
+"""Code does not nest like this; data that is written as code may."""
+
+
+def outline(text: str, suffix: str) -> list[Section]:
+    language = LANGUAGES[suffix]
+    root = _parser(language.module, language.loader).parse(text.encode("utf-8", "replace")).root_node
+    return list(_Outline(language, text).sections(root, (), 1, text.count("\n") + 1))
+
+
+@cache
+def _parser(module: str, loader: str) -> Parser:
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(getattr(import_module(module), loader)()))
+
+
+class _Outline:
+    def __init__(self, language: _Language, text: str) -> None:
+        self._language = language
+        self._lines = text.split("\n")
+
+    def sections(self, holder: Node, trail: tuple[str, ...], start: int, end: int) -> Iterator[Section]:
+        """What lines `start` to `end` consist of, all of them inside `holder`."""
+        at = start
+        for above, node in self._definitions(holder):
+            first, last = max(above, at), min(_last_line(node), end)
+            name = self._name(node)
+            if first > last or not name:
+                continue
+            is_heading = at == start and bool(trail)  # the line that begins a class says what it is
+            if first > at and not is_heading and self._is_small(at, first - 1):
+                first = at
+            elif first > at:
+                yield Section(at, first - 1, trail)
+            inner = (*trail, *name)
+            if node.type in self._language.holders and last > first and len(inner) < _DEEPEST:
+                yield from self.sections(node, inner, first, last)
+            else:
+                yield Section(first, last, inner)
+            at = last + 1
+        if at <= end:
+            yield Section(at, end, trail)
+
+    def _is_small(self, start: int, end: int) -> bool:
+        """Whether lines between definitions are too little to stand alone: a heading of comments, a constant."""
+        return tokens("".join(map(str.strip, self._lines[start - 1 : end]))) <= _SMALL
+
+    def _definitions(self, holder: Node, depth: int = 0) -> Iterator[tuple[int, Node]]:
+        """Definitions right inside a node, each with the line from which on things belong to it."""
+        above: int | None = None
+        previous_end = 0
+        for child in (holder.child_by_field_name("body") or holder).named_children:
+            kind, start = child.type, child.start_point[0] + 1
+            if kind in self._language.attached:
+                above = start if above is None or start > previous_end + 1 else above
+                previous_end = _last_line(child)
+                continue
+            first = above if above is not None and start <= previous_end + 1 else start
+            above = None
+            if self._is_definition(child):
+                yield first, child
+            elif kind in self._language.wrappers and depth < _DEEPEST:
+                inside = list(self._definitions(child, depth + 1))
+                if inside and (kind in _LEADING or inside[0][0] == start):
+                    inside[0] = (first, inside[0][1])
+                yield from inside
+
+    def _is_definition(self, node: Node) -> bool:
+        kind = node.type
+        if kind in ("struct_specifier", "union_specifier", "enum_specifier", "class_specifier"):
+            return node.child_by_field_name("body") is not None
+        if kind in ("variable_declarator", "public_field_definition", "field_definition"):
+            value = node.child_by_field_name("value")
+            return value is not None and value.type in _FUNCTIONS
+        if kind == "assignment_expression":
+            value = node.child_by_field_name("right")
+            return value is not None and value.type in _FUNCTIONS
+        return kind in self._language.leaves or kind in self._language.holders
+
+    # -- names --
+
+    def _name(self, node: Node) -> tuple[str, ...]:
+        """What a definition is called; a method outside its class has the class before it."""
+        kind = node.type
+        if kind == "impl_item":
+            return (_plain(_text(node.child_by_field_name("type"))),)
+        if kind == "method_declaration" and (receiver := node.child_by_field_name("receiver")):
+            return (
+                _plain(_text(receiver).strip("()").split(" ")[-1]),
+                _text(node.child_by_field_name("name")),
+            )
+        if kind == "type_declaration":
+            names = [_text(spec.child_by_field_name("name")) for spec in node.named_children]
+            return (", ".join(filter(None, names)),)
+        if kind == "assignment_expression":
+            return (_text(node.child_by_field_name("left")).removeprefix("module.").removeprefix("exports."),)
+        named = node.child_by_field_name("name")
+        if named is not None:
+            return tuple(_plain(part) for part in _text(named).split("::"))
+        return self._declared(node)
+
+    def _declared(self, node: Node) -> tuple[str, ...]:
+        """The name inside a C declarator, or that of a `typedef struct {…} name`."""
+        inner = node.child_by_field_name("declarator")
+        if inner is None and node.parent is not None and node.parent.type == "type_definition":
+            inner = node.parent.child_by_field_name("declarator")
+        while inner is not None and (below := inner.child_by_field_name("declarator")) is not None:
+            inner = below
+        if inner is None or not _text(inner):
+            return ("(anonymous)",) if node.type == "namespace_definition" else ()
+        return tuple(_plain(part) for part in _TEMPLATE.sub("", _text(inner)).split("::") if part)
+
+
+_TEMPLATE = re.compile(r"<[^<>]*>")
+
+
+def _plain(name: str) -> str:
+    """A type's name without its parameters, and without being a pointer."""
+    return re.split(r"[<\[(]", name.strip("*& \n"))[0].strip() or name
+
+
+def _last_line(node: Node) -> int:
+    row, column = node.end_point
+    return row if column == 0 else row + 1  # some kinds include their last line break
+
+
+def _text(node: Node | None) -> str:
+    return (node.text or b"").decode("utf-8", "replace") if node is not None else ""

@@ -1,0 +1,485 @@
+"""`knowledge.db`: the passages of a repository, their words and their vectors, in one SQLite file.
+
+It is a cache: whatever is wrong with it, it can be made again from the files. A sync is one transaction, so a
+reader sees the state before it or the state after it and never half of one, whoever is killed when. Vectors are
+those of one model, named in the file; they lie together by file, so that reading them all is a few large reads.
+Every piece carries a checksum, because a damaged vector looks like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_digest
+
+from rolecall.errors import Conflict, Damaged, NotFound, StorageError
+from rolecall.knowledge.words import terms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rolecall.knowledge.chunk import Passage
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+FORMAT = 1
+_OURS = 0x524C4B4E  # "RLKN", which SQLite keeps in the header
+FILE_BITS = 20
+"""A passage's id is its file's, and below it which of the file's passages it is."""
+_WAIT = 120
+"""Seconds that a sync waits for another one."""
+_BETWEEN_NAMES = "\x1f"
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE file (
+    id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, digest BLOB NOT NULL, count INTEGER NOT NULL,
+    vectors BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE passage (
+    id INTEGER PRIMARY KEY, start INTEGER NOT NULL, "end" INTEGER NOT NULL, trail TEXT NOT NULL,
+    named INTEGER NOT NULL, text TEXT NOT NULL, checksum INTEGER NOT NULL);
+CREATE VIRTUAL TABLE words USING fts5 (
+    name, around, text, content='', tokenize="unicode61 remove_diacritics 0 tokenchars '_'");
+CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, row);
+"""
+WORD_WEIGHTS = (10.0, 2.0, 1.0)
+"""What a word counts in a passage's own name, in what is around it (the path, outer names), and in its text."""
+
+
+class State(NamedTuple):
+    """What an index was made from."""
+
+    generation: int
+    """Goes up with every sync that changed something."""
+    model: str
+    dimensions: int
+    recipe: str
+    """How texts were cut and words made; another recipe needs another index."""
+    files: int
+    passages: int
+    synced: str
+    words: int
+    """The checksum of the words, which are SQLite's own tables."""
+
+
+class Stored(NamedTuple):
+    """A passage as it was when it was indexed."""
+
+    id: int
+    path: str
+    start: int
+    end: int
+    trail: tuple[str, ...]
+    text: str
+
+
+class Vectors(NamedTuple):
+    ids: NDArray[np.int64]
+    matrix: NDArray[np.float32]
+
+
+def digest(data: bytes) -> bytes:
+    """What a file's contents are compared by."""
+    return bytes(xxh3_128_digest(data))
+
+
+# -- opening --
+
+
+class Reader:
+    """One whole state of an index. It stays the same until `refresh`, whatever is written meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        if not os.path.exists(path):
+            raise NotFound(
+                f"{path} is not there: nothing has been indexed yet", hint="`rolecall knowledge sync`"
+            )
+        with _told(path):
+            self._identity = _identity(path)
+            self._db = _opened_for_reading(path)
+            _check_format(self._db, path)
+            self._db.execute("BEGIN")
+            self.state = _state(self._db, path)
+            _check_words(self._db, path, self.state)
+        self._vectors: Vectors | None = None
+
+    def close(self) -> None:
+        self._db.close()
+
+    def is_current_file(self) -> bool:
+        """Whether the file at our path is still the one that was opened."""
+        try:
+            return _identity(self.path) == self._identity
+        except FileNotFoundError:
+            return False
+
+    def rest(self) -> None:
+        """Hold no state until `refresh`: a process that waits for questions must not keep the log from ending."""
+        if self._db.in_transaction:
+            with _told(self.path):
+                self._db.execute("COMMIT")
+
+    def refresh(self) -> None:
+        """Go on to the newest state; what was read of the old one is forgotten if it is another."""
+        self.rest()
+        with _told(self.path):
+            self._db.execute("BEGIN")
+            state = _state(self._db, self.path)
+            if state.generation != self.state.generation:
+                _check_words(self._db, self.path, state)
+                self._vectors = None
+        self.state = state
+
+    def digests(self) -> dict[str, bytes]:
+        with _told(self.path):
+            return dict(self._db.execute("SELECT path, digest FROM file"))
+
+    def digests_of(self, paths: Collection[str]) -> dict[str, bytes]:
+        with _told(self.path):
+            found = (
+                (path, self._db.execute("SELECT digest FROM file WHERE path = ?", (path,))) for path in paths
+            )
+            digests = {path: row[0] for path, rows in found if (row := rows.fetchone())}
+        return self._complete(digests, set(paths))
+
+    def counts(self) -> dict[str, int]:
+        """How many passages each file has."""
+        with _told(self.path):
+            return dict(self._db.execute("SELECT path, count FROM file ORDER BY path"))
+
+    def frequencies(self, words: Iterable[str]) -> dict[str, int]:
+        """In how many passages each of the words occurs."""
+        with _told(self.path):
+            found = ((word, self._db.execute(_FREQUENCY, (word,)).fetchone()) for word in words)
+            return {word: row[0] if row else 0 for word, row in found}
+
+    def by_words(
+        self, expression: str, *, limit: int, files: Sequence[int] | None = None
+    ) -> dict[int, float]:
+        """The passages that fit a full-text expression best, with their scores; those of `files` if given."""
+        where = "" if files is None else f" AND rowid >> {FILE_BITS} IN ({','.join(map(str, files))})"
+        with _told(self.path):
+            rows = self._db.execute(_BY_WORDS.format(where), (*WORD_WEIGHTS, expression, limit))
+            return {row: -score for row, score in rows}
+
+    def vectors(self) -> Vectors:
+        """All vectors, in memory from the first call on."""
+        if self._vectors is None:
+            self._vectors = self._read_vectors()
+        return self._vectors
+
+    def _read_vectors(self) -> Vectors:
+        import numpy as np
+
+        dimensions, at = self.state.dimensions, 0
+        ids = np.empty(self.state.passages, np.int64)
+        matrix = np.empty((self.state.passages, dimensions), np.float32)
+        with _told(self.path):
+            for file, count, blob, checksum in self._db.execute(
+                "SELECT id, count, vectors, checksum FROM file ORDER BY id"
+            ):
+                if (
+                    _checksum(blob) != checksum
+                    or len(blob) != count * dimensions * 2
+                    or at + count > len(ids)
+                ):
+                    raise Damaged(f"{self.path} is damaged: the vectors of a file are not what was written")
+                ids[at : at + count] = np.arange(count) + (file << FILE_BITS)
+                matrix[at : at + count] = np.frombuffer(blob, np.float16).reshape(count, dimensions)
+                at += count
+        if at != len(ids):
+            raise Damaged(f"{self.path} is damaged: vectors are missing")
+        return Vectors(ids, matrix)
+
+    def files_where(self, fits: Callable[[str], bool]) -> list[int]:
+        with _told(self.path):
+            return [file for file, path in self._db.execute("SELECT id, path FROM file") if fits(path)]
+
+    def stored(self, ids: Collection[int]) -> dict[int, Stored]:
+        """Passages by their ids."""
+        listed = ",".join(str(int(each)) for each in ids)
+        with _told(self.path):
+            rows = self._db.execute(f"{_STORED} WHERE passage.id IN ({listed})")
+            found = {row[0]: _checked(row, self.path) for row in rows}
+        return self._complete(found, set(ids))
+
+    def trails(self, ids: Collection[int]) -> dict[int, tuple[str, ...]]:
+        """The trails of passages, without the work of reading their texts."""
+        listed = ",".join(str(int(each)) for each in ids)
+        with _told(self.path):
+            rows = self._db.execute(f"SELECT id, trail, named FROM passage WHERE id IN ({listed})")
+            found = {row: _names(trail) for row, trail, named in rows if _text_checksum(trail) == named}
+        return self._complete(found, set(ids))
+
+    def _complete(self, found: dict[_Key, _Value], wanted: set[_Key]) -> dict[_Key, _Value]:
+        """What one table names, another one has; or the file is damaged."""
+        if found.keys() != wanted:
+            raise Damaged(f"{self.path} is damaged: its tables do not fit together")
+        return found
+
+    def of_file(self, path: str) -> list[Stored]:
+        with _told(self.path):
+            rows = self._db.execute(f"{_STORED} WHERE file.path = ? ORDER BY passage.id", (path,))
+            return [_checked(row, self.path) for row in rows]
+
+
+def _checked(row: tuple[Any, ...], index: str) -> Stored:
+    number, path, start, end, trail, text, checksum = row
+    if _text_checksum(path, str(start), str(end), trail, text) != checksum:
+        raise Damaged(f"{index} is damaged: a passage of {path} is not what was written")
+    return Stored(number, path, start, end, _names(trail), text)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+_FREQUENCY = "SELECT doc FROM vocabulary WHERE term = ?"
+_BY_WORDS = (
+    "SELECT rowid, bm25(words, ?, ?, ?) AS score FROM words WHERE words MATCH ?{} ORDER BY score LIMIT ?"
+)
+_FROM = f" FROM passage JOIN file ON file.id = passage.id >> {FILE_BITS}"
+_STORED = f'SELECT passage.id, file.path, start, "end", trail, text, passage.checksum{_FROM}'
+
+
+def _opened_for_reading(path: str) -> sqlite3.Connection:
+    address = f"file:{_quoted(path)}?mode=ro"
+    try:
+        db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return db
+    except sqlite3.OperationalError:
+        if os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-wal"):
+            raise
+        # A folder that nothing can be written to has no place for a log, and needs none.
+        return sqlite3.connect(
+            f"{address}&immutable=1", uri=True, isolation_level=None, check_same_thread=False
+        )
+
+
+def _quoted(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(os.path.abspath(path))
+
+
+def _check_format(db: sqlite3.Connection, path: str) -> None:
+    (kind,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > FORMAT and kind == _OURS:
+        raise StorageError(
+            f"{path} was written by a newer version (format {version}, this one knows up to {FORMAT})",
+            hint="Upgrade rolecall. Or make it anew with this one: `rolecall knowledge forget`, then "
+            "`rolecall knowledge sync`.",
+        )
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if kind != _OURS and tables:
+        raise StorageError(f"{path} is another program's database", hint="Move it away, then try again.")
+    if not tables:  # the first sync has not come to its end
+        raise NotFound(f"nothing has been indexed in {path} yet", hint="`rolecall knowledge sync`")
+    if version != FORMAT:
+        raise Outdated(f"{path} has no index of this format")
+
+
+class Outdated(Damaged):
+    """An index that an older version wrote, or that was never finished: to be made anew."""
+
+
+def _state(db: sqlite3.Connection, path: str) -> State:
+    found = dict(db.execute("SELECT key, value FROM meta"))
+    try:
+        return State(**{field: found[field] for field in State._fields})
+    except KeyError as error:
+        raise Outdated(f"{path} was never written to its end") from error
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """What SQLite says about the file, as what can be done about it."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise Conflict(
+                f"another sync is writing {path}", hint="Wait until it has ended, then try again."
+            ) from error
+        if any(
+            word in str(error)
+            for word in ("no such table", "no such column", "malformed", "fts5", "vtable", "decode")
+        ):
+            raise Damaged(f"{path} is damaged: {error}") from error
+        raise StorageError(f"{path}: {error}", hint="Is there space, and may the file be written?") from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second from what SQLite says about it
+        raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def remove(path: str) -> None:
+    """Take an index away, with what SQLite keeps beside it."""
+    for suffix in ("-wal", "-shm", "-journal", ""):
+        with suppress(FileNotFoundError):
+            os.unlink(path + suffix)
+
+
+# -- writing --
+
+
+class Writer:
+    """The one transaction of a sync. Nobody sees any of it before `writing` has ended without an error."""
+
+    def __init__(self, db: sqlite3.Connection, path: str) -> None:
+        self._db = db
+        self.path = path
+        self.is_changed = False
+
+    def state(self) -> State | None:
+        """What is there; None when nothing has been written yet."""
+        try:
+            return _state(self._db, self.path)
+        except Outdated:
+            return None
+
+    def digests(self) -> dict[str, bytes]:
+        return dict(self._db.execute("SELECT path, digest FROM file"))
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for table in ("file", "passage"):
+            self._db.execute(f"DELETE FROM {table}")
+        self._db.execute("INSERT INTO words(words) VALUES ('delete-all')")
+        self.is_changed = True
+
+    def put(
+        self, path: str, contents: bytes, passages: Sequence[Passage], vectors: NDArray[np.floating[Any]]
+    ) -> None:
+        """A file's passages and their vectors, in place of those it had."""
+        import numpy as np
+
+        self.remove(path)
+        blob = np.ascontiguousarray(vectors, np.float16).tobytes()
+        row = (path, contents, len(passages), blob, _checksum(blob))
+        file = self._db.execute(
+            "INSERT INTO file (path, digest, count, vectors, checksum) VALUES (?, ?, ?, ?, ?)", row
+        ).lastrowid
+        first = int(file or 0) << FILE_BITS
+        numbered = list(enumerate(passages, first))
+        self._db.executemany(
+            "INSERT INTO passage VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(number, *_kept(path, each)) for number, each in numbered],
+        )
+        self._db.executemany(
+            "INSERT INTO words (rowid, name, around, text) VALUES (?, ?, ?, ?)",
+            [(number, *_worded(path, each.trail, each.text)) for number, each in numbered],
+        )
+        self.is_changed = True
+
+    def remove(self, path: str) -> None:
+        found = self._db.execute("SELECT id, count FROM file WHERE path = ?", (path,)).fetchone()
+        if found is None:
+            return
+        first = found[0] << FILE_BITS
+        among = "passage.id >= ? AND passage.id < ?", (first, first + found[1])
+        rows = [_checked(row, self.path) for row in self._db.execute(f"{_STORED} WHERE {among[0]}", among[1])]
+        # The words are not kept as text, so taking them out again needs the words that were put in.
+        self._db.executemany(
+            "INSERT INTO words (words, rowid, name, around, text) VALUES ('delete', ?, ?, ?, ?)",
+            [(each.id, *_worded(path, each.trail, each.text)) for each in rows],
+        )
+        self._db.execute(f"DELETE FROM passage WHERE {among[0]}", among[1])
+        self._db.execute("DELETE FROM file WHERE id = ?", found[:1])
+        self.is_changed = True
+
+    def finish(self, *, model: str, dimensions: int, recipe: str, synced: str) -> State:
+        """Write down what the index is made from now."""
+        before = self.state()
+        files, passages = self._db.execute("SELECT count(*), coalesce(sum(count), 0) FROM file").fetchone()
+        generation = (before.generation if before else 0) + self.is_changed
+        words = before.words if before and not self.is_changed else _words_checksum(self._db)
+        state = State(generation, model, dimensions, recipe, files, passages, synced, words)
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", state._asdict().items())
+        return state
+
+
+@contextmanager
+def writing(path: str) -> Iterator[Writer]:
+    """A sync's transaction: kept whole when the block ends, and not at all when it does not.
+
+    Raises `Damaged` (or `Outdated`) for a file to be removed and made anew, `Conflict` while another sync writes.
+    """
+    with _told(path):
+        db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT)
+        try:
+            if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                _check_format(db, path)  # before anything of another program's is changed
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is made again; a torn one cannot be
+            db.execute("BEGIN IMMEDIATE")
+            _prepare(db, path)
+            writer = Writer(db, path)
+            if known := writer.state():
+                _check_words(db, path, known)  # or what is damaged would be taken for what was written
+            yield writer
+            db.execute("COMMIT")
+            db.execute(
+                "PRAGMA busy_timeout=0"
+            )  # what a reader still needs of the log is left to the next sync
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            db.close()  # which undoes what was not committed
+
+
+def _prepare(db: sqlite3.Connection, path: str) -> None:
+    """Tables, where there are none yet: part of the same transaction, so that a file without a state has none."""
+    if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+        db.execute(f"PRAGMA application_id={_OURS}")
+        db.execute(f"PRAGMA user_version={FORMAT}")
+        for statement in _SCHEMA.split(";\n"):
+            db.execute(statement)
+    _check_format(db, path)
+
+
+def _worded(path: str, trail: Sequence[str], text: str) -> tuple[str, str, str]:
+    around = " ".join((path, *trail[:-1]))
+    return tuple(" ".join(terms(part)) for part in ("".join(trail[-1:]), around, text))  # type: ignore[return-value]
+
+
+def _kept(path: str, passage: Passage) -> tuple[int, int, str, int, str, int]:
+    trail = _BETWEEN_NAMES.join(passage.trail)
+    whole = _text_checksum(path, str(passage.start), str(passage.end), trail, passage.text)
+    return passage.start, passage.end, trail, _text_checksum(trail), passage.text, whole
+
+
+def _names(trail: str) -> tuple[str, ...]:
+    return tuple(trail.split(_BETWEEN_NAMES)) if trail else ()
+
+
+def _text_checksum(*parts: str) -> int:
+    return _checksum(_BETWEEN_NAMES.join(parts).encode("utf-8", "surrogatepass"))
+
+
+def _words_checksum(db: sqlite3.Connection) -> int:
+    """Of everything that full-text search keeps. A damaged word is found in the wrong passages, or in none."""
+    db.execute("SAVEPOINT words_checksum")  # has it write down what it still holds back
+    db.execute("RELEASE words_checksum")
+    total = xxh3_64()
+    for (block,) in db.execute("SELECT block FROM words_data ORDER BY id"):
+        total.update(block)
+    for listed in ("id || hex(sz)) FROM words_docsize", "segid || hex(term) || pgno) FROM words_idx"):
+        total.update(str(db.execute(f"SELECT group_concat({listed}").fetchone()[0]).encode())
+    return int(total.intdigest()) - (1 << 63)
+
+
+def _check_words(db: sqlite3.Connection, path: str, state: State) -> None:
+    if _words_checksum(db) != state.words:
+        raise Damaged(f"{path} is damaged: its words are not what was written")
+
+
+def _checksum(data: bytes) -> int:
+    return int(xxh3_64_intdigest(data)) - (1 << 63)  # SQLite's integers have a sign

@@ -1,0 +1,250 @@
+"""Answers a question from one or more indexes: gathers what may answer it and has it ranked.
+
+An index that is open stays in memory, so a process that answers many questions pays for loading once. A file that
+has changed since it was indexed is told by its contents, and the answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rolecall.errors import Damaged, UsageError
+from rolecall.knowledge import chunk, files, index, search
+from rolecall.knowledge.globs import Globs
+from rolecall.knowledge.index import Reader, Stored
+from rolecall.knowledge.search import Candidate, Question, Scale, Weights
+from rolecall.knowledge.settings import EMBEDDED, Settings
+
+if TYPE_CHECKING:
+    from rolecall.knowledge.model import Embedder, Matrix
+
+_BY_WORDS = 200
+_BY_VECTORS = 100
+_QUOTES = 20
+"""How many passages are gathered each way; a twentieth of it would do for the first ten answers."""
+_MOST_READINGS = 40_000
+"""Occurrences of words that are looked at. Beyond it the commonest words of a question are left out: they tell
+least, and to look at all of them takes longest."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    repository: str
+    path: str
+    start: int
+    end: int
+    trail: tuple[str, ...]
+    text: str
+    score: float
+    is_stale: bool
+    """The file is not what it was when it was indexed."""
+
+    @property
+    def is_prose(self) -> bool:
+        return chunk.is_prose(self.path)
+
+
+class Knowledge:
+    """One repository's index, opened for questions."""
+
+    def __init__(self, root: str, settings: Settings, reader: Reader, embedder: Embedder) -> None:
+        self.root = root
+        self.settings = settings
+        self.reader = reader
+        self.embedder = embedder
+
+    def check_model(self) -> None:
+        """Vectors of different models are never compared."""
+        if self.reader.state.model != self.embedder.name:
+            raise UsageError(
+                f"the index of {self.root} was made with {self.reader.state.model}, and the settings name "
+                f"{self.embedder.name}",
+                hint="`rolecall knowledge sync` embeds everything anew.",
+            )
+
+
+def weights_of(settings: Settings, kind: str, *, by: str = "") -> Weights:
+    """How much words and vectors count. `by` is `words` or `vectors` for one of them alone."""
+    if by:
+        return Weights(float(by == "words"), float(by == "vectors"))
+    default = (search.EMBEDDED if settings.embedding.provider == EMBEDDED else search.STRONGER)[kind]
+    given = settings.weights.get(kind, {})
+    return Weights(given.get("words", default.words), given.get("vectors", default.vectors))
+
+
+def ask(
+    text: str, among: Sequence[Knowledge], *, limit: int, path: str | None = None, by: str = ""
+) -> list[Answer]:
+    """The passages that answer best, from all the repositories together."""
+    asked = search.question(text)
+    if not asked.terms:
+        raise UsageError(
+            "the question holds no word", hint="Ask with a few words, or with a name from the code."
+        )
+    fits = Globs([path]) if path else None
+    weights = [weights_of(knowledge.settings, asked.kind, by=by) for knowledge in among]
+    made: dict[str, Matrix] = {}
+    found: list[Candidate] = []
+    scales: list[Scale | None] = []
+    for number, (knowledge, own) in enumerate(zip(among, weights, strict=True)):
+        vector = _vector(knowledge, text, made) if own.vectors else None
+        candidates, scale = _gathered(number, knowledge, asked, vector=vector, fits=fits, weights=own)
+        found += candidates
+        scales.append(scale)
+    ranked = search.ranked(found, weights, _common(among, scales), asked.kind)
+    return _answers(among, [(key, score) for key, score in ranked[:limit] if score > 0])
+
+
+def _common(among: Sequence[Knowledge], scales: Sequence[Scale | None]) -> list[Scale | None]:
+    """One scale for all indexes of a model, or the best of each would count alike."""
+    names = [knowledge.embedder.name for knowledge in among]
+    of_model: dict[str, Scale] = {}
+    for name, scale in zip(names, scales, strict=True):
+        if scale is not None:
+            known = of_model.get(name, scale)
+            of_model[name] = Scale(min(known.usual, scale.usual), max(known.best, scale.best))
+    return [None if scale is None else of_model[name] for name, scale in zip(names, scales, strict=True)]
+
+
+def _vector(knowledge: Knowledge, text: str, made: dict[str, Matrix]) -> Matrix:
+    """The question's vector by a repository's model; each model is asked once."""
+    knowledge.check_model()
+    name = knowledge.embedder.name
+    if name not in made:
+        made[name] = knowledge.embedder.embed([text])
+    return made[name]
+
+
+# -- gathering --
+
+
+def _gathered(
+    number: int,
+    knowledge: Knowledge,
+    asked: Question,
+    *,
+    vector: Matrix | None,
+    fits: Globs | None,
+    weights: Weights,
+) -> tuple[list[Candidate], Scale | None]:
+    reader = knowledge.reader
+    chosen = None if fits is None else reader.files_where(fits.has)
+    if chosen == [] or not reader.state.passages:
+        return [], None
+    frequencies = reader.frequencies({*asked.terms, *asked.parts})
+    by_words, quoted = _by_words(reader, asked, frequencies, chosen) if weights.words else ({}, {})
+    near, scale = (
+        _near(reader, vector, chosen, also=(*by_words, *quoted)) if vector is not None else ({}, None)
+    )
+    ids = sorted({*by_words, *quoted, *near})
+    trails = reader.trails(ids) if weights.words else dict.fromkeys(ids, ())
+    rare = search.rarity(frequencies, reader.state.passages)
+    return [
+        Candidate(
+            (number, each),
+            words=by_words.get(each, 0.0),
+            trail=search.overlap(trails[each], asked, rare),
+            name=search.overlap(trails[each][-1:], asked, rare),
+            quotes=quoted.get(each, 0.0),
+            nearness=near.get(each, 0.0),
+        )
+        for each in ids
+    ], scale
+
+
+def _by_words(
+    reader: Reader, asked: Question, frequencies: Mapping[str, int], chosen: Sequence[int] | None
+) -> tuple[dict[int, float], dict[int, float]]:
+    """By the words of a question, and by those that stand side by side in it."""
+    words = _telling([word for word in dict.fromkeys(asked.terms) if frequencies[word]], frequencies)
+    found = reader.by_words(search.any_of(words), limit=_BY_WORDS, files=chosen) if words else {}
+    pairs = _telling_pairs(asked, frequencies)
+    sides = reader.by_words(search.any_pair_of(pairs), limit=_QUOTES, files=chosen) if pairs else {}
+    stored = reader.stored(sides)
+    return found, {each: search.quotes(stored[each].trail, stored[each].text, asked) for each in sides}
+
+
+def _telling(words: list[str], frequencies: Mapping[str, int]) -> list[str]:
+    """The rarest words, as many as can be looked at in time, and two at the least."""
+    kept: list[str] = []
+    readings = 0
+    for word in sorted(words, key=lambda each: frequencies[each])[: search.MOST_TERMS]:
+        readings += frequencies[word]
+        if len(kept) >= 2 and readings > _MOST_READINGS:
+            break
+        kept.append(word)
+    return kept
+
+
+def _telling_pairs(asked: Question, frequencies: Mapping[str, int]) -> list[tuple[str, str]]:
+    kept: list[tuple[str, str]] = []
+    readings = 0
+    rarest = sorted(asked.pairs, key=lambda pair: frequencies[pair[0]] + frequencies[pair[1]])
+    for pair in rarest[: search.MOST_PAIRS]:
+        if not frequencies[pair[0]] or not frequencies[pair[1]]:
+            continue
+        readings += frequencies[pair[0]] + frequencies[pair[1]]
+        if kept and readings > _MOST_READINGS:
+            break
+        kept.append(pair)
+    return kept
+
+
+def _near(
+    reader: Reader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int]
+) -> tuple[dict[int, float], Scale]:
+    """The passages nearest to a vector, how near `also` are, and what that means here."""
+    import numpy as np
+
+    ids, matrix = reader.vectors()
+    if matrix.shape[1] != vector.shape[1]:
+        raise UsageError(
+            f"the model gives vectors of {vector.shape[1]} numbers, and those of {reader.path} have {matrix.shape[1]}",
+            hint="`rolecall knowledge sync --rebuild` embeds everything anew.",
+        )
+    scores = matrix @ vector[0]
+    if chosen is not None:
+        rows = np.flatnonzero(np.isin(ids >> index.FILE_BITS, chosen))
+        ids, scores = ids[rows], scores[rows]
+    count = min(_BY_VECTORS, len(scores))
+    top = np.argpartition(-scores, count - 1)[:count]
+    wanted = np.fromiter(also, np.int64)
+    found = np.searchsorted(ids, wanted)
+    if not np.array_equal(ids[np.minimum(found, len(ids) - 1)], wanted):
+        raise Damaged(f"{reader.path} is damaged: a passage has words and no vector")
+    rows = np.concatenate([top, found])
+    scale = Scale(float(scores.mean()), float(scores.max()))
+    return {int(ids[row]): float(scores[row]) for row in rows}, scale
+
+
+# -- answers --
+
+
+def _answers(among: Sequence[Knowledge], best: Sequence[tuple[tuple[int, int], float]]) -> list[Answer]:
+    stored: dict[tuple[int, int], Stored] = {}
+    stale: dict[tuple[int, str], bool] = {}
+    for number, knowledge in enumerate(among):
+        mine = [each for (owner, each), _ in best if owner == number]
+        found = knowledge.reader.stored(mine)
+        stored.update({(number, each): passage for each, passage in found.items()})
+        paths = {passage.path for passage in found.values()}
+        digests = knowledge.reader.digests_of(paths)
+        largest = knowledge.settings.largest_file
+        stale.update(
+            {(number, path): is_stale(knowledge.root, path, digests[path], largest=largest) for path in paths}
+        )
+    return [
+        Answer(
+            repository=among[key[0]].root, path=stored[key].path, start=stored[key].start, end=stored[key].end,
+            trail=stored[key].trail, text=stored[key].text, score=score, is_stale=stale[key[0], stored[key].path],
+        )
+        for key, score in best
+    ]  # fmt: skip
+
+
+def is_stale(root: str, path: str, digest: bytes, *, largest: int) -> bool:
+    """Whether a file holds something else than when it was indexed."""
+    data = files.read(root, path, largest=largest)
+    return not isinstance(data, bytes) or index.digest(data) != digest

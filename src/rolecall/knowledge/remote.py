@@ -1,0 +1,254 @@
+"""Vectors from an OpenAI-compatible `/embeddings` endpoint.
+
+Texts go in batches; what may pass by itself (429, 5xx, a timeout, a broken connection) is tried again, and
+everything else is an error that says what to do. What comes back is checked before anybody sees it: a vector for
+each text, all of one size. Standard library only, as in `extract.py`: no proxy is used, no redirect is followed,
+and no message ever contains the key.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from rolecall.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from rolecall.knowledge.model import Matrix
+
+_MOST_TEXTS = 96
+_MOST_CHARACTERS = 200_000
+"""Of one request; the usual endpoints take 300,000 tokens."""
+_MOST_BYTES = 64 * 1024 * 1024
+_PAUSES = (0.5, 1.0, 2.0)
+"""Seconds before each further attempt."""
+_LONGEST_PAUSE = 30.0
+"""An endpoint may ask for a longer pause than ours, up to this."""
+_SECONDS = 10.0
+_SECONDS_PER_TEXT = 0.5
+"""How long a request may take: who asks a question waits for one text, and a slow machine gets time for many."""
+
+
+class _Unavailable(Exception):
+    """What may pass by itself."""
+
+    def __init__(self, why: str, pause: float = 0.0) -> None:
+        super().__init__(why)
+        self.pause = pause
+
+
+class Remote:
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        key: str | None = None,
+        dimensions: int | None = None,
+        seconds: float = _SECONDS,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._host, self._port, self._is_secure, self._path = _parsed(base_url)
+        if not re.fullmatch(r"[\x21-\x7e]*", key or ""):
+            raise UsageError(
+                "the key of the embedding model has spaces or control characters in it", hint="Set it again."
+            )
+        self._model = model
+        self._key = key
+        self._dimensions = dimensions
+        self._seconds = seconds
+        self._wait = wait
+        self._place = (
+            f"{'https' if self._is_secure else 'http'}://{urlsplit(base_url).netloc}{urlsplit(base_url).path}"
+        )
+        self.name = f"{model} of {self._place}" + (f" with {dimensions} dimensions" if dimensions else "")
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        import numpy as np
+
+        found: list[Matrix] = []
+        for batch in _batches(texts):
+            rows = self._checked(self._answer(batch), len(batch))
+            if found and rows.shape[1] != found[0].shape[1]:
+                raise self._wrong(f"vectors of {found[0].shape[1]} numbers, then of {rows.shape[1]}")
+            found.append(rows)
+        return np.concatenate(found) if found else np.empty((0, self._dimensions or 0), np.float32)
+
+    # -- asking --
+
+    def _answer(self, texts: Sequence[str]) -> bytes:
+        asked: dict[str, Any] = {"model": self._model, "input": list(texts)}
+        if self._dimensions:
+            asked["dimensions"] = self._dimensions
+        body = json.dumps(asked).encode()
+        seconds = self._seconds + _SECONDS_PER_TEXT * (len(texts) - 1)
+        for pause in (*_PAUSES, None):
+            try:
+                return self._once(body, seconds)
+            except _Unavailable as error:
+                if pause is None:
+                    raise StorageError(
+                        f"the embedding model at {self._place} {error}, {len(_PAUSES) + 1} times in a row",
+                        hint="Nothing was changed. Check that the endpoint is up and the base URL of the provider; "
+                        "then try again: what was computed so far is kept.",
+                    ) from error
+                self._wait(max(pause, error.pause))
+        raise AssertionError("unreachable")
+
+    def _once(self, body: bytes, seconds: float) -> bytes:
+        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=seconds)
+        clock = None
+        try:
+            connection.connect()
+            # A socket's own limit is for the time between two bytes, and this one for all of them.
+            clock = _Clock(connection.sock, seconds)
+            connection.request("POST", self._path, body, self._headers())
+            with connection.getresponse() as response:
+                return self._accepted(response, response.read(_MOST_BYTES + 1))
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, TimeoutError) or (clock and clock.has_rung):
+                raise _Unavailable(f"did not answer within {seconds:g} s") from error
+            reason = self._excerpt((str(error) or type(error).__name__).encode())
+            raise _Unavailable(f"cannot be reached ({reason})") from error
+        finally:
+            if clock:
+                clock.stop()
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        known = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        return {"Content-Type": "application/json", "Accept": "application/json", **known}
+
+    def _accepted(self, response: http.client.HTTPResponse, data: bytes) -> bytes:
+        status = response.status
+        if status == 429 or status >= 500:
+            raise _Unavailable(f"answered HTTP {status}: {self._excerpt(data)}", _pause(response))
+        if status != 200:
+            raise StorageError(
+                f"the embedding model at {self._place} refused with HTTP {status}: {self._excerpt(data)}",
+                hint=f"Nothing was changed. {_hint(status)}".strip(),
+            )
+        if len(data) > _MOST_BYTES:
+            raise self._wrong(f"more than {_MOST_BYTES:,} bytes")
+        return data
+
+    def _excerpt(self, data: bytes) -> str:
+        """The beginning of what was sent, in one line, without the key should it echo that."""
+        text = data[:4000].decode("utf-8", "replace")
+        if self._key:
+            text = text.replace(self._key, "***")
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300] or "nothing"
+
+    # -- what came back --
+
+    def _checked(self, data: bytes, count: int) -> Matrix:
+        """A row of length 1 for each text, or an error: a vector that is wrong looks like any other later."""
+        import numpy as np
+
+        try:
+            rows = _in_order(json.loads(data))
+            matrix = np.array(rows, np.float32)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._wrong(f"what is no list of vectors ({self._excerpt(data)})") from error
+        if len(rows) != count:
+            raise self._wrong(f"{len(rows)} vectors for {count} texts")
+        if matrix.ndim != 2 or not matrix.shape[1]:
+            raise self._wrong("what is no list of vectors")
+        if self._dimensions and matrix.shape[1] != self._dimensions:
+            raise self._wrong(f"vectors of {matrix.shape[1]} numbers, and {self._dimensions} were asked for")
+        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+        if not np.isfinite(lengths).all():
+            raise self._wrong("vectors with numbers that are none")
+        unit: Matrix = (matrix / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+        return unit
+
+    def _wrong(self, what: str) -> StorageError:
+        return StorageError(
+            f"the embedding model at {self._place} sent {what}",
+            hint="Nothing was changed. Is it a model for embeddings, and the base URL that of its provider?",
+        )
+
+
+class _Clock:
+    """Cuts a connection when its time is over."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self.has_rung = False
+        self._connection = connection
+        self._timer = Timer(seconds, self._ring)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _ring(self) -> None:
+        self.has_rung = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+
+def _parsed(base_url: str) -> tuple[str, int | None, bool, str]:
+    try:
+        url = urlsplit(base_url)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host, port = None, None
+    if host is None or url.scheme not in ("http", "https") or url.username is not None:
+        raise UsageError(
+            "the base URL of the embedding model is not of the form https://host/path",
+            hint="`rolecall config set providers.NAME.baseUrl …`; the key has a place of its own.",
+        )
+    path = url.path.rstrip("/") + "/embeddings" + (f"?{url.query}" if url.query else "")
+    return host, port, url.scheme == "https", path
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and (len(batch) >= _MOST_TEXTS or size + len(text) > _MOST_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield batch
+
+
+def _in_order(answer: Any) -> list[Any]:
+    """The vectors in the order of the texts, which the numbers beside them say where there are any."""
+    entries = answer["data"]
+    numbers = [entry.get("index", at) for at, entry in enumerate(entries)]
+    if sorted(numbers) != list(range(len(entries))):
+        raise ValueError("the numbers of the vectors are not those of the texts")
+    by_number = dict(zip(numbers, entries, strict=True))
+    return [by_number[number]["embedding"] for number in range(len(entries))]
+
+
+def _pause(response: http.client.HTTPResponse) -> float:
+    """What the endpoint asks for, in seconds; a date is not read."""
+    asked = response.getheader("Retry-After", "")
+    return min(float(asked), _LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}(\.\d+)?", asked) else 0.0
+
+
+def _hint(status: int) -> str:
+    if status in (401, 403):
+        return "Check the key: `apiKeyEnv` of the provider names the variable it is in."
+    if status == 404:
+        return "Check the base URL of the provider and the name of the model."
+    if 300 <= status < 400:
+        return "Redirects are not followed: set the base URL to where it leads, if you trust that place with the key."
+    if status == 413:
+        return "Make passages smaller: `chunk: {tokens: …}` in knowledge.yaml."
+    return ""

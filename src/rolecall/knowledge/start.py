@@ -1,0 +1,80 @@
+"""What `knowledge init` writes: a `knowledge.yaml` for the kinds of files that are there, and a line for git."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import NamedTuple
+
+from rolecall import repository
+from rolecall.errors import UsageError
+from rolecall.knowledge import chunk, files
+from rolecall.knowledge.extra import check_installed
+from rolecall.knowledge.settings import FILE, INDEX, Settings
+
+_SUFFIXES = """
+.txt .sh .bash .zsh .fish .sql .rb .php .cs .kt .kts .swift .scala .lua .r .jl .pl .pm .ex .exs .erl .hs .clj
+.proto .graphql .tf .vue .svelte .css .scss .html .cmake .gradle .ini .cfg .conf .adoc .org .tex .nix .zig .dart
+.m .mm .ps1 .bat .mk .xml
+"""
+_PLAIN = frozenset(_SUFFIXES.split())
+"""Texts of no structure that is known here, cut by lines."""
+_EXCLUDED = (
+    "node_modules/", "vendor/", "third_party/", "dist/", "build/", ".venv/", "*.min.js", "*.min.css", "*.lock",
+    "package-lock.json", "pnpm-lock.yaml", "*.snap", "*.svg",
+)  # fmt: skip
+_TEXT = """\
+# What `rolecall knowledge` indexes. Patterns are as in a .gitignore; what git ignores is left out.
+include:
+{include}
+exclude:
+{exclude}
+"""
+
+
+class Started(NamedTuple):
+    path: str
+    include: list[str]
+    ignored_in: str | None
+    """The .gitignore that got a line for the index, if it needed one."""
+
+
+def init(root: str) -> Started:
+    """Write the settings of a repository that has none."""
+    check_installed()
+    path = os.path.join(root, FILE)
+    if os.path.lexists(path):
+        raise UsageError(f"{path} is already there", hint="Edit it, then `rolecall knowledge sync`.")
+    include = _suffixes(root)
+    lines = {name: "\n".join(f'  - "{each}"' for each in patterns) for name, patterns in _lists(include)}
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(_TEXT.format(**lines))
+    return Started(path, include, _ignore(root))
+
+
+def _lists(include: list[str]) -> list[tuple[str, list[str]]]:
+    return [("include", include), ("exclude", list(_EXCLUDED))]
+
+
+def _suffixes(root: str) -> list[str]:
+    """A pattern for each kind of text there is, the commonest first."""
+    everything = Settings(include=("*",), exclude=_EXCLUDED)
+    found = Counter(chunk.suffix_of(path) for path in files.listed(root, everything).paths)
+    known = [
+        suffix for suffix, _ in found.most_common() if chunk.is_structured(f"x{suffix}") or suffix in _PLAIN
+    ]
+    return [f"*{suffix}" for suffix in known] or ["*.md"]
+
+
+def _ignore(root: str) -> str | None:
+    if repository.root_around(root) is None or files.is_ignored(root, INDEX):
+        return None
+    path = os.path.join(root, ".gitignore")
+    try:
+        with open(path, "rb") as file:
+            is_ended = file.read()[-1:] in (b"\n", b"")
+    except FileNotFoundError:
+        is_ended = True
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{'' if is_ended else os.linesep}{INDEX}*\n")
+    return path

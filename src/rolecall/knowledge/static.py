@@ -1,0 +1,135 @@
+"""The embedded model: a vector for each word, from weights that come with the package `wordllama`.
+
+Only its files are used. Its code takes longer to import than a whole query takes, and looks for the tokenizer on
+the network; and it averages over every sign of a text, where in source code names carry the meaning. So here a
+text is the names in it: each word once, more when it comes often, and the title counts for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from rolecall.errors import Damaged, UsageError
+from rolecall.knowledge.words import parts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+    from rolecall.knowledge.model import Matrix
+
+DIMENSIONS = 256
+_TITLE = 0.3
+"""What the title counts beside the text. More finds names better, and what a text says worse."""
+_WEIGHTS = "weights/l2_supercat_256.safetensors"
+_TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
+_MOST_WORDS = 50_000
+"""Vectors of words that are kept: 50 MB at the most."""
+
+
+class StaticModel:
+    name = "wordllama-l2-supercat-256/1"
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._known: Matrix | None = None
+        self._weights: NDArray[np.float16] | None = None
+        self._tokenizer: Tokenizer | None = None
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        titles, bodies = zip(*map(_split, texts), strict=True) if texts else ((), ())
+        return _unit(self._bags(bodies) + _TITLE * self._bags(titles))
+
+    def _bags(self, texts: Sequence[str]) -> Matrix:
+        """One row of length 1 for each text, of length 0 for one without words."""
+        import numpy as np
+
+        bags = [Counter(parts(text)) for text in texts]
+        self._learn({word for bag in bags for word in bag})
+        assert self._known is not None  # noqa: S101 -- learning has made it
+        sizes = np.array([len(bag) for bag in bags], np.int64)
+        rows = np.fromiter((self._rows[word] for bag in bags for word in bag), np.int64, int(sizes.sum()))
+        counts = np.fromiter(chain.from_iterable(bag.values() for bag in bags), np.float32, len(rows))
+        weighted = self._known[rows] * (1 + np.log(counts))[:, None]
+        found = np.zeros((len(texts), DIMENSIONS), np.float32)
+        if len(rows):
+            filled = np.flatnonzero(sizes)
+            found[filled] = np.add.reduceat(weighted, (np.cumsum(sizes) - sizes)[filled])
+        return _unit(found)
+
+    def _learn(self, words: set[str]) -> None:
+        """Look up the vectors of words that were not met before."""
+        import numpy as np
+
+        if len(self._rows) + len(words) > _MOST_WORDS:
+            self._rows, self._known = {}, None
+        new = sorted(words - self._rows.keys())
+        if self._known is None:
+            self._known = np.empty((0, DIMENSIONS), np.float32)
+        if not new:
+            return
+        if self._tokenizer is None or self._weights is None:
+            self._tokenizer, self._weights = _load()
+        found = np.zeros((len(new), DIMENSIONS), np.float32)
+        for row, encoded in enumerate(self._tokenizer.encode_batch_fast(new, add_special_tokens=False)):
+            found[row] = self._weights[encoded.ids].sum(axis=0, dtype=np.float32)
+        self._rows.update(zip(new, range(len(self._known), len(self._known) + len(new)), strict=True))
+        self._known = np.concatenate([self._known, found])
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The title of a text, if it has one, and the text."""
+    title, gap, body = text.partition("\n\n")
+    return (title, body) if gap and "\n" not in title else ("", text)
+
+
+def _unit(rows: Any) -> Matrix:
+    import numpy as np
+
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: Matrix = (rows / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
+    return unit
+
+
+def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
+    folder = _folder()
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(os.path.join(folder, _TOKENIZER)), _read_weights(
+        os.path.join(folder, _WEIGHTS)
+    )
+
+
+def _folder() -> str:
+    """Where the package lies; it is not imported."""
+    found = find_spec("wordllama")
+    folder = os.path.dirname(found.origin) if found and found.origin else ""
+    for file in (_WEIGHTS, _TOKENIZER):
+        if not os.path.isfile(os.path.join(folder, file)):
+            raise UsageError(
+                "the embedded model is not installed"
+                if not folder
+                else f"the package wordllama has no {file}",
+                hint="`pip install 'wordllama>=0.2.2,<0.4'`: later versions come without it. Or name another model "
+                "as `embedding` in knowledge.yaml.",
+            )
+    return folder
+
+
+def _read_weights(path: str) -> NDArray[np.float16]:
+    """The one table in a safetensors file; the rows that are used are read when they are."""
+    import numpy as np
+
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        table = json.loads(file.read(min(size, 1 << 20)))["embedding.weight"]
+    if table["dtype"] != "F16" or table["shape"][1] != DIMENSIONS:
+        raise Damaged(f"{path} holds other weights than expected", hint="Install wordllama 0.3.9 again.")
+    return np.memmap(path, np.float16, "r", 8 + size + table["data_offsets"][0], tuple(table["shape"]))

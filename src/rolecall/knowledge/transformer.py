@@ -1,0 +1,46 @@
+"""Vectors from a model of the package sentence-transformers, which runs on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rolecall.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from rolecall.knowledge.model import Matrix
+
+
+class Transformer:
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._loaded: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"sentence-transformers/{self._model}"
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        import numpy as np
+
+        if self._loaded is None:
+            self._loaded = self._load()
+        rows = self._loaded.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(rows, np.float32).reshape(len(texts), -1)
+
+    def _load(self) -> Any:
+        try:
+            library = import_module("sentence_transformers")
+        except ImportError as error:
+            raise UsageError(
+                f"the model {self._model!r} needs the package sentence-transformers, which is not installed ({error})",
+                hint="`pip install 'rolecall[transformers]'`, or take the embedded model.",
+            ) from error
+        try:
+            return library.SentenceTransformer(self._model)
+        except Exception as error:  # whatever it meets: files, the network, weights of another kind
+            raise StorageError(
+                f"sentence-transformers cannot load {self._model!r}: {error}",
+                hint="The model is a folder, or a name that can be downloaded. Nothing was changed.",
+            ) from error

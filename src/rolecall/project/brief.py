@@ -1,0 +1,122 @@
+"""What an agent is told of a task: TASK, CONTEXT, APPROACH, ACCEPTANCE, and what lies beside them. Text from values.
+
+A part that is empty is left out. The task stands word for word: whoever gets it knows nothing else of how it came
+about. Results of other tasks are told in short, with the thread that has all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Task = Mapping[str, Any]
+
+LONGEST_RESULT = 600
+"""Characters of another task's result: enough to know what there is, and where to read the rest."""
+MOST_RESULTS = 30
+
+
+class Result(NamedTuple):
+    """What became of a task that this one depends on."""
+
+    task: Task
+    summary: str = ""
+    agent: str = ""
+    thread: str = ""
+
+
+def brief(
+    task: Task,
+    *,
+    results: Sequence[Result] = (),
+    decisions: Iterable[str] = (),
+    works: Sequence[Task] = (),
+    knowledge: str = "",
+    first: str = "",
+) -> str:
+    """The task as it is handed to its owner. `works` are the tasks whose result it is to check, `knowledge` the list
+    of the project's files of rules and lessons, `first` what has to be done before anything else."""
+    sections = [
+        f"TASK: {_one_line(task['title'])}",
+        f"FIRST: {first}" if first else "",
+        _section("CONTEXT", _context(task, results, decisions)),
+    ]
+    sections += [_section(name.upper(), task.get(name, "")) for name in ("approach", "acceptance")]
+    sections += [_section(f"WORK TO CHECK: task {work['id']}", _work(work)) for work in works]
+    sections.append(_section("KNOWLEDGE", f"{_KNOWLEDGE}\n{knowledge}" if knowledge else ""))
+    return "\n\n".join(section for section in sections if section)
+
+
+_KNOWLEDGE = (
+    "Files of the project. Those in rules/ bind you; read the others as far as they bear on the task."
+)
+
+
+def _context(task: Task, results: Sequence[Result], decisions: Iterable[str]) -> str:
+    binding = [f"- {_one_line(decision)}" for decision in decisions]
+    done = [f"- {_told(result)}" for result in results[:MOST_RESULTS]]
+    if len(results) > MOST_RESULTS:
+        done.append(f"- and {len(results) - MOST_RESULTS} more: `rolecall task list`")
+    parts = [
+        task["context"],
+        f"Risk: {task['risk'].strip()}" if task.get("risk", "").strip() else "",
+        "\n".join(["Decisions that bind the work:", *binding]) if binding else "",
+        "\n".join(["Results of the tasks before this one:", *done]) if done else "",
+    ]
+    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def _told(result: Result) -> str:
+    by = f", by {result.agent}" if result.agent else ""
+    said = f": {_short(result.summary)}" if result.summary.strip() else ""
+    whole = f" (all of it: `rolecall thread read {result.thread}`)" if result.thread else ""
+    return f"Task {result.task['id']} ({_one_line(result.task['title'])}){by}{said}{whole}"
+
+
+def _work(work: Task) -> str:
+    """A task whose result is checked, with its own parts one level further in."""
+    parts = {
+        "Context": work["context"],
+        "Approach": work.get("approach"),
+        "Acceptance": work.get("acceptance"),
+    }
+    told = [f"{name}:\n{text.strip()}" for name, text in parts.items() if text and text.strip()]
+    return "\n\n".join([_one_line(work["title"]), *told])
+
+
+def _section(name: str, text: str) -> str:
+    return f"{name}:\n{text.strip()}" if text and text.strip() else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _short(text: str) -> str:
+    line = _one_line(text)
+    return line if len(line) <= LONGEST_RESULT else line[: LONGEST_RESULT - 1] + "…"
+
+
+# -- the tools by their names here --
+
+_IN_A_SHELL: Mapping[str, str] = {
+    "nx_history_search": "rolecall history search TEXT",
+    "nx_artifact_write": "rolecall artifact write NAME FILE",
+    "nx_task_list": "rolecall task list",
+    "nx_plan_status": "rolecall plan status",
+}
+
+
+def notes(tool_name: str = "") -> str:
+    """What the names of tools in an agent's body stand for where a shell is at hand; `tool_name` is how the host calls
+    one of our server's tools (`mcp__rolecall__{}`), empty where that is not known."""
+    commands = "\n".join(f"- `{tool}`: `{command}`" for tool, command in _IN_A_SHELL.items())
+    here = tool_name.format("nx_task_list")
+    server = f"Where the project's server is connected, they are tools: `{here}`, and so on."
+    return "\n".join(
+        [
+            "Names that begin with `nx_` are the project's tools. In a shell:",
+            commands,
+            *([server] if tool_name else []),
+        ]
+    )

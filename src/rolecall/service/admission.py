@@ -1,0 +1,185 @@
+"""Who may run now: a function of the policy, of how things stand, and of the time. Nothing is read or written here.
+
+One machine and a fleet ask the same function. It is total, and the same question has the same answer.
+
+The order is that of priority, then of time. A thread that may not run because its workflow is full stands in
+nobody else's way; an agent that has been called often enough holds up only those that need it. Threads that
+run already are served first: what was begun comes to an end before something else begins.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rolecall.service.policy import Rate, ServicePolicy
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A thread that waits to be admitted."""
+
+    thread: str
+    workflow: str
+    priority: int
+    since: int
+    """When it was queued, in milliseconds."""
+    agent: str = ""
+    """Whom its next step calls; empty: nobody whose calls are counted."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A thread that was admitted and whose next step nobody is taking."""
+
+    thread: str
+    since: int
+    agent: str = ""
+
+
+@dataclass(frozen=True)
+class State:
+    """How things stand."""
+
+    waiting: Sequence[Waiting] = ()
+    admitted: Mapping[str, int] = field(default_factory=dict)
+    """By workflow, how many threads were admitted and have not ended."""
+    due: Sequence[Due] = ()
+    calls: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By the name in the policy's rates, when an agent was called lately."""
+    spent: float = 0.0
+    """Dollars since the beginning of the day, which is that of UTC."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    step: tuple[str, ...] = ()
+    """Of the threads that are due, those that take their next step now."""
+    admit: tuple[str, ...] = ()
+    """In the order of their admission; each takes its first step now."""
+    discard: Mapping[str, str] = field(default_factory=dict)
+    """Threads that never run, and why."""
+    wait: Mapping[str, str] = field(default_factory=dict)
+    """Threads that stay as they are, and why."""
+    look_again_at: int | None = None
+    """When time alone changes the answer; None: only something that happens does."""
+
+
+def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
+    meter = _Meter(policy, state, now)
+    wait: dict[str, str] = {}
+    step = []
+    for due in sorted(state.due, key=lambda due: (due.since, due.thread)):
+        if reason := meter.refuses(due.agent):
+            wait[due.thread] = reason
+        else:
+            step.append(due.thread)
+    room = _Room(policy, state)
+    admit, left = [], []
+    for one in sorted(state.waiting, key=turn_of):
+        reason = room.refuses(one.workflow) or meter.refuses_to_admit(one.agent)
+        if reason:
+            wait[one.thread] = reason
+            left.append(one)
+        else:
+            room.take(one.workflow)
+            admit.append(one.thread)
+    discard = _discarded(policy, left, room.admitted)
+    still = {thread: reason for thread, reason in wait.items() if thread not in discard}
+    return Verdict(tuple(step), tuple(admit), discard, still, meter.look_again_at)
+
+
+def turn_of(one: Waiting) -> tuple[int, int, str]:
+    """What the waiting are sorted by: the higher priority first, then who came first."""
+    return (-one.priority, one.since, one.thread)
+
+
+class _Room:
+    """How many more threads there is room for, of each workflow and of all."""
+
+    def __init__(self, policy: ServicePolicy, state: State) -> None:
+        self._policy = policy
+        self.admitted = Counter(state.admitted)
+
+    def take(self, workflow: str) -> None:
+        self.admitted[workflow] += 1
+
+    def refuses(self, workflow: str) -> str:
+        most = self._policy.of(workflow).concurrency
+        if self.admitted[workflow] >= most:
+            return f"{workflow} has {_threads(self.admitted[workflow])} running (concurrency {most})"
+        if self.admitted.total() >= self._policy.limit:
+            return f"the service has {_threads(self.admitted.total())} running (limit {self._policy.limit})"
+        return ""
+
+
+class _Meter:
+    """What agents and the day still allow. A call that is not refused is counted."""
+
+    def __init__(self, policy: ServicePolicy, state: State, now: int) -> None:
+        self._policy = policy
+        self._now = now
+        self._spent = state.spent
+        self._calls = {
+            name: recent(state.calls.get(name, ()), rate, now) for name, rate in policy.rates.items()
+        }
+        self.look_again_at: int | None = None
+
+    def refuses_to_admit(self, agent: str) -> str:
+        most = self._policy.spend_per_day
+        if most is not None and self._spent >= most:
+            self._look_again((self._now // DAY_MS + 1) * DAY_MS)
+            return f"${self._spent:.2f} was spent today (spend_per_day {most:g})"
+        return self.refuses(agent)
+
+    def refuses(self, agent: str) -> str:
+        name = self._policy.metered(agent)
+        if name is None:
+            return ""
+        rate, calls = self._policy.rates[name], self._calls[name]
+        if len(calls) < rate.count:
+            calls.append(self._now)
+            return ""
+        # As many calls as are allowed are still young; the oldest of them makes room.
+        if rate.count > 0:
+            self._look_again(sorted(calls)[-rate.count] + rate.per_seconds * 1000)
+        return f"{name} was called as often as it may be ({rate})"
+
+    def _look_again(self, at: int) -> None:
+        at = max(at, self._now + 1)
+        self.look_again_at = at if self.look_again_at is None else min(self.look_again_at, at)
+
+
+def recent(calls: Sequence[int], rate: Rate, now: int) -> list[int]:
+    """Those calls that still count. Clocks of two machines differ a little, and one may have been set back: a
+    call that seems to come from the far future does not count."""
+    return [at for at in calls if abs(now - at) < rate.per_seconds * 1000]
+
+
+def _discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Counter[str]) -> dict[str, str]:
+    """Of those that are left waiting, the ones that are not to wait."""
+    by_workflow: dict[str, list[Waiting]] = {}
+    for one in left:
+        by_workflow.setdefault(one.workflow, []).append(one)
+    discard: dict[str, str] = {}
+    for workflow, waiting in by_workflow.items():
+        rule = policy.of(workflow)
+        if rule.overflow == "drop":
+            # Room that only the limit, a rate or the day keeps empty is room that may be waited for.
+            free = max(0, rule.concurrency - admitted[workflow])
+            why = f"{workflow} was busy (concurrency {rule.concurrency}, overflow drop)"
+            discard |= {one.thread: why for one in waiting[free:]}
+        elif rule.max_queue is not None and len(waiting) > rule.max_queue:
+            why = (
+                f"more than {rule.max_queue} threads of {workflow} were waiting (max_queue {rule.max_queue})"
+            )
+            oldest_first = sorted(waiting, key=lambda one: (one.priority, one.since, one.thread))
+            discard |= {one.thread: why for one in oldest_first[: len(waiting) - max(0, rule.max_queue)]}
+    return discard
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"

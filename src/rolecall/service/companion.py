@@ -1,0 +1,78 @@
+"""What goes on beside a supervisor for its project: definitions follow the files, triggers start threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from rolecall import config, workspace
+from rolecall.agents.process import end_leftovers, marked
+from rolecall.service import control
+from rolecall.service.policy import ServicePolicy
+from rolecall.service.reload import Definitions, watch
+from rolecall.service.triggers.run import Triggers
+
+_FILE = "file "
+
+if TYPE_CHECKING:
+    from rolecall.service.supervisor import Companion, Supervisor
+
+
+def of_project(
+    folder: str,
+    *,
+    store_url: str | None,
+    adjust: Callable[[ServicePolicy], ServicePolicy] = lambda policy: policy,
+) -> Companion:
+    """The companion for the project around a folder; `adjust` has the last word on its policy."""
+
+    async def project(supervisor: Supervisor) -> None:
+        env = {
+            **config.environment(),
+            "ROLECALL_HOME": config.home(),
+            "ROLECALL_STORE": control.store_address(store_url),
+        }
+        mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
+        await end_leftovers(mark)  # of a service that was killed: there is one for a home at a time
+        env = marked(env, mark)
+        store, log, mask = supervisor.store, supervisor.log, workspace.mask()
+        definitions = Definitions(store, folder, env=env, keep=config.versions_folder(), say=log)
+        triggers = Triggers(
+            store, env=env, mask=mask, say=log, on_start=supervisor.wake, problems=supervisor.problems
+        )
+
+        told: list[str] = []
+
+        def use() -> None:
+            supervisor.policy = adjust(definitions.project.policy)
+            triggers.update(definitions.project, definitions.workflows)
+            _tell(supervisor.problems, definitions)
+            supervisor.wake()
+            plan = _plan(definitions, triggers)
+            for line in plan if plan != told else ():
+                log(line)
+            told[:] = plan
+
+        await definitions.refresh()
+        use()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watch(definitions, use))
+            tasks.create_task(triggers.run())
+
+    return project
+
+
+def _plan(definitions: Definitions, triggers: Triggers) -> list[str]:
+    """What will be run; nothing that is not in it is."""
+    names = ", ".join(definitions.workflows) or "none"
+    head = f"project {definitions.project.name} in {definitions.project.folder}, workflows: {names}"
+    return [head, *(f"trigger {line}" for line in triggers.lines() or ["none"])]
+
+
+def _tell(problems: dict[str, str], definitions: Definitions) -> None:
+    """What is wrong with the files stands among the service's problems as long as it is."""
+    for name in [name for name in problems if name.startswith(_FILE)]:
+        del problems[name]
+    problems |= {f"{_FILE}{number}": str(one) for number, one in enumerate(definitions.problems[:20])}

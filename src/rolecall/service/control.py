@@ -1,0 +1,188 @@
+"""How others find the service of a home and speak to it: a lock that names its holder, and a socket beside it.
+
+The socket carries no work. Whoever queues, kills or resumes a thread writes that into the store and then says so
+here, which only makes the service look at once instead of a little later. Lines of JSON, both ways:
+
+    {"do": "poke", "thread": ID}     look at the store; the thread is optional
+    {"do": "follow", "thread": ID}   an empty line back whenever the thread has a new event; of any without ID
+    {"do": "status"}                 how the service stands
+    {"do": "stop", "finish": BOOL}   stop; with `finish` only after the steps that run
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from rolecall import config, holder
+from rolecall.errors import Conflict, NotFound
+
+_PATIENCE = 10.0
+_LONGEST_PATH = 100
+"""Bytes of a path that a socket can surely be bound to; the system's own limit is 108 or 104."""
+
+
+def lock_path(home: str) -> str:
+    return os.path.join(home, "service.lock")
+
+
+def socket_path(home: str) -> str:
+    return os.path.join(home, "service.sock")
+
+
+def log_path(home: str) -> str:
+    return os.path.join(home, "service.log")
+
+
+def errors_path(home: str) -> str:
+    """What a service in the background has printed that belongs into no log, such as why it did not start."""
+    return os.path.join(home, "service.err")
+
+
+def store_address(url: str | None) -> str:
+    """The address of a store, the configured one by default, the same from whatever folder it is named."""
+    address = config.store_settings().url if url is None else url
+    kind, path = config.store_address(address)
+    if kind not in ("files", "sqlite"):
+        return address
+    return os.path.abspath(path) if kind == "sqlite" else f"{kind}:{os.path.abspath(path)}"
+
+
+# -- the lock --
+
+
+class Lock:
+    """That this process is the service of a home; the operating system lets go of it when the process ends."""
+
+    def __init__(self, home: str, *, store: str) -> None:
+        """`store` is the address of the store that is served."""
+        os.makedirs(home, exist_ok=True)
+        self._path = lock_path(home)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise Conflict(
+                f"the service of {home} is running already: {_named(home)}",
+                hint="`rolecall serve status` shows it, `rolecall serve stop` ends it.",
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, json.dumps({**holder.process(os.getpid()), "store": store}).encode(), 0)
+
+    def close(self) -> None:
+        os.ftruncate(self._file, 0)
+        os.close(self._file)
+
+
+def held_by(home: str) -> Mapping[str, Any] | None:
+    """The process that is the service of a home, and the store it serves; None: no service runs."""
+    try:
+        with open(lock_path(home), encoding="utf-8") as file:
+            found = json.loads(file.read() or "{}")
+    except (OSError, ValueError):
+        return None
+    is_alive = isinstance(found, dict) and "pid" in found and holder.is_alive(found, now=0)
+    return found if is_alive else None
+
+
+def _named(home: str) -> str:
+    found = held_by(home)
+    return holder.describe(found) if found else "a process that is just starting or ending"
+
+
+# -- the socket --
+
+
+@contextmanager
+def bound(home: str) -> Iterator[socket.socket]:
+    """The service's socket, for this user alone. Only whoever has the lock may take the place of an old one."""
+    path = socket_path(home)
+    with _short(path) as short, suppress(FileNotFoundError):
+        os.unlink(short)
+    server = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        with _short(path) as short:
+            server.bind(short)
+    finally:
+        os.umask(before)
+    server.listen(100)
+    try:
+        yield server
+    finally:
+        server.close()
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def connected(home: str) -> socket.socket | None:
+    """A connection to the service; None: there is none to be had."""
+    pipe = socket.socket(socket.AF_UNIX)
+    pipe.settimeout(_PATIENCE)
+    try:
+        with _short(socket_path(home)) as short:
+            pipe.connect(short)
+    except OSError:
+        pipe.close()
+        return None
+    return pipe
+
+
+def poke(home: str, thread: str = "") -> bool:
+    """Let the service look at the store now; whether there is one."""
+    pipe = connected(home)
+    if pipe is None:
+        return False
+    with pipe, suppress(OSError):
+        pipe.sendall(line_of({"do": "poke", "thread": thread}))
+    return True
+
+
+def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    """The service's answer to a question."""
+    pipe = connected(home)
+    if pipe is None:
+        raise NotFound(f"no service is running in {home}", hint="Start it: `rolecall serve --detach`.")
+    with pipe:
+        pipe.sendall(line_of(question))
+        with pipe.makefile("rb") as answers:
+            answer: dict[str, Any] = json.loads(answers.readline() or b"{}")
+    return answer
+
+
+def ended(home: str, *, finish: bool) -> None:
+    """Stop the service, and come back when it has."""
+    pipe = connected(home)
+    if pipe is None:
+        raise NotFound(f"no service is running in {home}", hint="`rolecall serve status` shows it.")
+    with pipe:
+        pipe.settimeout(None)
+        pipe.sendall(line_of({"do": "stop", "finish": finish}))
+        with suppress(OSError):
+            while pipe.recv(4096):
+                pass
+    with open(lock_path(home), "rb") as lock:  # it lets go of the lock last
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def line_of(words: Mapping[str, Any]) -> bytes:
+    return json.dumps(words).encode() + b"\n"
+
+
+@contextmanager
+def _short(path: str) -> Iterator[str]:
+    """`path` by a name that is short enough for a socket's address."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH or not os.path.isdir("/proc/self/fd"):
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,210 @@
+"""Who runs, and what was left lying: admission for the whole fleet, orders for the steps that follow from it.
+
+The same function decides as on one machine, about the same facts; what is decided is written under a lock of the
+database, so however many machines decide, they decide one after the other. A thread that has a slot has an
+order at DBOS or is being run; `sweep` finds those for which neither is true any more, because the machine that had
+them is gone, and gives their orders again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+
+from rolecall import holder, thread
+from rolecall.errors import Conflict, RolecallError
+from rolecall.service import queue, recovery
+from rolecall.service.admission import Due, State, Verdict, decide
+from rolecall.service.fleet import machines
+from rolecall.service.fleet.needs import Need, needed
+from rolecall.service.fleet.orders import Order, Orders, Standing, order_id
+from rolecall.service.policy import ServicePolicy
+from rolecall.service.queue import AgentOf, Call, Slot
+from rolecall.store.backend import Ref
+from rolecall.store.postgres import PostgresBackend
+from rolecall.store.store import Store
+
+Log = Callable[[str], object]
+
+
+class Dispatcher:
+    """Decides and orders. One thread of control: it has a connection of its own."""
+
+    def __init__(
+        self,
+        backend: PostgresBackend,
+        orders: Orders,
+        *,
+        policy: ServicePolicy,
+        now: Callable[[], int],
+        lease_ms: int,
+        log: Log,
+        agent_of: Callable[[Store], AgentOf],
+    ) -> None:
+        self.backend = backend
+        self.store = Store(backend, now=now)
+        self.policy = policy
+        self._orders = orders
+        self._lease_ms = lease_ms
+        self._log = log
+        self._agent_of = agent_of(self.store)
+
+    # -- deciding --
+
+    def look(self) -> Verdict:
+        """Admit and discard whom the policy says, and order their first steps."""
+        with self.backend.alone("admission"):
+            now = self.store.now()
+            state = queue.standing(self.store, self.policy, now=now, agent_of=self._agent_of)
+            verdict = decide(self.policy, state, now)
+            by_name = {one.thread: one for one in state.waiting}
+            discarded = [
+                name
+                for name, reason in verdict.discard.items()
+                if queue.discard(self.store, by_name[name], reason) is not None
+            ]
+            admitted = [
+                one
+                for one in (by_name[name] for name in verdict.admit)
+                if queue.admit(self.store, one, now=now, call=self._call(one.agent)) is not None
+            ]
+        for name in discarded:
+            self._log(f"{name} is discarded: {verdict.discard[name]}")
+        for one in admitted:
+            self._log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
+            slot = self.store.ref(thread.slot_name(one.workflow, one.thread))
+            if slot is not None:
+                self._order(slot)
+        return verdict
+
+    def go_on(self, order: Order) -> Verdict:
+        """Order the step after an order that was carried out, unless somebody has done so already."""
+        slot = self.store.ref(thread.slot_name(order.workflow, order.thread))
+        is_last = slot is not None and slot.state.get("order") == order.id
+        return self._step([slot]) if slot is not None and is_last else Verdict()
+
+    def _step(self, slots: Sequence[Ref]) -> Verdict:
+        """Order the next steps of threads that have slots, as far as their agents may be called now."""
+        seen = {slot.name.rpartition("/")[2]: slot for slot in slots}
+        if not self.policy.rates:
+            verdict = Verdict(step=tuple(seen))
+        else:
+            with self.backend.alone("admission"):
+                verdict = self._metered(seen)
+        for name in verdict.step:
+            self._order(seen[name])
+        return verdict
+
+    def _metered(self, slots: Mapping[str, Ref]) -> Verdict:
+        now = self.store.now()
+        refs = {name: self.store.ref(thread.ref_name(name)) for name in slots}
+        due = [
+            Due(name, slots[name].state.get("since", 0), self._agent_of(ref.state))
+            for name, ref in refs.items()
+            if ref is not None
+        ]
+        verdict = decide(self.policy, State(due=due, calls=queue.calls(self.store, self.policy, now)), now)
+        for one in due:
+            call = self._call(one.agent) if one.thread in verdict.step else None
+            if call is not None:
+                queue.count(self.store, call, now=now)
+        return verdict
+
+    def _call(self, agent: str) -> Call | None:
+        name = self.policy.metered(agent)
+        return Call(name, self.policy.rates[name]) if name else None
+
+    # -- ordering --
+
+    def _order(self, slot: Ref) -> None:
+        """Give the order for the next step of a thread that has this slot. It is given before the slot says so: whoever
+        dies in between gives the same order once more, which is one order."""
+        _, workflow, name = slot.name.split("/")
+        ref = self.store.ref(thread.ref_name(name))
+        if ref is None or ref.state.get("status") != "idle":
+            return
+        head = ref.target or ""
+        order = Order(order_id(name, head, before=slot.state.get("order", "")), name, workflow, head)
+        need, rule = self._need(ref, workflow), self.policy.of(workflow)
+        priority = (ref.state.get("service") or {}).get("priority", rule.priority)
+        self._orders.give(order, need.queue, limit=rule.concurrency, priority=priority)
+        state = {"since": slot.state.get("since", 0), "order": order.id, "queue": need.queue}
+        with suppress(
+            Conflict
+        ):  # somebody was faster, or the thread was killed: the order finds nothing to do
+            self.store.move(slot.name, slot, state=state, durable=False)
+
+    def _need(self, ref: Ref, workflow: str) -> Need:
+        try:
+            return needed(self.store, ref.state, self._agent_of(ref.state))
+        except RolecallError:  # the step itself says what is wrong
+            return Need(workflow, "", ())
+
+    # -- what was left lying --
+
+    def sweep(self) -> Verdict:
+        """Look at every thread that has a slot, and order the next steps of those for which nobody has, or whose
+        order is lost."""
+        slots = self.store.refs("slot/")
+        standing = self._orders.standing({slot.state["order"] for slot in slots if "order" in slot.state})
+        alive = {one.executor for one in machines.listed(self.store) if one.is_alive}
+        # What a dead machine has taken would count against its queue's limit for ever.
+        self._orders.cancel([order for order, executor in self._orders.taken() if executor not in alive])
+        lost = []
+        for slot in slots:
+            with suppress(Conflict):  # it moves, so somebody looks after it
+                lost += [slot] if self._is_lost(slot, standing, alive) else []
+        return self._step(lost) if lost else Verdict()
+
+    def _is_lost(self, slot: Ref, standing: Mapping[str, Standing], alive: Collection[str]) -> bool:
+        words = slot.name.split("/")
+        place = Slot(words[1], words[2], slot.state.get("since", 0))
+        ref = self.store.ref(thread.ref_name(place.thread))
+        status = ref.state.get("status", "idle") if ref else ""
+        if ref is None or status not in ("idle", "running"):
+            queue.release(self.store, place)
+            return False
+        if status == "running":
+            return self._is_abandoned(place, ref)
+        order = slot.state.get("order", "")
+        if order.split(":")[:2] != [place.thread, ref.target]:
+            return True  # the step it was for was taken, and nobody has ordered the next
+        return self._is_stranded(order, standing.get(order), alive)
+
+    def _is_abandoned(self, place: Slot, ref: Ref) -> bool:
+        lease = ref.state.get("lease") or {}
+        if holder.is_alive(lease, now=self.store.now()):
+            return False
+        if (
+            lease.get("host") == holder.process(os.getpid())["host"]
+        ):  # a life of this machine before this one, perhaps
+            asyncio.run(recovery.end_runs(self.store, place.thread))
+        reason = f"{holder.describe(lease)}, which ran it, is gone"
+        moved = queue.crashed(self.store, place, reason, is_loss=True, seen=ref)
+        if moved is None:
+            return False
+        self._log(f"{place.thread} crashed: {reason}")
+        return bool(moved.state["status"] == "idle")
+
+    def _is_stranded(self, order: str, standing: Standing | None, alive: Collection[str]) -> bool:
+        """Whether an order that nobody has carried out is with nobody who will."""
+        if standing is None or standing.is_over:
+            return True
+        is_late = standing.since and self.store.now() - standing.since > self._lease_ms
+        if standing.status == "PENDING" and (standing.executor not in alive or is_late):
+            self._orders.cancel([order])
+            return True
+        return False
+
+    # -- cleaning --
+
+    def forget(self, *, age_ms: int = 86_400_000) -> None:
+        """Remove what nobody asks for any more: orders of a day ago, queues without a thread, machines long gone."""
+        queues = {slot.state["queue"] for slot in self.store.refs("slot/") if "queue" in slot.state}
+        self._orders.forget(before=self.store.now() - age_ms, queues=queues)
+        queue.forget_old_days(self.store, now=self.store.now())
+        for one in machines.listed(self.store):
+            if self.store.now() - one.facts.get("deadline", 0) > age_ms:
+                machines.forget(self.store, one.name)

@@ -1,0 +1,189 @@
+"""Who there is: each machine keeps a fact about itself in the store, and says again and again that it still holds.
+
+`machine/<name>` has the process, how many steps it takes and is taking, what it lacks and what is wrong with it.
+`fleet/policy` is the policy of all of them, from whichever machine has read one last. On the command line's read
+path: nothing here knows PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from rolecall import holder
+from rolecall.errors import Conflict
+from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
+from rolecall.store.backend import Ref
+from rolecall.store.store import Store
+
+POLICY = "fleet/policy"
+_PREFIX = "machine/"
+
+
+class Machine(NamedTuple):
+    name: str
+    executor: str
+    """One life of the machine: told apart from those before and after it."""
+    is_alive: bool
+    facts: Mapping[str, Any]
+
+
+def listed(store: Store) -> list[Machine]:
+    """Every machine that is known, by name."""
+    now = store.now()
+    return [_machine(ref, now) for ref in store.refs(_PREFIX)]
+
+
+def _machine(ref: Ref, now: int) -> Machine:
+    executor = str(ref.state.get("executor", ""))
+    return Machine(ref.name.removeprefix(_PREFIX), executor, _is_alive(ref, now), ref.state)
+
+
+def _is_alive(ref: Ref, now: int) -> bool:
+    """On the same host its process is asked for; of another host only what it has promised is known."""
+    is_current = bool(now < ref.state.get("deadline", 0))
+    return is_current and holder.is_alive({**ref.state.get("process", {}), "deadline": now + 1}, now=now)
+
+
+def forget(store: Store, name: str) -> None:
+    """Remove what is known of a machine that is gone."""
+    ref = store.ref(_PREFIX + name)
+    if ref is not None and not _is_alive(ref, store.now()):
+        store.move(ref.name, ref, durable=False)
+
+
+class Presence:
+    """That this machine is there, as long as it says so."""
+
+    def __init__(self, store: Store, name: str, executor: str, *, lease_ms: int) -> None:
+        self._store = store
+        self._name = _PREFIX + name
+        self._executor = executor
+        self._lease_ms = lease_ms
+        self._since = store.now()
+
+    def enter(self, facts: Mapping[str, Any]) -> None:
+        """`Conflict` when another machine of the same name is there."""
+        ref = self._store.ref(self._name)
+        if ref is not None and _is_alive(ref, self._store.now()):
+            raise Conflict(
+                f"a machine {ref.name.removeprefix(_PREFIX)!r} is in this fleet already: "
+                f"{holder.describe(ref.state.get('process', {}))}",
+                hint="Give this one a name of its own: --machine NAME.",
+            )
+        self._move(ref, facts)
+
+    def tell(self, facts: Mapping[str, Any]) -> None:
+        """`Conflict` when another machine has taken the name because this one was not heard of for too long."""
+        ref = self._store.ref(self._name)
+        if ref is not None and ref.state.get("executor") != self._executor:
+            raise Conflict(
+                f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
+                hint="Give this one a name of its own: --machine NAME.",
+            )
+        self._move(ref, facts)
+
+    def leave(self) -> None:
+        ref = self._store.ref(self._name)
+        if ref is not None and ref.state.get("executor") == self._executor:
+            self._store.move(self._name, ref, durable=False)
+
+    def _move(self, ref: Ref | None, facts: Mapping[str, Any]) -> None:
+        now = self._store.now()
+        own = {
+            "executor": self._executor,
+            "process": holder.me(self._executor),
+            "since": self._since,
+            "at": now,
+            "deadline": now + self._lease_ms,
+        }
+        self._store.move(self._name, ref, state={**facts, **own}, durable=False)
+
+
+# -- as people look at it --
+
+
+def status(store: Store) -> dict[str, Any]:
+    """The machines, their slots, the queue and the throughput, as plain values."""
+    from rolecall.service import queue
+
+    slots = store.refs("slot/")
+    found = listed(store)
+    alive = [one for one in found if one.is_alive]
+    policy = published(store) or ServicePolicy()
+    return {
+        "machines": [_shown(one) for one in found],
+        "running": len(slots),
+        "limit": policy.limit,
+        "queued": queue.lengths(store),
+        "per_minute": sum(one.facts.get("per_minute", 0) for one in alive),
+        "stuck": _stuck(slots, alive),
+    }
+
+
+def _shown(one: Machine) -> dict[str, Any]:
+    facts = one.facts
+    return {
+        "machine": one.name,
+        "alive": one.is_alive,
+        "leads": one.is_alive and bool(facts.get("leads")),
+        "process": holder.describe(facts.get("process", {})),
+        "since": facts.get("since", 0),
+        "seen_at": facts.get("at", 0),
+        "slots": facts.get("slots", 0),
+        "busy": len(facts.get("threads", ())) if one.is_alive else 0,
+        "threads": list(facts.get("threads", ())) if one.is_alive else [],
+        "steps": facts.get("steps", 0),
+        "per_minute": facts.get("per_minute", 0) if one.is_alive else 0,
+        "problems": dict(facts.get("problems", {})) if one.is_alive else {},
+    }
+
+
+def _stuck(slots: Sequence[Ref], alive: Sequence[Machine]) -> list[dict[str, Any]]:
+    """The queues that no machine can take from, with how many threads wait there and what the first one lacks."""
+    waiting = Counter(slot.state.get("queue", "") for slot in slots)
+    lacks = [one.facts.get("lacks", {}) for one in alive]
+    return [
+        {"workflow": json.loads(name)[0], "threads": waiting[name], "reason": lacks[0][name]}
+        for name in sorted(waiting)
+        if lacks and all(name in one for one in lacks)
+    ]
+
+
+# -- the policy of all --
+
+
+def publish(store: Store, policy: ServicePolicy, *, machine: str) -> bool:
+    """Make a policy that of the whole fleet; whether that changed anything."""
+    while True:
+        ref = store.ref(POLICY)
+        if ref is not None and ref.state.get("policy") == _out(policy):
+            return False
+        try:
+            store.move(POLICY, ref, state={"policy": _out(policy), "machine": machine, "at": store.now()})
+            return True
+        except Conflict:
+            continue
+
+
+def published(store: Store) -> ServicePolicy | None:
+    ref = store.ref(POLICY)
+    return _in(ref.state["policy"]) if ref is not None else None
+
+
+def _out(policy: ServicePolicy) -> dict[str, Any]:
+    return asdict(policy)
+
+
+def _in(told: Mapping[str, Any]) -> ServicePolicy:
+    return ServicePolicy(
+        limit=told["limit"],
+        workflows={name: WorkflowPolicy(**rule) for name, rule in told["workflows"].items()},
+        default=WorkflowPolicy(**told["default"]),
+        rates={name: Rate(**rate) for name, rate in told["rates"].items()},
+        spend_per_day=told["spend_per_day"],
+        worker=WorkerLimits(**told["worker"]),
+    )

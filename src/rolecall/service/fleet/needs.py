@@ -1,0 +1,124 @@
+"""What a step needs of the machine that takes it, and whether this machine has it.
+
+A step goes only where its agent is: that is checked as the engine itself checks it before a run, by this machine's
+configuration and its programs. The folder that the thread works in must be here, too, and the file of a workflow
+that is written in Python. The name of an order's queue says all of it, so whoever has not what it takes
+does not take from that queue.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rolecall import config, registry
+from rolecall.errors import RolecallError
+from rolecall.store.store import Store
+
+_FRESH = {True: 30.0, False: 3.0}
+"""Seconds that a machine believes that it has an agent, and that it has not: somebody may be installing it."""
+
+
+LEAST_DISK = 100 * 1024 * 1024
+"""Bytes that must be free for a machine to take work."""
+
+
+class Need(NamedTuple):
+    workflow: str
+    agent: str
+    """By the name that the configuration knows it under; empty: nobody is called, or a person."""
+    files: tuple[str, ...]
+    """Paths that must be there."""
+
+    @property
+    def queue(self) -> str:
+        return json.dumps([self.workflow, self.agent, *self.files], separators=(",", ":"))
+
+    @classmethod
+    def of(cls, queue: str) -> Need:
+        workflow, agent, *files = json.loads(queue)
+        return cls(workflow, agent, tuple(files))
+
+
+def needed(store: Store, state: Mapping[str, Any], agent: str) -> Need:
+    """What the next step of a thread needs, by the thread's state and the name of its agent."""
+    workflow = registry.read_node(store, state["workflow"])[0]
+    role = workflow.roles.get(state.get("role") or "")
+    own = [folder["path"] for folder in (state.get("folders") or {}).values() if "removed" not in folder]
+    files = own or [state.get("cwd", "")]
+    if workflow.python is not None:
+        files.append(_file_of(workflow.python))
+        if not state.get("agent") and (role is None or role.agent is None):
+            agent = ""  # its file brings an agent, or is one
+    return Need(state.get("name", ""), agent, tuple(file for file in files if file))
+
+
+def _file_of(python: str) -> str:
+    """The file of a workflow in Python, which is kept as FILE, FILE:VARIABLE or MODULE:VARIABLE."""
+    file = python if os.path.isabs(python) and python.endswith(".py") else python.rpartition(":")[0]
+    return file if os.path.isabs(file) else ""
+
+
+def lacking_room(folders: Sequence[str]) -> str:
+    """What is wrong with the disks under these folders, in words; empty: nothing."""
+    for folder in folders:
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError as error:
+            return f"no work is taken: {folder}: {error.strerror}"
+        if free < LEAST_DISK:
+            return f"no work is taken: {folder} has {free // 1_000_000} MB left on its disk"
+    return ""
+
+
+class Here:
+    """What this machine has. Asked from one thread at a time."""
+
+    def __init__(self, check: Callable[[str], None] | None = None) -> None:
+        self._check = check or check_agent
+        self._known: dict[str, tuple[float, str]] = {}
+
+    def lacks(self, need: Need) -> str:
+        """What is missing here for a step, in words; empty: nothing."""
+        missing = next((file for file in need.files if not os.path.exists(file)), None)
+        return f"{missing} is not there" if missing else self._without(need.agent)
+
+    def _without(self, agent: str) -> str:
+        until, why = self._known.get(agent, (0.0, ""))
+        if time.monotonic() < until:
+            return why
+        try:
+            self._check(agent)
+            why = ""
+        except RolecallError as error:
+            why = error.message
+        self._known[agent] = (time.monotonic() + _FRESH[not why], why)
+        return why
+
+
+def check_agent(agent: str) -> None:
+    """Refuse an agent that is not configured here, or whose program or package is not here."""
+    from rolecall import agents
+    from rolecall.agents.presence import check_present
+    from rolecall.engine import HUMAN
+    from rolecall.settings import builtin_options, configured_agent, unknown_agent
+
+    if not agent:
+        return
+    settings, environment = config.load(), config.environment()
+    spec, options = configured_agent(settings, agent)
+    kind, _, argument = spec.partition(":")
+    if kind in (HUMAN, "workflow"):  # a person, or another workflow, whose steps are this one's
+        return
+    if kind not in agents.ADAPTERS:
+        raise unknown_agent(settings, agent, (*agents.ADAPTERS, HUMAN))
+    if kind == "builtin":
+        options = builtin_options(settings, environment, {**options, **agents.written(kind, argument)})
+        made = agents.make(kind, options)
+    else:
+        made = agents.resolve(spec, options)
+    check_present(made, env=environment)

@@ -1,0 +1,318 @@
+"""The queue and the slots as they are stored: refs beside the threads they are about.
+
+`queue/<workflow>/…` is a thread that waits, `slot/<workflow>/<thread>` one that was admitted and has neither ended
+nor come to wait for a person; `rate/<agent>` keeps when an agent was called, `spend/<day>/<host>` what a day has
+cost. Every verb here is one transaction together with the thread's own ref, so there is no moment at which a
+crash could leave a thread in two places or in none.
+
+What is read is bounded by how many threads may run, not by how many wait. Who is admitted is `admission.py`'s to
+decide. A thread enters the queue in `lifecycle.py`, like everything that people do to threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rolecall import thread
+from rolecall.errors import Conflict
+from rolecall.service.admission import DAY_MS, Due, State, Waiting, recent
+from rolecall.service.policy import Rate, ServicePolicy
+from rolecall.store.backend import Ref
+from rolecall.store.store import Draft, Store
+
+CRASHES = {"crashes": 3, "losses": 10}
+"""As often may a step crash, or be lost with the service or the machine, before its thread is left to a person. That
+the service dies is not a thread's fault, unless it happens every time."""
+BY_SERVICE = {"by": "service"}
+"""In the body of every event that the service appends beside those of the engine."""
+_LOOK_AHEAD = 50
+"""How many of those that wait are looked at beyond what there is room for: an agent may hold up the first."""
+_ENTRY = re.compile(r"queue/([^/]+)/([0-9])([0-9]{13})([0-9A-Z]{26})")
+
+AgentOf = Callable[[Mapping[str, Any]], str]
+"""Whom the next step of a thread calls, by the thread's state."""
+
+
+class Call(NamedTuple):
+    """A call of an agent that is counted: under which name, and how many may be."""
+
+    name: str
+    rate: Rate
+
+
+class Slot(NamedTuple):
+    workflow: str
+    thread: str
+    since: int
+
+
+# -- how things stand --
+
+
+def standing(
+    store: Store,
+    policy: ServicePolicy,
+    *,
+    now: int,
+    due: Sequence[Due] = (),
+    agent_of: AgentOf = lambda _state: "",
+    at_least: int = 0,
+) -> State:
+    """What admission decides about. Of a workflow whose queue is limited every waiting thread is looked at, of any
+    other no more than may be admitted and some, or `at_least` so many."""
+    admitted = {
+        workflow: len(names) for workflow, names in _by_workflow(store.backend.names("slot/")).items()
+    }
+    room = max(0, policy.limit - sum(admitted.values()))
+    found: list[Waiting] = []
+    for workflow in waiting_workflows(store):
+        rule = policy.of(workflow)
+        free = min(room, max(0, rule.concurrency - admitted.get(workflow, 0)))
+        if rule.overflow == "drop" or rule.max_queue is not None:
+            found += _entries(store.backend.names(f"queue/{workflow}/"))
+        elif free or at_least:
+            page = store.refs(f"queue/{workflow}/", limit=max(free and free + _LOOK_AHEAD, at_least))
+            found += _entries(ref.name for ref in page)
+    if policy.rates:
+        found = [_with_agent(store, one, agent_of) for one in found]
+    return State(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
+
+
+def waiting_workflows(store: Store) -> Iterator[str]:
+    """The workflows of which threads wait; costs as many reads as there are workflows."""
+    last: str | None = None
+    while found := store.refs("queue/", before=last, limit=1):
+        workflow = found[0].name.split("/")[1]
+        yield workflow
+        last = f"queue/{workflow}0"  # what comes after a slash
+
+
+def lengths(store: Store) -> dict[str, int]:
+    """How many threads wait, by workflow; looks at all of them."""
+    return {workflow: len(names) for workflow, names in _by_workflow(store.backend.names("queue/")).items()}
+
+
+def slots(store: Store) -> list[Slot]:
+    """The threads that were admitted, in the order in which they were."""
+    places = ((ref.name.split("/"), ref.state.get("since", 0)) for ref in store.refs("slot/"))
+    found = [Slot(words[1], words[2], since) for words, since in places if len(words) == 3]
+    return sorted(found, key=lambda slot: (slot.since, slot.thread))
+
+
+def calls(store: Store, policy: ServicePolicy, now: int) -> dict[str, list[int]]:
+    return {
+        name: recent(ref.state.get("calls", ()), rate, now)
+        for name, rate in policy.rates.items()
+        if (ref := store.ref(f"rate/{name}")) is not None
+    }
+
+
+def spent(store: Store, policy: ServicePolicy, now: int) -> float:
+    if policy.spend_per_day is None:
+        return 0.0
+    return float(sum(ref.state.get("dollars", 0) for ref in store.refs(f"spend/{day_of(now)}/")))
+
+
+def day_of(now: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(now / 1000, UTC).date().isoformat()
+
+
+def _by_workflow(names: Collection[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.split("/")[1], []).append(name)
+    return found
+
+
+def _entries(names: Iterable[str]) -> Iterator[Waiting]:
+    for name in names:
+        if match := _ENTRY.fullmatch(name):  # what somebody else has put there is no thread
+            workflow, priority, since, ident = match.groups()
+            yield Waiting(ident, workflow, 9 - int(priority), int(since))
+
+
+def _with_agent(store: Store, one: Waiting, agent_of: AgentOf) -> Waiting:
+    ref = store.ref(thread.ref_name(one.thread))
+    return one if ref is None else replace(one, agent=agent_of(ref.state))
+
+
+# -- verbs --
+
+
+def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> Ref | None:
+    """Give a waiting thread a slot; its ref, or None when it does not wait any more. Its first step is `call`."""
+
+    def enter(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+        draft.move(thread.slot_name(one.workflow, one.thread), None, state={"since": now})
+        told = {"queued_at": one.since, "waited_ms": max(0, now - one.since), **BY_SERVICE}
+        draft.event(one.thread, "started", told)
+        if call is not None:
+            _count(store, draft, call, now)
+        service = {**ref.state["service"], "admitted_at": now}
+        return {**thread.lasting(ref.state), "status": "idle", "service": service}
+
+    return _leave_queue(store, one, enter)
+
+
+def discard(store: Store, one: Waiting, reason: str) -> Ref | None:
+    """End a waiting thread that is not going to run."""
+
+    def end(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+        draft.event(one.thread, "discarded", {"reason": reason, **BY_SERVICE})
+        kept = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
+        return {**kept, "status": "discarded", "reason": reason}
+
+    return _leave_queue(store, one, end)
+
+
+def _leave_queue(store: Store, one: Waiting, change: Callable[[Draft, Ref], Mapping[str, Any]]) -> Ref | None:
+    """Move a thread out of the queue, if it still waits there under this very name: it may have been killed, run
+    by hand, or queued anew since. A name that nobody waits under goes."""
+    name = thread.queue_name(one.workflow, one.thread, priority=one.priority, at=one.since)
+    entry, ref = store.ref(name), store.ref(thread.ref_name(one.thread))
+    if entry is None:
+        return None
+    draft = store.draft()
+    draft.move(name, entry)
+    waits = ref is not None and ref.state.get("status") == "queued" and _is_entry_of(ref, one)
+    if waits and ref is not None:
+        draft.move(ref.name, ref, ref.target, change(draft, ref))
+    try:
+        moved = draft.commit(durable=False)
+    except Conflict:  # somebody was faster; the next look finds what they did
+        return None
+    return moved[-1] if waits else None
+
+
+def _is_entry_of(ref: Ref, one: Waiting) -> bool:
+    known = ref.state.get("service") or {}
+    return (known.get("priority"), known.get("queued_at")) == (one.priority, one.since)
+
+
+def count(store: Store, call: Call, *, now: int) -> None:
+    """Note that an agent is called."""
+    draft = store.draft()
+    _count(store, draft, call, now)
+    draft.commit(durable=False)
+
+
+def _count(store: Store, draft: Draft, call: Call, now: int) -> None:
+    name = f"rate/{call.name}"
+    ref = store.ref(name)
+    young = recent(ref.state.get("calls", ()), call.rate, now) if ref else []
+    draft.move(name, ref, state={"calls": [*young, now][-call.rate.count :]})
+
+
+def release(store: Store, slot: Slot) -> None:
+    """A thread that has ended or waits for a person needs its slot no longer."""
+    name = thread.slot_name(slot.workflow, slot.thread)
+    ref = store.ref(name)
+    if ref is not None:
+        store.move(name, ref, durable=False)
+
+
+def crashed(
+    store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: Ref | None = None
+) -> Ref | None:
+    """Note that a step died, or is a loss because the service did. Its thread can be taken up again, or is left to a
+    person the third time; None: somebody has ended it, or has moved it since it was `seen`."""
+    return _settled(
+        store, slot, lambda draft, ref: _after_crash(store, draft, ref, slot, reason, is_loss=is_loss), seen
+    )
+
+
+def _after_crash(
+    store: Store, draft: Draft, ref: Ref, slot: Slot, reason: str, *, is_loss: bool
+) -> dict[str, Any]:
+    state, count = crashed_state(ref.state, reason, is_loss=is_loss)
+    told = {"reason": reason, "count": count, **BY_SERVICE}
+    draft.event(slot.thread, "crashed", told)
+    if state["status"] == "suspended":
+        draft.event(slot.thread, "suspended", {"reason": state["reason"], **BY_SERVICE})
+        _remove_slot(store, draft, slot)
+        state["onward"] = f"resume {slot.thread} --run"
+    return state
+
+
+def crashed_state(
+    state: Mapping[str, Any], reason: str, *, is_loss: bool = False
+) -> tuple[dict[str, Any], int]:
+    """The state of a thread after one more crash of the step it is at, and how many that makes."""
+    key = "losses" if is_loss else "crashes"
+    known = state.get("service") or {}
+    count = known.get(key, 0) + 1
+    after = {**thread.lasting(state), "status": "idle", "service": {**known, key: count}}
+    if count >= CRASHES[key]:
+        verb = "was lost" if is_loss else "crashed"
+        after |= {"status": "suspended", "reason": f"its step {verb} {count} times, last: {reason}"}
+    return after, count
+
+
+def suspend(store: Store, slot: Slot, reason: str, *, seen: Ref | None = None) -> Ref | None:
+    """Leave a thread to a person; None: somebody has ended it, or has moved it since it was `seen`."""
+
+    def stop(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+        draft.event(slot.thread, "suspended", {"reason": reason, **BY_SERVICE})
+        _remove_slot(store, draft, slot)
+        onward = f"resume {slot.thread} --run"
+        return {**thread.lasting(ref.state), "status": "suspended", "reason": reason, "onward": onward}
+
+    return _settled(store, slot, stop, seen)
+
+
+def fail(store: Store, slot: Slot, reason: str, *, seen: Ref | None = None) -> Ref | None:
+    """End a thread whose step did what no step may; None: somebody has ended it already, or has moved it since it
+    was `seen`."""
+
+    def end(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+        draft.event(slot.thread, "failed", {"reason": reason, **BY_SERVICE})
+        _remove_slot(store, draft, slot)
+        kept = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
+        return {**kept, "status": "failed", "reason": reason}
+
+    return _settled(store, slot, end, seen)
+
+
+def _settled(
+    store: Store, slot: Slot, change: Callable[[Draft, Ref], Mapping[str, Any]], seen: Ref | None = None
+) -> Ref | None:
+    """Move a thread that has a slot and that nobody runs any more. Where another machine may have taken it up since,
+    only the thread as it was `seen`."""
+    while True:
+        ref = store.ref(thread.ref_name(slot.thread))
+        if seen is not None and (ref is None or ref.version != seen.version):
+            return None
+        if ref is None or ref.state.get("status") in thread.ENDED:
+            release(store, slot)
+            return None
+        draft = store.draft()
+        state = change(draft, ref)
+        draft.move(ref.name, ref, ref.target, state)
+        try:
+            return draft.commit(durable=True)[-1]
+        except Conflict:
+            continue
+
+
+def _remove_slot(store: Store, draft: Draft, slot: Slot) -> None:
+    ref = store.ref(thread.slot_name(slot.workflow, slot.thread))
+    if ref is not None:
+        draft.move(ref.name, ref)
+
+
+def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
+    """What a day has cost matters on that day; a month is kept for whoever wonders."""
+    oldest = day_of(now - days * DAY_MS)
+    for ref in store.refs("spend/"):
+        if ref.name.split("/")[1] < oldest:
+            store.move(ref.name, ref, durable=False)
+
+
+def lay_down(store: Store, slot: Slot, *, seen: Ref | None = None) -> Ref | None:
+    """Nobody runs a thread any more because it was told to stop: that is no crash, and it keeps its slot."""
+    return _settled(store, slot, lambda _draft, ref: {**thread.lasting(ref.state), "status": "idle"}, seen)

@@ -1,0 +1,48 @@
+"""Taking a thread up that has a slot while nobody here knows how it stands: at the service's start, or after trouble.
+
+What the store says decides. A thread whose step died is told so, what its step had started is ended, and it can go
+on; whoever takes its next step resumes the agent's session from the note of the attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rolecall import holder, thread
+from rolecall.agents.process import end_leftovers
+from rolecall.service import queue
+from rolecall.service.queue import Slot
+from rolecall.store.store import Store
+
+Finding = Literal["ready", "held", "gone"]
+"""It can take its next step; a living process has it; it needs its slot no longer."""
+
+
+async def take_up(store: Store, slot: Slot) -> Finding:
+    ref = store.ref(thread.ref_name(slot.thread))
+    status = ref.state.get("status", "idle") if ref else ""
+    if ref is None or status not in ("idle", "running"):
+        queue.release(store, slot)
+        return "gone"
+    if status == "idle":
+        return "ready"
+    lease = ref.state.get("lease") or {}
+    if holder.is_alive(lease, now=store.now()):
+        return "held"
+    await end_runs(store, slot.thread)
+    reason = f"{holder.describe(lease)}, which ran it, is gone"
+    moved = queue.crashed(store, slot, reason, is_loss=True)
+    return "ready" if moved is not None and moved.state["status"] == "idle" else "gone"
+
+
+async def end_runs(store: Store, name: str) -> None:
+    """End what the steps of a thread have left behind on this host."""
+    for run in (name, *_runs(store, name)):
+        await end_leftovers(run)
+
+
+def _runs(store: Store, name: str) -> list[str]:
+    """The marks of what an attempt has started, also where no worker of the service did."""
+    note = store.ref(thread.attempt_name(name))
+    known = (note.state.get("run"), *note.state.get("runs", ())) if note else ()
+    return [run for run in known if run]

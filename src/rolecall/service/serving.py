@@ -1,0 +1,127 @@
+"""The service put together: lock, log, store, workers, door and signals around one supervisor.
+
+What a supervisor needs to know of this machine and its configuration is read here and handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from rolecall import config, registry, workspace
+from rolecall.errors import RolecallError
+from rolecall.service import control
+from rolecall.service.policy import ServicePolicy
+from rolecall.service.supervisor import Companion, Supervisor
+from rolecall.service.workers import Workers
+from rolecall.store.store import Store
+
+_LARGEST_LOG = 5 * 1024 * 1024
+
+
+def serve(
+    policy: ServicePolicy,
+    *,
+    store_url: str | None = None,
+    companions: Iterable[Companion] = (),
+    show: Callable[[str], None] = lambda _line: None,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Be the service of this home until told to stop. `show` gets what is logged, `ready` is called once others can
+    speak to the service."""
+    home = config.home()
+    address = control.store_address(store_url)
+    lock = control.Lock(home, store=address)
+    try:
+        with workspace.open_store(address) as store, control.bound(home) as door:
+            asyncio.run(_serve(store, policy, Log(home, show), door, address, companions, ready))
+    finally:
+        lock.close()
+
+
+async def _serve(
+    store: Store,
+    policy: ServicePolicy,
+    log: Log,
+    door: Any,
+    address: str,
+    companions: Iterable[Companion],
+    ready: Callable[[], None],
+) -> None:
+    supervisor = Supervisor(
+        store,
+        policy,
+        Workers({**os.environ, "ROLECALL_HOME": config.home(), "ROLECALL_STORE": address}),
+        host=host_name(),
+        log=log,
+        agent_of=agent_namer(store),
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, supervisor.stop)
+    log(f"serving {workspace.mask().text(address)} as process {os.getpid()}")
+    await supervisor.run(door, companions=companions, ready=ready)
+
+
+def host_name() -> str:
+    """This machine's name as part of a ref's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", os.uname().nodename).strip(".-") or "here"
+
+
+def agent_namer(store: Store) -> Callable[[Mapping[str, Any]], str]:
+    """Whom the next step of a thread calls, by what its workflow and the configuration say. A workflow written in
+    Python may bring agents of its own, which are counted as the configured one."""
+    from rolecall.settings import agent_for
+
+    named: dict[str, Mapping[str, str | None]] = {}
+    settings: tuple[float, Mapping[str, Any]] = (-1.0, {})
+
+    def name(state: Mapping[str, Any]) -> str:
+        nonlocal settings
+        if time.monotonic() > settings[0]:
+            settings = (time.monotonic() + 1.0, config.load())
+        node, role = state.get("workflow", ""), state.get("role") or ""
+        try:
+            if node not in named:
+                workflow = registry.read_node(store, node)[0]
+                named[node] = {key: part.agent for key, part in workflow.roles.items()}
+            return agent_for(
+                settings[1],
+                workflow=state.get("name", ""),
+                role=role,
+                named=named[node].get(role),
+                override=state.get("agent"),
+            )
+        except RolecallError:  # the step itself says what is wrong
+            return ""
+
+    return name
+
+
+class Log:
+    """Lines with their times, in a file of the home that does not grow without end."""
+
+    def __init__(self, home: str, show: Callable[[str], None]) -> None:
+        self._path = control.log_path(home)
+        self._show = show
+        self._mask = workspace.mask()
+
+    def __call__(self, text: str) -> None:
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._mask.text(' '.join(text.split()))}"
+        # A full disk is no reason to end, and where that would be told is where there is no room.
+        with suppress(OSError):
+            self._write(line + "\n")
+        with suppress(OSError):
+            self._show(line)
+
+    def _write(self, line: str) -> None:
+        if os.path.exists(self._path) and os.path.getsize(self._path) > _LARGEST_LOG:
+            os.replace(self._path, f"{self._path}.1")
+        with open(self._path, "a", encoding="utf-8", errors="replace") as file:
+            file.write(line)

@@ -1,0 +1,418 @@
+"""The service of one home: looks at the store, decides who runs, lets each step run in a process of its own.
+
+It runs no agent and no code of a user. All it knows lasts in the store: killed at any moment and started again, it
+goes on with the threads that have slots and those that wait. In memory it has only which of its slots a worker is
+busy with.
+
+Top to bottom: a life, a look, a step, who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rolecall import thread
+from rolecall.errors import Damaged, RolecallError
+from rolecall.service import queue, recovery
+from rolecall.service.admission import Due, State, Verdict, Waiting, decide
+from rolecall.service.control import line_of
+from rolecall.service.gate import Gate
+from rolecall.service.policy import ServicePolicy
+from rolecall.service.queue import AgentOf, Call, Slot
+from rolecall.service.workers import Ended, Workers
+from rolecall.store.store import Store
+
+POLL_MS = 5_000
+"""How often the store is looked at when nobody says that something has happened."""
+_LATER_MS = 1_000
+"""How soon a thread is looked at again that another process has, or after trouble with the store."""
+
+_MOST_UNREAD = 4096
+_SHOWN = 50
+"""Of how many that wait the status tells why."""
+
+Log = Callable[[str], None]
+Companion = Callable[["Supervisor"], Coroutine[Any, Any, None]]
+"""Something that runs beside the service as long as it does: what reads definitions anew, what starts threads."""
+
+
+@dataclass
+class _Held:
+    """A thread that has a slot."""
+
+    slot: Slot
+    task: asyncio.Task[None] | None = None
+    """What is being done about it now."""
+    is_ready: bool = False
+    """It is known to be idle, because the last step was ours; else the store is asked first."""
+    not_before: int = 0
+    trouble: str = ""
+    """What was last said to be wrong with it."""
+
+    def rests(self, now: int) -> bool:
+        """Whether it is to be left alone for a while."""
+        return now < self.not_before <= now + _LATER_MS
+
+
+class Supervisor:
+    def __init__(
+        self,
+        store: Store,
+        policy: ServicePolicy,
+        workers: Workers,
+        *,
+        host: str,
+        log: Log,
+        agent_of: AgentOf = lambda _state: "",
+    ) -> None:
+        self.store = store
+        self.policy = policy
+        self.log = log
+        self.problems: dict[str, str] = {}
+        """What is wrong just now, by what it is about; for whoever asks how the service stands."""
+        self._workers = workers
+        self._host = host
+        self._agent_of = agent_of
+        self._held: dict[str, _Held] = {}
+        self._checked: set[str] = set()
+        self._woken = asyncio.Event()
+        self._has_news = True
+        """Threads may have come or been ended, or a slot is free."""
+        self._read_at = 0
+        """When to look for that although nobody has said so."""
+        self._poked: set[str] = set()
+        self._followers: dict[str, set[asyncio.StreamWriter]] = {}
+        self._calls: set[tuple[asyncio.Task[None] | None, asyncio.StreamWriter]] = set()
+        self._is_stopping = False
+        self._is_finishing = False
+        self._since = store.now()
+
+    # -- a life --
+
+    async def run(
+        self,
+        door: socket.socket,
+        *,
+        companions: Iterable[Companion] = (),
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serve until told to stop; `door` is where others ask, `ready` hears when they can."""
+        await self._workers.open()
+        self._held = {slot.thread: _Held(slot) for slot in queue.slots(self.store)}
+        if self._held:
+            self.log(f"taking up {len(self._held)} threads that were running")
+        queue.forget_old_days(self.store, now=self.store.now())
+        beside = [asyncio.create_task(self._accompany(companion)) for companion in companions]
+        server = await asyncio.start_unix_server(self._hear, sock=door)
+        ready()
+        try:
+            while not self._is_stopping:
+                await self._until(self._look())
+            await self._wind_down()
+        finally:
+            server.close()
+            for task in beside:
+                task.cancel()
+            await self._workers.close()
+            await self._hang_up()
+
+    def stop(self, *, finish: bool = False) -> None:
+        """Take no further step. Those that run are interrupted, or with `finish` waited for; asked for once more,
+        they are ended at once."""
+        if self._is_stopping and not self._is_finishing:
+            for worker in self._workers.running.values():
+                worker.kill()
+        self._is_stopping, self._is_finishing = True, finish
+        if not finish:
+            for worker in self._workers.running.values():
+                worker.stop()
+        for name in list(self._followers):
+            self._tell(name)
+        self.wake()
+
+    def wake(self, name: str = "") -> None:
+        """Look at the store now, at this thread in particular."""
+        self._has_news = True
+        self._poked |= {name} if name else set()
+        self._woken.set()
+
+    async def _until(self, at: int) -> None:
+        self._woken.clear()
+        if self._is_stopping or self._has_news:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(max(0, at - self.store.now()), POLL_MS) / 1000):
+                await self._woken.wait()
+
+    async def _wind_down(self) -> None:
+        tasks = [held.task for held in self._held.values() if held.task is not None]
+        if tasks:
+            self.log(
+                f"stopping; {len(tasks)} steps are {'finished' if self._is_finishing else 'interrupted'} first"
+            )
+            await asyncio.wait(tasks)
+        self.log("stopped")
+
+    async def _accompany(self, companion: Companion) -> None:
+        try:
+            await companion(self)
+        except Exception as error:  # what runs beside the service is no reason for it to end
+            self.log(f"{getattr(companion, '__name__', 'a companion')} has failed: {error!r}")
+
+    # -- a look --
+
+    def _look(self) -> int:
+        """Look at how things stand and do what follows; when to look again at the latest."""
+        now = self.store.now()
+        if (
+            not now < self._read_at <= now + POLL_MS
+        ):  # a clock that was set back must not put it off for hours
+            self._has_news = True
+        try:
+            if self._has_news:
+                self._read_at = now + POLL_MS
+                self._heed_endings()
+            verdict = self._decide(now)
+            self._trouble("store", "")
+        except RolecallError as error:
+            self._trouble("store", f"no work is taken: {error.message}")
+            self._read_at = now + _LATER_MS
+            return self._read_at
+        self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
+        resting = (held for held in self._held.values() if held.task is None and held.rests(now))
+        return min([self._read_at, *(held.not_before for held in resting)])
+
+    def _heed_endings(self) -> None:
+        """Somebody may have killed a thread whose step runs: the step is asked to stop."""
+        names = self._poked & self._held.keys() if self._poked else set(self._held)
+        self._poked.clear()
+        for name in names:
+            worker = self._workers.running.get(name)
+            ref = self.store.ref(thread.ref_name(name)) if worker else None
+            if worker and ref and ref.state.get("status") in thread.ENDED:
+                worker.stop()
+
+    def _decide(self, now: int) -> Verdict:
+        due = self._due(now)
+        if self._has_news:
+            state = queue.standing(self.store, self.policy, now=now, due=due, agent_of=self._agent_of)
+        else:  # no thread came and no slot went: only those that run may go on
+            state = State(due=due, calls=queue.calls(self.store, self.policy, now))
+        self._has_news = False
+        verdict = decide(self.policy, state, now)
+        by_name = {one.thread: one for one in state.waiting}
+        agents = {one.thread: one.agent for one in due}
+        for name, reason in verdict.discard.items():
+            self._discard(by_name[name], reason)
+        for name in verdict.step:
+            if call := self._call(agents[name]):
+                queue.count(self.store, call, now=now)
+            self._begin(self._held[name])
+        for name in verdict.admit:
+            self._admit(by_name[name], self._call(by_name[name].agent), now)
+        return verdict
+
+    def _due(self, now: int) -> list[Due]:
+        """Threads whose next step can be taken; those of which nobody knows are found out about."""
+        free = [held for held in self._held.values() if held.task is None and not held.rests(now)]
+        for held in free:
+            if not held.is_ready:
+                held.task = asyncio.create_task(self._take_up(held))
+        ready = [held.slot for held in free if held.is_ready]
+        return [Due(slot.thread, slot.since, self._agent_due(slot)) for slot in ready]
+
+    def _agent_due(self, slot: Slot) -> str:
+        ref = self.store.ref(thread.ref_name(slot.thread)) if self.policy.rates else None
+        return self._agent_of(ref.state) if ref else ""
+
+    def _call(self, agent: str) -> Call | None:
+        name = self.policy.metered(agent)
+        return Call(name, self.policy.rates[name]) if name else None
+
+    def _admit(self, one: Waiting, call: Call | None, now: int) -> None:
+        try:
+            if queue.admit(self.store, one, now=now, call=call) is None:
+                return
+        except Damaged as error:  # of one thread, which is in nobody else's way
+            self._trouble(one.thread, error.message)
+            return
+        self.log(f"{one.thread} of {one.workflow} starts after {now - one.since:,} ms")
+        self._tell(one.thread)
+        held = self._held[one.thread] = _Held(Slot(one.workflow, one.thread, now), is_ready=True)
+        self._begin(held)
+
+    def _discard(self, one: Waiting, reason: str) -> None:
+        if queue.discard(self.store, one, reason) is not None:
+            self.log(f"{one.thread} is discarded: {reason}")
+            self._tell(one.thread)
+
+    # -- a step --
+
+    def _begin(self, held: _Held) -> None:
+        held.task = asyncio.create_task(self._step(held))
+
+    async def _step(self, held: _Held) -> None:
+        """Take one step of a thread, and see what has become of the thread."""
+        name = held.slot.thread
+        held.is_ready = False
+        try:
+            ref = self.store.ref(thread.ref_name(name))
+            gate = Gate(self.store, held.slot, host=self._host, checked=self._checked, told=self._tell)
+            agent = ref.state.get("agent") if ref else None
+            ended = await self._workers.step(name, gate, agent=agent, limits=self.policy.worker)
+            self._after(held, ended)
+        except Exception as error:  # one thread's trouble, whatever it is, is no other's
+            self._retry_later(held, error)
+        finally:
+            held.task = None
+            self._woken.set()
+
+    def _after(self, held: _Held, ended: Ended) -> None:
+        """What a step's end means for its thread."""
+        slot = held.slot
+        status = self._status(slot)
+        report = ended.report or {}
+        if status not in ("idle", "running"):
+            pass  # it has come to an end, or to wait for a person
+        elif ended.fault:
+            self._ended(slot, "failed", queue.fail(self.store, slot, ended.fault), ended.fault)
+        elif ended.report is None and self._is_stopping:
+            queue.lay_down(self.store, slot)
+        elif ended.report is None:
+            moved = queue.crashed(self.store, slot, ended.cause, is_loss=ended.code is None)
+            self._ended(slot, "crashed", moved, ended.cause)
+        elif report.get("error") in ("Conflict", "StorageError"):
+            # Another process has it, or there is no room on the disk: both pass.
+            held.not_before = self.store.now() + _LATER_MS
+            return
+        elif "error" in report:
+            reason = ". ".join(filter(None, [report["message"], report.get("hint")]))
+            self._ended(slot, "suspended", queue.suspend(self.store, slot, reason), reason)
+        status = self._status(slot)
+        held.is_ready = status == "idle"
+        if status not in ("idle", "running"):
+            self.log(f"{slot.thread} is {status or 'gone'}")
+            self._let_go(held)
+
+    def _ended(self, slot: Slot, what: str, moved: object, reason: str) -> None:
+        if moved is not None:
+            self.log(f"{slot.thread} {what}: {reason}")
+            self._tell(slot.thread)
+
+    async def _take_up(self, held: _Held) -> None:
+        """Find out how a thread stands that has a slot."""
+        try:
+            found = await recovery.take_up(self.store, held.slot)
+            held.is_ready = found == "ready"
+            if found == "held":
+                held.not_before = self.store.now() + _LATER_MS
+            if found == "gone":
+                self._let_go(held)
+            self._tell(held.slot.thread)
+        except Exception as error:
+            self._retry_later(held, error)
+        finally:
+            held.task = None
+            self._woken.set()
+
+    def _status(self, slot: Slot) -> str:
+        ref = self.store.ref(thread.ref_name(slot.thread))
+        return str(ref.state.get("status", "idle")) if ref else ""
+
+    def _let_go(self, held: _Held) -> None:
+        queue.release(self.store, held.slot)
+        self._held.pop(held.slot.thread, None)
+        self._has_news = True
+
+    def _retry_later(self, held: _Held, error: Exception) -> None:
+        told = error.message if isinstance(error, RolecallError) else repr(error)
+        if told != held.trouble:
+            self.log(f"{held.slot.thread} is looked at again: {told}")
+        held.trouble = told
+        held.not_before = self.store.now() + _LATER_MS
+
+    def _trouble(self, about: str, problem: str) -> None:
+        if problem and self.problems.get(about) != problem:
+            self.log(problem)
+        if problem:
+            self.problems[about] = problem
+        elif self.problems.pop(about, None):
+            self.log(f"{about}: all is well again")
+
+    # -- who asks --
+
+    def _tell(self, name: str) -> None:
+        """Wake whoever follows a thread."""
+        for writer in (*self._followers.get(name, ()), *self._followers.get("", ())):
+            # Whoever does not listen has enough to read already.
+            if not writer.is_closing() and writer.transport.get_write_buffer_size() < _MOST_UNREAD:
+                writer.write(b"\n")
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection to the door: see `control.py`."""
+        self._calls.add((asyncio.current_task(), writer))
+        try:
+            words = json.loads(await reader.readline() or b"null")
+            if isinstance(words, dict):
+                await self._answer(words, reader, writer)
+        except (ValueError, OSError):
+            pass  # whoever it was does not speak our language, or has gone
+        finally:
+            writer.close()
+            self._calls.discard((asyncio.current_task(), writer))
+
+    async def _hang_up(self) -> None:
+        """End every connection, which tells those who wait for it that the service has stopped."""
+        calls = list(self._calls)
+        for _, writer in calls:
+            writer.close()
+        if tasks := [task for task, _ in calls if task is not None]:
+            await asyncio.wait(tasks, timeout=1)
+
+    async def _answer(
+        self, words: Mapping[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        name = str(words.get("thread", ""))
+        match words.get("do"):
+            case "poke":
+                self.wake(name)
+            case "status":
+                writer.write(line_of(self.status()))
+                await writer.drain()
+            case "stop":
+                self.stop(finish=bool(words.get("finish")))
+                await reader.read()  # closed by us when all is over, which is the answer
+            case "follow":
+                self._followers.setdefault(name, set()).add(writer)
+                writer.write(b"\n")
+                await reader.read()
+                self._followers[name].discard(writer)
+                if not self._followers[name]:
+                    del self._followers[name]
+
+    def status(self) -> dict[str, Any]:
+        """How the service stands, as plain values."""
+        steps = {name: worker.pid for name, worker in self._workers.running.items()}
+        threads = [
+            {"thread": name, "workflow": held.slot.workflow, "since": held.slot.since, "pid": steps.get(name)}
+            for name, held in self._held.items()
+        ]
+        now = self.store.now()
+        state = queue.standing(self.store, self.policy, now=now, agent_of=self._agent_of, at_least=_SHOWN)
+        return {
+            "since": self._since,
+            "zygote": self._workers.zygote_pid,
+            "stopping": self._is_stopping,
+            "limit": self.policy.limit,
+            "running": threads,
+            "queued": queue.lengths(self.store),
+            "waits": dict(list(decide(self.policy, state, now).wait.items())[:_SHOWN]),
+            "spent": state.spent,
+            "problems": dict(self.problems),
+        }

@@ -1,0 +1,143 @@
+"""What becomes of a signal: is it heeded, and if so, a thread; what is remembered of it either way.
+
+One signal of a trigger at a time. Threads are made in children, so that no code of a user runs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from rolecall import template
+from rolecall.errors import Conflict, UsageError
+from rolecall.mask import SHORTEST, Mask
+from rolecall.projectfile import Project
+from rolecall.service.triggers import firing
+from rolecall.service.triggers import memory as memories
+from rolecall.service.triggers.memory import Memory, Signal
+from rolecall.service.triggers.trigger import Hook, Trigger
+from rolecall.store.backend import Ref
+from rolecall.store.store import Store
+
+_ATTEMPTS = 10
+
+
+class Delivery:
+    """`say` is told what happens, `on_start` that a thread waits for admission; at most as many children as `gate`
+    lets through."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        env: Mapping[str, str],
+        mask: Mask,
+        say: Callable[[str], object],
+        on_start: Callable[[], object],
+        gate: asyncio.Semaphore,
+    ) -> None:
+        self._store = store
+        self._env = env
+        self._mask = mask
+        self._say = say
+        self._on_start = on_start
+        self._gate = gate
+        self._project: Project | None = None
+        self._workflows: Mapping[str, str] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    def update(self, project: Project, workflows: Mapping[str, str]) -> None:
+        self._project, self._workflows = project, dict(workflows)
+
+    # -- memory --
+
+    def recall(self, trigger: Trigger) -> tuple[Ref | None, Memory]:
+        return memories.recall(self._store, self._name(), trigger, now=self._store.now())
+
+    def remember(self, trigger: Trigger, ref: Ref | None, memory: Memory) -> None:
+        """`Conflict` when somebody else has moved it."""
+        memories.save(self._store, self._name(), trigger, ref, memory)
+
+    def heed(self, trigger: Trigger, slot: int) -> None:
+        """Nothing happened at a planned time; it is not looked at again for the same one."""
+        ref, memory = self.recall(trigger)
+        with suppress(Conflict):
+            after = replace(memory, scheduled=max(slot, memory.scheduled), problem="", problem_at=0)
+            self.remember(trigger, ref, after)
+
+    def trouble(self, trigger: Trigger, slot: int, problem: str) -> None:
+        problem = self.masked(problem)
+        ref, memory = self.recall(trigger)
+        if problem != memory.problem:  # the same one at every look would fill the log
+            self._say(f"{trigger.id}: {problem}")
+        with suppress(Conflict):
+            self.remember(trigger, ref, memories.after_trouble(memory, slot, problem, self._store.now()))
+
+    def _name(self) -> str:
+        return self._project.name if self._project else ""
+
+    # -- delivering --
+
+    async def deliver(self, trigger: Trigger, signal: Signal) -> firing.Result:
+        """Start the thread of a signal, unless something speaks against it."""
+        async with self._turns.setdefault(trigger.id, asyncio.Lock()):
+            for _ in range(_ATTEMPTS):
+                try:
+                    result = await self._delivered(trigger, signal)
+                except Conflict:
+                    continue
+                if not result.is_late:
+                    return result
+        return firing.Result(problem="the trigger moved too often to be heeded")
+
+    async def _delivered(self, trigger: Trigger, signal: Signal) -> firing.Result:
+        try:
+            ref, memory = self.recall(trigger)
+            project, workflow = self._needed(trigger)
+            now = self._store.now()
+            signal = _with_key(project, trigger, signal, now)
+            if reason := memories.refusal(trigger, memory, signal, now):
+                after = memories.after_skip(memory, signal, reason, now)
+                if after != memory:
+                    self.remember(trigger, ref, after)
+                return firing.Result(skipped=reason)
+            order = firing.order_for(
+                project, trigger, signal, ref, memory, workflow=workflow, now=now, mask=self.masked
+            )
+        except UsageError as error:
+            self.trouble(trigger, signal.slot, f"{error.message}. {error.hint}".rstrip(". "))
+            return firing.Result(problem=error.message)
+        return await self._started(trigger, signal, order)
+
+    def _needed(self, trigger: Trigger) -> tuple[Project, str]:
+        workflow = self._workflows.get(trigger.workflow)
+        if self._project is None or workflow is None:
+            raise UsageError(f"there is no workflow {trigger.workflow!r} that could be used")
+        return self._project, workflow
+
+    async def _started(self, trigger: Trigger, signal: Signal, order: firing.Order) -> firing.Result:
+        async with self._gate:
+            result = await firing.start_in_child(order, self._env)
+        if result.thread:
+            self._say(f"{trigger.id}: started thread {result.thread}")
+            self._on_start()
+        elif not result.is_late:
+            self.trouble(trigger, signal.slot, result.problem)
+        return result
+
+    def masked(self, text: str) -> str:
+        """A secret that nothing but a trigger names is kept out as well."""
+        triggers = self._project.triggers if self._project else ()
+        secrets = [self.secret_of(one.source) for one in triggers if isinstance(one.source, Hook)]
+        return self._mask.text(Mask(one for one in secrets if len(one) >= SHORTEST).text(text))
+
+    def secret_of(self, hook: Hook) -> str:
+        return self._env.get(hook.secret_env, "")
+
+
+def _with_key(project: Project, trigger: Trigger, signal: Signal, now: int) -> Signal:
+    if not trigger.dedupe:
+        return signal
+    return replace(signal, key=template.render(trigger.dedupe, firing.view(project, trigger, signal, now)))

@@ -1,0 +1,185 @@
+"""Starts the thread of a signal: the prompt from its template, then thread, queue and memory in one transaction.
+
+The service does it in a child (`python -m rolecall.service.triggers.firing`), because making a thread may load a
+workflow written in Python and make a work folder, and the service does neither. `rolecall trigger fire` does it
+where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolecall import template
+from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.mask import Mask
+from rolecall.projectfile import Project
+from rolecall.service.triggers import memory as memories
+from rolecall.service.triggers.memory import Memory, Signal
+from rolecall.service.triggers.trigger import Trigger
+from rolecall.store.backend import Ref
+from rolecall.store.store import Draft, Store
+
+PATIENCE = 600.0
+"""Seconds that making a thread may take: a work folder may have to be copied."""
+LONGEST_PROMPT = 200_000
+
+
+class Order(NamedTuple):
+    """A thread that is to be started, and the ref that moves with it. Plain data, for a child."""
+
+    workflow: str
+    """The id of its node."""
+    prompt: str
+    cwd: str
+    priority: int
+    ref: str
+    """Of the trigger."""
+    version: int
+    """At which that ref must still be; 0: it must be new."""
+    state: Mapping[str, Any]
+    """What it becomes, without the thread."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of an order."""
+
+    thread: str = ""
+    is_late: bool = False
+    """Somebody else has moved the trigger; look again."""
+    skipped: str = ""
+    """Why no thread was to be started."""
+    problem: str = ""
+
+
+def order_for(
+    project: Project,
+    trigger: Trigger,
+    signal: Signal,
+    ref: Ref | None,
+    memory: Memory,
+    *,
+    workflow: str,
+    now: int,
+    mask: Callable[[str], str],
+) -> Order:
+    """The order that a signal is; `UsageError` when its prompt cannot be made."""
+    return Order(
+        workflow=workflow,
+        prompt=mask(prompt_of(project, trigger, signal, now)),
+        cwd=project.folder,
+        priority=project.policy.of(trigger.workflow).priority,
+        ref=memories.ref_name(project.name, trigger),
+        version=ref.version if ref else 0,
+        state=memories.to_state(memories.after_start(memory, signal, "", now)),
+    )
+
+
+def prompt_of(project: Project, trigger: Trigger, signal: Signal, now: int) -> str:
+    own = signal.data.get("prompt")
+    written = trigger.prompt or (own if isinstance(own, str) else "")
+    if not written.strip():
+        raise UsageError(
+            f"the signal of {trigger.id} has no `prompt`, and the trigger has none either",
+            hint="Give the trigger a `prompt`.",
+        )
+    # What a signal brings by itself is a text, and no template: nobody may write {{}} into it from outside.
+    text = template.render(trigger.prompt, view(project, trigger, signal, now)) if trigger.prompt else written
+    if len(text) > LONGEST_PROMPT:
+        raise UsageError(f"the prompt of {trigger.id} would have more than {LONGEST_PROMPT:,} characters")
+    return text
+
+
+def view(project: Project, trigger: Trigger, signal: Signal, now: int) -> dict[str, Any]:
+    """What templates of a trigger can name."""
+    told = {
+        "trigger": trigger.name,
+        "workflow": trigger.workflow,
+        "project": project.name,
+        "at": time_text(now),
+    }
+    return {**signal.data, **told}
+
+
+def time_text(ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# -- starting --
+
+
+def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
+    """The new thread; `Conflict` when the trigger's ref has moved."""
+    from rolecall import lifecycle, thread
+
+    seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
+
+    def remember(ident: str, draft: Draft) -> None:
+        draft.move(order.ref, seen, state={**order.state, "thread": ident})
+        draft.event(order.ref, "fired", {"thread": ident})
+        draft.event(ident, "triggered", {"trigger": order.ref.removeprefix("trigger/")})
+
+    ref = lifecycle.start(
+        store,
+        order.workflow,
+        order.prompt,
+        cwd=order.cwd,
+        mask=mask,
+        work=work,
+        queue=order.priority,
+        also=remember,
+    )
+    return thread.id_of(ref)
+
+
+async def start_in_child(order: Order, env: Mapping[str, str]) -> Result:
+    from rolecall.agents import process
+
+    ended = await process.run(
+        [sys.executable, "-P", "-m", "rolecall.service.triggers.firing"],
+        cwd=Path(order.cwd),
+        env=env,
+        prompt=json.dumps(order._asdict()),
+        timeout=PATIENCE,
+        max_output=64 * 1024,
+    )
+    try:
+        answer = json.loads(ended.stdout)
+        told = {key: str(answer.get(key, "")) for key in ("thread", "problem")}
+        return Result(is_late=bool(answer.get("is_late")), **told)
+    except (ValueError, AttributeError):
+        last = ended.stderr.strip().rpartition("\n")[2][:300]
+        return Result(problem=f"the process that starts the thread failed: {ended.reason} {last}".strip())
+
+
+def main() -> None:
+    order = Order(**json.loads(sys.stdin.read()))
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # a workflow in Python may print
+    answer.write(json.dumps(_started(order)))
+    answer.flush()
+    os._exit(0)
+
+
+def _started(order: Order) -> dict[str, Any]:
+    from rolecall import config, workspace
+
+    try:
+        with workspace.open_store() as store:
+            return {"thread": start(store, order, mask=workspace.mask(), work=config.work_folder())}
+    except Conflict as error:
+        return {"is_late": True, "problem": error.message}
+    except RolecallError as error:
+        return {"problem": f"{error.message}. {error.hint}".rstrip(". ")}
+
+
+if __name__ == "__main__":
+    main()

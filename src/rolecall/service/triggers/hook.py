@@ -1,0 +1,190 @@
+"""Hears the requests that are signals: POST /hooks/<workflow>/<trigger>, from whoever knows the trigger's secret.
+
+One small server on loopback, unless the project says otherwise. HTTP itself is h11's; everything is bounded: the
+head, the body, the time a request takes to arrive, how many come at once. A connection serves one request. Nothing
+of a request is looked at before its secret was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+
+from rolecall.service.triggers.trigger import Hook
+
+MAX_BODY = 1_000_000
+_MAX_HEAD = 32 * 1024
+_PATIENCE = 10.0
+"""Seconds a request may take to arrive, and an answer to be taken."""
+_LINGER = 1.0
+"""Seconds in which the rest of a refused request is read: closed before that, its answer would be lost."""
+_AT_ONCE = 64
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-rolecall-secret"})
+
+
+class Answer(NamedTuple):
+    status: int
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """What a path leads to."""
+
+    hook: Hook
+    secret: str
+    deliver: Callable[[dict[str, Any]], Awaitable[Answer]]
+    """Takes what a prompt can name."""
+
+
+Find = Callable[[str], Guarded | None]
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = Answer(status, {"error": reason})
+
+
+class Server:
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._server: asyncio.Server | None = None
+        self._open = 0
+
+    async def open(self, host: str, port: int) -> int:
+        """The port it listens on; `OSError` when it cannot be had."""
+        self._server = await asyncio.start_server(self._meet, host, port, limit=_MAX_HEAD)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        try:
+            answer = await self._answered(connection, reader)
+            with suppress(OSError, TimeoutError, h11.LocalProtocolError):
+                async with asyncio.timeout(_PATIENCE):
+                    await _send(connection, writer, answer)
+                async with asyncio.timeout(_LINGER):
+                    await _discard(reader)
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answered(self, connection: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+        try:
+            if self._open > _AT_ONCE:
+                raise _Refused(503, "too many requests at once")
+            async with asyncio.timeout(_PATIENCE):
+                guarded, data = await self._heard(connection, reader)
+            return await guarded.deliver(data)
+        except _Refused as refused:
+            return refused.answer
+        except h11.RemoteProtocolError as error:
+            return Answer(error.error_status_hint, {"error": "this is no request that can be understood"})
+        except (TimeoutError, OSError, EOFError):
+            return Answer(408, {"error": "the request did not arrive in time"})
+
+    async def _heard(
+        self, connection: h11.Connection, reader: asyncio.StreamReader
+    ) -> tuple[Guarded, dict[str, Any]]:
+        event = await _next(connection, reader)
+        if not isinstance(event, h11.Request):
+            raise EOFError
+        url = urlsplit(event.target.decode("ascii"))
+        guarded = self._find(url.path)
+        if guarded is None:
+            raise _Refused(404, "there is no such hook")
+        if event.method != b"POST":
+            raise _Refused(405, "a hook is called with POST")
+        if not guarded.secret:  # not set, and then everybody would know it
+            raise _Refused(401, "the hook has no secret yet")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        if not guarded.hook.signature and not _knows_secret(headers, guarded.secret):
+            raise _Refused(401, "the secret is missing or wrong")
+        body = await _body(connection, reader)
+        if guarded.hook.signature and not _is_signed(headers, guarded, body):
+            raise _Refused(401, "the signature is missing or wrong")
+        hidden = {*_SECRET_HEADERS, guarded.hook.signature.lower()}
+        told = {name: value for name, value in headers.items() if name not in hidden}
+        return guarded, {"body": _read(body, headers), "headers": told, "query": dict(parse_qsl(url.query))}
+
+
+async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:
+    while (event := connection.next_event()) is h11.NEED_DATA:
+        connection.receive_data(await reader.read(65_536))
+    return event
+
+
+async def _discard(reader: asyncio.StreamReader) -> None:
+    left = MAX_BODY
+    while left > 0 and (piece := await reader.read(65_536)):
+        left -= len(piece)
+
+
+async def _body(connection: h11.Connection, reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while isinstance(event := await _next(connection, reader), h11.Data):
+        body += event.data
+        if len(body) > MAX_BODY:
+            raise _Refused(413, f"the body has more than {MAX_BODY:,} bytes")
+    if not isinstance(event, h11.EndOfMessage):
+        raise EOFError
+    return bytes(body)
+
+
+def _knows_secret(headers: dict[str, str], secret: str) -> bool:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    given = given.strip() if scheme.lower() == "bearer" else headers.get("x-rolecall-secret", "")
+    return _is_same(given, secret)
+
+
+def _is_signed(headers: dict[str, str], guarded: Guarded, body: bytes) -> bool:
+    wanted = hmac.new(guarded.secret.encode(), body, hashlib.sha256).hexdigest()
+    given = headers.get(guarded.hook.signature.lower(), "").strip()
+    return _is_same(given.removeprefix("sha256=").lower(), wanted)
+
+
+def _is_same(given: str, wanted: str) -> bool:
+    """Takes as long whatever is given; digests, so that the length is not told either."""
+    one, other = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given, wanted))
+    return hmac.compare_digest(one, other)
+
+
+def _read(body: bytes, headers: dict[str, str]) -> Any:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    text = body.decode("utf-8", "replace")
+    if kind != "application/json" and not kind.endswith("+json"):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _Refused(400, "the body is not the JSON it says it is") from None
+
+
+async def _send(connection: h11.Connection, writer: asyncio.StreamWriter, answer: Answer) -> None:
+    body = json.dumps(answer.body).encode()
+    headers = [
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+    ]
+    head = h11.Response(status_code=answer.status, headers=headers)
+    for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+        writer.write(connection.send(event) or b"")
+    await writer.drain()
+    writer.write_eof()

@@ -1,0 +1,297 @@
+"""Keeps the triggers of a project going: waits for what is due, looks, hears, and hands on what happened.
+
+One task of the service's loop. Between two things that happen it sleeps, but not for long: nobody tells of a clock
+that was set, or of a trigger that was paused. What the user wrote runs in children alone; what is remembered is in
+the store, so two machines with the same project start one thread and not two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from rolecall.errors import Conflict, RolecallError
+from rolecall.mask import Mask
+from rolecall.projectfile import Hooks, Project
+from rolecall.service.triggers import memory as memories
+from rolecall.service.triggers import schedule, sources
+from rolecall.service.triggers.delivery import Delivery
+from rolecall.service.triggers.firing import time_text
+from rolecall.service.triggers.memory import Signal
+from rolecall.service.triggers.trigger import Clock, Command, Files, Hook, Sense, Trigger, hook_path
+from rolecall.store.store import Store
+
+_LONGEST_SLEEP_MS = 15_000
+_CHILDREN = 2
+"""How many children look or start threads at once."""
+_MOST_WAITING = 100
+"""Requests of one hook that may wait for their turn."""
+
+
+class Triggers:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        env: Mapping[str, str],
+        mask: Mask,
+        say: Callable[[str], object],
+        on_start: Callable[[], object] = lambda: None,
+        problems: dict[str, str] | None = None,
+    ) -> None:
+        """`env` is the environment of children, and says which store they use. `say` is told what happens,
+        `on_start` that a thread waits for admission. `problems` is where what keeps requests from being heard and
+        files from being watched is told, as long as it does."""
+        self._store = store
+        self._env = env
+        self._say = say
+        self._problems = {} if problems is None else problems
+        self._gate = asyncio.Semaphore(_CHILDREN)
+        self._delivery = Delivery(store, env=env, mask=mask, say=say, on_start=on_start, gate=self._gate)
+        self._project = Project("", "")
+        self._news = asyncio.Event()
+        self._looks: dict[str, asyncio.Task[None]] = {}
+        """By trigger: the look that is going on."""
+        self._again: dict[str, int] = {}
+        """When files are looked at next; those that nothing is known of are not among them."""
+        self._watcher: asyncio.Task[None] | None = None
+        self._watched: tuple[str, ...] = ()
+        self._server: Any = None
+        self._served: Hooks | None = None
+        self._waiting: dict[str, int] = {}
+        self.port: int | None = None
+        """Where requests are heard; None: nowhere."""
+
+    def update(self, project: Project, workflows: Mapping[str, str]) -> None:
+        """What is configured now, and the node of each workflow. Looks that are going on come to their end."""
+        self._project = replace(project, folder=os.path.realpath(project.folder))
+        self._delivery.update(self._project, workflows)
+        self._again |= {one.id: 0 for one in self._of(Files)}
+        self._news.set()
+
+    def lines(self) -> list[str]:
+        """What will be run, a line for each trigger; nothing that is not in it is."""
+        found = []
+        for one in self._project.triggers:
+            where = f" at {self._address()}{hook_path(one)}" if isinstance(one.source, Hook) else ""
+            found.append(f"{one.id}: {one.describe()}{where}")
+        return found
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                self._news.clear()
+                await self._arrange_hooks()
+                self._arrange_watcher()
+                wait = self.begin_due()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._news.wait()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+        running = [*self._looks.values(), *([self._watcher] if self._watcher else [])]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _of(self, kind: type) -> list[Trigger]:
+        return [one for one in self._project.triggers if isinstance(one.source, kind)]
+
+    # -- what is due --
+
+    def begin_due(self) -> float:
+        """Begin every look that is due; the seconds until the next one is."""
+        now = self._store.now()
+        soonest = now + _LONGEST_SLEEP_MS
+        for trigger in self._project.triggers:
+            if trigger.id in self._looks or isinstance(trigger.source, Hook):
+                continue
+            try:
+                slot, at = self._turn(trigger, now)
+            except RolecallError as error:
+                self._say(f"{trigger.id}: {error.message}")
+                continue
+            if slot is not None:
+                self._begin(trigger, slot)
+            else:
+                soonest = min(soonest, at)
+        return max(0.0, (soonest - now) / 1000)
+
+    def _turn(self, trigger: Trigger, now: int) -> tuple[int | None, int]:
+        """The slot that is due, 0 for files, and when to ask again."""
+        later = now + _LONGEST_SLEEP_MS
+        ref, memory = self._delivery.recall(trigger)
+        if memory.is_paused:
+            return None, later
+        if trigger.schedule is None:
+            at = self._again.get(trigger.id, later)
+            return (0, now) if at <= now else (None, at)
+        last = memories.anchor(memory)
+        if memories.is_new(ref, memory) or schedule.begins_anew(trigger.schedule, last, now):
+            last, memory = now, replace(memory, since=now, scheduled=0)
+            with suppress(Conflict):  # another machine is as new to it
+                self._delivery.remember(trigger, ref, memory)
+        return schedule.turn(trigger.schedule, last, now)
+
+    def _begin(self, trigger: Trigger, slot: int) -> None:
+        async def guarded(work: Coroutine[Any, Any, None]) -> None:
+            try:
+                await work
+            except RolecallError as error:  # the store refuses; the next look finds it better
+                self._say(f"{trigger.id}: {error.message}")
+            finally:
+                self._looks.pop(trigger.id, None)
+                self._news.set()
+
+        self._again.pop(trigger.id, None)
+        self._looks[trigger.id] = asyncio.create_task(guarded(self._look(trigger, slot)))
+
+    # -- looking --
+
+    async def _look(self, trigger: Trigger, slot: int) -> None:
+        seen_at = self._store.now()
+        async with self._gate:
+            found = await self._found(trigger, slot)
+        if found.problem:
+            self._delivery.trouble(trigger, slot, found.problem)
+        elif found.data is None:
+            self._delivery.heed(trigger, slot)
+        else:
+            key = str(found.data.get("key") or "") if isinstance(trigger.source, Sense) else ""
+            signal = Signal(found.data, key=key, slot=slot, seen=found.digest, seen_at=seen_at)
+            result = await self._delivery.deliver(trigger, signal)
+            if result.skipped == memories.COOLING and isinstance(trigger.source, Files):
+                self._look_after_rest(trigger)
+
+    def _look_after_rest(self, trigger: Trigger) -> None:
+        """What changed while a trigger cooled down is still changed when it has."""
+        at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
+        self._again.setdefault(trigger.id, at)
+
+    async def _found(self, trigger: Trigger, slot: int) -> sources.Look:
+        source, folder = trigger.source, self._project.folder
+        scheduled = {"scheduled": time_text(slot)}
+        match source:
+            case Command():
+                found = await sources.look_at_command(source, folder, self._env)
+                return replace(found, data=found.data and {**found.data, **scheduled})
+            case Sense():
+                return await sources.look_with_sense(source, folder, self._env)
+            case Files():
+                since = self._delivery.recall(trigger)[1].seen_at
+                return await asyncio.to_thread(sources.look_at_files, source, folder, since_ms=since)
+            case Clock() | Hook():
+                return sources.Look(scheduled)
+
+    # -- requests --
+
+    async def _arrange_hooks(self) -> None:
+        """Hear requests where they are to be heard now, and nowhere else."""
+        wanted = self._project.hooks if self._of(Hook) else None
+        if wanted == self._served:
+            return
+        if self._server is not None:
+            await self._server.close()
+        self._server = self._served = self.port = None
+        problem = await self._open_hooks(wanted) if wanted else ""
+        self._problem("hooks", problem)  # another try when the loop comes round
+
+    async def _open_hooks(self, wanted: Hooks) -> str:
+        """What is wrong; empty: it is open."""
+        try:
+            from rolecall.service.triggers.hook import Server
+        except ImportError:
+            return "requests are not heard: pip install 'rolecall[service]'"
+        server = Server(self._guarded)
+        try:
+            self.port = await server.open(wanted.host, wanted.port)
+        except OSError as error:
+            return f"requests are not heard at {wanted.host}:{wanted.port}: {error.strerror or error}"
+        self._server, self._served = server, wanted
+        self._say(f"hooks: requests are heard at {self._address()}")
+        return ""
+
+    def _address(self) -> str:
+        hooks = self._project.hooks
+        host = f"[{hooks.host}]" if ":" in hooks.host else hooks.host
+        return f"http://{host}:{self.port or hooks.port}"
+
+    def _guarded(self, path: str) -> Any:
+        """What a path leads to; None: nowhere."""
+        from rolecall.service.triggers.hook import Guarded
+
+        for trigger in self._of(Hook):
+            if hook_path(trigger) == path and isinstance(trigger.source, Hook):
+                secret = self._delivery.secret_of(trigger.source)
+                return Guarded(trigger.source, secret, partial(self._heard, trigger))
+        return None
+
+    async def _heard(self, trigger: Trigger, data: Mapping[str, Any]) -> Any:
+        from rolecall.service.triggers.hook import Answer
+
+        waiting = self._waiting.get(trigger.id, 0)
+        if waiting >= _MOST_WAITING:
+            return Answer(429, {"error": "too many requests wait already"})
+        self._waiting[trigger.id] = waiting + 1
+        try:
+            result = await self._delivery.deliver(trigger, Signal(data))
+        except RolecallError as error:
+            return Answer(503, {"error": error.message})
+        finally:
+            self._waiting[trigger.id] -= 1
+        if result.problem:
+            return Answer(422, {"error": self._delivery.masked(result.problem)})
+        if result.thread:
+            return Answer(202, {"thread": result.thread})
+        return Answer(200, {"thread": None, "reason": result.skipped})
+
+    # -- files --
+
+    def _arrange_watcher(self) -> None:
+        """Watch the folders that patterns begin with now, and no others."""
+        patterns = [pattern for one in self._of(Files) for pattern in _patterns(one)]
+        folders = sources.roots(self._project.folder, patterns)
+        wanted = (*patterns, *folders)
+        is_watching = self._watcher is not None and not self._watcher.done()
+        if wanted == self._watched and is_watching == bool(wanted):
+            return
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if wanted != self._watched:
+            self._problem("files", "")
+        self._watched = wanted
+        self._watcher = asyncio.create_task(self._watch(folders)) if wanted else None
+
+    async def _watch(self, folders: list[str]) -> None:
+        from rolecall.service.watch import changes
+
+        folder = self._project.folder
+        fits = {one.id: sources.matcher(_patterns(one)) for one in self._of(Files)}
+        try:
+            async for paths in changes(folders, is_deep=True):
+                seen = [os.path.relpath(path, folder) for path in paths]
+                self._again |= {name: 0 for name, fit in fits.items() if any(map(fit, seen))}
+                self._news.set()
+        except (RolecallError, OSError) as error:
+            self._problem("files", f"files are not watched: {error}")
+
+    def _problem(self, name: str, text: str) -> None:
+        if not text:
+            self._problems.pop(name, None)
+        elif text != self._problems.get(name):
+            self._problems[name] = text
+            self._say(text)
+
+
+def _patterns(trigger: Trigger) -> tuple[str, ...]:
+    return trigger.source.patterns if isinstance(trigger.source, Files) else ()

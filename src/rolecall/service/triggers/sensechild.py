@@ -1,0 +1,82 @@
+"""The child process in which a sense is called: `senses/<name>.py` is the user's code.
+
+It reads `{path, is_called}` from its standard input and answers in JSON: `{signal}`, which is null for nothing, or
+`{error, line}`. Whatever the sense prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+FUNCTION = "sense"
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.read())
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    answer.write(json.dumps(_told(order["path"], is_called=order["is_called"])))
+    answer.flush()
+    os._exit(0)  # whatever threads a sense has started
+
+
+def _told(path: str, *, is_called: bool) -> dict[str, Any]:
+    try:
+        function = _function(path)
+        return {"signal": _plain(function()) if is_called else None}
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
+        told = str(error) if isinstance(error, _Misfit) else f"{type(error).__name__}: {error}"
+        return {"error": told[:2000], "line": line or (lines[-1] if lines else 1)}
+
+
+class _Misfit(Exception):
+    """What keeps a file from being a sense."""
+
+
+def _function(path: str) -> Any:
+    module = ModuleType("_rolecall_sense")
+    module.__file__ = path
+    # As a package of its folder, so that `from .shared import x` finds what lies beside it.
+    module.__path__ = [os.path.dirname(path)]
+    sys.modules[module.__name__] = module
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102 -- the user's own code
+    function = getattr(module, FUNCTION, None)
+    if not inspect.isroutine(function):
+        raise _Misfit(f"there is no function `{FUNCTION}` in it")
+    if inspect.iscoroutinefunction(function):
+        raise _Misfit(f"`{FUNCTION}` must be a plain function, not an async one")
+    needed = [
+        one.name
+        for one in inspect.signature(function).parameters.values()
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    if needed:
+        raise _Misfit(f"`{FUNCTION}` is called without arguments, and wants {', '.join(needed)}")
+    return function
+
+
+def _plain(signal: Any) -> dict[str, Any] | None:
+    if signal is None:
+        return None
+    if isinstance(signal, str):
+        return {"prompt": signal}
+    if not isinstance(signal, dict):
+        raise _Misfit(f"`{FUNCTION}` returned a {type(signal).__name__}; a signal is a dict, a text or None")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(signal, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _Misfit(f"`{FUNCTION}` returned what is not plain data: {error}") from error
+    return plain
+
+
+if __name__ == "__main__":
+    main()

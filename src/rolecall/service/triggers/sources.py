@@ -1,0 +1,186 @@
+"""Looks at what a trigger waits for: runs a command or a sense in a child, takes stock of files.
+
+What comes back is a value with a digest, by which a change is told, or a signal; or the reason why there is
+neither. Children end within their time, and nothing of them is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rolecall.errors import AgentError, UsageError
+from rolecall.service.triggers.trigger import Command, Files, Sense
+
+FOLDER = "senses"
+_MOST_SEEN = 200_000
+_MAX_OUTPUT = 64 * 1024
+_NAMED_FILES = 100
+_IGNORED = frozenset(
+    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache", ".pytest_cache", ".idea"}
+)  # fmt: skip
+"""Folders that are not looked into unless a pattern names them; nor does the watcher tell of them."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a source has found."""
+
+    data: Mapping[str, Any] | None = None
+    """What a prompt can name; None: there is no signal."""
+    digest: str = ""
+    """Of the value that was seen; empty where every signal counts."""
+    problem: str = ""
+    """Why nothing could be seen."""
+
+
+# -- commands --
+
+
+async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) -> Look:
+    from rolecall.agents import process
+
+    digest = hashlib.sha256()
+    try:
+        ended = await process.run(
+            source.argv,
+            cwd=Path(folder),
+            env=env,
+            timeout=source.timeout,
+            max_output=_MAX_OUTPUT,
+            on_text=lambda text: digest.update(text.encode("utf-8", "surrogatepass")),
+        )
+    except AgentError as error:
+        return Look(problem=_line(f"{error.message}. {error.hint}"))
+    if ended.ending != "completed":
+        return Look(problem=_line(f"{ended.reason}: {ended.stderr}" if ended.stderr else ended.reason))
+    return Look({"output": ended.stdout.strip()}, digest.hexdigest()[:32])
+
+
+# -- senses --
+
+
+def sense_file(folder: str, name: str) -> str:
+    return os.path.join(folder, FOLDER, f"{name}.py")
+
+
+async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) -> Look:
+    answer = await call_sense(sense_file(folder, source.name), folder, env, timeout=source.timeout)
+    if "error" in answer:
+        return Look(problem=_line(f"senses/{source.name}.py:{answer.get('line', 1)}: {answer['error']}"))
+    return Look(answer["signal"])
+
+
+async def call_sense(
+    path: str, folder: str, env: Mapping[str, str], *, timeout: float, is_called: bool = True
+) -> dict[str, Any]:
+    """`{signal}` or `{error, line}`; without `is_called` the file is only loaded."""
+    from rolecall.agents import process
+
+    if not os.path.isfile(path):
+        return {"error": f"there is no file {path}", "line": 1}
+    ended = await process.run(
+        # -P: a file of the project must not stand in for one of the modules that are imported.
+        [sys.executable, "-P", "-m", "rolecall.service.triggers.sensechild"],
+        cwd=Path(folder),
+        env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
+        prompt=json.dumps({"path": path, "is_called": is_called}),
+        timeout=timeout,
+        max_output=2 * 1024 * 1024,
+    )
+    if ended.ending == "timeout":
+        return {"error": f"it took longer than {timeout:g} s", "line": 1}
+    try:
+        answer = json.loads(ended.stdout)
+        if isinstance(answer, dict) and ("error" in answer or isinstance(answer["signal"], dict | None)):
+            return answer
+    except (ValueError, KeyError):
+        pass
+    last = ended.stderr.strip().rpartition("\n")[2][:300]
+    return {"error": f"its process ended without an answer (exit code {ended.code}): {last}", "line": 1}
+
+
+# -- files --
+
+
+def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
+    """The files as they are; those that were changed after `since_ms` are named."""
+    try:
+        found = dict(sorted(_stamps(folder, source.patterns)))
+    except UsageError as error:
+        return Look(problem=error.message)
+    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
+    changed = [path for path, (stamp, _) in found.items() if stamp // 1_000_000 > since_ms]
+    return Look({"files": changed[:_NAMED_FILES]}, digest)
+
+
+def _stamps(folder: str, patterns: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Path, and time and size, of every file that fits; the folders that a pattern begins with are walked."""
+    fits, count = matcher(tuple(patterns)), 0
+    for root in roots(folder, patterns):
+        for place, folders, files in os.walk(root):
+            folders[:] = [name for name in folders if not _is_ignored(name, patterns)]
+            count += len(files)
+            if count > _MOST_SEEN:
+                raise UsageError(
+                    f"there are more than {_MOST_SEEN:,} files below {root}; name a folder within it"
+                )
+            for name in files:
+                path = os.path.relpath(os.path.join(place, name), folder)
+                if fits(path) and (stamp := _stamp(os.path.join(folder, path))):
+                    yield path, stamp
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:  # gone since, or a link that leads nowhere
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
+    return name in _IGNORED and not any(name in pattern.split("/") for pattern in patterns)
+
+
+def roots(folder: str, patterns: Sequence[str]) -> list[str]:
+    """The folders that have to be looked at for these patterns, none of them inside another."""
+    found: set[str] = set()
+    for pattern in patterns:
+        place = folder
+        for part in pattern.split("/")[:-1]:
+            if re.search(r"[*?\[]", part) or not os.path.isdir(os.path.join(place, part)):
+                break
+            place = os.path.join(place, part)
+        found.add(place)
+    return sorted(one for one in found if not any(one.startswith(other + os.sep) for other in found))
+
+
+@lru_cache(maxsize=64)
+def matcher(patterns: tuple[str, ...]) -> Any:
+    """Whether a path, seen from the project's folder, fits one of the patterns."""
+    expression = re.compile("|".join(f"(?:{_translated(pattern)})" for pattern in patterns))
+    return lambda path: expression.fullmatch(path) is not None
+
+
+def _translated(pattern: str) -> str:
+    """`**/` is any number of folders, `*` and `?` stay within one, `[…]` is one of some characters."""
+    parts = []
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", pattern, re.DOTALL):
+        special = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token)
+        if special is None and token.startswith("[") and len(token) > 2:
+            special = "[" + token[1:-1].replace("\\", "\\\\").replace("!", "^", token.startswith("[!")) + "]"
+        parts.append(special or re.escape(token))
+    return "".join(parts)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:500]

@@ -1,0 +1,122 @@
+"""Copies of workflows written in Python, so that a thread keeps the version it was started with.
+
+The definition of a workflow is a node and never changes; its functions are in a file that does. A copy lies in a
+folder named by the digest of its content: the same content is the same copy, and no copy is ever changed. Copied
+is the file with those it imports from beside it (`from .prompts import …`), or the whole folder of an `index.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from rolecall.errors import UsageError
+
+MOST_FILES = 1_000
+MOST_BYTES = 20_000_000
+_IGNORED = ("__pycache__", "node_modules")
+
+
+def keep(path: str, into: str) -> str:
+    """The path of a workflow file in a copy of it, which is made when there is none yet."""
+    folder = os.path.dirname(os.path.realpath(path))
+    is_folder = os.path.basename(path) == "index.py"
+    files = sorted(_folder_files(folder) if is_folder else _imported(os.path.realpath(path)))
+    contents = dict(_contents(folder, files))
+    digest = hashlib.sha256()
+    for name, content in contents.items():
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    # The name of a folder is the name of its workflow.
+    below = [os.path.basename(folder)] if is_folder else []
+    copy = os.path.join(into, digest.hexdigest()[:32])
+    if not os.path.isdir(copy):
+        _write(copy, {os.path.join(*below, name): content for name, content in contents.items()})
+    return os.path.join(copy, *below, os.path.basename(path))
+
+
+def _contents(folder: str, files: list[str]) -> Iterator[tuple[str, bytes]]:
+    left = MOST_BYTES
+    if len(files) > MOST_FILES:
+        raise _too_large(folder)
+    for file in files:
+        with open(file, "rb") as stream:
+            content = stream.read(left + 1)
+        left -= len(content)
+        if left < 0:
+            raise _too_large(folder)
+        yield os.path.relpath(file, folder), content
+
+
+def _too_large(folder: str) -> UsageError:
+    return UsageError(
+        f"the workflow in {folder} has more than {MOST_FILES:,} files or {MOST_BYTES // 1_000_000} MB beside it",
+        hint="Keep what it works on somewhere else: a copy is kept of every version.",
+    )
+
+
+def _write(copy: str, contents: dict[str, bytes]) -> None:
+    """All of it at once: a copy that is there is whole."""
+    os.makedirs(os.path.dirname(copy), exist_ok=True)
+    made = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(copy))
+    try:
+        for name, content in contents.items():
+            file = os.path.join(made, name)
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            with open(file, "wb") as stream:
+                stream.write(content)
+        os.rename(made, copy)
+    except OSError:
+        shutil.rmtree(made, ignore_errors=True)
+        if not os.path.isdir(copy):  # else somebody else has just made the same
+            raise
+
+
+def _folder_files(folder: str) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
+        yield from (
+            os.path.join(place, name) for name in files if not name.startswith(".") and _is_plain(place, name)
+        )
+
+
+def _is_plain(place: str, name: str) -> bool:
+    return not name.endswith((".pyc", ".pyo")) and os.path.isfile(os.path.join(place, name))
+
+
+def _imported(path: str) -> set[str]:
+    """A file and all it imports from beside it, wherever in it the import stands."""
+    found, waiting = {path}, [path]
+    while waiting:
+        for other in _beside(waiting.pop()):
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found
+
+
+def _beside(path: str) -> Iterator[str]:
+    try:
+        with open(path, "rb") as stream:
+            tree = ast.parse(stream.read(MOST_BYTES), filename=path)
+    except (OSError, SyntaxError, ValueError):  # said by whoever loads it
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        place = os.path.dirname(path)
+        for _ in range(node.level - 1):
+            place = os.path.dirname(place)
+        for part in (node.module or "").split(".") if node.module else ():
+            place = os.path.join(place, part)
+            yield from _module(place)
+        for alias in node.names:
+            yield from _module(os.path.join(place, alias.name))
+
+
+def _module(place: str) -> Iterator[str]:
+    """The file of a module or a package, if there is one."""
+    yield from (file for file in (f"{place}.py", os.path.join(place, "__init__.py")) if os.path.isfile(file))

@@ -1,0 +1,344 @@
+"""An agent that Lead started: what it is told, what is kept of it, and what becomes of its task."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hook_stage import OURS, SESSIONS, TASKS, TRACKER, at, known_kit, lines, read, task, tasks, tell, write
+
+from rolecall.errors import StorageError, UsageError
+from rolecall.hooks import snapshot, toollog
+from rolecall.hooks.event import (
+    LEAD,
+    Answer,
+    Caller,
+    Deed,
+    PostToolUse,
+    SessionStart,
+    SubagentComplete,
+    SubagentSpawn,
+    UserMessage,
+)
+from rolecall.mask import Mask
+from rolecall.project import memory_access, resume
+
+ENGINEER, OTHER, TESTER = Caller("engineer", "e1"), Caller("engineer", "e2"), Caller("tester", "t1")
+
+
+def status(project: Path, number: int) -> str:
+    return str(read(project, TASKS)["tasks"][number - 1]["status"])
+
+
+def touch(project: Path, who: Caller, *names: str, error: str = "") -> None:
+    deed = Deed("Write", ("file_modification",), tuple(str(project / name) for name in names))
+    tell(project, PostToolUse("s1", who, deed, error))
+
+
+# -- the start of an agent --
+
+
+def test_an_agent_without_a_task_is_told_its_limits_and_what_the_project_knows(tmp_path: Path) -> None:
+    write(tmp_path, ".nexus/rules/style.md", "x")
+    told = tell(tmp_path, SubagentSpawn("s1", TESTER)).context
+    assert "You are held to no_file_edit, no_task_create." in told
+    assert "report to Lead" in told and ".nexus/rules/: style.md" in told
+    assert "TASK:" not in told
+    assert read(tmp_path, TRACKER)[0]["status"] == "running"
+
+
+def test_an_agent_of_the_hosts_own_is_held_to_what_strangers_are(tmp_path: Path) -> None:
+    told = tell(tmp_path, SubagentSpawn("s1", Caller("general-purpose", "g"))).context
+    assert "You are held to no_task_create, no_task_update." in told
+
+
+def test_a_task_is_passed_on_with_its_parts_and_no_empty_ones(tmp_path: Path) -> None:
+    write(tmp_path, ".nexus/memory/a-b.md", "x")
+    tasks(tmp_path, task(1, title="Write it", context="Because.", acceptance="It runs.", owner="engineer"))
+    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
+    assert told.startswith("TASK: Write it\n\nCONTEXT:\nBecause.\n\nACCEPTANCE:\nIt runs.")
+    assert "APPROACH" not in told and ".nexus/memory/: a-b.md" in told
+
+
+def test_a_very_long_task_is_cut_where_that_is_said(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1, context="c" * 50_000, owner="engineer"))
+    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
+    assert len(told) < 9_000 and "(cut here; nx_task_list has all of task 1)" in told
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            [task(1, owner="engineer", owner_agent_id="e1"), task(2, owner="engineer", status="in_progress")],
+            1,
+        ),
+        ([task(1, owner="engineer"), task(2, owner="engineer", status="in_progress")], 2),
+        ([task(1, owner="engineer"), task(2, owner="engineer", deps=[1])], 1),
+        ([task(1, owner="engineer"), task(2, owner="engineer")], None),
+        (
+            [
+                task(1, owner="engineer", status="in_progress"),
+                task(2, owner="engineer", status="in_progress"),
+            ],
+            None,
+        ),
+        ([task(1, owner="writer")], None),
+        ([task(1)], None),
+        ([task(1, owner="engineer", status="completed")], None),
+    ],
+)
+def test_the_task_of_an_agent_is_its_own_or_the_only_one_it_can_be(
+    tmp_path: Path, found: list[dict[str, object]], expected: int | None
+) -> None:
+    tasks(tmp_path, *found)
+    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context
+    assert told.startswith(f"TASK: Task {expected}") is (expected is not None)
+    link = read(tmp_path, SESSIONS)["s1"]["agents"]["e1"]
+    assert link.partition(" ")[0] == ("" if expected is None else str(expected))
+
+
+def test_a_task_that_a_running_agent_has_is_not_given_to_another(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"), task(2, owner="engineer"))
+    assert tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context.startswith("TASK: Task 1")
+    assert tell(tmp_path, SubagentSpawn("s2", OTHER)).context.startswith("TASK: Task 2")
+    assert tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context.startswith("TASK: Task 1")  # told twice
+    assert "TASK:" not in tell(tmp_path, SubagentSpawn("s2", Caller("engineer", "e3"))).context
+
+
+def test_an_agent_without_an_id_is_told_what_it_needs_and_not_kept_track_of(tmp_path: Path) -> None:
+    assert "Lead" in tell(tmp_path, SubagentSpawn("s1", Caller("engineer"))).context
+    assert tell(tmp_path, SubagentComplete("s1", Caller("engineer"))) == Answer()
+    assert not (tmp_path / TRACKER).exists()
+
+
+# -- the end of an agent --
+
+
+def test_the_end_of_an_agent_completes_the_task_it_worked_on(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    touch(tmp_path, ENGINEER, "src/a.py", "src/b.py", "src/a.py")
+    touch(tmp_path, ENGINEER, "failed.py", error="no")
+    touch(tmp_path, OTHER, "others.py")
+    touch(tmp_path, LEAD, "leads.py")
+    answer = tell(tmp_path, SubagentComplete("s1", ENGINEER, "Done."), now=at(9))
+    (entry,) = read(tmp_path, TRACKER)
+    assert (entry["status"], entry["stopped_at"], entry["last_message"]) == ("completed", at(9), "Done.")
+    assert entry["files_touched"] == ["src/a.py", "src/b.py"]
+    assert status(tmp_path, 1) == "completed"
+    assert answer.context == "Task 1 (Task 1) is completed."
+    assert len(list((tmp_path / OURS / "touched").iterdir())) == 1
+
+
+@pytest.mark.parametrize("standing", ["pending", "completed"])
+def test_a_task_that_is_not_being_worked_on_is_left_alone(tmp_path: Path, standing: str) -> None:
+    tasks(tmp_path, task(1, owner="engineer", owner_agent_id="e1", status=standing))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    assert tell(tmp_path, SubagentComplete("s1", ENGINEER)) == Answer()
+    assert status(tmp_path, 1) == standing
+
+
+def test_an_end_that_comes_again_does_not_complete_a_task_that_was_taken_up_again(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    tell(tmp_path, SubagentComplete("s1", ENGINEER))
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
+    assert tell(tmp_path, SubagentComplete("s1", ENGINEER)) == Answer()
+    assert status(tmp_path, 1) == "in_progress"
+
+
+def test_an_agent_of_the_last_cycle_does_not_complete_the_task_of_that_number_in_the_next(
+    tmp_path: Path,
+) -> None:
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    tasks(tmp_path, task(1, title="Another", owner="writer", status="in_progress"))
+    tell(tmp_path, SubagentComplete("s1", ENGINEER))
+    assert status(tmp_path, 1) == "in_progress"
+
+
+def test_a_check_is_called_for_where_acceptance_is_not_verified(tmp_path: Path) -> None:
+    work = task(1, owner="engineer", status="in_progress", acceptance="It runs.")
+    tasks(tmp_path, work)
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    answer = tell(tmp_path, SubagentComplete("s1", ENGINEER))
+    assert "no task checks them: have a tester or a reviewer" in answer.context == answer.notice
+    told = tell(tmp_path, UserMessage("s1", "hello")).context
+    assert "Completed with acceptance criteria that no task verifies: 1." in told
+
+
+@pytest.mark.parametrize("owner", ["tester", "reviewer"])
+def test_no_check_is_called_for_where_one_is_planned(tmp_path: Path, owner: str) -> None:
+    work = task(1, owner="engineer", status="in_progress", acceptance="It runs.")
+    tasks(tmp_path, work, task(2, owner=owner, deps=[1], acceptance="It was checked."))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    assert tell(tmp_path, SubagentComplete("s1", ENGINEER)).context == "Task 1 (Task 1) is completed."
+    assert "verifies" not in tell(tmp_path, UserMessage("s1", "hello")).context
+
+
+def test_an_end_without_a_start_is_on_record_and_completes_nothing(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
+    tell(tmp_path, SubagentComplete("s1", ENGINEER, "Done."))
+    assert read(tmp_path, TRACKER)[0]["status"] == "completed"
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(1))  # late
+    assert read(tmp_path, TRACKER)[0]["status"] == "completed"
+    assert status(tmp_path, 1) == "in_progress"
+
+
+def test_tasks_that_cannot_be_read_do_not_keep_an_agent_from_ending(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    write(tmp_path, TASKS, "{")
+    assert "the tasks cannot be read" in tell(tmp_path, SubagentComplete("s1", ENGINEER)).context
+    assert read(tmp_path, TRACKER)[0]["status"] == "completed"
+
+
+# -- an agent that goes on --
+
+
+def resumed(project: Path, who: Caller) -> str:
+    tell(project, SubagentSpawn("s1", who), now=at(1))
+    touch(project, who, "a.py")
+    tell(project, SubagentComplete("s1", who), now=at(2))
+    return tell(project, SubagentSpawn("s1", who), now=at(3)).context
+
+
+def test_a_bounded_agent_that_goes_on_has_to_read_its_files_again(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "x")
+    os.utime(tmp_path / "a.py", (0, 0))
+    assert resume.REREAD in resumed(tmp_path, ENGINEER)
+    assert read(tmp_path, TRACKER)[0]["resume_count"] == 1
+
+
+def test_a_bounded_agent_is_told_when_its_files_were_changed_meanwhile(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "x")  # now, which is later than all that is told here
+    told = resumed(tmp_path, ENGINEER)
+    assert "though a new one was called for (a.py was touched by somebody else since)" in told
+    assert resume.REREAD in told
+
+
+def test_an_agent_that_checks_is_told_that_it_should_have_begun_anew(tmp_path: Path) -> None:
+    assert "though a new one was called for (ephemeral)" in resumed(tmp_path, TESTER)
+
+
+def test_a_persistent_agent_just_goes_on(tmp_path: Path) -> None:
+    told = resumed(tmp_path, Caller("architect", "a1"))
+    assert "go on in a session" not in told and resume.REREAD not in told
+
+
+# -- tools that have run --
+
+
+def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "src")
+    deed = Deed("Write", ("file_creation",), (str(tmp_path / "link/a.py"), "/etc/elsewhere"))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, deed))
+    tell(
+        tmp_path,
+        PostToolUse("s1", LEAD, Deed("Read", reads=(str(tmp_path / "b"),)), "is a\ndirectory"),
+        now=at(1),
+    )
+    first, second = lines(tmp_path, ".nexus/state/rolecall/tool-log.jsonl")
+    assert first == {
+        "timestamp": at(), "session": "s1", "agent_id": "e1", "agent": "engineer", "tool": "Write",
+        "files": ["src/a.py"], "status": "ok",
+    }  # fmt: skip
+    assert second == {
+        "timestamp": at(1), "session": "s1", "agent_id": "lead", "tool": "Read", "files": ["b"], "status": "error",
+        "error": "is a\ndirectory",
+    }  # fmt: skip
+
+
+def test_commands_and_secrets_do_not_stand_in_the_log(tmp_path: Path) -> None:
+    kit = known_kit()._replace(mask=lambda: Mask(["swordfish-77"]))
+    deed = Deed("Bash", command="curl -H 'X: swordfish-77'")
+    tell(tmp_path, PostToolUse("s1", LEAD, deed, "denied: swordfish-77"), kit)
+    text = (tmp_path / ".nexus/state/rolecall/tool-log.jsonl").read_text()
+    assert "swordfish" not in text and "curl" not in text and "***MASKED***" in text
+
+
+def test_patterns_and_folders_are_no_files_that_were_touched(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    touch(tmp_path, ENGINEER, "folder", "*.py", "src/$.py", "plain.py")
+    tell(tmp_path, SubagentComplete("s1", ENGINEER))
+    assert read(tmp_path, TRACKER)[0]["files_touched"] == ["plain.py"]
+
+
+def test_a_read_of_a_memory_note_is_counted_and_nothing_else_is(tmp_path: Path) -> None:
+    note = write(tmp_path, ".nexus/memory/retry-limits.md", "x")
+    write(tmp_path, ".nexus/rules/style.md", "x")
+    (tmp_path / "door").symlink_to(note.parent)
+    rule, through_link = tmp_path / ".nexus/rules/style.md", tmp_path / "door/retry-limits.md"
+    for minute, (who, path) in enumerate(((LEAD, through_link), (ENGINEER, note), (TESTER, rule))):
+        tell(tmp_path, PostToolUse("s1", who, Deed("Read", reads=(str(path),))), now=at(minute))
+    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Read", reads=(str(note),)), "failed"))
+    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Write", writes=(str(note),))))
+    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Read", reads=(str(note.parent / "gone.md"),))))
+    (access,) = memory_access.read(tmp_path).values()
+    assert (access.access_count, access.last_agent, access.last_accessed_ts) == (2, "e1", at(1))
+
+
+def test_a_log_that_has_grown_is_put_aside_once(tmp_path: Path) -> None:
+    tell(tmp_path, SessionStart("s1"))
+    log, old = (tmp_path / OURS / name for name in (toollog.FILE, toollog.OLD_FILE))
+    with log.open("wb") as file:
+        file.truncate(toollog.LARGEST - 10)
+    for minute in range(3):
+        tell(tmp_path, PostToolUse("s1", LEAD, Deed("Read")), now=at(minute))
+    assert old.stat().st_size > toollog.LARGEST
+    assert [entry["timestamp"] for entry in lines(tmp_path, f"{OURS}/{toollog.FILE}")] == [at(1), at(2)]
+
+
+def test_lines_of_many_writers_are_whole(tmp_path: Path) -> None:
+    tell(tmp_path, SessionStart("s1"))
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            for _ in range(50):
+                tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), Deed("Read")))
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    found = lines(tmp_path, f"{OURS}/tool-log.jsonl")
+    assert sorted(entry["session"] for entry in found) == sorted([f"s{n}" for n in range(4)] * 50)
+
+
+@pytest.mark.parametrize("name", [toollog.FILE, toollog.ERRORS])
+def test_a_log_that_is_a_link_or_a_pipe_is_refused_and_nothing_waits(tmp_path: Path, name: str) -> None:
+    def append() -> None:
+        if name == toollog.FILE:
+            toollog.append(str(tmp_path), {})
+        else:
+            toollog.note_error(str(tmp_path), "x")
+
+    tell(tmp_path, SessionStart("s1"))
+    path = tmp_path / OURS / name
+    precious = write(tmp_path, "precious", "x")
+    path.symlink_to(precious)
+    with pytest.raises(UsageError, match="is a link"):
+        append()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StorageError):
+        append()
+    assert precious.read_text() == "x"
+
+
+def test_a_state_folder_that_leads_out_of_the_project_is_not_written(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "rolecall").mkdir(parents=True)
+    project = tmp_path / "project"
+    (project / ".nexus").mkdir(parents=True)
+    (project / ".nexus/state").symlink_to(elsewhere)
+    for event in (SessionStart("s"), PostToolUse("s", LEAD, Deed("Read")), SubagentSpawn("s", ENGINEER)):
+        with pytest.raises(UsageError, match=r"leads out of the project|outside the project"):
+            tell(project, event)
+    assert list((elsewhere / "rolecall").iterdir()) == []
+
+
+def test_what_a_brief_and_a_list_say_is_counted_in_tokens() -> None:
+    assert [snapshot.tokens(text) for text in ("", "a", "abcd", "abcde", "日本")] == [0, 1, 1, 2, 2]

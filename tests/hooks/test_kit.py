@@ -1,0 +1,163 @@
+"""What hooks know comes compiled, and never from files that have changed since."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolecall import yaml12
+from rolecall.errors import UsageError
+from rolecall.hooks import kit
+from rolecall.project import catalog
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("ROLECALL_HOME", str(folder))
+    return folder
+
+
+def cache(home: Path) -> Path:
+    return home / "cache" / "hooks-rolecall.json"
+
+
+def content_of(home: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(cache(home).read_bytes().partition(b"\n")[2])
+    return content
+
+
+def manifest(folder: Path) -> None:
+    """Make a package of a catalogue: a manifest with what its files say."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind in ("agents", "skills"):
+        found[kind] = []
+        for meta in sorted((folder / kind).glob("*/meta.yml")):
+            digest = hashlib.sha256((meta.parent / "body.md").read_bytes()).hexdigest()
+            found[kind].append({**yaml12.load(meta.read_text()), "body_hash": f"sha256:{digest}"})
+    about = {
+        "nexus_core_version": "0.10.0",
+        "nexus_core_commit": "abcdef0",
+        "schema_contract_version": "0.10",
+    }
+    (folder / "manifest.json").write_text(json.dumps({**about, **found, "vocabulary": {}}))
+
+
+def test_the_kit_is_the_catalogue_and_the_configuration(home: Path) -> None:
+    found, own = kit.load("rolecall"), catalog.load()
+    assert found.gate == "block"
+    assert {name: rules.capabilities for name, rules in found.agents.items()} == {
+        name: agent.capabilities for name, agent in own.agents.items()
+    }
+    assert {rules.category for rules in found.agents.values()} == {"how", "do", "check"}
+    assert found.tags == own.vocabulary.tags
+    assert found.skills.keys() == own.skills.keys()
+    assert "{{" not in "".join(found.skills.values())
+
+
+def test_the_second_time_it_is_read_and_is_the_same(home: Path) -> None:
+    first = kit.load("rolecall")
+    written = cache(home).stat()
+    assert kit.load("rolecall") == first
+    assert cache(home).stat().st_mtime_ns == written.st_mtime_ns
+    assert list(cache(home).parent.iterdir()) == [cache(home)]
+
+
+def test_without_tags_it_is_the_same_but_for_them(home: Path) -> None:
+    for _ in range(2):
+        found = kit.load("rolecall", with_tags=False)
+        assert found.tags == {}
+        assert found._replace(tags=kit.load("rolecall").tags) == kit.load("rolecall")
+
+
+def test_a_configuration_that_comes_changes_or_goes_is_noticed(home: Path) -> None:
+    assert kit.load("rolecall").gate == "block"
+    home.mkdir(exist_ok=True)
+    config = home / "config.yaml"
+    for mode in ("warn", "off"):
+        config.write_text(f"project: {{unplannedEdits: {mode}}}\n")
+        assert kit.load("rolecall").gate == mode
+    config.unlink()
+    assert kit.load("rolecall").gate == "block"
+
+
+def test_a_mode_that_does_not_exist_is_an_error_and_not_the_last_one(home: Path) -> None:
+    kit.load("rolecall")
+    (home / "config.yaml").write_text("project: {unplannedEdits: maybe}\n")
+    for _ in range(2):
+        with pytest.raises(
+            UsageError, match=r"project\.unplannedEdits must be one of block, warn, off, not 'maybe'"
+        ):
+            kit.load("rolecall")
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", '{"version": 1}', "[" * 50_000, "\udcff", '{"stamps": [[1]]}']
+)
+def test_a_cache_that_is_damaged_is_made_again(home: Path, damage: str) -> None:
+    first = kit.load("rolecall")
+    cache(home).write_bytes(damage.encode(errors="surrogateescape"))
+    assert kit.load("rolecall") == first
+    assert content_of(home)["gate"] == "block"
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_a_cache_that_is_cut_off_is_made_again(home: Path, count: int) -> None:
+    first = kit.load("rolecall")
+    cache(home).write_bytes(cache(home).read_bytes()[:-count])
+    assert kit.load("rolecall") == first
+
+
+def test_a_cache_that_somebody_changed_is_made_again(home: Path) -> None:
+    first = kit.load("rolecall")
+    cache(home).write_text(cache(home).read_text().replace('"gate": "block"', '"gate": "off"'))
+    assert kit.load("rolecall") == first
+
+
+def test_a_cache_of_another_version_is_made_again(home: Path) -> None:
+    kit.load("rolecall")
+    content = {**content_of(home), "version": "0", "gate": "off"}
+    data = json.dumps(content).encode()
+    cache(home).write_bytes(f"{zlib.crc32(data):08x} {len(data)}".encode() + b"\n" + data)
+    assert kit.load("rolecall").gate == "block"
+
+
+def test_a_catalogue_whose_agent_changes_is_noticed(home: Path) -> None:
+    folder = home / "own"
+    shutil.copytree(catalog.OWN_FOLDER, folder)
+    manifest(folder)
+    (home / "config.yaml").write_text("catalog: own\n")
+    assert kit.load("rolecall").agents["engineer"].capabilities == ("no_task_create",)
+    meta = folder / "agents/engineer/meta.yml"
+    meta.write_text(meta.read_text().replace("- no_task_create", "- no_task_create\n  - no_shell_exec"))
+    manifest(folder)
+    assert kit.load("rolecall").agents["engineer"].capabilities == ("no_task_create", "no_shell_exec")
+
+
+def test_a_home_that_cannot_be_written_is_only_slower(home: Path) -> None:
+    home.parent.joinpath("home").write_text("a file, not a folder")
+    with pytest.raises(UsageError):
+        kit.load("rolecall")  # config.yaml cannot be read there
+    home.unlink()
+    home.mkdir()
+    (home / "cache").write_text("a file, not a folder")
+    assert kit.load("rolecall").gate == kit.load("rolecall").gate == "block"
+    assert (home / "cache").read_text() == "a file, not a folder"
+
+
+def test_two_that_make_it_at_once_leave_one(home: Path) -> None:
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if kit.load("rolecall").gate == "block" else 1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert list(cache(home).parent.iterdir()) == [cache(home)]

@@ -1,0 +1,268 @@
+"""A message of the user: tags are obeyed, decisions recorded, and how the project stands is told when it is news."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hook_stage import PLAN, SESSIONS, known_kit, plan, read, task, tasks, tell, write
+
+from rolecall.hooks import snapshot
+from rolecall.hooks.event import Answer, ContextCompact, SessionStart, UserMessage
+from rolecall.mask import Mask
+from rolecall.project.tags import NO_PLAN
+
+
+def say(project: Path, text: str, id: str = "") -> Answer:
+    return tell(project, UserMessage("s1", text, id))
+
+
+def decisions(project: Path) -> dict[int, str]:
+    return {issue["id"]: issue["decision"] for issue in read(project, PLAN)["issues"] if "decision" in issue}
+
+
+# -- how the project stands --
+
+
+def test_a_message_without_tags_in_a_project_without_state_gets_nothing_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    assert say(tmp_path, "hello") == Answer()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_tasks_and_knowledge_are_told(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", i1="JSON.")
+    tasks(
+        tmp_path,
+        task(1, status="completed"),
+        task(2, deps=[1]),
+        task(3, deps=[2]),
+        task(4, status="in_progress"),
+    )
+    write(tmp_path, ".nexus/memory/a-b.md", "x")
+    write(tmp_path, ".nexus/rules/r.md", "x")
+    assert say(tmp_path, "hello").context.splitlines() == [
+        "Where the project stands:",
+        "Plan 'Storage': 1 of 2 decided. Pending: 2 Who pays?.",
+        "Tasks 'Ship it': 1 of 4 completed, 2 pending, 1 in progress. Ready: 2.",
+        "Knowledge in .nexus/: 1 memory, 1 rules.",
+    ]
+
+
+def test_the_same_is_not_told_twice_until_it_changes_or_was_forgotten(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1))
+    assert say(tmp_path, "hello").context
+    assert say(tmp_path, "hello again") == Answer()
+    tasks(tmp_path, task(1), task(2))
+    assert "2 pending" in say(tmp_path, "and now?").context
+    assert say(tmp_path, "and now?") == Answer()
+    for forgotten in (ContextCompact("s1"), SessionStart("s1", is_new=False)):
+        tell(tmp_path, forgotten)
+        assert say(tmp_path, "hello").context
+    assert tell(tmp_path, UserMessage("s2", "hello")).context  # another session knows nothing
+
+
+def test_a_message_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1))
+    say(tmp_path, "hello")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    say(tmp_path, "hello")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_what_is_told_beside_a_message_is_small(tmp_path: Path) -> None:
+    plan(tmp_path, *("A title that goes on for quite a while " * 20 for _ in range(100)))
+    tasks(
+        tmp_path, *(task(n, title="T" * 500, acceptance="a" * 500) for n in range(1, 1001)), goal="G" * 5_000
+    )
+    assert snapshot.tokens(say(tmp_path, "hello").context) <= snapshot.SHORT
+
+
+# -- skills --
+
+
+def test_a_tag_puts_the_body_before_the_model_with_mode_and_words(tmp_path: Path) -> None:
+    context = say(tmp_path, "[plan:auto] add a login").context
+    assert context.startswith("The user activated the skill nx-plan in the mode auto.")
+    assert known_kit().skills["nx-plan"].strip() in context
+    assert context.endswith("What the user said with it: add a login")
+    record = read(tmp_path, SESSIONS)["s1"]
+    assert (record["skill"], record["mode"]) == ("nx-plan", "auto")
+
+
+def test_another_skill_replaces_it_and_an_inline_tag_does_not(tmp_path: Path) -> None:
+    say(tmp_path, "[plan:auto] x")
+    say(tmp_path, "[d] yes")
+    assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-plan"
+    assert "It replaces the skill nx-plan." in say(tmp_path, "[run] x").context
+    record = read(tmp_path, SESSIONS)["s1"]
+    assert record["skill"] == "nx-run" and "mode" not in record
+
+
+def test_of_several_skills_the_last_one_counts(tmp_path: Path) -> None:
+    context = say(tmp_path, "[plan] x\n\n[sync] y").context
+    assert "the skill nx-sync" in context and "nx-plan: from" not in context
+
+
+def test_tags_in_code_and_quotations_are_nothing(tmp_path: Path) -> None:
+    assert say(tmp_path, "what does `[plan]` do?\n> [run]\n```\n[sync]\n```") == Answer()
+
+
+def test_a_slip_is_pointed_out_to_both(tmp_path: Path) -> None:
+    answer = say(tmp_path, "[paln] go")
+    assert answer.notice == answer.context == "[paln] is no tag. Did you mean [plan]?"
+
+
+def test_a_command_activates_a_skill_and_the_body_comes_from_where_the_host_has_none(tmp_path: Path) -> None:
+    context = say(tmp_path, "/nx-init now").context
+    assert known_kit().skills["nx-init"].strip() in context
+    kit = known_kit()._replace(has_skill_commands=True)
+    assert tell(tmp_path, UserMessage("s1", "/nx-plan auto go"), kit) == Answer()
+    record = read(tmp_path, SESSIONS)["s1"]
+    assert (record["skill"], record["mode"]) == ("nx-plan", "auto")
+    assert say(tmp_path, "/unknown thing") == Answer()
+
+
+def test_a_skill_that_is_not_there_is_said(tmp_path: Path) -> None:
+    kit = known_kit()._replace(skills={})
+    assert "which is not installed" in tell(tmp_path, UserMessage("s1", "[plan] x"), kit).context
+
+
+# -- [d] --
+
+
+def test_a_decision_without_a_plan_is_refused(tmp_path: Path) -> None:
+    assert NO_PLAN in say(tmp_path, "[d] JSON it is").context
+    assert not (tmp_path / PLAN).exists()
+
+
+def test_a_decision_on_the_only_pending_issue_is_recorded_at_once(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", i1="JSON.")
+    context = say(tmp_path, "[d] Nobody pays.").context
+    assert decisions(tmp_path) == {1: "JSON.", 2: "Nobody pays."}
+    assert (
+        'The user\'s decision on issue 2 (Who pays?) was recorded: "Nobody pays." Every issue is decided.'
+        in context
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["2: Nobody", "#2 Nobody", "issue 2: Nobody", "2. Nobody", "2) Nobody", "2 - Nobody"]
+)
+def test_a_decision_that_names_its_issue_is_recorded_at_once(tmp_path: Path, text: str) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", "When?")
+    assert "Still pending: 1, 3." in say(tmp_path, f"[d] {text}").context
+    assert decisions(tmp_path) == {2: "Nobody"}
+
+
+@pytest.mark.parametrize("text", ["", "yes", "3 replicas are enough", "2", "9: no such issue", "2nd option"])
+def test_a_decision_that_may_be_on_any_issue_is_the_models_to_place(tmp_path: Path, text: str) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", "When?")
+    context = say(tmp_path, f"[d] {text}").context
+    assert "Call nx_plan_decide at once" in context
+    assert "Pending: 1 Which format?; 2 Who pays?; 3 When?." in context
+    assert decisions(tmp_path) == {}
+
+
+def test_a_decision_can_be_replaced_by_naming_its_issue(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", i1="JSON.")
+    say(tmp_path, "[d] 1: YAML after all.")
+    assert decisions(tmp_path) == {1: "YAML after all."}
+
+
+def test_a_message_that_comes_twice_is_acted_upon_once(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", i1="JSON.")
+    say(tmp_path, "[d] Nobody.", "p1")
+    plan(tmp_path, "Which format?", "Who pays?", i1="JSON.")  # reopened meanwhile
+    again = say(tmp_path, "[d] Nobody.", "p1").context
+    assert "[d] was handled when this message came first" in again
+    assert decisions(tmp_path) == {1: "JSON."}
+    say(tmp_path, "[d] Nobody.", "p2")
+    assert decisions(tmp_path) == {1: "JSON.", 2: "Nobody."}
+
+
+def test_a_hook_killed_before_it_wrote_the_message_down_does_no_harm_when_it_comes_again(
+    tmp_path: Path,
+) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", i1="JSON.")
+    say(tmp_path, "[d] Nobody.")
+    (tmp_path / SESSIONS).unlink()
+    assert "The user's decision is on record" in say(tmp_path, "[d] Nobody.").context
+    assert decisions(tmp_path) == {1: "JSON.", 2: "Nobody."}
+
+
+def test_a_plan_that_cannot_be_read_takes_no_decision(tmp_path: Path) -> None:
+    write(tmp_path, PLAN, "{")
+    assert "[d] was not recorded, because the plan cannot be read" in say(tmp_path, "[d] yes").context
+
+
+# -- [m], [rule], [m:gc] --
+
+
+def test_a_lesson_with_a_name_is_kept_at_once(tmp_path: Path) -> None:
+    context = say(tmp_path, "[m] retry-limits: The API answers 429 after 60 calls.").context
+    assert "The user's words were kept in .nexus/memory/retry-limits.md." in context
+    note = tmp_path / ".nexus/memory/retry-limits.md"
+    assert note.read_text() == "The API answers 429 after 60 calls.\n"
+    (tmp_path / SESSIONS).unlink()  # as if the hook had been killed before it wrote the message down
+    assert "were kept in" in say(tmp_path, "[m] retry-limits: The API answers 429 after 60 calls.").context
+    assert [path.name for path in note.parent.iterdir()] == [note.name]
+
+
+@pytest.mark.parametrize("text", ["The API answers 429.", "note: one word is no name", ""])
+def test_a_lesson_without_a_name_is_the_models_to_name(tmp_path: Path, text: str) -> None:
+    context = say(tmp_path, f"[m] {text}").context
+    assert "memory_add" in context and (not text or text in context)
+    assert not (tmp_path / ".nexus/memory").exists()
+
+
+def test_a_lesson_on_a_subject_that_has_a_note_is_the_models_to_place(tmp_path: Path) -> None:
+    lesson = "The billing API answers 429 after sixty calls a minute, so wait before calling again."
+    write(tmp_path, ".nexus/memory/billing-limits.md", lesson + " Retries double the wait.\n")
+    context = say(tmp_path, f"[m] billing-retries: {lesson}").context
+    assert (
+        "It was not kept under the name billing-retries: billing-limits.md seems to be on the same subject"
+        in context
+    )
+    assert not (tmp_path / ".nexus/memory/billing-retries.md").exists()
+
+
+def test_where_there_are_many_notes_the_model_has_them_compared(tmp_path: Path) -> None:
+    for number in range(21):
+        write(tmp_path, f".nexus/memory/note-number-{number:02d}.md", "x")
+    assert "Call memory_add" in say(tmp_path, "[m] retry-limits: Sixty calls.").context
+    assert len(list((tmp_path / ".nexus/memory").iterdir())) == 21
+
+
+def test_a_secret_is_not_kept_and_not_said_again_by_the_refusal(tmp_path: Path) -> None:
+    kit = known_kit()._replace(mask=lambda: Mask(["swordfish-secret-77"]))
+    context = tell(tmp_path, UserMessage("s1", "[m] api-access: use swordfish-secret-77"), kit).context
+    assert "It was not kept under the name api-access" in context
+    assert "swordfish" not in context.partition("It was not kept")[2]
+    assert not (tmp_path / ".nexus/memory").exists()
+
+
+def test_a_rule_is_kept_with_the_suffix_as_its_tag(tmp_path: Path) -> None:
+    assert "kept in .nexus/rules/" in say(tmp_path, "[rule:frontend] no-inline-styles: Use classes.").context
+    text = (tmp_path / ".nexus/rules/no-inline-styles.md").read_text()
+    assert text == "<!-- tags: frontend -->\n\nUse classes.\n"
+    context = say(tmp_path, "[rule:frontend] Use classes.").context
+    assert "rule_add with a name and tags ['frontend']" in context
+
+
+def test_a_look_at_memory_lists_and_deletes_nothing(tmp_path: Path) -> None:
+    assert "no memory notes" in say(tmp_path, "[m:gc]").context
+    for number in range(20):
+        write(tmp_path, f".nexus/memory/note-number-{number:02d}.md", "x")
+    context = say(tmp_path, "[m:gc] please").context
+    assert "- note-number-00.md: never read, 1 bytes" in context
+    assert "- and 5 more" in context and "Nothing was deleted" in context
+    assert len(list((tmp_path / ".nexus/memory").iterdir())) == 20
+
+
+def test_several_tags_in_one_message_are_all_obeyed(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?")
+    context = say(tmp_path, "[d] JSON.\n\n[m] file-formats: JSON everywhere.\n\n[run] go").context
+    assert "was recorded" in context and "kept in .nexus/memory/file-formats.md" in context
+    assert "activated the skill nx-run" in context

@@ -1,0 +1,1 @@
+"""Plans carried out by agents that are real processes."""

@@ -1,0 +1,145 @@
+"""`knowledge.yaml`: what it may say, and that everything wrong with it is said at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from knowledge.knowrepo import FILES, Repo
+from rolecall.errors import UsageError
+from rolecall.knowledge import settings
+from rolecall.knowledge.settings import Embedding
+
+GOOD = """\
+include: ["src/", "*.md"]
+exclude: "*.lock"
+embedding: {provider: mine, model: large, dimensions: 512}
+chunk: {tokens: 200, largestFile: 5000}
+weights: {words: 2, error: {vectors: 0}}
+"""
+
+
+def problems(text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        settings.load(text)
+    assert "nothing was changed" in caught.value.hint
+    return caught.value.message
+
+
+def test_everything_that_can_be_said_is_read() -> None:
+    read = settings.load(GOOD)
+    assert read.include == ("src/", "*.md") and read.exclude == ("*.lock",)
+    assert read.embedding == Embedding("mine", "large", 512)
+    assert (read.tokens, read.largest_file) == (200, 5000)
+    assert read.weights["error"] == {"words": 2.0, "vectors": 0.0} and read.weights["prose"] == {"words": 2.0}
+
+
+def test_little_need_be_said() -> None:
+    read = settings.load('include: ["*"]')
+    assert read.embedding == Embedding() and read.exclude == () and read.weights == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "`include` is missing"),
+        ("include: []", "`include` is missing"),
+        ("- a", "the file must be a mapping"),
+        ("include: [", "knowledge.yaml"),
+        ("include: {a: b}", "`include` must be a list of patterns"),
+        ("include: [3]", "a pattern must be text"),
+        ("inclode: ['*']", "include"),
+        ("include: ['*']\nchunk: {tokens: 1}", "`tokens` must be a whole number from 50 to 8,000, not 1"),
+        ("include: ['*']\nchunk: {tokens: true}", "must be a whole number"),
+        ("include: ['*']\nchunk: [1]", "`chunk` must be a mapping"),
+        ("include: ['*']\nweights: {words: -1}", "`words` must be a number from 0 to 100"),
+        ("include: ['*']\nweights: {words: 0, vectors: 0}", "cannot both be 0"),
+        ("include: ['*']\nembedding: {model: large}", "`embedding` has no `provider`"),
+        ("include: ['*']\nembedding: {provider: mine}", "needs a `model`"),
+        ("include: ['*']\nembedding: {provider: embedded, model: x}", "has no options"),
+        ("include: ['*']\nembedding: {provider: mine, model: x, dimensions: 0}", "`dimensions` must be"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, told: str) -> None:
+    assert told in problems(text)
+
+
+@pytest.mark.parametrize("key", ["baseUrl", "apiKey", "apiKeyEnv"])
+def test_where_a_key_goes_is_not_for_a_file_in_git_to_say(key: str) -> None:
+    told = problems(f"include: ['*']\nembedding: {{provider: mine, model: x, {key}: 'http://evil.example'}}")
+    assert f"`{key}` does not belong into a file that others can change" in told
+    assert f"providers.NAME.{key}" in told
+
+
+def test_all_problems_are_told_at_once_with_their_lines() -> None:
+    told = problems("include: ['*']\nfoo: 1\nchunk: {tokens: 1}\nweights: {words: x}\n")
+    assert "3 problems" in told
+    assert (
+        [line.split(":")[0].strip() for line in told.splitlines()[1:]] != [] and "2:" in told and "4:" in told
+    )
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "  ", "/", "../other/*", "src/*.{py,md}", "[z-a", "#comment", "!", "a\\"]
+)
+def test_a_pattern_that_cannot_match_is_refused_and_nothing_is_touched(repo: Repo, pattern: str) -> None:
+    quoted = pattern.replace("'", "''")
+    repo.write({"knowledge.yaml": f"include: ['*.md']\nexclude: ['{quoted}']\n"})
+    told = repo.refused("sync", code=2)
+    assert f"the pattern {pattern!r} " in told and "2:" in told
+    assert not repo.index.exists()
+
+
+def test_settings_that_are_wrong_leave_the_index_as_it_is(synced: Repo) -> None:
+    before = synced.index.read_bytes()
+    for wrong in (b"include: [", b"\xff\xfe", b"include: 3"):
+        synced.write({"knowledge.yaml": wrong})
+        for command in (("sync",), ("query", "retry"), ("status",)):
+            assert "knowledge.yaml" in synced.refused(*command, code=2)
+    assert synced.index.read_bytes() == before
+
+
+# -- the beginning --
+
+
+def test_a_repository_without_settings_is_told_of_init(repo: Repo) -> None:
+    (repo.folder / "knowledge.yaml").unlink()
+    for command in (("sync",), ("query", "retry"), ("status",), ("show",)):
+        told = repo.refused(*command)
+        assert "has no knowledge.yaml" in told and "`rolecall knowledge init`" in told
+    told = repo.refused("query", "retry", cwd=repo.folder / "src")
+    assert f"`rolecall knowledge init --repo {repo.folder}`" in told
+    assert sorted(path.name for path in repo.folder.iterdir()) == [".git", ".gitignore", "docs", "src"]
+
+
+def test_init_writes_what_fits_the_files_and_has_git_ignore_the_index(repo: Repo) -> None:
+    (repo.folder / "knowledge.yaml").unlink()
+    repo.write(
+        {
+            ".gitignore": "*.log",
+            "web/app.ts": "export const a = 1;\n",
+            "web/logo.png": b"\x89PNG\0",
+            "x.log": "x",
+        }
+    )
+    made = repo.json("init", cwd=repo.folder / "src")
+    assert made["path"] == str(repo.folder / "knowledge.yaml")
+    assert {"*.py", "*.md", "*.ts"} <= set(made["include"]) and "*.png" not in made["include"]
+    assert (repo.folder / ".gitignore").read_text() == "*.log\nknowledge.db*\n"
+    assert repo.sync()["files"] >= len(FILES)
+    repo.commit()
+    assert "knowledge.db" not in repo.git("ls-files") and "knowledge.yaml" in repo.git("ls-files")
+    assert "is already there" in repo.refused("init", code=2)
+
+
+def test_init_leaves_a_gitignore_alone_that_covers_the_index_already(repo: Repo) -> None:
+    (repo.folder / "knowledge.yaml").unlink()
+    repo.write({".gitignore": "*.db*\n"})
+    assert repo.json("init")["gitignore"] is None
+    assert (repo.folder / ".gitignore").read_text() == "*.db*\n"
+
+
+def test_a_role_that_may_not_change_files_can_neither_init_nor_sync(repo: Repo) -> None:
+    assert "read_only" in repo.refused("sync", code=2, ROLECALL_RESTRICTIONS="read_only")
+    (repo.folder / "knowledge.yaml").unlink()
+    assert "read_only" in repo.refused("init", code=2, ROLECALL_RESTRICTIONS="read_only")
+    assert not repo.index.exists() and not (repo.folder / "knowledge.yaml").exists()

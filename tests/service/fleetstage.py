@@ -1,0 +1,401 @@
+"""What the tests of the fleet share: a database of their own, machines as processes, and lines that can be cut.
+
+A machine has a home of its own and, where the system lets us, a host name of its own, so that others go by its lease
+and not by its process. It reaches PostgreSQL through a relay, which can be stopped from passing anything on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+from servicestage import PATIENCE, PROGRAM, Service, book
+
+from rolecall import lifecycle, registry, thread
+from rolecall.mask import Mask
+from rolecall.store.postgres import PostgresBackend
+from rolecall.store.store import Store
+
+LEASE = 4.0
+_AS_HOST = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
+
+
+def can_unshare(*kinds: str) -> bool:
+    """Whether a machine can be given a host name, a network or mounts of its own here."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", *kinds, "true"], capture_output=True, check=False).returncode == 0
+
+
+HAS_HOST_NAMES = can_unshare("--uts")
+HAS_NETWORKS = can_unshare("--uts", "--net") and shutil.which("ip") is not None
+HAS_MOUNTS = can_unshare("--uts", "--mount")
+
+
+class Relay:
+    """Passes on what a machine and PostgreSQL say to each other, until it is cut: then it passes on nothing, closes
+    nothing and answers nobody, as a network does that has fallen apart."""
+
+    def __init__(self, url: str, listener: socket.socket | None = None) -> None:
+        self._server = psycopg.conninfo.conninfo_to_dict(url)
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
+        self._is_open = threading.Event()
+        self._is_open.set()
+        self._ends: list[socket.socket] = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        name, user = self._server["dbname"], self._server["user"]
+        return f"postgresql://{user}:very-secret-password@127.0.0.1:{self._listener.getsockname()[1]}/{name}"
+
+    def cut(self) -> None:
+        self._is_open.clear()
+
+    def mend(self) -> None:
+        self._is_open.set()
+
+    def mend_for_new_lines(self) -> None:
+        """Those that are open stay as they are: nothing comes of them any more."""
+        self._is_open = threading.Event()
+        self._is_open.set()
+
+    def close(self) -> None:
+        self._is_open.set()
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._is_open.wait()
+                threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        far = socket.socket(socket.AF_UNIX)
+        try:
+            far.connect(
+                os.path.join(str(self._server["host"]), f".s.PGSQL.{self._server.get('port') or 5432}")
+            )
+        except OSError:  # the server is away
+            near.close()
+            far.close()
+            return
+        self._ends += [near, far]
+        for one, other in ((near, far), (far, near)):
+            threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(65536):
+                self._is_open.wait()
+                other.sendall(data)
+        for end in (one, other):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+class Network:
+    """A network of a machine's own that has nothing but itself; PostgreSQL is reached through a relay in it. Cut, it
+    is down."""
+
+    def __init__(self) -> None:
+        self._keeper = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        self.path = f"/proc/{self._keeper.pid}/ns/net"
+        own = os.stat("/proc/self/ns/net").st_ino
+        deadline = time.monotonic() + PATIENCE
+        while os.stat(self.path).st_ino == own:  # until it has begun, it is in ours
+            assert time.monotonic() < deadline
+        self.set_link("up")
+
+    def listener(self) -> socket.socket:
+        """A socket in that network. A thread goes there, makes it, and ends."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self._listener).result()
+
+    def _listener(self) -> socket.socket:
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open(self.path, "rb") as place:
+            assert libc.setns(place.fileno(), 0x40000000) == 0, os.strerror(ctypes.get_errno())
+        return socket.create_server(("127.0.0.1", 0))
+
+    def set_link(self, state: str) -> None:
+        subprocess.run(["nsenter", f"--net={self.path}", "ip", "link", "set", "lo", state], check=True)
+
+    def close(self) -> None:
+        self._keeper.kill()
+        self._keeper.wait(PATIENCE)
+
+
+class Host(Service):
+    """One machine: a home, and its process."""
+
+    def __init__(self, fleet: Fleet, name: str, *, slots: int, has_network: bool = False) -> None:
+        folder = fleet.folder / name
+        folder.mkdir()
+        super().__init__(folder)
+        self.fleet = fleet
+        self.name = name
+        self.slots = slots
+        self.network = Network() if has_network else None
+        self.relay = Relay(fleet.url, self.network.listener() if self.network else None)
+        self.env["ROLECALL_STORE"] = self.relay.url
+        self.disk_mb: int | None = None
+        """How large the disk under its home is; None: that of everybody."""
+        self.work = fleet.work
+        self.project = self.folder
+        """The folder whose rolecall.yaml counts."""
+        self._ready: int | None = None
+
+    def start(self, *options: str) -> None:
+        self.begin(*options)
+        self.joined()
+
+    def begin(self, *options: str) -> None:
+        """Start it, and do not wait until it is there."""
+        if self._ready is not None:
+            os.close(self._ready)
+        self._ready, write = os.pipe()
+        words = [
+            PROGRAM,
+            "serve",
+            "--database",
+            self.relay.url,
+            "--machine",
+            self.name,
+            "--ready-fd",
+            str(write),
+        ]
+        words += ["--slots", str(self.slots), "--lease", str(self.fleet.lease)]
+        words += ["--project", str(self.project), *self.fleet.options, *options]
+        with open(self.folder / "serve.out", "ab") as output:
+            self.process = subprocess.Popen(
+                [*self._as_host(), *words],
+                pass_fds=[write],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.env,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        os.close(write)
+
+    def joined(self) -> None:
+        assert self._ready is not None
+        read, self._ready = self._ready, None
+        with open(read, "rb") as ready:
+            assert ready.read() == b"ready", self.output()
+
+    def cut(self) -> None:
+        """Let nothing pass between the machine and the database."""
+        if self.network is not None:
+            self.network.set_link("down")
+        else:
+            self.relay.cut()
+
+    def mend(self) -> None:
+        if self.network is not None:
+            self.network.set_link("up")
+        else:
+            self.relay.mend()
+
+    def _as_host(self) -> list[str]:
+        named = [sys.executable, "-c", _AS_HOST, self.name]
+        own = ["nsenter", f"--net={self.network.path}"] if self.network else []
+        if self.disk_mb is not None:
+            mount = f'mount -t tmpfs -o size={self.disk_mb}m tmpfs {self.home} && exec "$@"'
+            return [*own, "unshare", "--uts", "--mount", "--", "sh", "-c", mount, "sh", *named]
+        return [*own, "unshare", "--uts", "--", *named] if HAS_HOST_NAMES else own
+
+    def set_disk(self, megabytes: int) -> None:
+        assert self.process is not None
+        place = f"--mount=/proc/{self.process.pid}/ns/mnt"
+        remount = ["mount", "-o", f"remount,size={megabytes}m", str(self.home)]
+        subprocess.run(["nsenter", place, *remount], check=True)
+
+    def rolecall(self, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._as_host(), PROGRAM, *args],
+            input=input,
+            capture_output=True,
+            text=True,
+            env=self.env,
+            cwd=self.folder,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    @property
+    def store(self) -> Store:
+        return self.fleet.store
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+            self.process = None
+        self.end_all()
+        self.relay.close()
+        if self.network is not None:
+            self.network.close()
+        if self._ready is not None:
+            os.close(self._ready)
+
+
+class Fleet:
+    """A database, and the machines that share it."""
+
+    def __init__(self, folder: Path, server: str) -> None:
+        self.folder = folder
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.options: tuple[str, ...] = ()
+        """What every machine is started with besides."""
+        self.lease = LEASE
+        self._server = server
+        self._name = f"fleet_{os.getpid()}_{uuid4().hex[:12]}"
+        create_database(server, self._name, template=migrated(server))
+        self.url = url_of(server, self._name)
+        self.store = Store(PostgresBackend(self.url))
+        self.hosts: dict[str, Host] = {}
+
+    def host(self, name: str, *, slots: int = 4, has_network: bool = False) -> Host:
+        host = self.hosts[name] = Host(self, name, slots=slots, has_network=has_network)
+        return host
+
+    def started(self, *names: str, slots: int = 4) -> list[Host]:
+        """Machines that have joined, all begun at once."""
+        hosts = [self.host(name, slots=slots) for name in names]
+        for host in hosts:
+            host.begin()
+        for host in hosts:
+            host.joined()
+        return hosts
+
+    def agent(self, *entries: Mapping[str, Any], name: str = "script") -> str:
+        """A scripted agent for the role of `servicestage.STEPS`."""
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        return f"scripted:{path}"
+
+    def enter(self, agent: str, name: str = "do-steps", **more: Any) -> str:
+        """Queue a thread from somewhere that is no machine of the fleet."""
+        ref = lifecycle.start(
+            self.store,
+            registry.register(self.store, book(name)),
+            "Do it",
+            cwd=str(more.pop("cwd", self.work)),
+            mask=Mask([]),
+            agent=agent,
+            queue=more.pop("priority", 0),
+        )
+        return thread.id_of(ref)
+
+    def status(self, name: str) -> str:
+        return str(thread.find(self.store, name).state["status"])
+
+    def kinds(self, name: str) -> list[str]:
+        life = ("queued", "started", "step", "completed", "failed", "crashed", "killed", "suspended")
+        return [event.kind for event in self.store.events(name) if event.kind in life]
+
+    def orders(self) -> list[tuple[str, str]]:
+        """Every order there ever was, with what became of it, oldest first."""
+        with psycopg.connect(self.url, autocommit=True) as db:
+            return db.execute(
+                "SELECT workflow_uuid, status FROM rolecall_dbos.workflow_status ORDER BY created_at"
+            ).fetchall()
+
+    def close(self) -> None:
+        for host in self.hosts.values():
+            host.close()
+        self.store.close()
+        with psycopg.connect(self._server, autocommit=True) as db:
+            db.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self._name)))
+
+    # -- waiting --
+
+    def until(self, is_so: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
+        """What `is_so` gives once it gives something, asked whenever a ref of the store has moved."""
+        deadline = time.monotonic() + patience
+        with psycopg.connect(self.url, autocommit=True) as db:
+            db.execute("LISTEN rolecall_news")
+            while not (found := is_so()):
+                assert time.monotonic() < deadline, self.told()
+                for _ in db.notifies(timeout=0.2, stop_after=1):
+                    pass
+        return found
+
+    def ended(self, *names: str, patience: float = PATIENCE) -> list[str]:
+        over = (*thread.ENDED, "suspended")
+
+        def statuses() -> list[str] | None:
+            found = [str(thread.find(self.store, name).state["status"]) for name in names]
+            return found if all(status in over for status in found) else None
+
+        return list(self.until(statuses, patience=patience))
+
+    def told(self) -> str:
+        return "\n".join(f"== {name}\n{host.output()}" for name, host in self.hosts.items())
+
+    # -- what the chain proves --
+
+    def assert_whole(self, *names: str, steps: int) -> None:
+        """Each thread has each of its steps once, and nothing is left of any of them."""
+        for name in names:
+            chain = list(thread.Chain(self.store, thread.find(self.store, name).target or ""))[::-1]
+            assert [step.number for step in chain] == list(range(1, steps + 1)), (name, self.told())
+            told = [event.body["step"] for event in self.store.events(name) if event.kind == "step"]
+            assert told == [step.id for step in chain], name
+        assert self.store.backend.names("slot/") == []
+        assert self.store.backend.names("queue/") == []
+        assert [ref.name for ref in self.store.refs("thread/") if "lease" in ref.state] == []
+
+
+def create_database(server: str, name: str, *, template: str = "template1") -> None:
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
+
+
+def url_of(server: str, name: str) -> str:
+    return server.replace("/postgres?", f"/{name}?")
+
+
+@cache
+def migrated(server: str) -> str:
+    """A database of that server with all tables in it, to be copied: making them anew takes seconds."""
+    name = f"fleet_template_{os.getpid()}"
+    create_database(server, name)
+    code = f"from rolecall.service.fleet.database import migrate; migrate({url_of(server, name)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
+    return name
+
+
+@contextmanager
+def fleet_in(folder: Path, server: str) -> Iterator[Fleet]:
+    fleet = Fleet(folder, server)
+    try:
+        yield fleet
+    finally:
+        fleet.close()

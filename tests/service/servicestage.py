@@ -1,0 +1,335 @@
+"""What the tests of the service share: a real service in a home of its own, threads for it, and ways to wait for both
+without a clock: a bell that rings with every event, and the ends of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from rolecall import definition, lifecycle, registry, thread
+from rolecall.mask import Mask
+from rolecall.playbook import Playbook
+from rolecall.service import control
+from rolecall.store.backend import Event
+from rolecall.store.sqlite import SqliteBackend
+from rolecall.store.store import Store
+from rolecall.store.verify import verify
+
+PROGRAM = str(Path(sys.executable).parent / "rolecall")
+PATIENCE = 90.0
+"""Seconds after which a test gives up: far more than anything takes, on a busy machine too."""
+
+STEPS = """
+name: {name}
+description: One role, step after step
+roles:
+  worker:
+    description: Works
+    goal: Work.
+    frontmatter: {{type: object, properties: {{$status: {{enum: [done, end, fail]}}}}, required: [$status]}}
+graph:
+  $START: worker
+  worker: {{done: worker, end: $END, fail: {{role: $FAIL, prompt: It failed.}}}}
+limits: {{steps: 100}}
+"""
+
+
+class Service:
+    """A home, the service in it, and the store both share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.work = folder / "work"
+        self.folder = folder
+        self.home.mkdir(exist_ok=True)
+        self.work.mkdir(exist_ok=True)
+        self.mark = f"mark-{uuid4().hex}"
+        self.env = {
+            **os.environ,
+            "ROLECALL_HOME": str(self.home),
+            "HOME": str(folder),
+            "SERVICE_TEST": self.mark,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self._store: Store | None = None
+
+    # -- the service --
+
+    def start(self, *options: str) -> None:
+        read, write = os.pipe()
+        with open(self.folder / "serve.out", "ab") as output:
+            self.process = subprocess.Popen(
+                [PROGRAM, "serve", "--ready-fd", str(write), *options],
+                pass_fds=[write],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.env,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        os.close(write)
+        with open(read, "rb") as ready:
+            assert ready.read() == b"ready", self.output()
+
+    def kill(self) -> None:
+        """End the service at once; its zygote and workers are left to find out."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        self.process = None
+
+    def stop(self, *options: str) -> None:
+        if self.process is None:
+            return
+        done = self.rolecall("serve", "stop", *options)
+        assert done.returncode == 0, done.stderr
+        assert self.process.wait(PATIENCE) == 0, self.output()
+        self.process = None
+
+    def status(self) -> dict[str, Any]:
+        return control.asked(str(self.home), {"do": "status"})
+
+    def output(self) -> str:
+        return (self.folder / "serve.out").read_text()
+
+    def log(self) -> str:
+        return (self.home / "service.log").read_text()
+
+    def rolecall(self, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *args],
+            input=input,
+            capture_output=True,
+            text=True,
+            env=self.env,
+            cwd=self.folder,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def spawn(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PROGRAM, *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.env,
+            cwd=self.folder,
+        )
+
+    # -- threads --
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            self._store = Store(SqliteBackend(str(self.home / "store.db")))
+        return self._store
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+        self.end_all()
+        if self._store is not None:
+            self._store.close()
+
+    def workflow(self, name: str = "do-steps", text: str = STEPS) -> str:
+        return registry.register(self.store, book(name, text))
+
+    def python_workflow(self, name: str, code: str) -> str:
+        """The id of a workflow written in Python, from its file."""
+        folder = self.folder / "flows"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text(code)
+        return registry.register(self.store, registry.load_file(str(folder / f"{name}.py")))
+
+    def script(self, *entries: Mapping[str, Any], name: str = "script") -> str:
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        return f"scripted:{path}"
+
+    def enter(self, workflow: str, agent: str | None, priority: int = 0, **more: Any) -> str:
+        """Queue a thread, and say so."""
+        ref = lifecycle.start(
+            self.store,
+            workflow,
+            more.pop("prompt", "Do it"),
+            cwd=str(more.pop("cwd", self.work)),
+            mask=Mask([]),
+            agent=agent,
+            queue=priority,
+            **more,
+        )
+        control.poke(str(self.home), thread.id_of(ref))
+        return thread.id_of(ref)
+
+    def state(self, name: str) -> Mapping[str, Any]:
+        return thread.find(self.store, name).state
+
+    def thread_status(self, name: str) -> str:
+        return str(self.state(name)["status"])
+
+    def events(self, name: str) -> list[Event]:
+        return self.store.events(name)
+
+    def kinds(self, name: str) -> list[str]:
+        """The events of a thread's life, without what its agents say."""
+        life = (
+            "queued",
+            "started",
+            "step",
+            "completed",
+            "failed",
+            "crashed",
+            "killed",
+            "suspended",
+            "discarded",
+        )
+        return [event.kind for event in self.events(name) if event.kind in life or event.kind == "resumed"]
+
+    def steps(self, name: str) -> list[thread.Step]:
+        """Oldest first."""
+        return list(thread.Chain(self.store, thread.find(self.store, name).target or ""))[::-1]
+
+    # -- waiting --
+
+    def until(self, is_so: Callable[[], Any]) -> Any:
+        """What `is_so` gives once it gives something, asked whenever the service tells of an event."""
+        deadline = time.monotonic() + PATIENCE
+        with Bell(self) as bell:
+            while not (found := is_so()):
+                assert bell.rings(deadline - time.monotonic()), f"the service is gone: {self.output()}"
+                assert time.monotonic() < deadline, self.log()
+        return found
+
+    def ended(self, *names: str) -> list[str]:
+        """The statuses of threads once all have ended or wait for a person."""
+        over = (*thread.ENDED, "suspended")
+
+        def statuses() -> list[str] | None:
+            found = [self.thread_status(name) for name in names]
+            return found if all(status in over for status in found) else None
+
+        return list(self.until(statuses))
+
+    def event(self, name: str, kind: str, count: int = 1) -> Mapping[str, Any]:
+        """The body of a thread's event of a kind, once there is one; the `count`-th."""
+
+        def found() -> list[Event] | None:
+            events = [event for event in self.events(name) if event.kind == kind]
+            return events if len(events) >= count else None
+
+        body: Mapping[str, Any] = self.until(found)[count - 1].body
+        return body
+
+    # -- processes --
+
+    def processes(self) -> list[int]:
+        """Every living process that the service or its agents have started."""
+        return [pid for pid in _pids() if self.mark.encode() in _environ(pid) and is_living(pid)]
+
+    def end_all(self) -> None:
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def assert_clean(self) -> None:
+        """Nothing is left of a service that has stopped: no process, no slot, no lease, no file, no damage."""
+        for pid in self.processes():
+            gone(pid)
+        assert self.processes() == []
+        assert self.store.backend.names("slot/") == []
+        assert self.store.backend.names("queue/") == []
+        leases = [ref.name for ref in self.store.refs("thread/") if "lease" in ref.state]
+        assert leases == []
+        known = {"store.db", "store.db-wal", "store.db-shm", "service.lock", "service.log", "work", "cache"}
+        assert {path.name for path in self.home.iterdir()} <= known
+        assert [problem for done in verify(self.store) for problem in done.problems] == []
+
+
+class Bell:
+    """Rings whenever any thread has a new event."""
+
+    def __init__(self, service: Service) -> None:
+        pipe = control.connected(str(service.home))
+        assert pipe is not None, service.output()
+        self._pipe: socket.socket = pipe
+        pipe.sendall(control.line_of({"do": "follow", "thread": ""}))
+
+    def __enter__(self) -> Bell:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.close()
+
+    def rings(self, timeout: float = PATIENCE) -> bool:
+        """Wait for it; False when the service is gone."""
+        self._pipe.settimeout(max(0.01, timeout))
+        try:
+            return self._pipe.recv(65536) != b""
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+
+
+@contextmanager
+def served(folder: Path, *options: str) -> Iterator[Service]:
+    service = Service(folder)
+    try:
+        service.start(*options)
+        yield service
+    finally:
+        service.close()
+
+
+def book(name: str, text: str = STEPS) -> Playbook:
+    read = definition.parse(text.format(name=name), source="test.yaml")
+    assert read.workflow is not None, read.problems
+    return Playbook(read.workflow)
+
+
+def done(status: str = "done", **more: Any) -> dict[str, Any]:
+    return {"output": {"$status": status}, "body": "The report.", **more}
+
+
+def gone(pid: int) -> None:
+    """Wait until a process has ended."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([handle], [], [], PATIENCE)[0], f"process {pid} goes on"
+    finally:
+        os.close(handle)
+
+
+def is_living(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path("/proc", str(pid), "environ").read_bytes()
+    except OSError:
+        return b""

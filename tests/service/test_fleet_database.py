@@ -1,0 +1,318 @@
+"""A machine and its database: tables are made once, and a line that breaks loses nothing and doubles nothing."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from fleetstage import Relay, create_database, migrated, url_of
+from psycopg import sql
+from servicestage import PATIENCE
+
+from rolecall.errors import Conflict, StorageError, UsageError
+from rolecall.service.fleet import database, machines
+from rolecall.service.fleet.needs import Here, Need, check_agent
+from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
+from rolecall.store.postgres import PostgresBackend
+from rolecall.store.store import Store
+
+MIGRATE = "import sys; from rolecall.service.fleet.database import migrate; migrate(sys.argv[1])"
+
+
+@pytest.fixture
+def url(postgres_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database: empty, or where a test hears news, with all tables."""
+    name = f"fleet_{uuid4().hex}"
+    has_tables = "lines" in request.fixturenames
+    create_database(postgres_url, name, template=migrated(postgres_url) if has_tables else "template1")
+    yield url_of(postgres_url, name)
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def eventually(is_so: Callable[[], Any]) -> Any:
+    """What `is_so` gives once it gives something."""
+    for _ in range(round(PATIENCE / 0.05)):
+        if found := is_so():
+            return found
+        threading.Event().wait(0.05)
+    raise AssertionError("it never came")
+
+
+# -- the tables --
+
+
+def test_machines_that_come_at_once_make_the_tables_once_even_after_one_died_over_it(url: str) -> None:
+    first = subprocess.Popen([sys.executable, "-c", MIGRATE, url])
+    with psycopg.connect(url, autocommit=True) as db:
+        made = "SELECT count(*) FROM pg_tables WHERE schemaname = 'rolecall_dbos'"
+        eventually(lambda: (db.execute(made).fetchone() or [0])[0] >= 3)
+        first.send_signal(signal.SIGKILL)
+        first.wait(PATIENCE)
+        others = [subprocess.Popen([sys.executable, "-c", MIGRATE, url]) for _ in range(3)]
+        assert [other.wait(PATIENCE) for other in others] == [0, 0, 0]
+        broken = db.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
+        assert broken == (0,)
+        news = db.execute("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'fleet%' ORDER BY 1").fetchall()
+        assert [name for (name,) in news] == ["fleet_moved", "fleet_put", "fleet_removed"]
+
+
+@pytest.mark.parametrize("address", ["store.db", "files:somewhere", "mysql://host/name"])
+def test_an_address_that_is_no_postgresql_is_refused_with_an_example(address: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        database.shown(address)
+    assert "postgresql://" in refused.value.hint
+
+
+def test_an_address_is_shown_without_user_and_password() -> None:
+    shown = database.shown("postgresql://me:top-secret@db.example:6000/fleet?sslmode=require")
+    assert shown == "postgresql://db.example:6000/fleet"
+
+
+# -- a line that breaks --
+
+
+class BreakingRelay(Relay):
+    """Breaks a line at the next COMMIT: before the server hears of it, or before the client hears of its success."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.breaks: str | None = None
+        self.broken = 0
+        self._muted: socket.socket | None = None
+        self._has_answered = threading.Event()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(65536):
+                self._is_open.wait()
+                if one is self._muted:
+                    self._has_answered.set()
+                    break
+                if self.breaks and one.family == socket.AF_INET and b"COMMIT" in data:
+                    self._break(other, data)
+                    break
+                other.sendall(data)
+        for end in (one, other):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _break(self, server: socket.socket, data: bytes) -> None:
+        when, self.breaks = self.breaks, None
+        self.broken += 1
+        if when == "after":
+            self._muted = server
+            server.sendall(data)
+            assert self._has_answered.wait(PATIENCE)
+
+
+@pytest.fixture
+def shared(url: str) -> Iterator[tuple[Store, BreakingRelay]]:
+    PostgresBackend(url).close()
+    relay = BreakingRelay(url)
+    backend = database.SharedBackend(relay.url, size=2)
+    yield Store(backend), relay
+    backend.close()
+    relay.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_during_which_the_line_breaks_happens_once_and_is_known_to_have(
+    shared: tuple[Store, BreakingRelay], when: str
+) -> None:
+    store, relay = shared
+    first = store.move("thread/one", None, state={"status": "idle"})
+    relay.breaks = when
+    draft = store.draft()
+    draft.move("thread/one", first, state={"status": "running"})
+    draft.move("slot/do-it/one", None, state={"since": 1})
+    draft.event("one", "started", {})
+    moved = draft.commit(durable=True)
+    assert relay.broken == 1
+    assert [(ref.name, ref.version) for ref in moved] == [("thread/one", 2), ("slot/do-it/one", 1)]
+    assert store.ref("thread/one") == moved[0]
+    assert [event.kind for event in store.events("one")] == ["started"]
+
+
+def test_what_somebody_else_has_moved_meanwhile_is_a_conflict_all_the_same(
+    shared: tuple[Store, BreakingRelay], url: str
+) -> None:
+    store, relay = shared
+    first = store.move("thread/one", None, state={"status": "idle"})
+    with Store(PostgresBackend(url)) as other:
+        other.move("thread/one", first, state={"status": "killed"})
+    relay.breaks = "before"
+    with pytest.raises(Conflict):
+        store.move("thread/one", first, state={"status": "running"})
+    found = store.ref("thread/one")
+    assert found is not None and found.state == {"status": "killed"}
+
+
+def test_a_question_to_which_no_answer_comes_is_asked_again_on_another_line(
+    shared: tuple[Store, BreakingRelay],
+) -> None:
+    store, relay = shared
+    store.move("thread/one", None, state={"status": "idle"})
+    relay.cut()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(store.ref, "thread/one")
+        backend: Any = store.backend
+        eventually(lambda: backend._busy)
+        relay.mend_for_new_lines()
+        backend.abort(older_than=0.0)
+        found = asked.result(PATIENCE)
+    assert found is not None and found.state == {"status": "idle"}
+
+
+def test_a_machine_that_is_cut_off_in_a_transaction_holds_the_others_up_for_seconds_only(url: str) -> None:
+    PostgresBackend(url).close()
+    relay = Relay(url)
+    lost = PostgresBackend(database.with_timeouts(relay.url))
+    inside, is_over = threading.Event(), threading.Event()
+
+    def decide() -> None:
+        with suppress(StorageError), lost.alone("admission"):
+            inside.set()
+            is_over.wait(PATIENCE)
+
+    with ThreadPoolExecutor(1) as pool, Store(PostgresBackend(url)) as other:
+        pool.submit(decide)
+        assert inside.wait(PATIENCE)
+        relay.cut()
+        backend: Any = other.backend
+        with backend.alone("admission"):
+            other.move("thread/one", None, state={})
+        relay.mend()
+        is_over.set()
+    lost.close()
+    relay.close()
+
+
+# -- the line that hears news --
+
+
+@pytest.fixture
+def lines(url: str) -> Iterator[Callable[..., database.Line]]:
+    opened: list[database.Line] = []
+
+    def line(address: str = url, heard: Callable[[str], object] = lambda _news: None) -> database.Line:
+        made = database.Line(address, silence=2.0, heard=heard)
+        made.open()
+        opened.append(made)
+        return made
+
+    yield line
+    for one in opened:
+        one.close()
+
+
+def test_one_machine_leads_and_when_it_is_cut_off_another_does(
+    lines: Callable[..., database.Line], url: str
+) -> None:
+    relay = Relay(url)
+    first = lines(relay.url)
+    eventually(lambda: first.is_leading)
+    second = lines()
+    assert not second.is_leading
+    relay.cut()  # and says nothing more, so the server ends its session
+    eventually(lambda: second.is_leading)
+    relay.close()
+
+
+def test_the_line_tells_the_servers_time_and_hears_what_moves(
+    lines: Callable[..., database.Line], url: str
+) -> None:
+    news: list[str] = []
+    line = lines(heard=news.append)
+    with psycopg.connect(url) as db:
+        row = db.execute("SELECT extract(epoch FROM clock_timestamp()) * 1000").fetchone()
+    assert row is not None and abs(line.now() - float(row[0])) < 5_000
+    with Store(PostgresBackend(url)) as store:
+        entry = store.move("queue/do-it/9000", None, state={})
+        slot = store.move("slot/do-it/one", None, state={"since": 1})
+        slot = store.move("slot/do-it/one", slot, state={"since": 1, "order": "one:head"})
+        store.move("slot/do-it/one", slot)
+        store.move("queue/do-it/9000", entry)
+        store.move("thread/one", None, state={})
+    wanted = [
+        "INSERT queue/do-it/9000",
+        "UPDATE slot/do-it/one",
+        "DELETE slot/do-it/one",
+        "DELETE queue/do-it/9000",
+    ]
+    eventually(lambda: [one for one in news if one != "connected"] == wanted)
+
+
+# -- what a machine says of itself --
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store(PostgresBackend(url)) as store:
+        yield store
+
+
+def test_a_policy_that_was_published_is_read_back_as_it_was(store: Store) -> None:
+    policy = ServicePolicy(
+        limit=7,
+        workflows={"clean-up": WorkflowPolicy(2, "drop", None, 3)},
+        default=WorkflowPolicy(concurrency=4),
+        rates={"claude": Rate(30, 60)},
+        spend_per_day=12.5,
+        worker=WorkerLimits(None, 60),
+    )
+    assert machines.published(store) is None
+    assert machines.publish(store, policy, machine="alpha")
+    assert not machines.publish(store, policy, machine="beta")
+    assert machines.published(store) == policy
+
+
+def test_a_machine_whose_promise_is_over_is_gone_and_its_name_is_free(store: Store) -> None:
+    now = 1_790_000_000_000
+    store.now = lambda: now
+    first = machines.Presence(store, "alpha", "alpha:1", lease_ms=1_000)
+    first.enter({"slots": 4})
+    assert [(one.name, one.is_alive) for one in machines.listed(store)] == [("alpha", True)]
+    second = machines.Presence(store, "alpha", "alpha:2", lease_ms=1_000)
+    with pytest.raises(Conflict, match="'alpha' is in this fleet already"):
+        second.enter({})
+    now += 1_001
+    assert [one.is_alive for one in machines.listed(store)] == [False]
+    second.enter({"slots": 2})
+    with pytest.raises(Conflict, match="another machine has the name"):
+        first.tell({"slots": 4})
+    first.leave()
+    assert [(one.executor, one.facts["slots"]) for one in machines.listed(store)] == [("alpha:2", 2)]
+
+
+# -- what a step needs --
+
+
+def test_the_name_of_a_queue_says_what_its_steps_need() -> None:
+    need = Need("do-it", "command:sh -c 'a | b, \"c\"'", ("/srv/a folder", "/srv/flow.py"))
+    assert Need.of(need.queue) == need
+
+
+def test_a_machine_lacks_what_is_not_there_and_says_what(tmp_path: Path) -> None:
+    here = Here()
+    assert here.lacks(Need("do-it", "", (str(tmp_path),))) == ""
+    assert here.lacks(Need("do-it", "", (str(tmp_path / "gone"),))) == f"{tmp_path / 'gone'} is not there"
+    assert "no-such-program" in here.lacks(Need("do-it", "command:no-such-program", ()))
+    assert here.lacks(Need("do-it", "command:sh -c true", ())) == ""
+    assert "there is no agent 'nobody'" in here.lacks(Need("do-it", "nobody", ()))
+
+
+@pytest.mark.parametrize("agent", ["", "human", "workflow:review"])
+def test_whom_no_program_plays_is_everywhere(agent: str) -> None:
+    check_agent(agent)

@@ -1,0 +1,133 @@
+"""`rolecall init`: a project that runs at once, made beside whatever is there, and never over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fakeagent import fake_claude
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+
+class Machine:
+    """A user's machine on which no agent is installed, and a folder for the project."""
+
+    def __init__(self, rolecall: Rolecall, folder: Path) -> None:
+        self.rolecall = rolecall
+        self.bin = folder / "bin"
+        self.project = folder / "project"
+        for path in (self.bin, self.project, folder / "user"):
+            path.mkdir()
+        self.env = {
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "HOME": str(folder / "user"),
+            "ANTHROPIC_API_KEY": "",
+        }
+
+    def run(self, *args: str, check: int = 0, **env: str) -> Any:
+        done = self.rolecall(*args, check=check, env={**self.env, **env}, cwd=self.project)
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture
+def machine(rolecall: Rolecall, tmp_path: Path) -> Machine:
+    return Machine(rolecall, tmp_path)
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in found}
+
+
+def test_a_new_project_is_valid_and_its_example_runs_without_any_agent(machine: Machine) -> None:
+    shown = machine.run("init")
+    assert shown["made"] == ["rolecall.yaml", "workflows/hello.yaml", ".gitignore"]
+    assert shown["kept"] == []
+    assert shown["example"]["agent"] == "command:printf"
+    report = machine.run("validate", "--offline")
+    assert (report["valid"], report["problems"]) == (True, [])
+    thread = machine.run("thread", "start", "hello", "-p", "A haiku")["thread"]
+    assert machine.run("thread", "run", thread)["status"] == "completed"
+
+
+def test_what_init_says_to_type_next_runs_the_example_to_its_end(machine: Machine) -> None:
+    words = machine.run("init")["example"]["run"].split(" ", 3)
+    assert words[:2] == ["rolecall", "run"]
+    assert machine.run(*words[1:3], "-p", "A haiku about the sea")["status"] == "completed"
+
+
+def test_agents_that_are_missing_are_told_with_how_to_have_them(machine: Machine) -> None:
+    agents = {one["agent"]: one for one in machine.run("init")["agents"]}
+    assert agents["claude"]["state"] == "not installed"
+    assert agents["claude"]["fix"] == "npm install -g @anthropic-ai/claude-code"
+    assert {"codex", "opencode", "gemini"} <= agents.keys()
+
+
+def test_an_agent_that_is_ready_plays_the_example(machine: Machine) -> None:
+    fake_claude(machine.bin)
+    shown = machine.run("init", ANTHROPIC_API_KEY="sk-test-0123456789")
+    assert shown["example"]["agent"] == "claude"
+    assert next(one for one in shown["agents"] if one["agent"] == "claude")["state"] == "ready"
+    example = (machine.project / "workflows" / "hello.yaml").read_text()
+    assert example.count("agent: claude") == 2
+    assert "sk-test" not in example
+
+
+def test_an_agent_that_is_not_signed_in_does_not_play_the_example(machine: Machine) -> None:
+    fake_claude(machine.bin)
+    shown = machine.run("init")
+    assert next(one for one in shown["agents"] if one["agent"] == "claude")["state"] == "not signed in"
+    assert shown["example"]["agent"] == "command:printf"
+
+
+def test_a_second_init_changes_nothing(machine: Machine) -> None:
+    machine.run("init", "--senses")
+    before = files_in(machine.project)
+    shown = machine.run("init", "--senses")
+    assert shown["made"] == []
+    assert shown["kept"] == ["rolecall.yaml", "workflows/hello.yaml", "senses/disk_space.py", ".gitignore"]
+    assert files_in(machine.project) == before
+
+
+def test_nothing_that_is_there_is_overwritten(machine: Machine) -> None:
+    (machine.project / "workflows").mkdir()
+    (machine.project / "rolecall.yaml").write_text("name: mine\n")
+    (machine.project / "workflows" / "hello.py").write_text("# mine\n")
+    (machine.project / ".gitignore").write_text("target\n.env")
+    os.chmod(machine.project / ".gitignore", 0o640)
+    shown = machine.run("init")
+    assert shown["made"] == [".gitignore"]
+    files = files_in(machine.project)
+    assert files["rolecall.yaml"] == "name: mine\n"
+    assert files["workflows/hello.py"] == "# mine\n"
+    assert "workflows/hello.yaml" not in files
+    assert files[".gitignore"] == "target\n.env\nknowledge.db\nknowledge.db-*\n__pycache__/\n"
+    assert stat.S_IMODE((machine.project / ".gitignore").stat().st_mode) == 0o640
+
+
+def test_senses_are_made_only_when_asked_for_and_nothing_uses_them_by_itself(machine: Machine) -> None:
+    machine.run("init")
+    assert not (machine.project / "senses").exists()
+    assert machine.run("init", "--senses")["made"] == ["senses/disk_space.py"]
+    assert machine.run("trigger", "list") == []
+
+
+def test_a_folder_that_is_not_there_is_made_and_a_file_in_its_place_is_refused(machine: Machine) -> None:
+    shown = machine.run("init", "deep/below")
+    assert shown["folder"] == str(machine.project / "deep" / "below")
+    assert (machine.project / "deep" / "below" / "rolecall.yaml").is_file()
+    done = machine.rolecall("init", "deep/below/rolecall.yaml", cwd=machine.project, check=2)
+    assert "is not a folder" in done.stderr
+
+
+def test_on_a_terminal_it_says_what_was_made_what_is_missing_and_what_is_next(machine: Machine) -> None:
+    done = machine.rolecall("init", "--format", "text", env=machine.env, cwd=machine.project, check=0)
+    assert "made: rolecall.yaml, workflows/hello.yaml, .gitignore" in done.stdout
+    assert "npm install -g @anthropic-ai/claude-code" in done.stdout
+    assert done.stdout.splitlines()[-1] == "Next: rolecall run hello -p 'A haiku about the sea'"

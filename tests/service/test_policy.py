@@ -1,0 +1,122 @@
+"""What a project's file says about the service: read into values, with every problem at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rolecall.service.policy import (
+    Rate,
+    ServicePolicy,
+    WorkerLimits,
+    WorkflowPolicy,
+    parse_rate,
+    read,
+)
+
+
+def test_sections_that_say_nothing_mean_the_defaults() -> None:
+    assert read(None, None) == (ServicePolicy(), [])
+    assert read({}, {"review-code": None}) == (
+        ServicePolicy(workflows={"review-code": WorkflowPolicy()}),
+        [],
+    )
+
+
+def test_everything_that_can_be_said_is_read() -> None:
+    service = {
+        "limit": 4,
+        "rates": {"claude": "30/min", "command": "1/10s"},
+        "spend_per_day": 7.5,
+        "worker": {"memory_mb": 512, "cpu_minutes": 10},
+    }
+    workflows = {
+        "review-code": {"concurrency": 3, "overflow": "queue", "max_queue": 20, "priority": 9},
+        "clean-up": {"overflow": "drop", "triggers": [{"every": "1h"}]},
+    }
+    policy, problems = read(service, workflows)
+    assert problems == []
+    assert policy == ServicePolicy(
+        limit=4,
+        workflows={
+            "review-code": WorkflowPolicy(3, "queue", 20, 9),
+            "clean-up": WorkflowPolicy(1, "drop"),
+        },
+        rates={"claude": Rate(30, 60), "command": Rate(1, 10)},
+        spend_per_day=7.5,
+        worker=WorkerLimits(512, 10),
+    )
+    assert policy.of("review-code").concurrency == 3
+    assert policy.of("anything") == policy.default
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("30/min", Rate(30, 60)),
+        ("5/s", Rate(5, 1)),
+        ("5 / second", Rate(5, 1)),
+        ("100/hours", Rate(100, 3600)),
+        ("1/10s", Rate(1, 10)),
+        ("2/15min", Rate(2, 900)),
+        ("1000/day", Rate(1000, 86400)),
+    ],
+)
+def test_a_rate_is_a_number_of_calls_and_a_time(text: str, rate: Rate) -> None:
+    assert parse_rate(text) == rate
+    assert parse_rate(str(rate)) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "0/min", "30/0s", "30/fortnight", "-1/s", "1001/s", "x/min", "30/ms"]
+)
+def test_what_is_no_rate_is_none(text: str) -> None:
+    assert parse_rate(text) is None
+
+
+def test_every_problem_is_told_with_its_place() -> None:
+    _, problems = read(
+        {
+            "limit": 0,
+            "rates": {"claude": "often", "a b": "1/s"},
+            "spend_per_day": True,
+            "lmit": 3,
+            "worker": 7,
+        },
+        {
+            "review-code": {"concurrency": "many", "overflow": "wait", "priority": 10, "concurency": 2},
+            "clean-up": {"overflow": "drop", "max_queue": 3},
+            "write-docs": 5,
+        },
+    )
+    assert {".".join(problem.path) for problem in problems} == {
+        "service.limit",
+        "service.lmit",
+        "service.rates.claude",
+        "service.rates.a b",
+        "service.spend_per_day",
+        "service.worker",
+        "workflows.review-code.concurrency",
+        "workflows.review-code.overflow",
+        "workflows.review-code.priority",
+        "workflows.review-code.concurency",
+        "workflows.clean-up.max_queue",
+        "workflows.write-docs",
+    }
+    said = {".".join(problem.path): str(problem) for problem in problems}
+    assert "Did you mean 'limit'?" in said["service.lmit"]
+    assert "Did you mean 'concurrency'?" in said["workflows.review-code.concurency"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "20"])
+def test_a_spending_limit_is_an_amount(value: Any) -> None:
+    policy, problems = read({"spend_per_day": value}, None)
+    assert policy.spend_per_day is None
+    assert len(problems) == 1
+
+
+def test_what_is_wrong_counts_as_not_said() -> None:
+    policy, problems = read("all of it", {"review-code": {"concurrency": True, "max_queue": -1}})
+    assert len(problems) == 3
+    assert policy == ServicePolicy(workflows={"review-code": WorkflowPolicy()})

@@ -1,0 +1,526 @@
+"""The queue in the store, on every backend: each verb is one transaction, and nothing is in two places or in none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolecall import definition, lifecycle, thread
+from rolecall.errors import Conflict
+from rolecall.mask import Mask
+from rolecall.playbook import Playbook
+from rolecall.service import queue
+from rolecall.service.admission import Due, Waiting, decide
+from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
+from rolecall.service.queue import Call, Slot
+from rolecall.store.backend import Backend, Change, Ref
+from rolecall.store.store import Store
+from rolecall.store.verify import verify
+
+FLOW = """
+name: {name}
+description: One role does it
+roles:
+  worker:
+    description: Works
+    goal: Work.
+    frontmatter: {{type: object, properties: {{$status: {{enum: [done]}}}}, required: [$status]}}
+graph:
+  $START: worker
+  worker: {{done: $END}}
+"""
+NOW = 1_790_000_000_000
+
+Open = Callable[[], Backend]
+
+
+@pytest.fixture(params=["sqlite", "files", "postgres"])
+def open_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    if request.param == "postgres":
+        from rolecall.store.postgres import PostgresBackend
+
+        url, schema = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_schema")
+        return lambda: PostgresBackend(url, schema=schema)
+    if request.param == "files":
+        from rolecall.store.files import FilesBackend
+
+        return lambda: FilesBackend(str(tmp_path / "store"))
+    from rolecall.store.sqlite import SqliteBackend
+
+    return lambda: SqliteBackend(str(tmp_path / "store.db"))
+
+
+class Clock:
+    """Each look at it is a millisecond later."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+class Hall:
+    """A store with a queue, and the clock of its doors."""
+
+    def __init__(self, open_backend: Open, folder: Path) -> None:
+        self.clock = Clock()
+        self.store = Store(open_backend(), now=self.clock)
+        self.folder = folder
+
+    def enter(self, workflow: str = "do-it", priority: int = 0, **more: Any) -> str:
+        return thread.id_of(
+            lifecycle.start(
+                self.store,
+                book(workflow),
+                more.pop("prompt", "Do it"),
+                cwd=str(self.folder),
+                mask=Mask([]),
+                queue=priority,
+                **more,
+            )
+        )
+
+    def waiting(self, *names: str, policy: ServicePolicy | None = None) -> list[Waiting]:
+        """Those that wait, in the order of their admission, as far as they are looked at."""
+        found = queue.standing(self.store, policy or roomy(), now=self.clock()).waiting
+        order = sorted(found, key=lambda one: (-one.priority, one.since, one.thread))
+        return [one for one in order if not names or one.thread in names]
+
+    def one(self, name: str) -> Waiting:
+        (found,) = self.waiting(name)
+        return found
+
+    def admit(self, name: str, call: Call | None = None) -> Slot:
+        one = self.one(name)
+        now = self.clock()
+        assert queue.admit(self.store, one, now=now, call=call) is not None
+        return Slot(one.workflow, name, now)
+
+    def ref(self, name: str) -> Ref:
+        return thread.find(self.store, name)
+
+    def status(self, name: str) -> str:
+        return str(self.ref(name).state["status"])
+
+    def events(self, name: str) -> list[str]:
+        return [event.kind for event in self.store.events(name)]
+
+    def places(self) -> list[str]:
+        return sorted([*self.store.backend.names("queue/"), *self.store.backend.names("slot/")])
+
+
+def book(name: str, text: str = FLOW) -> Playbook:
+    read = definition.parse(text.format(name=name), source="test.yaml")
+    assert read.workflow is not None, read.problems
+    return Playbook(read.workflow)
+
+
+def roomy(**more: Any) -> ServicePolicy:
+    return ServicePolicy(limit=1000, default=WorkflowPolicy(concurrency=1000), **more)
+
+
+@pytest.fixture
+def hall(open_backend: Open, tmp_path: Path) -> Iterator[Hall]:
+    hall = Hall(open_backend, tmp_path)
+    yield hall
+    assert [problem for done in verify(hall.store) for problem in done.problems] == []
+    hall.store.close()
+
+
+# -- entering, and how things stand --
+
+
+def test_a_queued_thread_says_so_in_its_status_its_event_and_one_ref(hall: Hall) -> None:
+    name = hall.enter(priority=3)
+    state = hall.ref(name).state
+    assert state["status"] == "queued"
+    assert state["role"] == "worker"
+    assert hall.events(name) == ["queued"]
+    assert hall.places() == [f"queue/do-it/6{state['service']['queued_at']}{name}"]
+    (entry,) = hall.store.refs("queue/")
+    assert entry.target is None
+    assert hall.waiting() == [Waiting(name, "do-it", 3, state["service"]["queued_at"])]
+
+
+def test_names_sort_by_priority_then_by_time_in_every_workflow_by_itself(hall: Hall) -> None:
+    low, high = hall.enter(), hall.enter(priority=9)
+    later, other = hall.enter(), hall.enter("write-it", priority=5)
+    assert [one.thread for one in hall.waiting()] == [high, other, low, later]
+    assert list(queue.waiting_workflows(hall.store)) == ["do-it", "write-it"]
+    assert queue.lengths(hall.store) == {"do-it": 3, "write-it": 1}
+
+
+def test_workflows_whose_names_begin_alike_are_told_apart(hall: Hall) -> None:
+    names = ["do", "do-it", "do-it-2", "do0"]
+    for name in names:
+        hall.enter(name)
+    assert sorted(queue.waiting_workflows(hall.store)) == sorted(names)
+    assert {one.workflow for one in hall.waiting()} == set(names)
+
+
+def test_only_as_many_are_looked_at_as_there_is_room_for_and_some(hall: Hall) -> None:
+    for _ in range(60):
+        hall.enter()
+    assert len(hall.waiting(policy=ServicePolicy(limit=4))) == 51
+    assert len(hall.waiting(policy=ServicePolicy(limit=0))) == 0
+    limited = ServicePolicy(limit=4, default=WorkflowPolicy(max_queue=5))
+    assert len(hall.waiting(policy=limited)) == 60
+
+
+def test_a_ref_that_somebody_else_has_put_there_is_no_thread(hall: Hall) -> None:
+    hall.store.move("queue/do-it/not-a-thread", None, state={"of": "somebody"})
+    hall.store.move("slot/alone", None, state={})
+    name = hall.enter()
+    assert [one.thread for one in hall.waiting()] == [name]
+    assert queue.slots(hall.store) == []
+
+
+# -- leaving --
+
+
+def test_admission_gives_a_slot_for_the_place_in_the_queue_and_tells_how_long_it_took(hall: Hall) -> None:
+    name = hall.enter()
+    slot = hall.admit(name)
+    assert hall.places() == [f"slot/do-it/{name}"]
+    assert hall.status(name) == "idle"
+    assert queue.slots(hall.store) == [slot]
+    event = hall.store.events(name)[-1]
+    assert event.kind == "started"
+    assert event.body["waited_ms"] == slot.since - hall.ref(name).state["service"]["queued_at"] > 0
+    assert queue.standing(hall.store, roomy(), now=hall.clock()).admitted == {"do-it": 1}
+
+
+def test_slots_are_told_in_the_order_of_admission(hall: Hall) -> None:
+    names = [hall.enter() for _ in range(3)]
+    for name in reversed(names):
+        hall.admit(name)
+    assert [slot.thread for slot in queue.slots(hall.store)] == names[::-1]
+
+
+def test_a_discarded_thread_has_ended_and_says_why(hall: Hall) -> None:
+    name = hall.enter()
+    moved = queue.discard(hall.store, hall.one(name), "too many")
+    assert moved is not None and moved.state["status"] == "discarded"
+    assert hall.ref(name).state["reason"] == "too many"
+    assert hall.status(name) in thread.ENDED
+    assert thread.continuation(hall.ref(name)) is None
+    assert hall.events(name) == ["queued", "discarded"]
+    assert hall.places() == []
+
+
+def test_a_thread_is_admitted_once_however_often_it_is_tried(hall: Hall) -> None:
+    name = hall.enter()
+    one = hall.one(name)
+    assert queue.admit(hall.store, one, now=hall.clock()) is not None
+    assert queue.admit(hall.store, one, now=hall.clock()) is None
+    assert queue.discard(hall.store, one, "late") is None
+    assert hall.events(name) == ["queued", "started"]
+    assert len(hall.places()) == 1
+
+
+def test_of_two_services_that_admit_one_thread_at_once_only_one_does(hall: Hall, open_backend: Open) -> None:
+    ones = [hall.one(hall.enter()) for _ in range(8)]
+
+    def admit_all(_: int) -> list[str]:
+        with Store(open_backend()) as store:
+            return [one.thread for one in ones if queue.admit(store, one, now=NOW) is not None]
+
+    with ThreadPoolExecutor(3) as pool:
+        won = [name for names in pool.map(admit_all, range(3)) for name in names]
+    # One that lost a race leaves the thread to be looked at again.
+    won += [one.thread for one in hall.waiting() if queue.admit(hall.store, one, now=NOW) is not None]
+    assert sorted(won) == sorted(one.thread for one in ones)
+    assert all(hall.events(name) == ["queued", "started"] for name in won)
+
+
+def test_a_killed_thread_leaves_queue_and_slot_in_the_same_moment(hall: Hall) -> None:
+    waits, runs = hall.enter(), hall.enter()
+    hall.admit(runs)
+    for name in (waits, runs):
+        lifecycle.kill(hall.store, hall.ref(name), mask=Mask([]))
+        event = hall.store.events(name)[-1]
+        assert (event.kind, event.body["exit_code"]) == ("killed", 137)
+    assert hall.places() == []
+
+
+def test_a_thread_that_is_run_by_hand_is_not_admitted_and_its_place_goes(hall: Hall) -> None:
+    name = hall.enter()
+    one, ref = hall.one(name), hall.ref(name)
+    hall.store.move(ref.name, ref, ref.target, {**ref.state, "status": "running"})
+    assert queue.admit(hall.store, one, now=hall.clock()) is None
+    assert hall.places() == []
+    assert hall.status(name) == "running"
+
+
+def test_a_place_under_an_older_name_is_not_that_of_a_thread_that_was_queued_anew(hall: Hall) -> None:
+    name = hall.enter()
+    old, ref = hall.one(name), hall.ref(name)
+    hall.store.move(
+        ref.name, ref, ref.target, {**ref.state, "service": {"priority": 0, "queued_at": NOW + 99}}
+    )
+    assert queue.admit(hall.store, old, now=hall.clock()) is None
+    assert hall.status(name) == "queued"
+
+
+# -- people --
+
+
+def test_a_suspended_thread_that_is_resumed_waits_for_the_service_again(hall: Hall) -> None:
+    name = hall.enter(priority=4)
+    slot = hall.admit(name)
+    queue.suspend(hall.store, slot, "a person must see this")
+    assert hall.places() == []
+    assert hall.ref(name).state["reason"] == "a person must see this"
+    ref = lifecycle.resume(hall.store, hall.ref(name), mask=Mask([]))
+    assert thread.id_of(ref) == name
+    assert ref.state["status"] == "queued"
+    assert [(one.thread, one.priority) for one in hall.waiting()] == [(name, 4)]
+    assert hall.events(name) == ["queued", "started", "suspended", "resumed"]
+
+
+def test_a_thread_that_is_resumed_to_be_run_here_does_not_wait(hall: Hall) -> None:
+    name = hall.enter()
+    queue.suspend(hall.store, hall.admit(name), "look")
+    ref = lifecycle.resume(hall.store, hall.ref(name), mask=Mask([]), is_run_here=True)
+    assert ref.state["status"] == "idle"
+    assert hall.places() == []
+
+
+def test_resuming_a_thread_that_waits_or_runs_leaves_it_where_it_is(hall: Hall) -> None:
+    waits, runs = hall.enter(), hall.enter()
+    hall.admit(runs)
+    before = hall.places()
+    assert lifecycle.resume(hall.store, hall.ref(waits), mask=Mask([])).state["status"] == "queued"
+    assert lifecycle.resume(hall.store, hall.ref(runs), mask=Mask([])).state["status"] == "idle"
+    assert hall.places() == before
+    assert queue.admit(hall.store, hall.one(waits), now=hall.clock()) is not None
+
+
+def test_a_person_who_plays_a_role_lets_the_thread_wait_for_the_service_again(hall: Hall) -> None:
+    text = FLOW.replace("worker: {{done: $END}}", "worker: {{done: worker}}\nlimits: {{steps: 5}}")
+    again = book("do-it", text)
+    ref = lifecycle.start(hall.store, again, "Do it", cwd=str(hall.folder), mask=Mask([]), queue=0)
+    name = thread.id_of(ref)
+    queue.suspend(hall.store, hall.admit(name), "a person's turn")
+    lifecycle.answer(hall.store, hall.ref(name), again, {"$status": "done"}, body="", mask=Mask([]))
+    assert hall.status(name) == "queued"
+    assert [one.thread for one in hall.waiting()] == [name]
+
+
+def test_a_thread_that_never_was_in_the_service_is_resumed_as_ever(hall: Hall) -> None:
+    ref = lifecycle.start(hall.store, book("do-it"), "Do it", cwd=str(hall.folder), mask=Mask([]))
+    moved = lifecycle.resume(hall.store, ref, mask=Mask([]))
+    assert moved.state["status"] == "idle"
+    assert hall.places() == []
+
+
+def test_a_thread_with_a_folder_of_its_own_waits_only_once_the_folder_is_there(hall: Hall) -> None:
+    repository = hall.folder / "repository"
+    repository.mkdir()
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "begin"]):
+        author = ["-c", "user.name=T", "-c", "user.email=t@example.org"]
+        subprocess.run(["git", *author, *words], cwd=repository, check=True)
+    flow = book("do-it", FLOW + "workdir: worktree\n")
+    seen: list[bool] = []
+
+    class Watched:
+        """Notes whether the folder was there when the thread entered the queue."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(hall.store.backend, name)
+
+        def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
+            if any(move.name.startswith("queue/") for move in change.moves):
+                seen.append(any((hall.folder / "work").rglob(".git")))
+            return hall.store.backend.commit(change, now=now, durable=durable)
+
+    store = Store(Watched(), now=hall.clock)
+    lifecycle.start(
+        store, flow, "Do it", cwd=str(repository), mask=Mask([]), queue=0, work=str(hall.folder / "work")
+    )
+    assert seen == [True]
+    assert len(hall.places()) == 1
+
+
+# -- crashes and ends --
+
+
+def test_a_step_that_crashes_is_taken_up_again_and_the_third_time_left_to_a_person(hall: Hall) -> None:
+    name = hall.enter()
+    slot = hall.admit(name)
+    for number in (1, 2):
+        moved = queue.crashed(hall.store, slot, "it was ended by SIGSEGV")
+        assert moved is not None
+        assert (moved.state["status"], moved.state["service"]["crashes"]) == ("idle", number)
+        assert queue.slots(hall.store) == [slot]
+    moved = queue.crashed(hall.store, slot, "it was ended by SIGSEGV")
+    assert moved is not None and moved.state["status"] == "suspended"
+    assert moved.state["reason"] == "its step crashed 3 times, last: it was ended by SIGSEGV"
+    assert hall.places() == []
+    assert hall.events(name) == ["queued", "started", "crashed", "crashed", "crashed", "suspended"]
+    resumed = lifecycle.resume(hall.store, hall.ref(name), mask=Mask([]))
+    assert "crashes" not in resumed.state["service"]
+
+
+def test_a_step_that_is_lost_with_the_service_is_not_the_threads_fault_unless_it_happens_every_time(
+    hall: Hall,
+) -> None:
+    name = hall.enter()
+    slot = hall.admit(name)
+    for number in range(1, 10):
+        moved = queue.crashed(hall.store, slot, "gone", is_loss=True)
+        assert moved is not None and moved.state["service"] == {
+            **hall.ref(name).state["service"],
+            "losses": number,
+        }
+    assert hall.status(name) == "idle"
+    moved = queue.crashed(hall.store, slot, "gone", is_loss=True)
+    assert moved is not None and moved.state["reason"] == "its step was lost 10 times, last: gone"
+    assert hall.places() == []
+
+
+def test_a_crash_takes_the_lease_of_the_dead_process_away(hall: Hall) -> None:
+    name = hall.enter()
+    slot = hall.admit(name)
+    ref = hall.ref(name)
+    hall.store.move(ref.name, ref, ref.target, {**ref.state, "status": "running", "lease": {"token": "x"}})
+    queue.crashed(hall.store, slot, "gone")
+    assert "lease" not in hall.ref(name).state
+    assert hall.status(name) == "idle"
+
+
+def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall) -> None:
+    for verb in (queue.crashed, queue.suspend, queue.fail):
+        name = hall.enter()
+        slot = hall.admit(name)
+        ref = hall.ref(name)
+        hall.store.move(ref.name, ref, ref.target, {**ref.state, "status": "completed"})
+        assert verb(hall.store, slot, "too late") is None
+        assert hall.status(name) == "completed"
+    assert hall.places() == []
+
+
+def test_a_failed_thread_gives_up_its_slot_and_says_why(hall: Hall) -> None:
+    name = hall.enter()
+    queue.fail(hall.store, hall.admit(name), "its worker asked for what is not its own")
+    assert hall.status(name) == "failed"
+    assert hall.places() == []
+    assert hall.events(name)[-1] == "failed"
+
+
+# -- rates and spending --
+
+
+def test_calls_are_counted_with_the_admission_and_no_more_are_kept_than_matter(hall: Hall) -> None:
+    rate = Rate(3, 60)
+    policy = roomy(rates={"claude": rate})
+    for _ in range(5):
+        hall.admit(hall.enter(), Call("claude", rate))
+    queue.count(hall.store, Call("claude", rate), now=hall.clock())
+    kept = queue.calls(hall.store, policy, hall.clock())["claude"]
+    assert kept == sorted(kept) and len(kept) == 3
+    assert queue.calls(hall.store, policy, hall.clock.now + 60_000)["claude"] == []
+
+
+def test_the_agent_of_a_waiting_thread_is_asked_for_only_where_calls_are_counted(hall: Hall) -> None:
+    name = hall.enter()
+    asked: list[str] = []
+
+    def agent_of(state: Any) -> str:
+        asked.append(state["role"])
+        return "claude"
+
+    (one,) = queue.standing(hall.store, roomy(), now=NOW, agent_of=agent_of).waiting
+    assert (one.agent, asked) == ("", [])
+    policy = roomy(rates={"claude": Rate(1, 60)})
+    (one,) = queue.standing(hall.store, policy, now=NOW, agent_of=agent_of).waiting
+    assert (one.thread, one.agent, asked) == (name, "claude", ["worker"])
+
+
+def test_what_a_day_has_cost_is_summed_over_machines_and_a_new_day_begins_at_nothing(hall: Hall) -> None:
+    policy = roomy(spend_per_day=5.0)
+    day = queue.day_of(NOW)
+    hall.store.move(f"spend/{day}/one", None, state={"dollars": 1.5})
+    hall.store.move(f"spend/{day}/two", None, state={"dollars": 2})
+    hall.store.move("spend/2001-01-01/one", None, state={"dollars": 99})
+    assert queue.spent(hall.store, policy, NOW) == 3.5
+    assert queue.spent(hall.store, policy, NOW + 86_400_000) == 0
+    assert queue.spent(hall.store, roomy(), NOW) == 0
+    queue.forget_old_days(hall.store, now=NOW)
+    assert [ref.name for ref in hall.store.refs("spend/")] == [f"spend/{day}/one", f"spend/{day}/two"]
+
+
+# -- all of it together --
+
+
+def test_a_service_that_decides_and_acts_over_and_over_runs_everything_once_and_in_order(hall: Hall) -> None:
+    policy = ServicePolicy(
+        limit=4,
+        workflows={
+            "do-it": WorkflowPolicy(concurrency=2),
+            "write-it": WorkflowPolicy(concurrency=3, max_queue=2),
+            "sweep-it": WorkflowPolicy(concurrency=1, overflow="drop"),
+        },
+    )
+    names = {flow: [hall.enter(flow) for _ in range(7)] for flow in policy.workflows}
+    admitted: list[str] = []
+    while True:
+        running = queue.slots(hall.store)
+        state = queue.standing(
+            hall.store, policy, now=hall.clock(), due=[Due(s.thread, s.since) for s in running]
+        )
+        verdict = decide(policy, state, hall.clock())
+        by_name = {one.thread: one for one in state.waiting}
+        for name, reason in verdict.discard.items():
+            assert queue.discard(hall.store, by_name[name], reason) is not None
+        for name in verdict.admit:
+            assert queue.admit(hall.store, by_name[name], now=hall.clock()) is not None
+        admitted += verdict.admit
+        assert len(queue.slots(hall.store)) <= 4
+        if not running and not verdict.admit:
+            break
+        for slot in running:  # what was running before this look has come to its end
+            queue.fail(hall.store, slot, "over")
+    assert hall.places() == []
+    assert [name for name in admitted if name in names["do-it"]] == names["do-it"]
+    assert len(admitted) == len(set(admitted))
+    statuses = {flow: [hall.status(name) for name in names[flow]] for flow in names}
+    assert statuses["do-it"] == ["failed"] * 7
+    assert statuses["sweep-it"] == ["failed"] + ["discarded"] * 6
+    assert statuses["write-it"].count("discarded") >= 2
+    assert [name for name in admitted if name in names["write-it"]] == [
+        name for name in names["write-it"] if hall.status(name) == "failed"
+    ]
+
+
+def test_a_conflict_is_no_error_of_a_verb(hall: Hall) -> None:
+    """Somebody moves the thread between the look and the move: the look is taken again, or left to the next."""
+    name = hall.enter()
+    slot = hall.admit(name)
+    commit, rivals = hall.store.backend.commit, iter([True])
+
+    class Rival:
+        def __getattr__(self, wanted: str) -> Any:
+            return getattr(hall.store.backend, wanted)
+
+        def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
+            if next(rivals, False):
+                raise Conflict("somebody was faster")
+            return commit(change, now=now, durable=durable)
+
+    moved = queue.crashed(Store(Rival(), now=hall.clock), slot, "gone")
+    assert moved is not None and moved.state["service"]["crashes"] == 1
+
+
+def test_the_queue_is_not_on_the_read_path(tmp_path: Path) -> None:
+    probe = "import sys; import rolecall.threadlist, rolecall.cli.thread_read; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert not [name for name in done.stdout.split() if name.startswith("rolecall.service")]

@@ -1,0 +1,318 @@
+"""The service as a process: threads wait, run and end in it, in order and within limits, and it can be asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servicestage import PATIENCE, Service, done, gone, served
+
+from rolecall.service import control
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with served(tmp_path, "--concurrency", "4") as service:
+        yield service
+
+
+def test_a_queued_thread_lives_its_life_and_every_transition_is_an_event(service: Service) -> None:
+    flow, agent = service.workflow(), service.script(done(), done("end"))
+    name = service.enter(flow, agent)
+    assert service.ended(name) == ["completed"]
+    assert service.kinds(name) == ["queued", "started", "step", "step", "completed"]
+    times = [event.at for event in service.events(name)]
+    assert times == sorted(times)
+    assert [step.number for step in service.steps(name)] == [1, 2]
+    service.stop()
+    service.assert_clean()
+
+
+def test_each_step_has_a_process_of_its_own_and_a_session_of_its_own(service: Service) -> None:
+    tell: dict[str, Any] = {"run": [["sh", "-c", "echo $PPID $(ps -o sess= -p $PPID) >> pids"]]}
+    name = service.enter(service.workflow(), service.script(done(**tell), done(**tell), done("end", **tell)))
+    assert service.ended(name) == ["completed"]
+    pairs = [line.split() for line in (service.work / "pids").read_text().splitlines()]
+    assert len({pid for pid, _ in pairs}) == 3
+    assert all(pid == session for pid, session in pairs)
+
+
+def test_a_workflow_that_leads_to_fail_fails_its_thread(service: Service) -> None:
+    name = service.enter(service.workflow(), service.script(done(), done("fail")))
+    assert service.ended(name) == ["failed"]
+    assert service.kinds(name) == ["queued", "started", "step", "step", "failed"]
+    assert service.state(name)["reason"] == "It failed."
+
+
+def test_threads_of_one_workflow_start_in_the_order_of_priority_and_time(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    try:
+        flow, agent = service.workflow(), service.script(done("end"))
+        plain = [service.enter(flow, agent) for _ in range(4)]
+        urgent = [service.enter(flow, agent, priority=7) for _ in range(2)]
+        assert all(service.thread_status(name) == "queued" for name in plain + urgent)
+        service.start()
+        service.ended(*plain, *urgent)
+        order = [event.stream for event in service.store.events() if event.kind == "started"]
+        assert order == [*urgent, *plain]
+        service.stop()
+        service.assert_clean()
+    finally:
+        service.close()
+
+
+def overlap(service: Service, *names: str) -> int:
+    """How many of these threads were running at once at most, by their events."""
+    running = most = 0
+    for event in service.store.events():
+        if event.stream in names:
+            running += (event.kind == "started") - (event.kind in ("completed", "failed"))
+            most = max(most, running)
+    return most
+
+
+def test_no_more_run_at_once_than_the_project_allows(tmp_path: Path) -> None:
+    (tmp_path / "rolecall.yaml").write_text(
+        "service: {limit: 3}\nworkflows: {do-one: {concurrency: 1}, do-many: {concurrency: 5}}\n"
+    )
+    with served(tmp_path) as service:
+        agent = service.script(done(), done("end"))
+        ones = [service.enter(service.workflow("do-one"), agent) for _ in range(4)]
+        many = [service.enter(service.workflow("do-many"), agent) for _ in range(8)]
+        assert set(service.ended(*ones, *many)) == {"completed"}
+        assert overlap(service, *ones) == 1
+        assert overlap(service, *many) >= 2
+        assert overlap(service, *ones, *many) <= 3
+
+
+def test_what_comes_while_a_workflow_is_busy_is_discarded_where_the_project_says_so(tmp_path: Path) -> None:
+    (tmp_path / "rolecall.yaml").write_text("workflows: {clean-up: {overflow: drop}}\n")
+    with served(tmp_path) as service:
+        flow = service.workflow("clean-up")
+        first = service.enter(flow, service.script({"hang": True}, name="hangs"))
+        service.event(first, "step_started")
+        second = service.enter(flow, service.script(done("end")))
+        assert service.ended(second) == ["discarded"]
+        assert service.state(second)["reason"] == "clean-up was busy (concurrency 1, overflow drop)"
+        shown = json.loads(service.rolecall("thread", "show", second).stdout)
+        assert (shown["status"], shown["done"]) == ("discarded", True)
+        assert service.thread_status(first) == "running"
+
+
+def test_of_too_many_that_wait_the_oldest_is_discarded(tmp_path: Path) -> None:
+    (tmp_path / "rolecall.yaml").write_text("workflows: {do-steps: {max_queue: 2}}\n")
+    with served(tmp_path) as service:
+        flow = service.workflow()
+        first = service.enter(flow, service.script({"hang": True}, name="hangs"))
+        service.event(first, "step_started")
+        later = [service.enter(flow, service.script(done("end"))) for _ in range(4)]
+        assert service.ended(*later[:2]) == ["discarded", "discarded"]
+        assert "max_queue 2" in service.state(later[0])["reason"]
+        assert [service.thread_status(name) for name in later[2:]] == ["queued", "queued"]
+
+
+def test_an_agent_that_may_be_called_no_more_is_waited_for_and_nobody_fails(tmp_path: Path) -> None:
+    (tmp_path / "rolecall.yaml").write_text(
+        "service: {rates: {scripted: 2/s}}\nworkflows: {do-steps: {concurrency: 9}}\n"
+    )
+    with served(tmp_path) as service:
+        agent = service.script(done(), done("end"))
+        names = [service.enter(service.workflow(), agent) for _ in range(4)]
+        assert service.ended(*names) == ["completed"] * 4
+        calls = [event.at for event in service.store.events() if event.kind == "step_started"]
+        assert len(calls) == 8
+        # What is counted is when a call is decided; the worker that makes it takes a moment to begin.
+        assert calls[-1] - calls[0] >= 2_500
+        assert "was called as often as it may be" not in "".join(service.kinds(names[0]))
+
+
+def test_what_steps_cost_is_summed_up_and_stops_admission_for_the_day(tmp_path: Path) -> None:
+    (tmp_path / "rolecall.yaml").write_text("service: {spend_per_day: 1}\n")
+    with served(tmp_path) as service:
+        flow = service.workflow()
+        paid = service.script(done(usage={"cost": 0.7}), done("end", usage={"cost": 0.5}))
+        first = service.enter(flow, paid)
+        assert service.ended(first) == ["completed"]  # what was admitted goes on
+        assert service.status()["spent"] == pytest.approx(1.2)
+        second = service.enter(flow, paid)
+        waits = service.status()["waits"]
+        assert waits == {second: "$1.20 was spent today (spend_per_day 1)"}
+        assert service.thread_status(second) == "queued"
+        # A restart forgets nothing.
+        service.stop()
+        service.start()
+        assert service.status()["waits"] == waits
+        assert service.thread_status(second) == "queued"
+
+
+def test_a_second_service_of_the_same_home_is_refused_and_the_first_is_named(service: Service) -> None:
+    refused = service.rolecall("serve")
+    assert refused.returncode == 5
+    assert service.process is not None
+    assert f"is running already: process {service.process.pid}" in refused.stderr
+
+
+def test_the_socket_is_for_this_user_alone_and_goes_with_the_service(service: Service) -> None:
+    path = service.home / "service.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    service.stop()
+    assert not path.exists()
+    assert control.held_by(str(service.home)) is None
+
+
+@pytest.mark.parametrize("words", [b"nonsense\n", b"[]\n", b'{"do": "dance"}\n', b"\xff\xfe\n", b""])
+def test_whoever_speaks_another_language_at_the_door_does_no_harm(service: Service, words: bytes) -> None:
+    pipe = control.connected(str(service.home))
+    assert pipe is not None
+    with pipe:
+        pipe.sendall(words)
+        pipe.shutdown(1)
+        assert pipe.recv(100) == b""
+    assert service.status()["running"] == []
+
+
+def test_status_shows_who_runs_in_which_process_and_who_waits_and_why(service: Service) -> None:
+    flow = service.workflow()
+    hanging = [service.enter(flow, service.script({"hang": True}, name="hangs")) for _ in range(4)]
+    for name in hanging:
+        service.event(name, "step_started")
+    late = service.enter(flow, service.script(done("end")))
+    shown = json.loads(service.rolecall("serve", "status").stdout)
+    assert shown["running"] is True
+    assert service.process is not None and shown["pid"] == service.process.pid
+    assert {entry["thread"] for entry in shown["threads"]} == set(hanging)
+    assert all(os.path.exists(f"/proc/{entry['pid']}") for entry in shown["threads"])
+    assert shown["queued"] == {"do-steps": 1}
+    assert shown["waits"] == {late: "do-steps has 4 threads running (concurrency 4)"}
+    text = service.rolecall("serve", "status", "--format", "text").stdout
+    assert "4 of 16 threads" in text and "1 of do-steps" in text
+
+
+def test_stopping_interrupts_steps_and_starting_again_goes_on_with_their_threads(service: Service) -> None:
+    flow = service.workflow()
+    agent = service.script({"hang": True, "again": [done("end")]})
+    name = service.enter(flow, agent)
+    service.event(name, "step_started")
+    service.stop()
+    assert service.thread_status(name) == "idle"
+    assert service.store.backend.names("slot/") == [f"slot/do-steps/{name}"]
+    assert service.processes() == []
+    service.start()
+    assert service.ended(name) == ["completed"]
+    assert "crashed" not in service.kinds(name)
+
+
+def test_stopping_with_finish_lets_a_step_come_to_its_end(service: Service) -> None:
+    fifo = service.work / "gate"
+    os.mkfifo(fifo)
+    agent = service.script(done("end", run=[["sh", "-c", "cat gate"]]))
+    name = service.enter(service.workflow(), agent)
+    service.event(name, "process")
+    stopping = service.spawn("serve", "stop", "--finish")
+    service.until(lambda: service.status()["stopping"])
+    assert service.thread_status(name) == "running"
+    fifo.write_text("go on")
+    assert stopping.wait(PATIENCE) == 0
+    stopping.communicate()
+    assert service.thread_status(name) == "completed"
+    assert service.kinds(name) == ["queued", "started", "step", "completed"]
+    service.assert_clean()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_service_as_its_command_does(service: Service, number: int) -> None:
+    name = service.enter(service.workflow(), service.script({"hang": True}))
+    service.event(name, "step_started")
+    assert service.process is not None
+    service.process.send_signal(number)
+    assert service.process.wait(PATIENCE) == 0
+    assert service.thread_status(name) == "idle"
+    assert service.processes() == []
+
+
+def test_asked_twice_to_stop_it_ends_steps_that_do_not_listen_and_their_threads_go_on_later(
+    service: Service,
+) -> None:
+    code = """
+import os
+from rolecall import END, Role, RoleResult, Workflow
+
+async def work(context):
+    while not os.path.exists(context.workdir + "/enough"):
+        pass
+    return RoleResult(content="Done.", meta={})
+
+roles = {"worker": Role.function(work, {"type": "object"})}
+workflow = Workflow("spin-on", roles=roles, moderator=lambda context: END if context.steps else "worker")
+"""
+    name = service.enter(service.python_workflow("spin-on", code), None)
+    service.event(name, "step_started")
+    worker = int(service.state(name)["lease"]["pid"])
+    assert service.process is not None
+    service.process.send_signal(signal.SIGTERM)
+    service.until(lambda: service.status()["stopping"])
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(PATIENCE) == 0
+    gone(worker)
+    assert service.thread_status(name) == "idle"
+    (service.work / "enough").touch()
+    service.start()
+    assert service.ended(name) == ["completed"]
+    assert "crashed" not in service.kinds(name)
+
+
+def test_a_service_in_the_background_says_when_it_can_be_spoken_to(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    try:
+        started = json.loads(service.rolecall("serve", "--detach").stdout)
+        assert json.loads(service.rolecall("serve", "status").stdout)["pid"] == started["pid"]
+        again = service.rolecall("serve", "--detach")
+        assert again.returncode == 5
+        assert "is running already" in again.stderr
+        name = service.enter(service.workflow(), service.script(done("end")))
+        assert service.ended(name) == ["completed"]
+        assert json.loads(service.rolecall("serve", "stop").stdout) == {
+            "stopped": True,
+            "pid": started["pid"],
+        }
+        gone(started["pid"])
+        assert service.processes() == []
+        lines = service.rolecall("serve", "logs").stdout
+        assert f"{name} is completed" in lines
+    finally:
+        service.close()
+
+
+def test_without_a_service_its_commands_say_so(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    status = service.rolecall("serve", "status")
+    assert (status.returncode, json.loads(status.stdout)["running"]) == (1, False)
+    stop = service.rolecall("serve", "stop")
+    assert stop.returncode == 3
+    assert "no service is running" in stop.stderr
+    assert service.rolecall("serve", "logs").returncode == 5
+
+
+def test_a_mistake_in_the_projects_file_is_told_before_anything_runs(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    (tmp_path / "rolecall.yaml").write_text("workflows: {do-it: {concurency: 2}}\nservice: {limit: none}\n")
+    refused = service.rolecall("serve", "--detach")
+    assert refused.returncode == 2
+    assert "concurrency" in refused.stderr and "limit" in refused.stderr
+    assert not (service.home / "service.lock").exists()
+
+
+def test_a_home_whose_path_is_too_long_for_a_socket_is_served_all_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / ("a-rather-long-name-of-a-folder-" * 4)
+    folder.mkdir()
+    with served(folder) as service:
+        name = service.enter(service.workflow(), service.script(done("end")))
+        assert service.ended(name) == ["completed"]
+        service.stop()
+        service.assert_clean()

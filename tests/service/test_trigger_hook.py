@@ -1,0 +1,267 @@
+"""Requests that start threads: only with the secret, within bounds, and nothing secret in what they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_triggers import Stage
+
+from rolecall import projectfile
+from rolecall.mask import MASKED, Mask
+from rolecall.service.triggers.run import Triggers
+
+SECRET = "a-secret-of-some-length"
+PLAIN = 'called: {http: {secret_env: HOOK_SECRET}, prompt: "{{body.text}}"}'
+SIGNED = 'signed: {http: {secret_env: HOOK_SECRET, signature: X-Hub-Signature-256}, prompt: "{{body.text}}"}'
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.store.close()
+
+
+def asked(
+    port: int,
+    headers: dict[str, str],
+    *,
+    path: str = "/hooks/hello/called",
+    body: bytes = b'{"text": "hi"}',
+    method: str = "POST",
+) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def served(stage: Stage, triggers: str, ask: Callable[[int], Any], *, mask: Mask | None = None) -> Any:
+    """Ask a running server from another thread of control, as anybody would."""
+
+    async def play() -> Any:
+        running = Triggers(stage.store, env=stage.env, mask=mask or Mask(()), say=stage.said.append)
+        running.update(stage.project(triggers), stage.workflows)
+        task = asyncio.create_task(running.run())
+        try:
+            async with asyncio.timeout(90):
+                while running.port is None:
+                    await asyncio.sleep(0.01)
+                return await asyncio.to_thread(ask, running.port)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    return asyncio.run(play())
+
+
+def bearer(secret: str = SECRET) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def test_a_request_with_the_secret_starts_a_thread_and_is_told_which(stage: Stage) -> None:
+    status, answer = served(stage, PLAIN, lambda port: asked(port, bearer()))
+    assert status == 202
+    [ref] = stage.threads()
+    assert ref.name == f"thread/{answer['thread']}"
+    assert stage.prompts() == ["hi"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer a-secret-of-some-lengtX"},
+        {"Authorization": f"Basic {SECRET}"},
+        {"Authorization": SECRET},
+        {"X-Rolecall-Secret": SECRET + "x"},
+    ],
+)
+def test_without_the_secret_nothing_is_started(stage: Stage, headers: dict[str, str]) -> None:
+    status, answer = served(stage, PLAIN, lambda port: asked(port, headers))
+    assert (status, answer) == (401, {"error": "the secret is missing or wrong"})
+    assert stage.threads() == []
+
+
+def test_a_hook_whose_secret_is_not_set_lets_nobody_in(stage: Stage) -> None:
+    del stage.env["HOOK_SECRET"]
+    assert served(stage, PLAIN, lambda port: asked(port, bearer("")))[0] == 401
+    assert served(stage, SIGNED, lambda port: signed(port, b"{}", key=""))[0] == 401
+    assert stage.threads() == []
+
+
+def signed(port: int, body: bytes, *, key: str = SECRET) -> Any:
+    signature = hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
+    headers = {"X-Hub-Signature-256": f"sha256={signature}"}
+    return asked(port, headers, path="/hooks/hello/signed", body=body)
+
+
+def test_a_signed_hook_goes_by_the_signature_of_the_body_alone(stage: Stage) -> None:
+    def ask(port: int) -> list[int]:
+        body = b'{"text": "signed"}'
+        return [
+            signed(port, body)[0],
+            signed(port, body, key="another")[0],
+            asked(port, bearer(), path="/hooks/hello/signed", body=body)[0],
+            asked(port, path="/hooks/hello/signed", body=body, headers={"X-Hub-Signature-256": "sha256="})[0],
+        ]
+
+    assert served(stage, SIGNED, ask) == [202, 401, 401, 401]
+    assert stage.prompts() == ["signed"]
+
+
+def test_what_is_asked_for_wrongly_is_refused_with_what_is_wrong(stage: Stage) -> None:
+    def ask(port: int) -> list[int]:
+        return [
+            asked(port, bearer(), path="/hooks/hello/other")[0],
+            asked(port, bearer(), path="/")[0],
+            asked(port, bearer(), method="GET")[0],
+            asked(port, bearer(), body=b"{not json")[0],
+            asked(port, bearer(), body=b'{"other": 1}')[0],
+            asked(port, bearer(), body=b"x" * 1_000_001)[0],
+        ]
+
+    assert served(stage, PLAIN, ask) == [404, 404, 405, 400, 422, 413]
+    assert stage.threads() == []
+    assert "{{body.text}} has no value" in stage.memory("called").problem
+
+
+def test_of_requests_with_the_same_key_the_first_counts(stage: Stage) -> None:
+    triggers = (
+        'called: {http: {secret_env: HOOK_SECRET}, prompt: "{{body.text}}", dedupe: "{{headers.x-delivery}}"}'
+    )
+
+    def ask(port: int) -> list[int]:
+        return [asked(port, {"X-Delivery": key, **bearer()})[0] for key in ("one", "one", "two", "one")]
+
+    assert served(stage, triggers, ask) == [202, 200, 202, 200]
+    # After a restart they are still known.
+    assert served(stage, triggers, lambda port: asked(port, {"X-Delivery": "two", **bearer()})) == (
+        200,
+        {"thread": None, "reason": "a signal with the key 'two' was heeded already"},
+    )
+
+
+def test_a_template_in_a_payload_is_text(stage: Stage) -> None:
+    body = json.dumps({"text": "{{headers.host}} {{project}}"}).encode()
+    served(stage, PLAIN, lambda port: asked(port, bearer(), body=body))
+    assert stage.prompts() == ["{{headers.host}} {{project}}"]
+
+
+def test_the_secret_is_in_nothing_that_is_stored_or_said(stage: Stage, tmp_path: Path) -> None:
+    triggers = 'called: {http: {secret_env: HOOK_SECRET}, prompt: "{{body}} {{headers}} {{query}}"}'
+    body = json.dumps({"text": f"I know {SECRET}, and {'t0ken-of-the-environment'}"}).encode()
+
+    def ask(port: int) -> Any:
+        return asked(
+            port, {"Cookie": "session=1", **bearer()}, path=f"/hooks/hello/called?q={SECRET}", body=body
+        )
+
+    assert served(stage, triggers, ask, mask=Mask(["t0ken-of-the-environment"]))[0] == 202
+    [prompt] = stage.prompts()
+    assert prompt.count(MASKED) == 3
+    assert "session=1" not in prompt
+    for file in tmp_path.glob("store.db*"):
+        assert SECRET.encode() not in file.read_bytes()
+    assert SECRET not in "".join(stage.said)
+
+
+def test_a_text_that_is_no_json_is_a_body_too(stage: Stage) -> None:
+    triggers = 'called: {http: {secret_env: HOOK_SECRET}, prompt: "{{body}} {{query.a}}"}'
+
+    def ask(port: int) -> Any:
+        return asked(
+            port,
+            {"Content-Type": "text/plain", **bearer()},
+            path="/hooks/hello/called?a=1",
+            body="grüß".encode(),
+        )
+
+    assert served(stage, triggers, ask)[0] == 202
+    assert stage.prompts() == ["grüß 1"]
+
+
+def raw(port: int, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as pipe:
+        pipe.sendall(data)
+        pipe.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: pipe.recv(65_536), b""))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01 this is TLS",
+        b"POST /hooks/hello/called HTTP/1.1\r\n" + b"A: b\r\n" * 20_000,
+        b"POST /hooks/hello/called HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /hooks/hello/called HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+        + SECRET.encode()
+        + b"\r\nContent-Length: 500\r\n\r\nshort",
+        b"",
+    ],
+)
+def test_what_is_no_whole_request_starts_nothing_and_the_next_is_served(stage: Stage, data: bytes) -> None:
+    def ask(port: int) -> int:
+        assert not raw(port, data).startswith(b"HTTP/1.1 2")
+        return asked(port, bearer())[0]
+
+    assert served(stage, PLAIN, ask) == 202
+    assert len(stage.threads()) == 1
+
+
+def test_connections_that_say_nothing_do_not_keep_others_out(stage: Stage) -> None:
+    def ask(port: int) -> int:
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(60)]
+        try:
+            return asked(port, bearer())[0]
+        finally:
+            for pipe in silent:
+                pipe.close()
+
+    assert served(stage, PLAIN, ask) == 202
+
+
+def test_it_listens_on_loopback_unless_the_project_says_otherwise(stage: Stage) -> None:
+    assert stage.project(PLAIN).hooks.host == "127.0.0.1"
+    served(stage, PLAIN, lambda port: asked(port, bearer()))
+    assert any("requests are heard at http://127.0.0.1:" in line for line in stage.said)
+
+
+def test_a_port_that_is_taken_is_told_and_had_once_it_is_free(stage: Stage) -> None:
+    async def play() -> None:
+        problems: dict[str, str] = {}
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            text = f"hooks: {{port: {port}}}\nworkflows: {{hello: {{triggers: {{{PLAIN}}}}}}}\n"
+            project = projectfile.parse(text, path=str(stage.folder / "rolecall.yaml")).checked()
+            triggers = Triggers(
+                stage.store, env=stage.env, mask=Mask(()), say=stage.said.append, problems=problems
+            )
+            triggers.update(project, stage.workflows)
+            task = asyncio.create_task(triggers.run())
+            async with asyncio.timeout(30):
+                while not problems:
+                    await asyncio.sleep(0.01)
+        assert "in use" in problems["hooks"]
+        async with asyncio.timeout(30):
+            while triggers.port is None:
+                triggers.update(project, stage.workflows)
+                await asyncio.sleep(0.01)
+        assert (triggers.port, problems) == (port, {})
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(play())

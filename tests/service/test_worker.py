@@ -1,0 +1,362 @@
+"""The process of a step: what it may ask for, and that whatever it does ends its own thread only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+from servicestage import STEPS, Service, done, gone, is_living, served
+
+from rolecall import canonical, thread
+from rolecall.ids import node_id
+from rolecall.store.store import BUILTIN
+
+ROLE = """
+import asyncio, os, subprocess, sys, time
+from rolecall import END, Role, RoleResult, ThreadContext, Workflow
+
+async def work(context: ThreadContext) -> RoleResult:
+{body}
+    return RoleResult(content="Done.", meta={{}})
+
+def moderator(context: ThreadContext) -> str:
+    return {next}
+
+workflow = Workflow("{name}", roles={{"worker": Role.function(work, {{"type": "object"}})}}, moderator=moderator)
+"""
+ONCE = 'END if context.steps else "worker"'
+EVIL = """
+    import gc
+    from rolecall.service.pipestore import PipeBackend, framed, HEADER
+    from rolecall.store.backend import Change, Move, NewEvent
+    pipe = next(one for one in gc.get_objects() if type(one) is PipeBackend)
+    ask, victim = pipe._ask, context.start
+    own, mine = f"thread/{context.thread}", context.thread
+
+    def move(name, expected=0, state=None):
+        ask("commit", [[], [[name, expected, None, state, None]], [], []], True)
+
+    def tell(stream, count=1, at=None):
+        ask("commit", [[], [], [[stream, "step", {}, at]] * count, []], True)
+
+    def put(node, type_id, data):
+        ask("commit", [[[node, type_id, data, 1, [], None]], [], [], []], True)
+
+    def put_misfit():
+        from rolecall import canonical
+        from rolecall.store.store import BUILTIN, make_record
+        record = make_record(BUILTIN["integer"], canonical.encode("no integer"), (), 1)
+        pipe.commit(Change([record]), now=0, durable=False)
+
+    def send(data):
+        pipe._pipe.sendall(data)
+        pipe._receive(1)
+
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service for all: whatever one thread does to it, the next ones have to live with."""
+    folder = tmp_path_factory.mktemp("service")
+    (folder / "rolecall.yaml").write_text("service: {worker: {memory_mb: 400, cpu_minutes: 7}}\n")
+    with served(folder, "--concurrency", "2") as service:
+        yield service
+        service.stop()
+        service.assert_clean()
+
+
+@pytest.fixture
+def bystander(service: Service) -> Iterator[str]:
+    """A thread of somebody else that runs all the while, and comes to its end afterwards."""
+    fifo = service.work / f"gate-{os.urandom(4).hex()}"
+    os.mkfifo(fifo)
+    agent = service.script(done("end", run=[["cat", fifo.name]]), name=fifo.name)
+    name = service.enter(service.workflow("stand-by"), agent)
+    service.event(name, "process")
+    before = service.state(name)
+    yield name
+    assert service.state(name)["lease"]["pid"] == before["lease"]["pid"]
+    fifo.write_text("go on")
+    assert service.ended(name) == ["completed"]
+    assert service.kinds(name) == ["queued", "started", "step", "completed"]
+
+
+def role(service: Service, name: str, body: str, after: str = ONCE) -> str:
+    indented = indent(body.strip("\n"), "    ")
+    return service.python_workflow(name, ROLE.format(name=name, body=indented, next=after))
+
+
+def outcome(service: Service, flow: str, prompt: str = "Do it") -> tuple[str, str]:
+    name = service.enter(flow, None, prompt=prompt)
+    (status,) = service.ended(name)
+    assert service.store.ref(thread.slot_name(service.state(name)["name"], name)) is None
+    return status, str(service.state(name).get("reason", ""))
+
+
+# -- what a step does to itself --
+
+
+def test_a_segfault_ends_the_step_only_and_the_third_one_leaves_the_thread_to_a_person(
+    service: Service, bystander: str
+) -> None:
+    flow = role(service, "crash-hard", "import ctypes\nctypes.string_at(0)")
+    name = service.enter(flow, None)
+    assert service.ended(name) == ["suspended"]
+    assert service.kinds(name) == ["queued", "started", *["crashed"] * 3, "suspended"]
+    assert service.state(name)["reason"] == (
+        "its step crashed 3 times, last: its worker was ended by SIGSEGV"
+    )
+    assert [event.body["count"] for event in service.events(name) if event.kind == "crashed"] == [1, 2, 3]
+
+
+def test_a_step_that_exits_the_process_crashes_and_what_it_said_last_is_told(service: Service) -> None:
+    flow = role(service, "leave-early", "print('no more of this', flush=True)\nos._exit(3)")
+    status, reason = outcome(service, flow)
+    assert status == "suspended"
+    assert reason.endswith("its worker ended with status 3: no more of this")
+
+
+def test_a_step_that_takes_all_memory_is_refused_it_and_nobody_else_is(
+    service: Service, bystander: str
+) -> None:
+    status, reason = outcome(service, role(service, "eat-memory", "bytearray(600 * 1024 * 1024)"))
+    assert status == "suspended"
+    assert "MemoryError" in reason
+
+
+def test_the_limits_of_a_step_hold_for_what_it_starts(service: Service) -> None:
+    told = "subprocess.run(['sh', '-c', '(ulimit -d; ulimit -t; ulimit -c) > limits'], cwd=context.workdir)"
+    assert outcome(service, role(service, "tell-limits", told))[0] == "completed"
+    assert (service.work / "limits").read_text().split() == [str(400 * 1024), str(7 * 60), "0"]
+
+
+def test_a_flood_of_output_ends_the_thread_that_pours_it(service: Service, bystander: str) -> None:
+    flow = role(service, "print-forever", "while True: os.write(1, b'x' * 65536)")
+    assert outcome(service, flow) == ("failed", "its worker has printed more than 64 MB")
+
+
+def test_what_a_step_prints_within_reason_harms_nobody(service: Service) -> None:
+    flow = role(service, "print-much", "os.write(1, b'x' * 1000000); os.write(2, b'\\xff' * 1000)")
+    assert outcome(service, flow)[0] == "completed"
+
+
+def test_a_role_that_is_none_and_a_result_of_a_wrong_shape_fail_their_threads(service: Service) -> None:
+    status, reason = outcome(service, role(service, "call-nobody", "pass", after='"nobody"'))
+    assert (status, "nobody" in reason) == ("failed", True)
+    status, reason = outcome(service, role(service, "give-rubbish", "return ['not', 'a', 'result']"))
+    assert (status, "worker" in reason) == ("failed", True)
+
+
+def test_a_file_that_cannot_be_loaded_any_more_suspends_its_threads_with_the_reason(service: Service) -> None:
+    flow = role(service, "break-itself", "open(__file__, 'w').write('this is no Python')", after='"worker"')
+    name = service.enter(flow, None)
+    assert service.ended(name) == ["suspended"]
+    assert service.kinds(name) == ["queued", "started", "step", "suspended"]
+    assert "break-itself.py" in service.state(name)["reason"]
+
+
+def test_an_agent_that_does_not_exist_suspends_the_thread_with_the_reason(service: Service) -> None:
+    name = service.enter(service.workflow(), "command:no-such-program-anywhere")
+    assert service.ended(name) == ["suspended"]
+    assert "no-such-program-anywhere" in service.state(name)["reason"]
+    resumed = service.rolecall("thread", "resume", name)
+    assert resumed.returncode == 0
+    assert "watch: rolecall thread watch" in resumed.stderr
+    service.event(name, "suspended", count=2)
+
+
+# -- what a step leaves behind --
+
+DAEMON = """
+hide = (
+    "import os, time", "os.setsid()", "os.fork() and os._exit(0)",
+    "open('daemon', 'w').write(str(os.getpid()))", "os.rename('daemon', 'there')", "time.sleep(600)",
+)
+quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+subprocess.Popen([sys.executable, "-c", "; ".join(hide)], cwd=context.workdir, env={}, **quiet)
+while not os.path.exists(os.path.join(context.workdir, "there")): os.sched_yield()
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "os._exit(1)"], ids=["after its end", "after a crash"])
+def test_a_daemon_that_hides_from_everybody_does_not_outlive_its_step(service: Service, ending: str) -> None:
+    there = service.work / "there"
+    there.unlink(missing_ok=True)
+    flow = role(service, f"hide-daemon-{'crash' if ending else 'well'}", DAEMON + ending)
+    name = service.enter(flow, None)
+    service.until(
+        lambda: service.thread_status(name) in ("completed", "suspended") or "crashed" in service.kinds(name)
+    )
+    pid = int(there.read_text())
+    gone(pid)
+    assert not is_living(pid)
+    service.ended(name)
+
+
+def test_a_process_that_keeps_the_steps_line_open_does_not_keep_its_thread(service: Service) -> None:
+    """A fork has everything its parent had, the socket too, and may move to a session of its own."""
+    body = "if os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n    os._exit(0)"
+    assert outcome(service, role(service, "fork-away", body))[0] == "completed"
+
+
+# -- what a step may not ask for --
+
+
+ATTEMPTS = {
+    "read-thread": ("ask('ref', f'thread/{victim}')", "'thread/"),
+    "read-attempt": ("ask('ref', f'attempt/{victim}')", "'attempt/"),
+    "read-session": ("ask('ref', 'session/taken')", "'session/taken'"),
+    "read-queue": ("ask('ref', 'queue/stand-by/x')", "'queue/"),
+    "read-nothing": ("ask('ref', None)", "None"),
+    "read-node": ("ask('records', ['nonsense'])", "'nonsense'"),
+    "list-all": ("ask('refs', 'thread/')", "all refs"),
+    "list-ids": ("ask('ids_with_prefix', '', 10)", "without their beginning"),
+    "remove-thread": ("move(f'thread/{victim}', 2)", "moved"),
+    "move-slot": ("move('slot/stand-by/x', 0, {})", "moved"),
+    "move-session": ("move('session/taken', 1, {})", "moved"),
+    "move-workflow": ("move('workflow/stand-by', 1)", "moved"),
+    "make-thread": ("move('thread/' + victim[:-1] + 'Z', 0, {'status': 'idle'})", "moved"),
+    "adopt-thread": ("move(f'thread/{victim}', 0, {'parent': mine})", "moved"),
+    "move-rubbish": ("ask('commit', [[], [[7, 'x', 1, [], 2]], [], []], True)", "none"),
+    "remove-own": ("move(own, 3)", "status that is none"),
+    "invent-status": ("move(own, 3, {'status': 'grand'})", "status that is none"),
+    "tell-others": ("tell(victim)", "added an event"),
+    "date-event": ("tell(mine, at=7)", "event that is none"),
+    "flood-events": ("[tell(mine, 9_999) for _ in range(11)]", "100,000 events"),
+    "crowd-events": ("tell(mine, 10_001)", "one transaction"),
+    "put-lie": ("put('0000000000000', '0000000000000', 'AAAA')", "node"),
+    "put-rubbish": ("put(1, 2, 'no base64!')", "wrong form"),
+    "put-misfit": ("put_misfit()", "does not fit its type"),
+    "say-nonsense": ("ask('dance')", "'dance'"),
+    "say-little": ("ask('commit')", "wrong form"),
+    "say-number": ("send(framed(7))", "no question"),
+    "say-garbage": ("send(HEADER.pack(3) + b'abc')", "no JSON"),
+    "say-nan": ("send(HEADER.pack(12) + b'[\"ref\", NaN]')", "no JSON"),
+    "say-deep": ("send(HEADER.pack(200000) + b'[' * 200000)", "no JSON"),
+    "say-much": ("send(HEADER.pack(4_000_000_000))", "bytes at once"),
+    "say-ending": ("ask('done', 7)", "how its step ended"),
+}
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_a_step_that_asks_for_what_is_not_its_own_ends_and_its_thread_fails(
+    service: Service, bystander: str, name: str
+) -> None:
+    attempt, reason = ATTEMPTS[name]
+    if service.store.ref("session/taken") is None:
+        service.store.move("session/taken", None, service.store.put_text("somebody's"))
+    status, told = outcome(service, evil(service, name, attempt), prompt=bystander)
+    assert status == "failed", told
+    assert reason in told
+
+
+def evil(service: Service, name: str, attempt: str) -> str:
+    """A workflow whose role goes behind the engine's back."""
+    body = f"{EVIL}    {attempt}\n"
+    return service.python_workflow(name, ROLE.format(name=name, body=body, next=ONCE))
+
+
+def test_what_a_node_says_it_refers_to_is_not_believed(service: Service) -> None:
+    """References keep other nodes from being collected: they are those of the payload, whatever a step says."""
+    attempt = (
+        "from rolecall import canonical\n"
+        "    from rolecall.store.store import BUILTIN, make_record\n"
+        '    record = make_record(BUILTIN["string"], canonical.encode("harmless"), (), 1)\n'
+        '    pipe.commit(Change([record._replace(refs=("CTS5P6RD8HMCS",))]), now=0, durable=False)'
+    )
+    assert outcome(service, evil(service, "claim-refs", attempt))[0] == "completed"
+    node = node_id(BUILTIN["string"], canonical.encode("harmless"))
+    assert service.store.record(node).refs == ()
+
+
+def test_a_step_cannot_change_what_the_service_knows_of_its_thread(service: Service) -> None:
+    attempt = (
+        "ref = pipe.ref(own)\n"
+        '    state = {**ref.state, "service": {"priority": 9, "queued_at": 1, "crashes": -100}}\n'
+        "    pipe.commit(Change(moves=[Move(own, ref.version, ref.target, state)]), now=0, durable=False)"
+    )
+    name = service.enter(evil(service, "forge-facts", attempt), None, priority=2)
+    service.ended(name)
+    known = service.state(name)["service"]
+    assert known["priority"] == 2
+    assert known["queued_at"] > 1
+    assert known.get("crashes", 0) >= 0
+
+
+# -- what a step may ask for --
+
+
+def test_a_role_that_a_workflow_plays_has_its_thread_in_the_same_process(service: Service) -> None:
+    inner = STEPS.format(name="play-inside")
+    flows = service.work / "workflows"
+    flows.mkdir(exist_ok=True)
+    (flows / "play-inside.yaml").write_text(inner)
+    outer = service.workflow(
+        "play-outside", STEPS.replace("goal: Work.", "goal: Work.\n    agent: workflow:play-inside")
+    )
+    config = service.home / "config.yaml"
+    script = service.script(done(), done("end"), name="inner")
+    config.write_text(f"agentOverrides: {{play-inside: {{worker: '{script}'}}}}\n")
+    try:
+        name = service.enter(outer, None)
+        assert service.ended(name)[0] in ("completed", "suspended")
+        (child,) = [
+            thread.id_of(ref) for ref in service.store.refs("thread/") if ref.state.get("parent") == name
+        ]
+        assert service.thread_status(child) == "completed", service.state(name).get("reason")
+        assert [step.number for step in service.steps(child)] == [1, 2]
+        # The name of the inner workflow is not a step's to give a new meaning to.
+        assert service.store.ref("workflow/play-inside") is None
+    finally:
+        config.unlink()
+
+
+def test_an_agent_without_a_memory_has_one_in_the_store_from_step_to_step(service: Service) -> None:
+    """Two steps are two processes: the second one reads what the first one added to its session, and adds to it."""
+    code = """
+from rolecall import END, Reply, Role, Workflow
+
+class Agent:
+    name, can_resume = "forgetful", True
+
+    async def __call__(self, prompt, context):
+        session = context.session or f"memory-{context.thread}"
+        context.memory.add(session, f"turn {len(context.memory.read(session)) + 1}")
+        told = ", ".join(context.memory.read(session))
+        return Reply(f"---\\n$status: done\\n---\\n{told}", session=session)
+
+schema = {"type": "object", "properties": {"$status": {"type": "string"}}, "required": ["$status"]}
+roles = {"worker": Role(Agent(), "Work.", schema, resume="persistent")}
+workflow = Workflow("recall-turns", roles=roles, moderator=lambda context: END if len(context.steps) == 3 else "worker")
+"""
+    name = service.enter(service.python_workflow("recall-turns", code), None)
+    assert service.ended(name) == ["completed"], service.state(name)
+    assert [step.body.strip() for step in service.steps(name)] == [
+        "turn 1",
+        "turn 1, turn 2",
+        "turn 1, turn 2, turn 3",
+    ]
+
+
+def test_a_thread_with_a_worktree_of_its_own_works_in_it(service: Service) -> None:
+    repository = service.folder / "repository"
+    repository.mkdir()
+    author = ["-c", "user.name=T", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "begin"]):
+        subprocess.run(["git", *author, *words], cwd=repository, check=True)
+    flow = service.workflow("change-tree", STEPS + "workdir: worktree\n")
+    name = service.enter(
+        flow,
+        service.script(done("end", edit={"new.txt": "new"})),
+        cwd=repository,
+        work=str(service.home / "work"),
+    )
+    assert service.ended(name) == ["completed"]
+    assert not (repository / "new.txt").exists()
+    folder = Path(service.state(name)["folders"]["worktree"]["path"])
+    assert (folder / "new.txt").read_text() == "new"
