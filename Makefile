@@ -3,7 +3,7 @@
 .PHONY: help demo test test-service test-agents test-agents-all install-agents check bench mutants clean
 
 BIN := .venv/bin
-SERVICE_TESTS := $(wildcard tests/service/test_fleet*.py) tests/service/test_chaos.py tests/service/test_load.py
+SERVICE_TESTS := tests/service tests/knowledge
 AGENTS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-agents
 SOURCES := pyproject.toml README.md $(shell find src -type f -not -name '*.pyc')
 
@@ -16,13 +16,13 @@ demo: .venv/installed ## set up and show the main job
 test: .venv/tested ## set up and run every test but those of test-service and test-agents
 	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SERVICE_TESTS)) $(PYTEST_ARGS)
 
-test-service: .venv/tested ## the service under load and faults, and the unfinished fleet
+test-service: .venv/tested ## what is unfinished: the service and the knowledge search
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(SERVICE_TESTS)
 
 test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \
 		tests/realagents/test_claude.py tests/realagents/test_claude_host.py tests/realagents/test_codex.py \
-		tests/realagents/test_codex_host.py tests/realagents/test_codex_acp.py tests/realagents/test_plan_run.py
+		tests/realagents/test_codex_host.py tests/realagents/test_codex_acp.py
 
 test-agents-all: .venv/tested install-agents ## the same with every agent that can be installed
 	scripts/install-agents '$(AGENTS)' opencode gemini qwen copilot hermes claude-agent-acp

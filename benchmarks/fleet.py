@@ -129,9 +129,8 @@ class Fleet:
         waiting = set(names)
         with psycopg.connect(self.url, autocommit=True) as db:
             db.execute("LISTEN rolecall_news")
-            while waiting:
-                waiting = {name for name in waiting if not self._is_ended(name)}
-                for _ in db.notifies(timeout=0.5 if waiting else 0, stop_after=1):
+            while waiting := {name for name in waiting if not self._is_ended(name)}:
+                for _ in db.notifies(timeout=0.5, stop_after=1):
                     pass
 
     def _is_ended(self, name: str) -> bool:

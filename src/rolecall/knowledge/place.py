@@ -6,6 +6,7 @@ Each indexed repository has a small file of its own in the home, so that two syn
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -17,15 +18,18 @@ from rolecall.knowledge.extra import check_installed
 from rolecall.knowledge.settings import FILE, INDEX, Settings
 
 _FOLDER = "knowledge"
+_PROJECT = "rolecall.yaml"
+_SECTION = re.compile(r"^[\"']?knowledge[\"']?\s*:", re.MULTILINE)
 
 
 def root_of(folder: str) -> str:
-    """The nearest folder with a `knowledge.yaml`, up to the repository's root."""
+    """The nearest folder with a `knowledge.yaml`, or with a `rolecall.yaml` that has a section `knowledge`, up to the
+    repository's root."""
     check_installed()
     folder = os.path.realpath(folder)
     if not os.path.isdir(folder):
         raise UsageError(f"there is no folder {folder!r}", hint="--repo names a repository's folder.")
-    found = repository.nearest(FILE, folder)
+    found = repository.nearest(FILE, folder) or _project_file(folder)
     if found is None:
         where = repository.root_around(folder) or folder
         raise NotFound(
@@ -35,14 +39,27 @@ def root_of(folder: str) -> str:
     return os.path.dirname(found)
 
 
+def _project_file(folder: str) -> str | None:
+    """The file of the project around a folder, if it says what to index."""
+    found = repository.nearest(_PROJECT, folder)
+    is_said = found is not None and _SECTION.search(_text(found))
+    return found if is_said else None
+
+
 def settings_of(root: str) -> Settings:
-    path = os.path.join(root, FILE)
+    """From `knowledge.yaml`, or from the project's file where there is none."""
+    path, project = os.path.join(root, FILE), os.path.join(root, _PROJECT)
+    if not os.path.lexists(path) and os.path.lexists(project):
+        return settings.load(_text(project), source=project, section="knowledge")
+    return settings.load(_text(path), source=path)
+
+
+def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read()
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="Correct the file.") from error
-    return settings.load(text, source=path)
 
 
 def index_of(root: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rolecall.errors import Damaged, UsageError
 from rolecall.knowledge import chunk, files, index, search
@@ -20,13 +20,15 @@ from rolecall.knowledge.settings import EMBEDDED, Settings
 if TYPE_CHECKING:
     from rolecall.knowledge.model import Embedder, Matrix
 
+T = TypeVar("T")
+
 _BY_WORDS = 200
 _BY_VECTORS = 100
 _QUOTES = 20
 """How many passages are gathered each way; a twentieth of it would do for the first ten answers."""
-_MOST_READINGS = 40_000
-"""Occurrences of words that are looked at. Beyond it the commonest words of a question are left out: they tell
-least, and to look at all of them takes longest."""
+_READINGS, _READINGS_PER_PASSAGE = 15_000, 0.4
+"""Occurrences of words that are looked at, whichever is more. Beyond it the commonest words of a question are left
+out: they tell least, and to look at all of them takes longest."""
 
 
 @dataclass(frozen=True)
@@ -158,37 +160,28 @@ def _by_words(
     reader: Reader, asked: Question, frequencies: Mapping[str, int], chosen: Sequence[int] | None
 ) -> tuple[dict[int, float], dict[int, float]]:
     """By the words of a question, and by those that stand side by side in it."""
-    words = _telling([word for word in dict.fromkeys(asked.terms) if frequencies[word]], frequencies)
+    most = max(_READINGS, int(_READINGS_PER_PASSAGE * reader.state.passages))
+    costs = {word: frequencies[word] for word in asked.terms if frequencies[word]}
+    words = _rarest(costs, most, least=2)[: search.MOST_TERMS]
     found = reader.by_words(search.any_of(words), limit=_BY_WORDS, files=chosen) if words else {}
-    pairs = _telling_pairs(asked, frequencies)
+    both = {
+        pair: costs[pair[0]] + costs[pair[1]] for pair in sorted(asked.pairs) if costs.keys() >= set(pair)
+    }
+    pairs = _rarest(both, most, least=1)[: search.MOST_PAIRS]
     sides = reader.by_words(search.any_pair_of(pairs), limit=_QUOTES, files=chosen) if pairs else {}
     stored = reader.stored(sides)
     return found, {each: search.quotes(stored[each].trail, stored[each].text, asked) for each in sides}
 
 
-def _telling(words: list[str], frequencies: Mapping[str, int]) -> list[str]:
-    """The rarest words, as many as can be looked at in time, and two at the least."""
-    kept: list[str] = []
-    readings = 0
-    for word in sorted(words, key=lambda each: frequencies[each])[: search.MOST_TERMS]:
-        readings += frequencies[word]
-        if len(kept) >= 2 and readings > _MOST_READINGS:
+def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
+    """Those that cost least, as many as `most` allows, and at least so many."""
+    kept: list[T] = []
+    spent = 0
+    for each in sorted(costs, key=lambda each: costs[each]):
+        spent += costs[each]
+        if len(kept) >= least and spent > most:
             break
-        kept.append(word)
-    return kept
-
-
-def _telling_pairs(asked: Question, frequencies: Mapping[str, int]) -> list[tuple[str, str]]:
-    kept: list[tuple[str, str]] = []
-    readings = 0
-    rarest = sorted(asked.pairs, key=lambda pair: frequencies[pair[0]] + frequencies[pair[1]])
-    for pair in rarest[: search.MOST_PAIRS]:
-        if not frequencies[pair[0]] or not frequencies[pair[1]]:
-            continue
-        readings += frequencies[pair[0]] + frequencies[pair[1]]
-        if kept and readings > _MOST_READINGS:
-            break
-        kept.append(pair)
+        kept.append(each)
     return kept
 
 

@@ -6,8 +6,8 @@ embedding: {provider, model, dimensions}; without it the embedded model, which n
 chunk:     {tokens, largestFile}        the most tokens of a passage, the most bytes of a file
 weights:   {words, vectors} or {prose | identifier | error: {words, vectors}}
 
-The file is in git and may be anybody's: it names a provider, and where that is and which key it is sent is in the
-configuration of whoever runs us.
+The same may stand below `knowledge` in the project's `rolecall.yaml`. The file is in git and may be anybody's: it
+names a provider, and where that is and which key it is sent is in the configuration of whoever runs us.
 """
 
 from __future__ import annotations
@@ -55,12 +55,15 @@ class Settings:
     """How much words and vectors count, by what the query looks like; what is not named is the model's own."""
 
 
-def load(text: str, *, source: str = FILE) -> Settings:
-    """The settings in a text, or `UsageError` with every problem on a line of its own."""
+def load(text: str, *, source: str = FILE, section: str | None = None) -> Settings:
+    """The settings in a text, or in a section of it, or `UsageError` with every problem on a line of its own."""
     node, problems = yaml12.read(text, source=source)
     if node is None or problems:
         raise _wrong(source, problems)
-    reader = _Reader(node.value, Marks(node))
+    value = node.value
+    if section is not None:
+        value = value.get(section) if isinstance(value, dict) else {}
+    reader = _Reader(value, Marks(node), () if section is None else (section,))
     settings = reader.settings()
     if reader.problems:
         raise _wrong(source, reader.problems)
@@ -76,13 +79,14 @@ def _wrong(source: str, problems: list[Problem]) -> UsageError:
 
 
 class _Reader:
-    def __init__(self, value: Any, marks: Marks) -> None:
+    def __init__(self, value: Any, marks: Marks, within: Path) -> None:
         self._value = value
         self._marks = marks
+        self._within = within
         self.problems: list[Problem] = []
 
     def settings(self) -> Settings:
-        top = self._mapping(self._value, (), "the file")
+        top = self._mapping(self._value, (), "the file" if not self._within else f"`{self._within[0]}`")
         self._known(top, (), _KEYS, FILE)
         if not top.get("include"):
             self._report((), "`include` is missing", 'For example `include: ["**/*.py", "**/*.md"]`.')
@@ -178,7 +182,9 @@ class _Reader:
     # -- plain values --
 
     def _report(self, path: Path, message: str, hint: str = "", *, key: bool = False) -> None:
-        self.problems.append(Problem("error", message, *self._marks.at(path, key=key), hint))
+        self.problems.append(
+            Problem("error", message, *self._marks.at((*self._within, *path), key=key), hint)
+        )
 
     def _known(self, section: Mapping[str, Any], path: Path, known: tuple[str, ...], owner: str) -> None:
         for key in section:
