@@ -10,33 +10,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from math import isfinite
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rolecall import prompt, thread
+from rolecall import adoption, evidence, prompt, thread
 from rolecall.agents import protocol
-from rolecall.errors import AgentError, Conflict, ExtractError, NotFound, RolecallError, UsageError
+from rolecall.errors import AgentError, Conflict, ExtractError, RolecallError, UsageError
 from rolecall.mask import Mask
 from rolecall.reply import Reply, Suspension
 from rolecall.route import Next, Route
 from rolecall.sessions import REREAD, Decision, Fork, Origin, decide, usage_of
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
-from rolecall.thread import ATTEMPT_SCHEMA, DETAIL_SCHEMA, PROMPT_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
+from rolecall.thread import (
+    ATTEMPT_SCHEMA,
+    DETAIL_SCHEMA,
+    ERROR_SCHEMA,
+    PROMPT_SCHEMA,
+    STEP_SCHEMA,
+    SUSPENSION_SCHEMA,
+)
 from rolecall.turn import ERROR, Turn, contained, way_on
 from rolecall.workflow import SUSPEND, Recall, workdir_of
 
 if TYPE_CHECKING:
     from rolecall.engine import Cast
 
-ERROR_SCHEMA: dict[str, Any] = {
-    "title": "rolecall.error",
-    "type": "object",
-    "properties": {"$status": {"const": ERROR}, "reason": {"type": "string"}},
-    "required": ["$status", "reason"],
-    "additionalProperties": False,
-}
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
 _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread")
 _MOST_RUNS = 8
@@ -242,7 +241,7 @@ class Recorder:
             "recalled": self._mask.text(self._recalled) or None,
             "started_at": self._started,
             "session": None if self.going_on.is_fork else self.going_on.session,
-            "session_total": _usage(self.going_on.total),
+            "session_total": evidence.usage(self.going_on.total),
             "session_reason": self.going_on.reason,
         }
         event = {"role": self.role, "agent": self.agent, "number": self.number}
@@ -251,14 +250,14 @@ class Recorder:
     def sign(self, kind: str, body: Mapping[str, Any]) -> None:
         """A live sign of the agent. Its session is noted at once, so that whoever takes the thread up
         after a crash can resume it."""
-        told = _plain(body)
+        told = evidence.plain(body)
         if kind == "text" and isinstance(told.get("text"), str):
             told["text"] = self._live.feed(told["text"])
             if not told["text"]:
                 return
         event = (kind, self._mask.value(told))
         if kind == "session" and self._is_owner:
-            self._write({**self._note, **_filled({"session": event[1].get("session")})}, event=event)
+            self._write({**self._note, **evidence.filled({"session": event[1].get("session")})}, event=event)
             return
         if kind == "process" and self._is_owner and isinstance(told.get("run"), str):
             # A process that an agent keeps from step to step does not carry the mark of this one.
@@ -278,15 +277,15 @@ class Recorder:
     def answered(self, reply: protocol.Reply) -> Answer:
         """Write the answer down before anything is done with it."""
         self._tell_rest()
-        text = self._mask.text(_plain(reply.text))
+        text = self._mask.text(evidence.plain(reply.text))
         note = {
             **self._note,
             "raw": text,
-            "session": self._mask.value(_plain(reply.session)) or self._note.get("session"),
-            "session_total": _usage(reply.session_total),
+            "session": self._mask.value(evidence.plain(reply.session)) or self._note.get("session"),
+            "session_total": evidence.usage(reply.session_total),
             "children": list(reply.children),
-            "usage": _usage(reply.usage),
-            "detail": self._with_notes(self._mask.value(_plain(_detail(reply)))),
+            "usage": evidence.usage(reply.usage),
+            "detail": self._with_notes(self._mask.value(evidence.plain(evidence.detail(reply)))),
             "completed_at": self._store.now(),
             "step": reply.step,
         }
@@ -342,8 +341,8 @@ class Recorder:
                 raise
         draft = self._store.draft()
         attempt = self._put_attempt(draft, error, ending)
-        kept = _filled({key: self._note.get(key) for key in self._kept_after(ending)})
-        event = {"attempt": attempt, "role": self.role, "error": self._mask.text(_plain(error))}
+        kept = evidence.filled({key: self._note.get(key) for key in self._kept_after(ending)})
+        event = {"attempt": attempt, "role": self.role, "error": self._mask.text(evidence.plain(error))}
         draft.event(self.thread, "attempt_failed", event)
         if self._is_owner:
             draft.move(thread.attempt_name(self.thread), self._ref, attempt, kept)
@@ -364,13 +363,16 @@ class Recorder:
 
     def _given_by(self, error: AgentError) -> dict[str, Any]:
         """What an agent had given before it failed."""
-        did = {"turns": [_turn(turn) for turn in error.turns], **_filled({"files": list(error.files)})}
+        did = {
+            "turns": [evidence.turn(turn) for turn in error.turns],
+            **evidence.filled({"files": list(error.files)}),
+        }
         detail = did if error.turns or error.files else None
         given = {"raw": error.text, "session": error.session, "children": list(error.children)}
-        given = self._mask.value(_plain({**given, "detail": detail}))
+        given = self._mask.value(evidence.plain({**given, "detail": detail}))
         given["detail"] = self._with_notes(given["detail"])
-        used = {"usage": _usage(error.usage), "session_total": _usage(error.session_total)}
-        return _filled({**given, **used})
+        used = {"usage": evidence.usage(error.usage), "session_total": evidence.usage(error.session_total)}
+        return evidence.filled({**given, **used})
 
     def _keep_beside(self, error: str) -> None:
         """Add an attempt to those of whoever runs the thread now; the note there is theirs and stays."""
@@ -395,7 +397,7 @@ class Recorder:
             "role": note.get("role", self.role),
             "agent": note.get("agent", self.agent),
             "state": "failed",
-            "error": self._mask.text(_plain(error)),
+            "error": self._mask.text(evidence.plain(error)),
             "ending": ending,
             "started_at": note.get("started_at", self._started),
             "completed_at": self._store.now(),
@@ -409,7 +411,7 @@ class Recorder:
             "previous": self._attempt,
             "number": self.number,
         }
-        return draft.put_as(ATTEMPT_SCHEMA, _filled(fields, keep=("agent",)))
+        return draft.put_as(ATTEMPT_SCHEMA, evidence.filled(fields, keep=("agent",)))
 
     # -- the step --
 
@@ -429,54 +431,12 @@ class Recorder:
 
     def adopted(self, step: str) -> dict[str, Any]:
         """A step an external agent has put: taken only if it extends what we gave out."""
-        try:
-            node = self._store.get(step)
-        except NotFound as exc:
-            raise _not_ours(f"it is not in the store: {step}") from exc
-        if self._store.type(node.type).schema != STEP_SCHEMA:
-            raise _not_ours(f"{step} is a node of another type")
-        if not self._is_linked(node.payload.get("attempt")):
-            raise _not_ours("it does not link the attempts before it")
-        self._attempt = node.payload.get("attempt")
-        taken = node.payload["completed_at"] - node.payload["started_at"]
-        used = thread.counted(node.payload.get("usage"), ms=taken)
-        expected = {
-            "start": self.turn.chain.start.id,
-            "prev": self.turn.chain.head if self.turn.last else None,
-            "number": self.number,
-            "role": self.role,
-            "totals": thread.add_totals(self.totals(), self.role, used),
-        }
-        wrong = [
-            f"{key} is {node.payload[key]!r}, not {value!r}"
-            for key, value in expected.items()
-            if node.payload[key] != value
-        ]
-        if wrong:
-            raise _not_ours("; ".join(wrong))
-        done = thread.Step(self._store, node)
-        self._check_output(done)
-        self._check_secrets(done)
+        done = adoption.found(self._store, step, attempt=self._attempt)
+        self._attempt = done.payload.get("attempt")
+        adoption.check(
+            self._store, done, self.turn, self.role, number=self.number, totals=self.totals(), mask=self._mask
+        )
         return {"step": step, "output": done.output, "body": done.body}
-
-    def _is_linked(self, attempt: str | None) -> bool:
-        """Whether the attempts before this step are among those from `attempt` on."""
-        while attempt is not None and attempt != self._attempt:
-            attempt = self._store.get(attempt).payload.get("previous")
-        return attempt == self._attempt
-
-    def _check_secrets(self, step: thread.Step) -> None:
-        told = {"its output": step.output, "its answer": step.raw, "its report": step.body}
-        for what, value in told.items():
-            if self._mask.value(value) != value:
-                raise _not_ours(f"{what} holds a secret")
-
-    def _check_output(self, step: thread.Step) -> None:
-        allowed = [dict(self.turn.role(self.role).schema), SUSPENSION_SCHEMA]
-        if self.turn.playbook.moderator is not None:
-            allowed.append(ERROR_SCHEMA)
-        if self._store.type(self._store.get(step.payload["output"]).type).schema not in allowed:
-            raise _not_ours(f"its output has another type than {self.role} has to give")
 
     def put_step(self, draft: Draft, found: Mapping[str, Any]) -> tuple[str, Route]:
         """Add the step to `draft`; its id and where the thread goes from it."""
@@ -514,7 +474,7 @@ class Recorder:
             "cwd": self.workdir,
             "totals": thread.add_totals(self.totals(), self.role, used),
         }
-        return draft.put_as(STEP_SCHEMA, _filled(fields, keep=("prev",))), onward
+        return draft.put_as(STEP_SCHEMA, evidence.filled(fields, keep=("prev",))), onward
 
     def _session_fields(self) -> dict[str, Any]:
         return {
@@ -567,7 +527,7 @@ class Recorder:
             node = payload.get("previous")
 
     def _write(self, note: dict[str, Any], event: tuple[str, Mapping[str, Any]] | None = None) -> None:
-        self._note = _filled(note)
+        self._note = evidence.filled(note)
         if not self._is_owner:
             return
         self._look_again()
@@ -596,14 +556,6 @@ def _run_of(ref: Ref | None) -> Any:
     return ref.state.get("run") if ref else None
 
 
-def _not_ours(reason: str) -> AgentError:
-    return AgentError(
-        f"the agent returned a step that is not the one asked for: {reason}",
-        ending="failed",
-        hint="It must open the same store and put one step on the head it was given, for the role it was given.",
-    )
-
-
 def _workdir(store: Store, turn: Turn, way: Next) -> str:
     """The folder that the workflow has for the role, or the one that the edge names, seen from there."""
     cwd, kind = turn.chain.start.cwd, workdir_of(turn.workflow, way.role)
@@ -624,44 +576,3 @@ def _where_body(draft: Draft, raw: str, body: str) -> dict[str, Any]:
     if raw.endswith(body):
         return {"body_at": len(raw) - len(body)}
     return {"body": draft.put_text(body)}
-
-
-def _detail(reply: protocol.Reply) -> dict[str, Any] | None:
-    """What the agent did besides answering; None when it only answered."""
-    told = {"files": list(reply.files), "reason": reply.reason}
-    if reply.ending != "completed":
-        told["ending"] = reply.ending
-    turns = [_turn(turn) for turn in reply.turns]
-    return {"turns": turns, **_filled(told)} if turns or any(told.values()) else None
-
-
-def _turn(turn: protocol.Turn) -> dict[str, Any]:
-    calls = [
-        {"name": call.name, "arguments": dict(call.arguments), "result": call.result}
-        for call in turn.tool_calls
-    ]
-    return {"role": turn.role, "text": turn.text} | ({"tool_calls": calls} if calls else {})
-
-
-def _usage(usage: protocol.Usage | None) -> dict[str, Any]:
-    given = asdict(usage) if usage else {}
-    return {key: round(value, 10) if key == "cost" else value for key, value in given.items() if value}
-
-
-def _plain(value: Any) -> Any:
-    """What an agent gave as a value that can be stored: an adapter is anybody's code."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_plain(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    is_known = (
-        value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value))
-    )
-    return value if is_known else _plain(str(value))
-
-
-def _filled(fields: Mapping[str, Any], keep: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Only what has a value; what has none is left out, so that a later field changes no id."""
-    return {key: value for key, value in fields.items() if value not in (None, "", {}, []) or key in keep}

@@ -133,6 +133,8 @@ PERSON_SCHEMA = _type(
 )
 FORK_SCHEMA = _type("rolecall.fork", {"from": _TEXT})
 SUSPENSION_SCHEMA = _type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
+ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason": _TEXT})
+"""Of a step whose answer could not be read, where a moderator decides what comes of it."""
 
 
 # -- names and refs --
