@@ -22,7 +22,8 @@ test-service: .venv/tested ## what is unfinished: the service and the knowledge 
 test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \
 		tests/realagents/test_claude.py tests/realagents/test_claude_host.py tests/realagents/test_codex.py \
-		tests/realagents/test_codex_host.py tests/realagents/test_codex_acp.py
+		tests/realagents/test_codex_host.py tests/realagents/test_codex_acp.py \
+		tests/realagents/test_plan_run.py
 
 test-agents-all: .venv/tested install-agents ## the same with every agent that can be installed
 	scripts/install-agents '$(AGENTS)' opencode gemini qwen copilot hermes claude-agent-acp

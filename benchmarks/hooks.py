@@ -1,8 +1,9 @@
 """What a hook costs the host that runs it: processor time of `rolecall hook` for every event.
 
 Measured on a normal install against bare `python -c pass`, round by round in turn, in three projects: one with a few
-tasks, one with 1,000 tasks in a graph 50 deep that another harness wrote, and one whose tool log has 100 MB. What
-counts is the processor's time: hosts run hooks one after the other, and the clock would mostly show the machine's load.
+tasks, one with 1,000 tasks in a graph 50 deep that another harness wrote and a list of agents as long as it gets, and
+one whose tool log has 100 MB. What counts is the processor's time: hosts run hooks one after the other, and the clock
+would mostly show the machine's load.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any
 
 from benchmarks.measure import Row, Timing, interleaved, print_table, times
 from benchmarks.startup import clean_environ, installed
+from rolecall.project import place
 
 _BUDGET = 0.050
 _GROWTH = 1.25
 """How much more an event may take with a log of 100 MB than without one."""
 _MANY, _DEPTH = 1_000, 50
 _LOG = 100_000_000
+_AGENTS = 100
 _TASKS = "tasks.json"
 
 _TOOL = {"agent": "engineer", "agent_id": "e1"}
@@ -71,8 +74,8 @@ def main(*, quick: bool = False) -> None:
         }
         bare = partial(_child, [str(scripts / "python"), "-c", "pass"], b"", environ)
         works = [
-            _hook(scripts, environ, project, name, has_log=place == "log")
-            for place, project in projects.items()
+            _hook(scripts, environ, project, name, which)
+            for which, project in projects.items()
             for name in EVENTS
         ]
         interleaved(1, bare, *works)  # the first run compiles the kit and reads the files from the disk
@@ -84,7 +87,7 @@ def main(*, quick: bool = False) -> None:
         f"Hooks, a few tasks ({title})", [_row(*pair, python) for pair in zip(EVENTS, small, strict=True)]
     )
     print_table(
-        f"Hooks, {_MANY:,} tasks, {_DEPTH} deep ({title})",
+        f"Hooks, {_MANY:,} tasks, {_DEPTH} deep, and {_AGENTS} agents ({title})",
         [_row(*pair, python) for pair in zip(EVENTS, tasks, strict=True)],
     )
     print_table(
@@ -94,7 +97,7 @@ def main(*, quick: bool = False) -> None:
 
 
 def _hook(
-    scripts: Path, environ: dict[str, str], project: Path, name: str, *, has_log: bool
+    scripts: Path, environ: dict[str, str], project: Path, name: str, which: str
 ) -> Callable[[], Timing]:
     """One event as a host tells it. Every session begins with the tasks as the other harness left them, and a log that
     was put aside for its size is laid there again."""
@@ -105,7 +108,9 @@ def _hook(
     def run() -> Timing:
         if event == "session_start":
             shutil.copy(project / _TASKS, project / ".nexus/state" / _TASKS)
-        if has_log:
+            if which == "tasks":
+                _lay_agents(project)
+        if which == "log":
             _lay_log(project)
         return _child(words, data, environ)
 
@@ -119,6 +124,19 @@ def _child(words: list[str], data: bytes, environ: dict[str, str]) -> Timing:
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Timing(wall, used)
+
+
+def _lay_agents(project: Path) -> None:
+    """The session goes on that has started them, and they have ended. In the list they take nearly the bytes that are
+    kept of it."""
+    now = place.now()
+    ended = {"harness_id": "rolecall", "agent_name": "engineer", "resume_count": 0, "status": "completed"}
+    ended |= {"started_at": now, "stopped_at": now, "last_message": "m" * 50}
+    ended |= {"files_touched": [f"src/{number}.py" for number in range(15)]}
+    names = [f"agent-{number}" for number in range(_AGENTS)]
+    ours = project / ".nexus/state/rolecall"
+    _write(ours / "agent-tracker.json", [{**ended, "agent_id": name} for name in names])
+    _write(ours / "sessions.json", {"s1": {"seen": now, "agents": dict.fromkeys(names, "1 0a1b2c3d")}})
 
 
 def _lay_log(project: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,13 @@ class Rolecall:
 
     def json(self, *args: str, **options: Any) -> Any:
         return json.loads(self(*args, **{"check": 0, **options}).stdout)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> None:
+    """Whoever starts the tests in the background has them ignore Ctrl-C, and whatever they start would do the same."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -18,3 +18,6 @@ def crew(rolecall: Any, tmp_path: Path) -> Iterator[Crew]:
     yield made
     for end in made.open_ends:
         os.close(end)
+    for child in made.children:  # of a test that has failed; else they have ended by now
+        with child:
+            child.kill()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BOUND = 30
+BOUND = 120
 
 
 def main() -> None:

@@ -54,6 +54,7 @@ class Crew:
         """What the last run told."""
         self.open_ends: list[int] = []
         """Of pipes, until the test is over."""
+        self.children: list[subprocess.Popen[str]] = []
         self.stage = folder / "stage"
         self.stage.mkdir()
         self.player = self.stage / "player.py"
@@ -115,7 +116,7 @@ class Crew:
         return self.last
 
     def spawn(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        child = subprocess.Popen(
             [PROGRAM, "plan", "run", *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -123,6 +124,8 @@ class Crew:
             cwd=self.project,
             env={**os.environ, "ROLECALL_HOME": str(self.rolecall.home)},
         )
+        self.children.append(child)
+        return child
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for something that other processes bring about."""

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from rolecall.crew.filenames import named
+from rolecall.crew.filenames import Tree, named
 
-THERE = {"Makefile", ".env", "src/rolecall/run", "notes", "문서/설계.md", "图.svg"}
+THERE = {
+    "Makefile", ".env", "src/rolecall/run", "notes", "문서/설계.md", "图.svg", "lib/one.c", "lib/two.c", "lib/one.h",
+    "lib/deep/three.c", ".nexus/state/four.c", ".git/five.c",
+}  # fmt: skip
 
 
-def files(text: str) -> set[str]:
-    return set(named([text], "/srv/project", THERE.__contains__))
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("named").resolve() / "project"
+    for name in THERE:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    (root / "lib" / ("l" * 250)).touch()
+    (root / "lib/link.c").symlink_to("one.c")
+    (root / "linked").symlink_to("lib")
+    (root / "out.c").symlink_to("/dev/null")
+    (root.parent / "other-name").symlink_to(root)
+    return root
+
+
+def files(text: str, project: Path) -> set[str]:
+    return set(named([text.replace("/srv", str(project.parent))], Tree(str(project))))
 
 
 @pytest.mark.parametrize(
@@ -31,18 +50,32 @@ def files(text: str) -> set[str]:
         ("Измени код/разбор.py", {"код/разбор.py"}),
         ("src/a.py를 고치고 修改src/b.py文件，src/c.pyを直す", {"src/a.py", "src/b.py", "src/c.py"}),
         ("문서/설계.md를 고친다, 图.svg too", {"문서/설계.md", "图.svg"}),
+        ("Every lib/*.c", {"lib/one.c", "lib/two.c"}),
+        ("Every **/*.c, or lib/**/*.c", {"lib/one.c", "lib/two.c", "lib/deep/three.c", "/dev/null"}),
+        ("./lib/t*.c and /srv/project/lib/*.h", {"lib/two.c", "lib/one.h"}),
+        ("2*3 is **bold**, lib/* and *.nothing", set()),
+        ("lib/link.c and linked/one.c", {"lib/one.c"}),
+        ("linked/new.c", {"lib/new.c"}),
+        ("/srv/other-name/lib/one.c", {"lib/one.c"}),
+        ("out.c", {"/dev/null"}),
         ("", set()),
     ],
 )
-def test_files_are_found_by_their_look_or_because_they_are_there(text: str, expected: set[str]) -> None:
-    assert files(text) == expected
+def test_files_are_found_by_their_look_or_because_they_are_there(
+    text: str, expected: set[str], project: Path
+) -> None:
+    assert files(text, project) == expected
 
 
-def test_a_long_text_takes_time_by_its_length() -> None:
+def test_a_long_text_takes_time_by_its_length(project: Path) -> None:
     for long in (
         "a/" * 200_000 + "b.py " + "." * 200_000,
         "가" * 200_000,
         "가." * 100_000,
         "a가" * 100_000 + ".",
+        "*a" * 200_000 + ".py",
+        "*" * 200_000 + ".py",
+        "a*b.py " * 50_000,
+        "**/**/**/**/x.py and " + "*l" * 8 + ".py",
     ):
-        assert files(long) >= set()
+        assert files(long, project) >= set()

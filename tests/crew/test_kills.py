@@ -97,7 +97,7 @@ def test_an_answer_that_was_given_before_the_kill_is_not_asked_for_again(crew: C
     assert crew.asked() == ["engineer: Add", "tester: Add", "tester: Add"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_agents_and_leaves_tasks_pending_with_their_threads(
     crew: Crew, number: signal.Signals
 ) -> None:

@@ -54,20 +54,18 @@ def test_as_text_it_reads_from_top_to_bottom(crew: Crew) -> None:
     done = crew.rolecall("plan", "run", "--dry-run", "--format", "text", cwd=crew.project, check=0)
     assert done.stdout.splitlines() == [
         "goal: Beans",
-        "1.",
+        "round 1:",
         "  1  engineer (nobody is named), then tester: One",
         "     checked: its acceptance says how the result behaves",
         "     writes src/a.py",
-        "2.",
-        "  2  engineer: Two  <- 1",
+        "round 2:",
+        "  2  engineer, after 1: Two",
         "     not checked: it has no acceptance to check",
         "     writes src/a.py",
         "not by this run:",
         "  3  Three: is Lead's",
         "agents:",
-        "  engineer: player",
-        "  tester: player",
-        "  architect: player",
+        "  engineer, tester, architect: player",
     ]
 
 
@@ -75,7 +73,12 @@ def test_an_agent_that_is_missing_is_told_and_the_outlook_is_shown_all_the_same(
     crew.configure(defaultAgent="")
     crew.task("One", owner="engineer")
     found = crew.run("--dry-run")
-    assert found["waves"][0][0]["agent"].startswith("nobody: no agent is named for the role 'engineer'")
+    assert found["waves"][0][0]["agent"] == found["agents"]["engineer"] == "nobody: no agent is named"
+    shown = crew.rolecall("plan", "run", "--dry-run", "--format", "text", cwd=crew.project, check=0).stdout
+    assert shown.splitlines()[-2:] == [
+        "  engineer, architect: nobody: no agent is named",
+        "  Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
+    ]
 
 
 def test_a_thread_that_has_begun_is_named(crew: Crew) -> None:

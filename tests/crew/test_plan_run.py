@@ -60,6 +60,39 @@ def test_tasks_that_name_the_same_file_run_one_after_the_other(crew: Crew) -> No
     assert begun == [1, 3, 2]
 
 
+@pytest.mark.parametrize(
+    "other", ["./src/../src/shared.py", "src/link.py", "linked/shared.py", "src/s*.py", "**/*.py"]
+)
+def test_a_file_is_the_same_by_whatever_name_a_task_calls_it(crew: Crew, other: str) -> None:
+    (crew.project / "src").mkdir()
+    (crew.project / "src/shared.py").touch()
+    (crew.project / "src/link.py").symlink_to("shared.py")
+    (crew.project / "linked").symlink_to("src")
+    crew.score(engineer=[DONE | {"never_meet": crew.room("src")}])
+    crew.task("One", owner="engineer", context="In src/shared.py.")
+    crew.task("Two", owner="engineer", context=f"In {other}.")
+    assert crew.run()["done"] is True
+    assert crew.asked() == ["engineer: One", "engineer: Two"]
+
+
+def test_a_file_that_two_have_touched_by_different_names_is_told(crew: Crew) -> None:
+    (crew.project / "src").mkdir()
+    (crew.project / "src/shared.py").touch()
+    (crew.project / "linked").symlink_to("src")
+    door = crew.fifo("door")
+    crew.score(
+        **{
+            "engineer: One": [meeting(door, "left")[0] | {"write": {"src/shared.py": "x = 1\n"}}],
+            "engineer: Two": [meeting(door, "right")[0] | {"write": {"linked/shared.py": "x = 2\n"}}],
+        }
+    )
+    crew.task("One", owner="engineer")
+    crew.task("Two", owner="engineer")
+    result = crew.run()
+    text = "tasks 1 and 2 have both touched src/shared.py at the same time: look at it"
+    assert [row["remarks"] for row in result["rows"].values()] == [[text], [text]]
+
+
 def test_agents_that_write_no_files_do_not_wait_for_each_other(crew: Crew) -> None:
     door = crew.fifo("door")
     crew.score(**{"researcher: One": meeting(door, "left"), "researcher: Two": meeting(door, "right")})
@@ -172,7 +205,7 @@ def test_a_missing_agent_is_an_error_that_names_the_role_and_nothing_is_replaced
     crew.task("One", owner="engineer")
     done = crew.rolecall("plan", "run", cwd=crew.project)
     assert done.returncode == 2
-    assert "no agent is named for the role 'engineer' of 'run-task'" in done.stderr
+    assert "nobody can be engineer, architect: no agent is named\n  Set one for all" in done.stderr
     assert crew.asked() == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from fakeagent import executable
 
 from crew.stage import BLOCKED, DONE, Crew
@@ -75,12 +76,14 @@ def test_an_edit_by_another_agent_in_between_wins_over_every_policy(crew: Crew) 
     assert reason(crew, 3) == f"new: src/a.py was touched by {writer}:1 since"
 
 
-def test_an_edit_by_an_agent_of_a_host_counts_as_well(crew: Crew) -> None:
+@pytest.mark.parametrize("name", ["src/a.py", "linked/a.py"])
+def test_an_edit_by_an_agent_of_a_host_counts_as_well(crew: Crew, name: str) -> None:
     crew.score(engineer=[WRITES])
+    (crew.project / "linked").symlink_to("src")
     crew.task("One", owner="engineer", context="In src/a.py.")
     crew.run()
     late = "2999-01-01T00:00:00.000Z"
-    tracker.completed(crew.project, agent_id="host-7", agent_name="engineer", at=late, files=["src/a.py"])
+    tracker.completed(crew.project, agent_id="host-7", agent_name="engineer", at=late, files=[name])
     crew.task("Two", owner="engineer", context="In src/a.py.", deps=[1])
     crew.run()
     assert reason(crew, 2) == "new: src/a.py was touched by host-7 since"

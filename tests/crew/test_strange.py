@@ -8,8 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from crew.stage import BLOCKED, BOUND, DONE, PROGRAM, Crew
-from rolecall.project import tools
+from rolecall.project import place, tools, tracker
 
 AS_LEAD = ["env", "-u", "ROLECALL_RESTRICTIONS", PROGRAM]
 
@@ -27,6 +29,13 @@ def edit(crew: Crew, number: int, **fields: Any) -> None:
     file.write_text(json.dumps(whole))
 
 
+def told(crew: Crew, event: str, **payload: str) -> str:
+    """What a host is answered."""
+    project = str(crew.project)
+    words = ["hook", "rolecall", event, "--project", project]
+    return crew.rolecall(*words, input=json.dumps({"cwd": project, **payload}), check=0).stdout
+
+
 # -- the list changes while it is run --
 
 
@@ -42,6 +51,26 @@ def test_a_task_that_is_edited_before_it_begins_is_done_as_it_is_then(crew: Crew
         assert child.wait(BOUND) == 0
     assert crew.asked() == ["engineer: First", "writer: Renamed"]
     assert "CONTEXT:\nNow in b.md." in crew.calls()[1]["prompt"]
+
+
+@pytest.mark.parametrize("owner", ["lead", "nobody-we-know"])
+def test_a_task_that_somebody_else_is_given_while_an_agent_is_at_it_is_brought_to_its_end(
+    crew: Crew, owner: str
+) -> None:
+    doors = [crew.fifo("one"), crew.fifo("two")]
+    waits = [[DONE | {"meet": [door], "side": "left"}] for door in doors]
+    crew.score(**{"engineer: One": waits[0], "engineer: Two": waits[1]})
+    crew.task("One", owner="engineer")
+    crew.task("Two", owner="engineer")
+    with crew.spawn() as child:
+        crew.until(lambda: len(crew.asked()) == 2)
+        edit(crew, 1, owner=owner)
+        crew.task("Three", owner="engineer")
+        crew.unlock(doors[1])
+        crew.until(lambda: "engineer: Three" in crew.asked() or child.poll() is not None)
+        crew.unlock(doors[0])
+        assert child.wait(BOUND) == 0
+    assert set(crew.statuses().values()) == {"completed"}
 
 
 def test_what_lead_completes_by_hand_is_not_opened_again_by_an_agent_that_fails(crew: Crew) -> None:
@@ -105,6 +134,52 @@ def test_a_list_that_is_damaged_meanwhile_stops_the_run_and_nothing_that_was_ans
     tasks_file(crew).write_text(whole)
     crew.run()
     assert crew.asked() == ["engineer: One", "engineer: Two"]
+
+
+def test_two_tasks_of_one_number_are_named_before_anything_runs(crew: Crew) -> None:
+    crew.task("One", owner="engineer")
+    whole = json.loads(tasks_file(crew).read_text())
+    whole["tasks"].append({**whole["tasks"][0], "title": "Other"})
+    tasks_file(crew).write_text(json.dumps(whole))
+    for words in ([], ["--dry-run"]):
+        done = crew.rolecall("plan", "run", *words, cwd=crew.project, check=4)
+        assert f"{tasks_file(crew)} has 2 tasks with the number 1" in done.stderr
+    assert crew.asked() == []
+
+
+def test_a_task_that_is_opened_again_meanwhile_is_not_done_again_by_the_same_run(crew: Crew) -> None:
+    """Else two programs that disagree about a task would have it done, and paid, again and again."""
+    crew.score(**{"engineer: Two": [DONE | {"run": [*AS_LEAD, "task", "update", "1", "pending"]}]})
+    crew.task("One", owner="engineer")
+    crew.task("Two", owner="engineer", deps=[1])
+    row = crew.run()["rows"][1]
+    assert crew.asked() == ["engineer: One", "engineer: Two"]
+    assert (row["status"], crew.statuses()[1]) == ("blocked", "pending")
+    assert "was opened again after this run had completed it" in row["reason"]
+    assert crew.run()["done"] is True
+    assert crew.asked()[2:] == ["engineer: One"]
+
+
+def test_a_session_of_a_host_that_begins_and_ends_meanwhile_leaves_the_agents_of_the_run_in_the_list(
+    crew: Crew,
+) -> None:
+    door = crew.fifo("door")
+    crew.score(**{"engineer: One": [DONE | {"meet": [door], "side": "left"}]})
+    crew.task("One", owner="engineer")
+    tracker.spawned(crew.project, agent_name="writer", agent_id="of a session that is gone", at=place.now())
+    with crew.spawn() as child:
+        crew.until(lambda: len(crew.asked()) == 1 and len(crew.tracker()) == 2)
+        _, running = crew.tracker()
+        said = {event: told(crew, event, session="s1") for event in ("session_start", "session_end")}
+        assert crew.tracker() == [running]
+        assert "`rolecall plan run` is carrying out the tasks" in said["session_start"]
+        assert "Left over" not in said["session_start"]
+        crew.unlock(door)
+        assert child.wait(BOUND) == 0
+    (entry,) = crew.tracker()
+    assert entry.items() >= {**running, "status": "completed"}.items()
+    assert "plan run` is" not in told(crew, "session_start", session="s2")
+    assert crew.tracker() == []
 
 
 def test_a_damaged_list_of_agents_is_told_once_and_does_not_stop_the_work(crew: Crew) -> None:

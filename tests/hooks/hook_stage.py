@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,27 @@ def known_kit() -> Kit:
 
 def tell(project: Path, event: Event, kit: Kit | None = None, now: str | None = None) -> Answer:
     return lifecycle.handle(str(project), event, known_kit() if kit is None else kit, now or at())
+
+
+def side_by_side(*works: Callable[[], object]) -> None:
+    """Each in a process of its own, all at once; every one of them has to come to its end."""
+    children = [_forked(work) for work in works]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
+
+
+def _forked(work: Callable[[], object]) -> int:
+    """Whatever happens, a child ends here: it would go on with the tests else."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def hook(

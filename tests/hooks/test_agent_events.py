@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hook_stage import OURS, SESSIONS, TASKS, TRACKER, at, known_kit, lines, read, task, tasks, tell, write
+from hook_stage import (
+    OURS,
+    SESSIONS,
+    TASKS,
+    TRACKER,
+    at,
+    known_kit,
+    lines,
+    read,
+    side_by_side,
+    task,
+    tasks,
+    tell,
+    write,
+)
 
 from rolecall.errors import StorageError, UsageError
 from rolecall.hooks import snapshot, toollog
@@ -293,16 +308,12 @@ def test_a_log_that_has_grown_is_put_aside_once(tmp_path: Path) -> None:
 
 
 def test_lines_of_many_writers_are_whole(tmp_path: Path) -> None:
+    def write_fifty(number: int) -> None:
+        for _ in range(50):
+            tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), Deed("Read")))
+
     tell(tmp_path, SessionStart("s1"))
-    children = []
-    for number in range(4):
-        child = os.fork()
-        if child == 0:
-            for _ in range(50):
-                tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), Deed("Read")))
-            os._exit(0)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    side_by_side(*(partial(write_fifty, number) for number in range(4)))
     found = lines(tmp_path, f"{OURS}/tool-log.jsonl")
     assert sorted(entry["session"] for entry in found) == sorted([f"s{n}" for n in range(4)] * 50)
 

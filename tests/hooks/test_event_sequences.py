@@ -5,10 +5,25 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hook_stage import OURS, SESSIONS, TASKS, TRACKER, at, known_kit, plan, read, task, tasks, tell, write
+from hook_stage import (
+    OURS,
+    SESSIONS,
+    TASKS,
+    TRACKER,
+    at,
+    known_kit,
+    plan,
+    read,
+    side_by_side,
+    task,
+    tasks,
+    tell,
+    write,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,24 +197,18 @@ def test_two_processes_that_tell_at_once_lose_nothing_of_each_other(tmp_path: Pa
         tmp_path,
         *(task(n, owner="engineer", owner_agent_id=f"e{n}", status="in_progress") for n in range(1, 41)),
     )
-    children = []
-    for half in range(2):
-        child = os.fork()
-        if child == 0:
-            tell(tmp_path, SessionStart(f"s{half}"), KIT)
-            for number in range(1 + half, 41, 2):
-                who = Caller("engineer", f"e{number}")
-                tell(tmp_path, SubagentSpawn(f"s{half}", who), KIT)
-                tell(
-                    tmp_path,
-                    PostToolUse(f"s{half}", who, Deed("Write", (), (str(tmp_path / f"{number}.py"),))),
-                    KIT,
-                )
-                if number % 4 < 2:
-                    tell(tmp_path, SubagentComplete(f"s{half}", who), KIT)
-            os._exit(0)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+
+    def tell_half(half: int) -> None:
+        session = f"s{half}"
+        tell(tmp_path, SessionStart(session), KIT)
+        for number in range(1 + half, 41, 2):
+            who, file = Caller("engineer", f"e{number}"), str(tmp_path / f"{number}.py")
+            tell(tmp_path, SubagentSpawn(session, who), KIT)
+            tell(tmp_path, PostToolUse(session, who, Deed("Write", (), (file,))), KIT)
+            if number % 4 < 2:
+                tell(tmp_path, SubagentComplete(session, who), KIT)
+
+    side_by_side(partial(tell_half, 0), partial(tell_half, 1))
     entries = {entry["agent_id"]: entry for entry in read(tmp_path, TRACKER)}
     done = {f"e{number}" for number in range(1, 41) if number % 4 < 2}
     assert entries.keys() == {f"e{number}" for number in range(1, 41)}

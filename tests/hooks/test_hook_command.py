@@ -283,6 +283,7 @@ HEAVY = {
         "subprocess",
         "shutil",
         "hashlib",
+        "datetime",
     ),
     *("jsonschema_rs", "asyncio", "tempfile", "sqlite3", "rolecall.project.catalog", "rolecall.store.store"),
 }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hook_stage import side_by_side
 
 from rolecall import yaml12
 from rolecall.errors import UsageError
@@ -153,11 +153,8 @@ def test_a_home_that_cannot_be_written_is_only_slower(home: Path) -> None:
 
 
 def test_two_that_make_it_at_once_leave_one(home: Path) -> None:
-    children = []
-    for _ in range(4):
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if kit.load("rolecall").gate == "block" else 1)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    def load() -> None:
+        assert kit.load("rolecall").gate == "block"
+
+    side_by_side(load, load, load, load)
     assert list(cache(home).parent.iterdir()) == [cache(home)]

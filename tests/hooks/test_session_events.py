@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ from hook_stage import (
     tell,
     write,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolecall import holder
 from rolecall.hooks import sessions, snapshot, toollog
@@ -190,8 +193,21 @@ def test_a_session_that_goes_on_in_another_process_is_that_ones(tmp_path: Path, 
 
 def test_a_process_that_serves_for_weeks_does_not_keep_its_sessions_alive() -> None:
     long_ago = sessions.Session(at(), here())
-    assert sessions.is_alive(long_ago, "2026-02-06T00:00:00Z")
-    assert not sessions.is_alive(long_ago, "2026-02-08T00:00:00Z")
+    assert sessions.is_alive(long_ago, "2026-02-06T00:00:00.000Z")
+    assert not sessions.is_alive(long_ago, "2026-02-08T00:00:00.000Z")
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2999, 12, 31)), st.integers(0, 12 * 3_600_000 + 60_000))
+def test_whether_a_session_was_heard_of_within_twelve_hours_is_told_right_at_any_time(
+    last: datetime, later: int
+) -> None:
+    def told(moment: datetime) -> str:
+        return moment.replace(tzinfo=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    last = last.replace(microsecond=last.microsecond // 1000 * 1000)
+    heard = sessions.Session(told(last), process={"host": "elsewhere", "pid": 1, "born": "1"})
+    now = told(last + timedelta(milliseconds=later))
+    assert sessions.is_alive(heard, now) == (later < 12 * 3_600_000)
 
 
 def test_the_process_of_the_host_is_the_nearest_that_is_no_shell(tmp_path: Path) -> None:

@@ -142,8 +142,22 @@ def test_very_many_agents_are_not_kept_but_those_that_run_are(tmp_path: Path) ->
     write(tmp_path, TRACKER, [{**running, "agent_id": "r"}, *many])
     spawned(tmp_path)
     found = [entry["agent_id"] for entry in tracker.entries(tmp_path)]
-    assert len(found) == 500
+    assert len(found) == 100
     assert found[0] == "r" and found[-1] == "e1" and found[-2] == "d599"
+
+
+def test_a_list_does_not_grow_with_what_agents_have_touched_but_the_last_one_is_kept(tmp_path: Path) -> None:
+    """A host waits while it is read, at every start and end of an agent."""
+    files = [f"src/folder/{number}.py" for number in range(500)]
+    for number in range(40):
+        spawned(tmp_path, f"e{number}")
+        tracker.completed(tmp_path, agent_id=f"e{number}", at=at(), files=files)
+    assert (tmp_path / TRACKER).stat().st_size < 60_000
+    found = tracker.entries(tmp_path)
+    assert [entry["agent_id"] for entry in found][-1] == "e39"
+    assert all(entry["files_touched"] == files for entry in found)
+    tracker.completed(tmp_path, agent_id="huge", agent_name="engineer", at=at(), files=["x" * 200_000])
+    assert [entry["agent_id"] for entry in tracker.entries(tmp_path)] == ["huge"]
 
 
 def test_an_id_is_needed_and_may_hold_anything(tmp_path: Path) -> None:

@@ -215,6 +215,16 @@ def test_a_task_is_found_by_its_id_and_not_by_its_place(tmp_path: Path) -> None:
     ]
 
 
+def test_a_task_that_was_changed_after_it_was_read_keeps_the_change(tmp_path: Path) -> None:
+    write(tmp_path, TASKS, tasks_file(task(1), task(2)))
+    first, second = read(tmp_path, TASKS)["tasks"]
+    call(tmp_path, "task_update", id=1, status="in_progress")
+    assert not tools.update_as_read(str(tmp_path), first, "completed")
+    assert tools.update_as_read(str(tmp_path), second, "completed")
+    assert not tools.update_as_read(str(tmp_path), {**second, "id": 3}, "completed")
+    assert [entry["status"] for entry in read(tmp_path, TASKS)["tasks"]] == ["in_progress", "completed"]
+
+
 def test_task_update_says_what_is_not_there(tmp_path: Path) -> None:
     assert error(tmp_path, "task_update", id=1, status="completed") == "tasks.json not found"
     assert files(tmp_path) == {}

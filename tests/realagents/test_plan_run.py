@@ -66,7 +66,7 @@ class Plan:
             env=self.hosted.stage.env,
             capture_output=True,
             text=True,
-            timeout=BOUND,
+            timeout=3 * BOUND,  # several tasks, each with some calls of the program
             check=False,
         )
         assert ended.returncode == 0, (ended.stdout[-3000:], ended.stderr)

@@ -7,6 +7,7 @@ hand and modules imported when an event needs them, because hosts do this at eve
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
     from rolecall.hooks.event import Event
     from rolecall.hooks.kit import Kit
@@ -34,8 +35,20 @@ class Words(NamedTuple):
     harness: str = ""
 
 
-def run_directly(args: list[str]) -> int:
-    """The command without a parser; 0 and 1 are all it ends with, unless the host's module says otherwise."""
+def run_directly(args: list[str]) -> NoReturn:
+    """The command without a parser. What was done is on the disk and in the pipe by now, so the process just ends:
+    clearing up after itself would take the interpreter longer than most gates take to decide."""
+    code = _run_words(args)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # nobody reads it any more
+            code = 1
+    os._exit(code)
+
+
+def _run_words(args: list[str]) -> int:
+    """0 and 1 are all it gives, unless the host's module says otherwise."""
     words = _words(args)
     if words is None:
         print(f"rolecall hook: {_USAGE}", file=sys.stderr)
@@ -89,7 +102,6 @@ def _payload() -> Mapping[str, Any]:
 def _project_around(payload: Mapping[str, Any]) -> str:
     """The repository that the session works in, if it is a project of ours; empty: hooks have no business there.
     Hosts start hooks in the folder of the session; what they tell may be the folder of a single command."""
-    import os
     from contextlib import suppress
 
     from rolecall.repository import root_around
@@ -133,14 +145,14 @@ def _kit(words: Words, event: Event) -> Kit:
     """As much of the kit as an event needs."""
     from rolecall import config
     from rolecall.hooks import kit
-    from rolecall.hooks.event import PostToolUse, PreToolUse
+    from rolecall.hooks.event import PostToolUse, PreToolUse, SubagentComplete
     from rolecall.project.place import HARNESS
 
     found = kit.Kit() if _is_easy(event) else kit.load(words.host, with_tags=_may_have_tags(event))
     found = found._replace(
         run=config.run(), restrictions=config.restrictions(), harness=words.harness or HARNESS, mask=_mask
     )
-    if isinstance(event, (PreToolUse, PostToolUse)):
+    if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # they write nothing of the session
         return found
     from rolecall.hooks import sessions
 

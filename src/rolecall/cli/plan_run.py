@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,10 +57,22 @@ def run_plan(options: Namespace) -> int:
         return _look_ahead(options, project, agents)
     with workspace.open_store(options.store) as store:
         board, jobs = _taken_stock(options, project, store, agents)
-        for part in _cast(board, jobs, agents, options.agent):
-            if part.problem:
-                raise part.problem
+        _refuse_gaps(_cast(board, jobs, agents, options.agent))
         return _carry_out(options, project, store, board, agents)
+
+
+def _refuse_gaps(parts: Iterable[Part]) -> None:
+    """An error for the first thing that keeps a role from being played, with everybody it is about."""
+    missing = [part for part in parts if part.problem]
+    for part in missing:
+        if part.problem is not None:
+            roles = ", ".join(other.role for other in missing if other.shown == part.shown)
+            one = (
+                f"`rolecall config set agentOverrides.{taskflow.NAME}.{part.role} NAME` names one for a role."
+            )
+            raise UsageError(
+                f"nobody can be {roles}: {part.problem.message}", hint=f"{part.problem.hint} {one}"
+            )
 
 
 def _look_ahead(options: Namespace, project: str, agents: Catalog) -> int:
@@ -71,7 +83,8 @@ def _look_ahead(options: Namespace, project: str, agents: Catalog) -> int:
     with store or nullcontext():
         board, jobs = _taken_stock(options, project, store, agents)
         parts = {part.role: part for part in _cast(board, jobs, agents, options.agent)}
-        show_outlook(options, board, {role: part.shown for role, part in parts.items()})
+        hints = dict.fromkeys(part.problem.hint for part in parts.values() if part.problem)
+        show_outlook(options, board, {role: part.shown for role, part in parts.items()}, hints)
     return 0
 
 
@@ -104,16 +117,17 @@ def _check_decided(project: str) -> None:
 
 
 def _board(options: Namespace, project: str, store: Store | None, agents: Catalog) -> Board:
-    from functools import cache, partial
-
-    from rolecall.crew.assignment import assign
+    from rolecall.crew.assignment import Assigned, assign
     from rolecall.crew.board import Board
+    from rolecall.crew.filenames import Tree
 
-    is_file = cache(lambda path: os.path.isfile(os.path.join(project, path)))
+    def assigned(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
+        return assign(tasks, agents, tree=Tree(project))  # looked at anew: files come with the work
+
     return Board(
         project,
         store,
-        partial(assign, catalog=agents, root=project, is_file=is_file),
+        assigned,
         only=frozenset(options.task) if options.task else None,
     )
 
@@ -131,11 +145,22 @@ def _cast(board: Board, jobs: Sequence[Job], agents: Catalog, override: str | No
                 continue
             seen.add((role, chosen))
             try:
+                _check_named(settings, role, chosen)
                 cast = workspace.cast(settings, book, role, override=chosen)
                 check_present(cast.agent, env=config.environment())
                 yield Part(role, cast.name)
             except RolecallError as exc:
                 yield Part(role, "", exc)
+
+
+def _check_named(settings: Mapping[str, Any], role: str, chosen: str | None) -> None:
+    """The same as the engine would find, but the role is none whose file could be edited."""
+    overrides = settings.get("agentOverrides") or {}
+    if not (chosen or (overrides.get(taskflow.NAME) or {}).get(role) or settings.get("defaultAgent")):
+        raise UsageError(
+            "no agent is named",
+            hint="Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
+        )
 
 
 # -- running --

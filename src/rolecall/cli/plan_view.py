@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +227,10 @@ def _purpose(command: str) -> str:
 # -- the outlook --
 
 
-def show_outlook(options: Namespace, board: Board, agents: Mapping[str, str]) -> None:
+def show_outlook(
+    options: Namespace, board: Board, agents: Mapping[str, str], hints: Iterable[str] = ()
+) -> None:
+    """`agents` are those of each role, or why there is none; `hints` what to do about that."""
     from rolecall.crew.schedule import outlook
 
     stands = board.standing()
@@ -245,7 +248,8 @@ def show_outlook(options: Namespace, board: Board, agents: Mapping[str, str]) ->
         "agents": dict(agents),
     }
     shown = workspace.mask().value(shown)
-    show(options, shown, lambda: "\n".join(_outlook(shown)))
+    advice = [f"  {hint}" for hint in hints if hint]
+    show(options, shown, lambda: "\n".join([*_outlook(shown), *advice]))
 
 
 def _ahead(board: Board, ahead: Outlook, agents: Mapping[str, str], number: float) -> dict[str, Any]:
@@ -270,7 +274,7 @@ def _outlook(shown: Mapping[str, Any]) -> Iterator[str]:
     if shown["goal"]:
         yield f"goal: {shown['goal']}"
     for number, wave in enumerate(shown["waves"], 1):
-        yield f"{number}."
+        yield f"round {number}{', at once' if len(wave) > 1 else ''}:"
         for job in wave:
             yield from _ahead_lines(job)
     if shown["left"]:
@@ -278,14 +282,22 @@ def _outlook(shown: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"  {one['task']}  {one['title']}: {one['reason']}" for one in shown["left"])
     if shown["agents"]:
         yield "agents:"
-        yield from (f"  {role}: {agent}" for role, agent in shown["agents"].items())
+        yield from _agent_lines(shown["agents"])
+
+
+def _agent_lines(agents: Mapping[str, str]) -> Iterator[str]:
+    """Who plays which roles, in a line for each agent."""
+    roles: dict[str, list[str]] = {}
+    for role, agent in agents.items():
+        roles.setdefault(agent, []).append(role)
+    yield from (f"  {', '.join(names)}: {agent}" for agent, names in roles.items())
 
 
 def _ahead_lines(job: Mapping[str, Any]) -> Iterator[str]:
     then = f", then {job['checker']}" if job["checker"] else ""
     assumed = " (nobody is named)" if job["assumed"] else ""
-    after = f"  <- {', '.join(map(str, job['after']))}" if job["after"] else ""
-    yield f"  {job['task']}  {job['owner']}{assumed}{then}: {job['title']}{after}"
+    after = f", after {', '.join(map(str, job['after']))}" if job["after"] else ""
+    yield f"  {job['task']}  {job['owner']}{assumed}{then}{after}: {job['title']}"
     yield f"     {'checked' if job['checker'] else 'not checked'}: {job['pairing']}"
     if job["files"]:
         yield f"     writes {', '.join(job['files'])}"

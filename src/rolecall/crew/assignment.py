@@ -6,7 +6,7 @@ Tasks of Lead are left to Lead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolecall.crew import filenames, pairing
@@ -52,7 +52,7 @@ class Assigned(NamedTuple):
     """Those whose owner nobody knows."""
 
 
-def assign(tasks: Sequence[Task], catalog: Catalog, *, root: str, is_file: Callable[[str], bool]) -> Assigned:
+def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.Tree) -> Assigned:
     """A job for every task that is not completed and not Lead's, as far as its owner is known."""
     by_id = {task["id"]: task for task in tasks}
     wanted = [task for task in tasks if task["status"] != "completed" and not is_leads(task)]
@@ -61,7 +61,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, root: str, is_file: Calla
 
     def files(of: Iterable[Task]) -> frozenset[str]:
         texts = (task.get(field, "") for task in of if _writes(_owner(task, catalog)) for field in _TEXTS)
-        return filenames.named(texts, root, is_file)
+        return filenames.named(texts, tree)
 
     def job(task: Task) -> Job:
         agent = _owner(task, catalog)

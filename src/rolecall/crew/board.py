@@ -6,6 +6,7 @@ which thread is whose. Lead and other harnesses may change the list meanwhile. N
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from rolecall.crew.assignment import Assigned, Job, is_leads
 from rolecall.crew.ledger import Run
 from rolecall.crew.report import BLOCKED, ELSEWHERE, FAILED, LEADS, NEVER, WAITING
 from rolecall.crew.schedule import Want
-from rolecall.errors import NotFound
-from rolecall.project import dispatch, statefile
+from rolecall.errors import Damaged, NotFound
+from rolecall.project import dispatch, place, statefile
 from rolecall.project.toolerror import NotThere
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
@@ -25,6 +26,8 @@ Task = Mapping[str, Any]
 Assign = Callable[[Sequence[Task]], Assigned]
 _OF_THE_RUN = ("status",)
 """What of a task changes by being run; everything else is what somebody wants of it."""
+_OPENED_AGAIN = "was opened again after this run had completed it: `rolecall plan run` does it once more"
+"""Not by itself: two programs that disagree about a task would have it done again and again."""
 
 
 class Left(NamedTuple):
@@ -61,6 +64,8 @@ class Board:
         self.goal = ""
         self.left: dict[float, Left] = {}
         """What was run here and did not come to its end: it is not tried again by itself."""
+        self._settled: set[str] = set()
+        """Threads that were brought to their end here."""
         self.unknown: dict[float, Task] = {}
         """Tasks whose owner nobody knows."""
         self.files_of: Callable[[str], frozenset[str]] = lambda _thread: frozenset()
@@ -85,7 +90,10 @@ class Board:
         found = dispatch.call(self._project, "task_list")
         self.goal = found.get("goal", "")
         tasks = found.get("tasks", [])
-        self.tasks = {task["id"]: task for task in tasks}
+        by_id = {task["id"]: task for task in tasks}
+        if len(by_id) < len(tasks):
+            raise _ambiguous(self._project, tasks)
+        self.tasks = by_id
         if any(self._lacks_job(task) for task in tasks):
             self.jobs, unknown = self._assign(tasks)
             self.unknown = {task["id"]: task for task in unknown}
@@ -114,15 +122,14 @@ class Board:
     # -- how things stand --
 
     def standing(self, running: Collection[float] = ()) -> Standing:
+        """Of all tasks but those that are running."""
         redone = {work: number for number, run in self._open_runs() for work in run.redoes}
         left = {number: one for number, one in self.left.items() if not self._has_gone_on(number, one)}
         wants, done, unsettled = [], set(), []
         for number, task in self.tasks.items():
             if task["status"] == "completed":
                 done.add(number)
-            elif number in running:
-                wants.append(self._want(task, is_begun=True))
-            elif number not in left:
+            elif number not in running and number not in left:
                 stands = self._stands(task, redone)
                 if isinstance(stands, Want):
                     wants.append(stands)
@@ -161,6 +168,8 @@ class Board:
             thread_of_check = "whose thread does it again" if is_redone else "whose thread has ended"
             return Left(BLOCKED, f"failed the check of task {redone[number]}, {thread_of_check}")
         run = self.run_of(task)
+        if run and run.is_settled and run.thread in self._settled:
+            return Left(BLOCKED, "was opened again after this run had completed it", _OPENED_AGAIN)
         if run is None or run.is_settled:
             is_taken = task["status"] == "in_progress"
             return Left(ELSEWHERE, "is in progress, and not by us") if is_taken else self._want(task)
@@ -262,12 +271,23 @@ class Board:
         problems = [*self.mark_works(task, "completed"), self.mark(task, "completed")]
         run = self.run_of(task)
         if run is not None:
+            self._settled.add(run.thread)
             self._keep(task, run._replace(is_settled=True, redoes=()))
         return [problem for problem in problems if problem]
 
     def _keep(self, task: Task, run: Run) -> None:
         self.runs[ledger.key(task)] = run
         ledger.save(self._project, self.runs, {ledger.key(one) for one in (*self.tasks.values(), task)})
+
+
+def _ambiguous(project: str, tasks: Sequence[Task]) -> Damaged:
+    """Two tasks of one number: what is written down about one would be read as the other's."""
+    counted = Counter(task["id"] for task in tasks)
+    number = next(number for number, count in counted.items() if count > 1)
+    return Damaged(
+        f"{place.state(project, place.TASKS)} has {counted[number]} tasks with the number {number}",
+        hint="Give each a number of its own, then try again.",
+    )
 
 
 def _wanted(task: Task) -> dict[str, Any]:

@@ -84,10 +84,39 @@ def alone(project: Folder) -> Iterator[None]:
             ) from None
         os.ftruncate(file, 0)
         os.write(file, f"process {os.getpid()} since {place.now()}".encode())
-        yield
+        try:
+            yield
+        finally:
+            os.ftruncate(file, 0)
     finally:
         os.close(file)
 
 
 def _holder(file: int) -> str:
     return os.pread(file, 200, 0).decode(errors="replace") or "another process"
+
+
+def threads_at_work(project: Folder) -> tuple[str, ...]:
+    """The threads of a runner that is at work; none where there is none. The lock itself is not asked: whoever tried it
+    would for a moment keep out a runner that begins just then."""
+    try:
+        with open(place.ours(project, _LOCK), encoding="ascii", errors="replace") as file:
+            kind, pid, *_ = [*file.read(200).split(), "", ""]
+    except OSError:
+        return ()
+    if kind != "process" or not pid.isdecimal() or not _is_alive(int(pid)):
+        return ()
+    try:
+        return tuple(run.thread for run in load(project).values())
+    except statefile.DamagedFile:
+        return ()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

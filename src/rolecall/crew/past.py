@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from rolecall.crew.filenames import same
 from rolecall.project.resume import Prior, Touch
 from rolecall.sessions import files_of
 from rolecall.thread import Step
@@ -108,13 +109,8 @@ def touched(step: Step) -> frozenset[str]:
     output = step.output
     said = output.get("files", ()) if isinstance(output, dict) else ()
     names = {*files_of(step), *(file for file in said if isinstance(file, str))}
-    return frozenset(_from(step.payload["cwd"], name) for name in names if name.strip())
-
-
-def _from(folder: str, name: str) -> str:
-    """The same file by the same name, however an agent wrote it."""
-    path = os.path.normpath(os.path.join(folder, name.strip()))
-    return os.path.relpath(path, folder) if path.startswith(os.path.join(folder, "")) else path
+    folder = os.path.realpath(step.payload["cwd"])
+    return frozenset(same(name.strip(), folder) for name in names if name.strip())
 
 
 def moment(ms: int) -> str:

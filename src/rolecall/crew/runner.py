@@ -53,7 +53,7 @@ class Runner:
         self._running: dict[float, asyncio.Task[None]] = {}
         self._files: dict[float, frozenset[str]] = {}
         """What the running tasks write, as far as it is known."""
-        self._paused: dict[float, str] = {}
+        self._paused: dict[float, tuple[Job, str]] = {}
         """Tasks that wait for a file in the middle of their thread."""
         self.remarks: dict[float, list[str]] = {}
         """What was noticed about each task besides how it ended."""
@@ -84,8 +84,8 @@ class Runner:
                 if work.done():
                     del self._running[number], self._files[number]
                     work.result()
-        for number, ident in self._paused.items():
-            self._leave(self.board.jobs[number], ident)
+        for job, ident in self._paused.values():
+            self._leave(job, ident)
 
     def _begin_what_can(self) -> None:
         if self.cancel.is_set():
@@ -122,7 +122,7 @@ class Runner:
                 if outcome.status != "idle" or outcome.took is None or self.cancel.is_set():
                     break
                 if self._has_to_wait(job, outcome):
-                    self._paused[job.id] = ident
+                    self._paused[job.id] = (job, ident)
                     return
             self._leave(job, ident)
         except RolecallError as exc:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rolecall import thread
+from rolecall.crew.filenames import same
 from rolecall.crew.past import Past, instance_id, moment, touched
 from rolecall.errors import RolecallError
 from rolecall.project import place, tracker
@@ -86,7 +87,11 @@ class Witness:
             entry for entry in self._listed() if entry.get("stopped_at") and entry.get("files_touched")
         )
         theirs = (
-            Touch(entry.get("agent_id", ""), frozenset(entry["files_touched"]), entry["stopped_at"])
+            Touch(
+                entry.get("agent_id", ""),
+                frozenset(same(file, self._project) for file in entry["files_touched"]),
+                entry["stopped_at"],
+            )
             for entry in with_files
         )
         return [*self.past.touches(), *theirs]

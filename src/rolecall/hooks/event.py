@@ -1,6 +1,7 @@
-"""What hosts tell us and what we answer, in words that are no host's own. Values."""
+"""What hosts tell us and what we answer, in words that are no host's own. Values.
 
-from __future__ import annotations
+Annotations are no texts in this module: a named tuple would compile each of them, in every hook that is run.
+"""
 
 from typing import Literal, NamedTuple, TypeAlias
 

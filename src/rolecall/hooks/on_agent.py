@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime
 from typing import Any, TypeVar
 
 from rolecall.capabilities import TASK_UPDATE, check_allowed
@@ -12,7 +11,7 @@ from rolecall.errors import Damaged, UsageError
 from rolecall.hooks import sessions, snapshot, toollog
 from rolecall.hooks.event import Answer, Caller, SubagentComplete, SubagentSpawn
 from rolecall.hooks.kit import Kit
-from rolecall.hooks.sessions import Session, task_key
+from rolecall.hooks.sessions import Session, is_known_by, task_key
 from rolecall.hooks.snapshot import Standing, Task
 from rolecall.project import tools, tracker
 
@@ -67,12 +66,11 @@ def _with_agent(found: Session, agent: str, task: str) -> Session:
 def _task_of(who: Caller, standing: Standing, known: str, taken: Collection[str]) -> Task | None:
     """The task that an agent was started for, if that is certain: its own, else the only one it can be."""
     for task in standing.tasks:
-        if task.get("owner_agent_id") == who.id or (known and known == task_key(task)):
+        if task.get("owner_agent_id") == who.id or is_known_by(known, task):
             return task
-    free = [task for task in standing.tasks if task.get("owner") == who.agent and task_key(task) not in taken]
-    ready = set(standing.summary.get("ready", ()))
-    working = [task for task in free if task["status"] == "in_progress"]
-    found = working or [task for task in free if task["id"] in ready]
+    own, ready = [task for task in standing.tasks if task.get("owner") == who.agent], standing.ready_ids
+    begun = [task for task in own if task["status"] == "in_progress" and task_key(task) not in taken]
+    found = begun or [task for task in own if task["id"] in ready and task_key(task) not in taken]
     return found[0] if len(found) == 1 else None
 
 
@@ -128,6 +126,8 @@ def _resumed_words(
 
 def _changed_since(project: str, files: frozenset[str], ended: str) -> frozenset[str]:
     """Those of the files that were written after a time, by whomever."""
+    from datetime import datetime
+
     try:
         last = datetime.fromisoformat(ended).timestamp()
     except ValueError:
@@ -167,21 +167,20 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
 
 def _completed_words(project: str, key: str, kit: Kit) -> str:
     """Complete the task of an agent if it is being worked on; what is to be said about it."""
-    standing = snapshot.Standing(project)
-    if standing.tasks_problem:
-        return (
-            f"Its task was not set to completed, because the tasks cannot be read: {standing.tasks_problem}"
-        )
-    task = next((task for task in standing.tasks if sessions.task_key(task) == key), None)
+    found, problem = snapshot.checked_tasks(project)
+    if problem:
+        return f"Its task was not set to completed, because the tasks cannot be read: {problem}"
+    task = next((task for task in found if is_known_by(key, task)), None)
     if task is None or task["status"] != "in_progress":
         return ""
     try:
         check_allowed(kit.restrictions, "nx_task_update", TASK_UPDATE)
     except UsageError as exc:
         return f"Its task was not set to completed: {exc.message}. {exc.hint}"
-    tools.task_update(project, id=task["id"], status="completed")
+    if not tools.update_as_read(project, task, "completed"):
+        return _completed_words(project, key, kit)  # it was changed just now
     title = f"Task {snapshot.number(task['id'])} ({task['title'][:80]})"
-    if task not in snapshot.unverified(standing.tasks, kit):
+    if task not in snapshot.unverified(found, kit):
         return f"{title} is completed."
     return (
         f"{title} is completed. It has acceptance criteria and no task checks them: have a tester or a reviewer verify"

@@ -17,17 +17,21 @@ _COMPACTED = 2_400
 """Tokens after a compaction with a skill's body: a host shows the model only the beginning of what is longer."""
 
 
+_PLAN_RUN = "`rolecall plan run` is carrying out the tasks of this project at the moment: leave them to it."
+
+
 def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answer:
     """Folders, a list of agents without those of sessions that are gone, and what lies there from before."""
     began = sessions.begin(project, event.session, now, kit.process, harness=kit.harness)
     _remove_legacy_tracker(project)
     toollog.forget_others(project, sessions.agents)
-    is_alone = not began.others
+    is_alone = not began.others and not began.is_plan_run
     warnings = [
         *began.problems,
         *toollog.errors_before(project),
         *([_left_over(snapshot.Standing(project))] if event.is_new and is_alone else []),
-        *([] if is_alone else [_other_sessions(len(began.others))]),
+        *([_other_sessions(len(began.others))] if began.others else []),
+        *([_PLAN_RUN] if began.is_plan_run else []),
     ]
     said = [warning for warning in warnings if warning]
     lines = [*said, *snapshot.knowledge_lines(project, most=40)]

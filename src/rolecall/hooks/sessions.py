@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from rolecall import holder
@@ -83,7 +82,16 @@ def is_alive(session: Session, now: str) -> bool:
 
 
 def _milliseconds(at: str) -> int:
-    return int(datetime.fromisoformat(at).timestamp() * 1000)
+    """The moment of a time as `place.now` writes it, since 1970. By hand: every hook that knows its session asks for
+    it, and importing `datetime` would take it longer than all the rest here."""
+    if len(at) != len("2026-01-31T09:30:00.000Z") or not at.endswith("Z"):
+        raise ValueError(f"{at!r} is no time of ours")
+    spans = ((0, 4), (5, 7), (8, 10), (11, 13), (14, 16), (17, 19), (20, 23))
+    year, month, day, hour, minute, second, rest = (int(at[start:end]) for start, end in spans)
+    if month < 3:  # counted from March, the day that a leap year has more is the last
+        year, month = year - 1, month + 12
+    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5 + day - 719_469
+    return (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + rest
 
 
 def host_process() -> Process | None:
@@ -123,6 +131,11 @@ def task_key(task: Mapping[str, Any]) -> str:
     return f"{task['id']} {statefile.digest(task['title'].encode(errors='replace'))[:8]}"
 
 
+def is_known_by(key: str, task: Mapping[str, Any]) -> bool:
+    """Whether this is the task of a key. Of a thousand tasks only one has its title hashed."""
+    return key.startswith(f"{task['id']} ") and key == task_key(task)
+
+
 def working(project: str) -> dict[str, str]:
     """The task of each agent that any session started; empty where it is not known."""
     return {agent: task for session in _read(project).values() for agent, task in session.agents.items()}
@@ -144,6 +157,8 @@ class Began(NamedTuple):
     """Other sessions that are open in this project."""
     problems: tuple[str, ...]
     """Files that could not be read and began anew."""
+    is_plan_run: bool = False
+    """Whether a `plan run` is at work."""
 
 
 def begin(project: str, session: str, now: str, process: Process | None, *, harness: str = HARNESS) -> Began:
@@ -155,21 +170,37 @@ def begin(project: str, session: str, now: str, process: Process | None, *, harn
         live[session] = known._replace(seen=now, process=process or known.process, told="", warned="")
         _write(project, live)
         # Whose agents are whose is not known from a file that was damaged: then all of them stay.
-        problems = [problem or tracker.keep_only(project, _agents_of(live.values()), harness=harness)]
+        problems = [problem or _clear_agents(project, live, harness)]
     others = tuple(name for name in live if name != session)
-    return Began(others, tuple(filter(None, problems)))
+    return Began(others, tuple(filter(None, problems)), bool(_threads_of_plan(project)))
 
 
 def end(project: str, session: str, now: str, *, harness: str = HARNESS) -> None:
-    """A session is over; with the last one the list of agents goes."""
+    """A session is over; with the last one the list of agents goes, unless agents of a plan are at work."""
     with statefile.locked(project):
         found = _found(project)
         live = {name: one for name, one in found.items() if name != session and is_alive(one, now)}
-        if live:
-            tracker.keep_only(project, _agents_of(live.values()), harness=harness)
+        if live or _threads_of_plan(project):
+            _clear_agents(project, live, harness)
         else:
             tracker.discard(project, harness=harness)
         _write(project, live)
+
+
+def _clear_agents(project: str, live: Sessions, harness: str) -> str:
+    """Take out of the list the agents of sessions that are gone. Those of a plan that is being run have no session."""
+    return tracker.keep_only(
+        project,
+        _agents_of(live.values()),
+        also=tuple(f"{thread}:" for thread in _threads_of_plan(project)),
+        harness=harness,
+    )
+
+
+def _threads_of_plan(project: str) -> tuple[str, ...]:
+    from rolecall.crew import ledger  # asked for when a session begins or ends, and by no other event
+
+    return ledger.threads_at_work(project)
 
 
 def change(
@@ -226,8 +257,8 @@ def _write(project: str, found: Sessions) -> None:
     if not found:
         statefile.remove(path)
         return
-    text = json.dumps({name: _as_json(session) for name, session in found.items()}, indent=1)
-    statefile.replace(project, path, text.encode(), must_last=False)
+    text = json.dumps({name: _as_json(session) for name, session in found.items()})
+    statefile.replace(project, path, f"{text}\n".encode(), must_last=False)
 
 
 def _as_json(session: Session) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from rolecall.errors import RolecallError
 from rolecall.hooks.kit import Kit
 from rolecall.hooks.sessions import Session
-from rolecall.project import knowledge_files, place, shape, statefile, tools, tracker
+from rolecall.project import knowledge_files, longlist, place, shape, statefile, tools, tracker
 
 Task: TypeAlias = Mapping[str, Any]
 
@@ -22,6 +22,7 @@ SHORT, LONG = 400, 1_500
 _MOST_IDS = 20
 _LONGEST_TITLE = 80
 _LONGEST_DECISION = 160
+_LONGEST_PROBLEM = 400
 
 
 def tokens(text: str) -> int:
@@ -70,16 +71,30 @@ class Standing:
     def pending_issues(self) -> list[dict[str, Any]]:
         return [issue for issue in self.plan.get("issues", ()) if issue["status"] == "pending"]
 
+    @property
+    def ready_ids(self) -> set[float]:
+        return set(self.summary.get("ready", ()))
+
     def ready(self) -> list[Task]:
-        ids = set(self.summary.get("ready", ()))
+        ids = self.ready_ids
         return [task for task in self.tasks if task["id"] in ids]
+
+
+def checked_tasks(project: str) -> tuple[list[Task], str]:
+    """The tasks as a tool has them that is about to change one, or why it cannot: whoever does change one then does not
+    have them checked twice."""
+    try:
+        file = longlist.load(project, place.state(project, place.TASKS), tools.TASKS)
+    except RolecallError as exc:
+        return [], exc.message[:_LONGEST_PROBLEM]
+    return (file.entries() if file else []), ""
 
 
 def _read(tool: Any, project: str) -> tuple[Mapping[str, Any], str]:
     try:
         return tool(project), ""
     except RolecallError as exc:
-        return {}, exc.message[:400]
+        return {}, exc.message[:_LONGEST_PROBLEM]
 
 
 def _task_list(project: str) -> Mapping[str, Any]:
@@ -205,7 +220,7 @@ def agent_lines(project: str, session: Session, kit: Kit) -> list[str]:
     try:
         entries = tracker.entries(project, harness=kit.harness)
     except RolecallError as exc:
-        return [f"The list of agents cannot be read: {exc.message[:400]}"]
+        return [f"The list of agents cannot be read: {exc.message[:_LONGEST_PROBLEM]}"]
     lines = []
     for entry in entries:
         if entry.get("status") == "running":

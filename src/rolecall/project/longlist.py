@@ -28,9 +28,9 @@ _INDEX_VERSION = 1
 _REMEMBERED = 4
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _BY_NUMBER = re.compile(rb"\\[u/]")
 _SPACE = re.compile(r"[ \t\n\r]*")
+_COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _BRACE = ord("{")
 _WHITE = b" \t\n\r"
 _LONGEST_JOINT = 64
@@ -74,10 +74,13 @@ class Layout(NamedTuple):
 class LongList:
     """The bytes of a file and where its entries are in them. They never change: a change is another one."""
 
-    def __init__(self, data: bytes, layout: Layout, *, digest: str = "") -> None:
+    def __init__(
+        self, data: bytes, layout: Layout, *, digest: str = "", parsed: list[Any] | None = None
+    ) -> None:
         self.data = data
         self.layout = layout
         self._digest = digest
+        self._parsed = parsed
 
     @property
     def count(self) -> int:
@@ -103,7 +106,9 @@ class LongList:
         return memoryview(self.data)[self.layout.opening - 1 : self.layout.closing + 1]
 
     def entries(self) -> list[Any]:
-        found: list[Any] = json.loads(str(self.list_json(), "utf-8"))
+        """All of them, for the caller to keep: those that checking the file left are given away once."""
+        parsed, self._parsed = self._parsed, None
+        found: list[Any] = json.loads(str(self.list_json(), "utf-8")) if parsed is None else parsed
         return found
 
     def briefs(self, kind: Kind) -> list[Any]:
@@ -124,7 +129,7 @@ def json_bytes(value: Any) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         # Half of a pair can be written in JSON only by its number, and stands only within strings.
-        return _LONE_SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+        return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
 
 # -- changing --
@@ -203,14 +208,15 @@ def load(project: Folder, path: str, kind: Kind) -> LongList | None:
     data = statefile.read(path)
     if data is None:
         return None
-    if len(data) < _WORTH_AN_INDEX:
-        return LongList(data, _checked(path, data, kind))
-    digest = statefile.digest(data)
-    layout = _known.get((kind.name, digest)) or _indexed(project, kind, data, digest)
+    digest, layout, parsed = "", None, None
+    if len(data) >= _WORTH_AN_INDEX:
+        digest = statefile.digest(data)
+        layout = _known.get((kind.name, digest)) or _indexed(project, kind, data, digest)
     if layout is None:
-        layout = _checked(path, data, kind)
-    _remember(kind, digest, layout)
-    return LongList(data, layout, digest=digest)
+        layout, parsed = _checked(path, data, kind)
+    if digest:
+        _remember(kind, digest, layout)
+    return LongList(data, layout, digest=digest, parsed=parsed)
 
 
 def save(project: Folder, path: str, kind: Kind, change: Change) -> None:
@@ -308,7 +314,8 @@ def _are_joined(data: bytes, starts: Sequence[int]) -> bool:
     return True
 
 
-def _checked(path: str, data: bytes, kind: Kind) -> Layout:
+def _checked(path: str, data: bytes, kind: Kind) -> tuple[Layout, list[Any]]:
+    """Where everything is in a file, and its entries."""
     try:
         return _parsed(data, kind)
     except (ValueError, RecursionError) as exc:
@@ -367,18 +374,17 @@ class _Scanner:
         """Where each part up to the closing bracket begins; it has to be read before the next is asked for."""
         if not self.is_before(bracket):
             yield self.at
-            while not self.is_before(bracket):
-                self.take(",")
-                self.skip_space()
+            while comma := _COMMA.match(self.text, self.at):
+                self.at = comma.end()
                 yield self.at
-        self.at += 1
+        self.take(bracket)
 
 
-def _parsed(data: bytes, kind: Kind) -> Layout:
-    """Where everything is in a file of this kind; a ValueError says what keeps it from being one."""
+def _parsed(data: bytes, kind: Kind) -> tuple[Layout, list[Any]]:
+    """Where everything is in a file of this kind, and its entries; a ValueError says what keeps it from being one."""
     scanner = _Scanner(data.decode())
     head: dict[str, Any] = {}
-    lists: list[tuple[list[int], list[float]]] = []
+    lists: list[tuple[list[int], list[Any]]] = []
     scanner.take("{")
     for _ in scanner.until("}"):
         name = scanner.value()
@@ -394,9 +400,10 @@ def _parsed(data: bytes, kind: Kind) -> Layout:
         raise ValueError(f"it is not one object with one list of {kind.key}")
     if problem := kind.head(head):
         raise ValueError(f"it{problem}")
-    places, ranks = lists[0]
+    places, entries = lists[0]
+    ranks = [kind.rank(entry) for entry in entries]
     opening, *starts, closing = _in_bytes(scanner.text, places)
-    return Layout(
+    layout = Layout(
         head,
         opening,
         closing,
@@ -405,20 +412,22 @@ def _parsed(data: bytes, kind: Kind) -> Layout:
         is_in_order=ranks == list(range(1, len(ranks) + 1)),
         is_literal=_is_literal(data),
     )
+    return layout, entries
 
 
-def _entries(scanner: _Scanner, kind: Kind) -> tuple[list[int], list[float]]:
-    """Where the list opens, each entry begins, and it closes; and the entries' numbers."""
+def _entries(scanner: _Scanner, kind: Kind) -> tuple[list[int], list[Any]]:
+    """Where the list opens, each entry begins, and it closes; and the entries."""
     scanner.take("[")
     places = [scanner.at]
-    ranks: list[float] = []
+    entries: list[Any] = []
+    judge, text, decode = kind.entry, scanner.text, _decoder.raw_decode
     for start in scanner.until("]"):
-        entry = scanner.value()
-        if problem := kind.entry(entry):
-            raise ValueError(f"{kind.key}[{len(ranks)}]{problem}")
+        entry, scanner.at = decode(text, start)
+        if problem := judge(entry):
+            raise ValueError(f"{kind.key}[{len(entries)}]{problem}")
         places.append(start)
-        ranks.append(kind.rank(entry))
-    return [*places, scanner.at - 1], ranks
+        entries.append(entry)
+    return [*places, scanner.at - 1], entries
 
 
 def _is_literal(data: bytes) -> bool:

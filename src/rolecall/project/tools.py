@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from rolecall.errors import Damaged, StorageError, UsageError
 from rolecall.project import archive, longlist, place, shape, statefile
-from rolecall.project.artifact import write_artifact
 from rolecall.project.longlist import Change, Kind, LongList
 from rolecall.project.place import Folder
 from rolecall.project.toolerror import NotThere, WrongCall
@@ -314,9 +313,29 @@ def task_update(project: Folder, *, id: float, status: str) -> Reply:
     with archive.writing(project):
         file = _existing_tasks(project)
         number, task = _find_task(file, id)
-        task["status"] = status
-        _save_tasks(project, longlist.replaced(file, TASKS, number, task))
-    return {"task": task}
+        return {"task": _with_status(project, file, number, task, status)}
+
+
+def update_as_read(project: Folder, read: Mapping[str, Any], status: str) -> bool:
+    """Set the status of a task if it still is as it was read, for whoever decided on what it read; is it?"""
+    with archive.writing(project):
+        try:
+            file = _existing_tasks(project)
+            number, task = _find_task(file, read["id"])
+        except NotThere:
+            return False
+        if task != read:
+            return False
+        _with_status(project, file, number, task, status)
+        return True
+
+
+def _with_status(
+    project: Folder, file: LongList, number: int, task: dict[str, Any], status: str
+) -> dict[str, Any]:
+    task["status"] = status
+    _save_tasks(project, longlist.replaced(file, TASKS, number, task))
+    return task
 
 
 def task_close(project: Folder) -> Reply:
@@ -424,6 +443,8 @@ def context(project: Folder) -> Reply:
 
 def artifact_write(project: Folder, *, filename: str, content: str) -> Reply:
     """Write a file among the artifacts of the running cycle, over one of the same name."""
+    from rolecall.project.artifact import write_artifact  # no hook needs it, and all of them are in a hurry
+
     return {"success": True, "path": write_artifact(project, filename, content)}
 
 

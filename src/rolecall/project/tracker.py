@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from rolecall.errors import UsageError
@@ -23,9 +23,9 @@ from rolecall.project.place import HARNESS, Folder
 FILE = "agent-tracker.json"
 _LONGEST_MESSAGE = 2_000
 """Characters of an agent's last message: enough to know what it was, in a file that is read at every start and end."""
-_LATEST = timedelta(minutes=2)
-_MOST = 500
-"""Entries that are kept, as long as not more are running."""
+_LATEST_SECONDS = 120
+_MOST, _LARGEST = 100, 50_000
+"""Entries and bytes that are kept, as long as not more are running: a host waits while the file is read."""
 
 Entry: TypeAlias = dict[str, Any]
 
@@ -90,15 +90,18 @@ def completed(
 
 def _came_late(entry: Entry, at: str) -> bool:
     """Whether this is the start of an agent whose end was told first: hosts do not wait for one hook to end."""
-    is_only_ended = "resume_count" not in entry and entry["started_at"] == entry.get("stopped_at")
+    if "resume_count" in entry or entry["started_at"] != entry.get("stopped_at"):
+        return False
     try:
-        return is_only_ended and _moment(at) - _moment(entry["stopped_at"]) < _LATEST
+        return _seconds(at) - _seconds(entry["stopped_at"]) < _LATEST_SECONDS
     except ValueError:  # a day that does not exist, by another's hand
         return False
 
 
-def _moment(at: str) -> datetime:
-    return datetime.fromisoformat(at.upper())
+def _seconds(at: str) -> float:
+    from datetime import datetime  # takes a hook longer to import than all the rest of this does
+
+    return datetime.fromisoformat(at.upper()).timestamp()
 
 
 def reset(project: Folder, keep: Collection[str] = (), *, harness: str = HARNESS) -> str:
@@ -108,8 +111,10 @@ def reset(project: Folder, keep: Collection[str] = (), *, harness: str = HARNESS
         return keep_only(project, keep, harness=harness)
 
 
-def keep_only(project: Folder, keep: Collection[str], *, harness: str = HARNESS) -> str:
-    """The same for those who hold the lock already."""
+def keep_only(
+    project: Folder, keep: Collection[str], *, also: tuple[str, ...] = (), harness: str = HARNESS
+) -> str:
+    """The same for those who hold the lock already; `also` are beginnings of ids that are kept."""
     file, problem = path(project, harness), ""
     statefile.make_folder(os.path.dirname(file))
     try:
@@ -117,7 +122,8 @@ def keep_only(project: Folder, keep: Collection[str], *, harness: str = HARNESS)
     except statefile.DamagedFile as exc:
         copy = statefile.kept_aside(project, exc).copy
         problem, found = f"{file} could not be used ({exc.problem}) and began anew. A copy is in {copy}", []
-    kept = [entry for entry in found if entry.get("agent_id") in keep]
+    ids = ((entry, entry.get("agent_id", "")) for entry in found)
+    kept = [entry for entry, name in ids if name in keep or name.startswith(also)]
     if kept != found or problem or not os.path.exists(file):
         _write(project, file, kept)
     return problem
@@ -142,24 +148,20 @@ def _change(project: Folder, harness: str, agent_id: str, edit: Callable[[Entry 
         before = _parsed(file)
         at = next((n for n, entry in enumerate(before) if entry.get("agent_id") == agent_id), len(before))
         entry = edit(before[at] if at < len(before) else None)
-        after = _pruned([*before[:at], entry, *before[at + 1 :]])
+        after = [*before[:at], entry, *before[at + 1 :]]
         if after != before:
-            _write(project, file, after)
+            _write(project, file, after, entry)
     return entry
-
-
-def _pruned(found: list[Entry]) -> list[Entry]:
-    """Without the first of those that ended, where there are very many: every event reads the file."""
-    over = len(found) - _MOST
-    ended = [number for number, entry in enumerate(found) if entry.get("status") == "completed"]
-    gone = set(ended[: max(over, 0)])
-    return [entry for number, entry in enumerate(found) if number not in gone]
 
 
 def _parsed(file: str) -> list[Entry]:
     data = statefile.read(file)
-    if data is None:
-        return []
+    return [] if data is None else list(_judged(file, data))
+
+
+@lru_cache(maxsize=1)
+def _judged(file: str, data: bytes) -> tuple[Entry, ...]:
+    """What the bytes of a list say. An event looks at it and then changes it; entries themselves never change."""
     try:
         found = json.loads(data)
         problem = shape.TRACKED(found)
@@ -167,13 +169,26 @@ def _parsed(file: str) -> list[Entry]:
         problem = f" is not JSON: {exc}"
     if problem:
         raise statefile.DamagedFile(file, data, f"the list of agents{problem}")
-    return list(found)
+    return tuple(found)
 
 
-def _write(project: Folder, file: str, found: list[Entry]) -> None:
-    text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+def _write(project: Folder, file: str, found: list[Entry], latest: Entry | None = None) -> None:
+    text = "[" + ",\n".join(_kept(found, latest)) + "]\n"
     # What a power failure takes is gone with the sessions it was about, so nobody waits for the disk.
     statefile.replace(project, file, text.encode(errors="backslashreplace"), must_last=False)
+
+
+def _kept(found: list[Entry], latest: Entry | None) -> list[str]:
+    """A line for each entry; without the first of those that ended, where they are too many. The latest one stays."""
+    lines = [json.dumps(entry, ensure_ascii=False) for entry in found]
+    count, size, gone = len(lines), sum(map(len, lines)), set()
+    for number, entry in enumerate(found):
+        if count <= _MOST and size <= _LARGEST:
+            break
+        if entry.get("status") == "completed" and entry is not latest:
+            gone.add(number)
+            count, size = count - 1, size - len(lines[number])
+    return [line for number, line in enumerate(lines) if number not in gone]
 
 
 def _named(agent_name: str) -> Mapping[str, str]:
