@@ -97,7 +97,7 @@ def _reindex(options: Namespace) -> None:
 
     with _reading(options) as store:
         done = reindex(store, progress=(progress := Progress("reindexed")))
-    progress.done()
+    progress.clear()
     show(
         options,
         {"status": "reindexed", **done._asdict()},
@@ -116,7 +116,7 @@ def _verify(options: Namespace) -> int:
             count += done.nodes
             problems += done.problems
             progress(count)
-    progress.done()
+    progress.clear()
     show(
         options,
         {
@@ -142,6 +142,7 @@ def _gc(options: Namespace) -> None:
 
     with _reading(options) as store:
         done = collect(store, delete=options.delete, grace_ms=options.grace, force=options.force)
+        copies = _without_copies(options, store) if options.delete else []
     shown = {
         "total": done.total,
         "reachable": done.reachable,
@@ -150,8 +151,17 @@ def _gc(options: Namespace) -> None:
         "deleted": options.delete,
         "dangling": [visit._asdict() for visit in done.dangling],
         "sample": list(done.sample),
+        "copies": len(copies),
     }
     show(options, shown, lambda: _gc_text(shown))
+
+
+def _without_copies(options: Namespace, store: Store) -> list[str]:
+    """Remove the copies of Python workflows that no thread of the store was started with."""
+    from rolecall import config, registry, versions
+
+    before = (store.now() - options.grace) / 1000
+    return versions.clean(config.versions_folder(options.store), registry.python_files(store), before=before)
 
 
 def _gc_text(shown: dict[str, Any]) -> str:
@@ -161,7 +171,9 @@ def _gc_text(shown: dict[str, Any]) -> str:
         for visit in shown["dangling"]
     ]
     if shown["deleted"]:
-        return "\n".join([*lines, f"{shown['collected']} removed"])
+        lines.append(f"{shown['collected']} removed")
+        lines += [f"{shown['copies']} copies of Python workflows removed"] if shown["copies"] else []
+        return "\n".join(lines)
     lines.append(
         f"{shown['collected']} can be removed"
         + (", for example " + " ".join(shown["sample"][:4]) if shown["sample"] else "")
@@ -198,7 +210,7 @@ def _export(options: Namespace) -> int:
     with _reading(options) as store:
         nodes = [store.resolve(node) for node in options.nodes]
         copied = export_to(store, options.path, nodes, keep_going=options.keep_going, progress=progress)
-    progress.done()
+    progress.clear()
     return _show_copied(options, copied, "exported to " + options.path)
 
 
@@ -210,7 +222,7 @@ def _import(options: Namespace) -> int:
         copied = import_from(
             store, options.path, repair=options.repair, keep_going=options.keep_going, progress=progress
         )
-    progress.done()
+    progress.clear()
     return _show_copied(options, copied, "imported from " + options.path)
 
 

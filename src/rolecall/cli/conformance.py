@@ -41,7 +41,7 @@ def _run(options: Namespace) -> int:
     try:
         results = conformance.run(fixtures.cases, over, environ=environ, tells=tells, done=progress)
     finally:
-        progress.done()
+        progress.clear()
     report = conformance.Report(results, fixtures.mistakes, fixtures.passed_over)
     show(options, _json(report), lambda: _text(report, over))
     return 0 if report.is_good else 1

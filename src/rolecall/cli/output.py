@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from rolecall.errors import InvalidValue, UsageError
 
@@ -112,22 +112,42 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-class Progress:
-    """A counter on the terminal's last line while long work runs; silent when nobody looks."""
+class LastLine:
+    """The terminal's last line, which says what goes on now; nothing where nobody looks."""
 
-    def __init__(self, what: str, out: TextIO = sys.stderr) -> None:
-        self._what = what
-        self._out = out if out.isatty() else None
+    def __init__(self) -> None:
+        self._out = sys.stderr if sys.stderr.isatty() else None
+        self._is_drawn = False
 
-    def __call__(self, count: int) -> None:
+    def draw(self, text: str) -> None:
         if self._out:
-            self._out.write(f"\r{self._what}: {count:,}")
+            self._out.write("\r\033[K" + printable(text)[: _width() - 1])
             self._out.flush()
+            self._is_drawn = True
 
-    def done(self) -> None:
-        if self._out:
+    def clear(self) -> None:
+        if self._out and self._is_drawn:
             self._out.write("\r\033[K")
             self._out.flush()
+            self._is_drawn = False
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(2).columns or 80
+    except OSError:
+        return 80
+
+
+class Progress(LastLine):
+    """A counter while long work runs."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def __call__(self, count: int) -> None:
+        self.draw(f"{self._what}: {count:,}")
 
 
 def read_input(argument: str) -> str:

@@ -5,7 +5,6 @@ Whatever is to be typed next is shown as it has to be typed, with the project an
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,9 +12,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall import thread, workspace
-from rolecall.cli.output import fitted, format_of, printable, show
+from rolecall.cli.output import LastLine, fitted, format_of, printable, show
 from rolecall.cli.thread_arguments import in_this_store
-from rolecall.cli.thread_live import duration, gist, show_record, step_line, width
+from rolecall.cli.thread_live import duration, gist, show_record, step_line
 from rolecall.crew import taskflow
 from rolecall.route import status_of
 from rolecall.store.store import Store
@@ -81,12 +80,11 @@ class Lines:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._is_live = sys.stderr.isatty()
+        self._last = LastLine()
         self._now: dict[Any, tuple[str, float]] = {}
         """Of each task at work the role, and since when."""
         self._latest: dict[Any, str] = {}
         """What was last heard of each, the newest last."""
-        self._is_drawn = False
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         task = body.get("task")
@@ -124,22 +122,16 @@ class Lines:
         return line.replace("✓", "✗", 1) if status_of(step.output) in taskflow.FAILURES else line
 
     def tick(self) -> None:
-        if not self._is_live or not self._now:
+        if not self._now:
             return
         at_work = (
             f"{task} {role} {duration(time.monotonic() - since)}" for task, (role, since) in self._now.items()
         )
         heard = (f"[{task}] {words}" for task, words in list(self._latest.items())[-1:])
-        line = printable(" · ".join([*at_work, *heard]))
-        sys.stderr.write("\r\033[K… " + line[: width() - 3])
-        sys.stderr.flush()
-        self._is_drawn = True
+        self._last.draw("… " + " · ".join([*at_work, *heard]))
 
     def close(self) -> None:
-        if self._is_drawn:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
-            self._is_drawn = False
+        self._last.clear()
 
     def _say(self, line: str) -> None:
         self.close()

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
-from rolecall.cli.output import format_of, printable, show
+from rolecall.cli.output import LastLine, format_of, printable, show
 from rolecall.store.store import Store
 from rolecall.thread import Step
 
@@ -72,11 +72,10 @@ class Terminal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._is_live = sys.stderr.isatty()
+        self._now = LastLine()
         self._role = self._agent = self._latest = ""
         self._since = 0.0
         self._tokens = 0
-        self._is_drawn = False
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         if kind == "step_started":
@@ -97,32 +96,19 @@ class Terminal:
             self._latest = gist(kind, body) or self._latest
 
     def tick(self) -> None:
-        if not self._is_live or not self._role:
+        if not self._role:
             return
         agent = self._agent if len(self._agent) <= _AGENT else self._agent[: _AGENT - 1] + "…"
         parts = [self._role, agent, duration(time.monotonic() - self._since)]
         parts += [f"{self._tokens:,} tokens"] if self._tokens else []
-        line = printable(" · ".join([*parts, self._latest] if self._latest else parts))
-        sys.stderr.write("\r\033[K… " + line[: width() - 3])
-        sys.stderr.flush()
-        self._is_drawn = True
+        self._now.draw("… " + " · ".join([*parts, self._latest] if self._latest else parts))
 
     def close(self) -> None:
-        if self._is_drawn:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
-            self._is_drawn = False
+        self._now.clear()
 
     def _say(self, line: str) -> None:
         self.close()
         print(printable(line), flush=True)
-
-
-def width() -> int:
-    try:
-        return os.get_terminal_size(2).columns or 80
-    except OSError:
-        return 80
 
 
 def step_line(step: Step) -> str:

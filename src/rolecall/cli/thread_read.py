@@ -322,7 +322,7 @@ def run_import(options: Namespace) -> int:
         done = import_threads(
             store, options.folder, cas=options.cas, keep_going=options.keep_going, progress=progress
         )
-    progress.done()
+    progress.clear()
     shown = done._asdict() | {
         "unread": [unread._asdict() for unread in done.unread],
         "problems": [problem._asdict() for problem in done.problems],
