@@ -1,12 +1,13 @@
 """Questions with known answers, made from packages that are installed and from the history of a repository.
 
-A package's Python files are copied without the docstrings of their functions, so that a docstring asks for a
-function that no longer says it. The kinds of questions:
+A package is copied as a repository to be indexed; every second function loses its docstring on the way. The kinds
+of questions:
 
-    docstring    the first sentence of a docstring: the function it was taken from
-    heading      a heading of a document, and the one it stands under: its section
-    identifier   the name of something that is defined once: its definition
-    error        the message of an exception as a user would see it: the function that raises it
+    docstring    the first sentence of a docstring that was taken away: the function that no longer says it
+    documented   the first sentence of one that is still there, without every third word: its function
+    heading      a heading of a document, after the one it stands under if it comes up more than once: its section
+    identifier   the name of something that is defined once, as people write it: its definition
+    error        the message of an exception with values filled in, as a program prints it: where it is raised
     commit       the subject of a commit: the files it changed
 
 Every choice is drawn from a fixed seed, so that a set is the same again tomorrow.
@@ -23,13 +24,16 @@ import sys
 import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-KINDS = ("docstring", "heading", "identifier", "error", "commit")
+KINDS = ("docstring", "documented", "heading", "identifier", "error", "commit")
 _DOCUMENTS = (".md", ".rst")
 _LARGEST = 500_000
+_LEFT_OUT = frozenset(("tests", "test", "testing", "_vendor", "vendored", "vendor"))
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Question(NamedTuple):
@@ -41,7 +45,7 @@ class Question(NamedTuple):
     end: int
 
     def is_answer(self, path: str, start: int, end: int) -> bool:
-        """Whether a passage is of what was asked for. For a definition it has to hold its first lines."""
+        """Whether a passage is of what was asked for: for a definition, it holds the line that begins it."""
         if self.kind == "commit":
             return path in self.path.split("\n")
         return path == self.path and start <= self.end and end >= self.start
@@ -55,50 +59,46 @@ def site_packages(name: str) -> Path | None:
 
 
 def from_package(source: Path, target: Path, *, most: int, seed: int = 8) -> list[Question]:
-    """Copy a package into `target` as a repository to be indexed, and the questions that are asked of it."""
-    questions: list[Question] = []
-    definitions: Counter[str] = Counter()
-    messages: Counter[str] = Counter()
+    """Copy a package into `target` as a repository to be indexed, and what is asked of it."""
+    found: list[Question] = []
     for path in sorted(source.rglob("*")):
-        relative = path.relative_to(source)
-        if (
-            not path.is_file()
-            or path.is_symlink()
-            or {"tests", "test", "_vendor", "vendored"} & set(relative.parts)
-        ):
+        inside = path.relative_to(source)
+        is_code, is_document = path.suffix == ".py", path.suffix in _DOCUMENTS
+        if not (is_code or is_document) or not path.is_file() or path.is_symlink():
             continue
-        if path.suffix == ".py" and path.stat().st_size < _LARGEST:
-            questions += _from_python(path, target / relative, str(relative), definitions, messages)
-        elif path.suffix in _DOCUMENTS and path.stat().st_size < _LARGEST:
-            (target / relative).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target / relative)
-            questions += _from_document(path, str(relative))
-    kept = [question for question in questions if _is_single(question, questions, definitions, messages)]
-    return [question for kind in KINDS for question in _drawn(kept, kind, most, seed)]
+        if _LEFT_OUT & set(inside.parts) or path.stat().st_size > _LARGEST:
+            continue
+        (target / inside).parent.mkdir(parents=True, exist_ok=True)
+        if is_code:
+            found += _from_python(path, target / inside, str(inside))
+        else:
+            shutil.copyfile(path, target / inside)
+            found += _from_document(path, str(inside))
+    return drawn(found, most, seed)
 
 
-def _is_single(
-    question: Question, _all: list[Question], definitions: Counter[str], messages: Counter[str]
-) -> bool:
-    """Whether the question has one answer."""
-    if question.kind == "identifier":
-        return definitions[question.text] == 1
-    return messages[f"{question.kind} {question.text}"] <= 1
+def drawn(questions: Iterable[Question], most: int, seed: int = 8) -> list[Question]:
+    """So many of each kind, among those that have one answer."""
+    found = list(questions)
+    times = Counter(each for question in found for each in _asked_for(question))
+    single = [question for question in found if times[_asked_for(question)[0]] == 1]
+    by_kind = [[question for question in single if question.kind == kind] for kind in KINDS]
+    return [
+        question for those in by_kind for question in random.Random(seed).sample(those, min(most, len(those)))
+    ]
 
 
-def _drawn(questions: list[Question], kind: str, most: int, seed: int) -> list[Question]:
-    of_kind = [question for question in questions if question.kind == kind]
-    once = Counter(question.text.lower() for question in of_kind)
-    of_kind = [question for question in of_kind if once[question.text.lower()] == 1]
-    return random.Random(seed).sample(of_kind, min(most, len(of_kind)))
+def _asked_for(question: Question) -> list[tuple[str, str]]:
+    """What it asks for first; a name with another one before it is one of those with that name, too."""
+    text = question.text.lower().removesuffix("()")
+    whole, last = (question.kind, text), (question.kind, text.rpartition(".")[2])
+    return [whole, last] if question.kind == "identifier" and whole != last else [whole]
 
 
 # -- Python --
 
 
-def _from_python(
-    path: Path, copy: Path, relative: str, definitions: Counter[str], messages: Counter[str]
-) -> Iterator[Question]:
+def _from_python(path: Path, copy: Path, relative: str) -> Iterator[Question]:
     try:
         with tokenize.open(path) as file:
             text = file.read()
@@ -107,90 +107,94 @@ def _from_python(
             tree = ast.parse(text)
     except (SyntaxError, UnicodeDecodeError, ValueError):
         return
-    lines = text.split("\n")
-    asked = list(_docstrings(tree))
-    removed = {number for _, _, gone in asked for number in range(gone[0], gone[1] + 1)}
-    place: dict[int, int] = {}
-    for number in range(1, len(lines) + 1):
-        place[number] = len(place) + 1 if number not in removed else 0
-        if number in removed:
-            del place[number]
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(
-        "\n".join(line for number, line in enumerate(lines, 1) if number not in removed), encoding="utf-8"
-    )
-    for node, sentence, _ in asked:
-        span = _span(node, place)
-        if span and _is_asked(node, sentence):
-            yield Question("docstring", sentence, relative, *span)
-    yield from _names(tree, place, relative, definitions)
-    yield from _errors(tree, place, relative, messages)
+    documented = list(_docstrings(tree))
+    taken, left = documented[::2], documented[1::2]
+    gone = {number for _, span in taken for number in range(span[0], span[1] + 1)}
+    lines = [line for number, line in enumerate(text.split("\n"), 1) if number not in gone]
+    copy.write_text("\n".join(lines), encoding="utf-8")
+    moved = _moved(text.count("\n") + 1, gone)
+    asked = [
+        *(_Asked("docstring", _sentence(node), node) for node, _ in taken if _is_asked(node)),
+        *(_Asked("documented", _thinned(_sentence(node)), node) for node, _ in left if _is_asked(node)),
+        *_names(tree, relative),
+        *_errors(tree),
+    ]
+    for kind, question, node in asked:
+        last = node.lineno if kind == "identifier" else node.end_lineno or node.lineno
+        there = [moved[number] for number in range(node.lineno, last + 1) if number in moved]
+        yield Question(kind, question, relative, there[0], there[-1])
 
 
-def _docstrings(
-    tree: ast.AST,
-) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str, tuple[int, int]]]:
+class _Asked(NamedTuple):
+    kind: str
+    text: str
+    answer: ast.stmt
+
+
+def _moved(count: int, gone: set[int]) -> dict[int, int]:
+    """Where lines are after others are gone."""
+    kept = (number for number in range(1, count + 1) if number not in gone)
+    return {number: place for place, number in enumerate(kept, 1)}
+
+
+def _docstrings(tree: ast.AST) -> Iterator[tuple[_Function, tuple[int, int]]]:
+    """Functions whose docstring can be taken away without touching another line, and its lines."""
     for node in ast.walk(tree):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or len(node.body) < 2:
+        if not isinstance(node, _Function) or len(node.body) < 2 or not ast.get_docstring(node):
             continue
-        first = node.body[0]
-        document = ast.get_docstring(node)
-        is_alone = first.lineno > node.lineno and node.body[1].lineno > (first.end_lineno or 0)
-        if document and is_alone:
-            yield node, _sentence(document), (first.lineno, first.end_lineno or first.lineno)
+        first, last = node.body[0].lineno, node.body[0].end_lineno or 0
+        if first > node.lineno and node.body[1].lineno > last:
+            yield node, (first, last)
 
 
-def _sentence(document: str) -> str:
-    paragraph = " ".join(document.strip().split("\n\n")[0].split())
+def _sentence(node: _Function) -> str:
+    paragraph = " ".join((ast.get_docstring(node) or "").strip().split("\n\n")[0].split())
     return re.split(r"(?<=[.!?])\s", paragraph)[0][:300]
 
 
-def _is_asked(node: ast.FunctionDef | ast.AsyncFunctionDef, sentence: str) -> bool:
+def _thinned(sentence: str) -> str:
+    return " ".join(word for number, word in enumerate(sentence.split(), 1) if number % 3)
+
+
+def _is_asked(node: _Function) -> bool:
     has_body = (node.end_lineno or 0) - node.body[1].lineno >= 2
-    return (
-        has_body
-        and len(re.findall(r"[A-Za-z]{2,}", sentence)) >= 4
-        and not sentence.startswith((":", ">>>", "@"))
-    )
+    return has_body and _has_words(_sentence(node), 4) and not _sentence(node).startswith((":", ">>>", "@"))
 
 
-def _span(node: ast.stmt, place: dict[int, int]) -> tuple[int, int] | None:
-    lines = [
-        place[number]
-        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        if number in place
-    ]
-    return (min(lines), max(lines)) if lines else None
+def _has_words(text: str, least: int) -> bool:
+    return len(re.findall(r"[A-Za-z]{2,}", text)) >= least
 
 
-def _names(
-    tree: ast.AST, place: dict[int, int], relative: str, definitions: Counter[str]
-) -> Iterator[Question]:
+def _names(tree: ast.AST, relative: str) -> Iterator[_Asked]:
+    """Definitions and constants, each in one of the ways to write them."""
+    module = re.sub(r"(/__init__)?\.py$", "", relative).rpartition("/")[2]
+    for holder in ast.walk(tree):
+        if not isinstance(holder, (ast.Module, ast.ClassDef)):
+            continue
+        outer = holder.name if isinstance(holder, ast.ClassDef) else module
+        for node in holder.body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = node.name
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id if node.targets[0].id.isupper() else ""
+            else:
+                continue
+            if len(name) > 3 and not name.startswith("__"):
+                forms = (name, f"{outer}.{name}", name, f"{name}()")
+                yield _Asked("identifier", forms[node.lineno % 4].removeprefix("."), node)
+
+
+_VALUES = ("'abc'", "42", "my_value", "3.5", "/path/to/file.txt")
+
+
+def _errors(tree: ast.AST) -> Iterator[_Asked]:
+    """Messages of exceptions, every second one after the name of its exception."""
     for node in ast.walk(tree):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            continue
-        definitions[node.name] += 1
-        if len(node.name) > 3 and not node.name.startswith("__") and node.lineno in place:
-            yield Question("identifier", node.name, relative, place[node.lineno], place[node.lineno])
-
-
-_VALUES = ("'abc'", "42", "my_value", "3.5", "path/to/file")
-
-
-def _errors(
-    tree: ast.AST, place: dict[int, int], relative: str, messages: Counter[str]
-) -> Iterator[Question]:
-    for function in ast.walk(tree):
-        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        for node in ast.walk(function):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
-                message = _message(node.exc.args[0])
-                if len(re.findall(r"[A-Za-z]{2,}", message)) >= 4 and node.lineno in place:
-                    messages[f"error {message}"] += 1
-                    span = _span(node, place)
-                    if span:
-                        yield Question("error", message, relative, *span)
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            message = _message(node.exc.args[0])
+            if _has_words(message, 4):
+                name = ast.unparse(node.exc.func).rpartition(".")[2]
+                yield _Asked("error", f"{name}: {message}" if node.lineno % 2 else message, node)
 
 
 def _message(node: ast.expr) -> str:
@@ -199,8 +203,8 @@ def _message(node: ast.expr) -> str:
         return _filled(node.value)
     if isinstance(node, ast.JoinedStr):
         parts = [
-            str(part.value) if isinstance(part, ast.Constant) else _VALUES[index % len(_VALUES)]
-            for index, part in enumerate(node.values)
+            str(part.value) if isinstance(part, ast.Constant) else _VALUES[number % len(_VALUES)]
+            for number, part in enumerate(node.values)
         ]
         return " ".join("".join(parts).split())
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
@@ -211,7 +215,9 @@ def _message(node: ast.expr) -> str:
 
 
 def _filled(text: str) -> str:
-    return " ".join(re.sub(r"%[-#0-9.]*[srdif]|\{[^{}]*\}", _VALUES[0], text).split())
+    places = re.split(r"%(?:\(\w+\))?[-#0-9.]*[srdif]|\{[^{}]*\}", text)
+    values = [_VALUES[number % len(_VALUES)] for number in range(len(places) - 1)]
+    return " ".join("".join(a + b for a, b in zip(places, [*values, ""], strict=True)).split())
 
 
 # -- documents and history --
@@ -221,12 +227,14 @@ def _from_document(path: Path, relative: str) -> Iterator[Question]:
     text = path.read_text(encoding="utf-8", errors="replace")
     heads = list(_markdown_heads(text) if path.suffix == ".md" else _rst_heads(text))
     count = text.count("\n") + 1
-    for index, (line, level, title) in enumerate(heads):
-        end = heads[index + 1][0] - 1 if index + 1 < len(heads) else count
-        parents = [above for _, depth, above in heads[:index] if depth < level]
-        words = " ".join([*parents[-1:], title])
-        has_text = end - line >= 2
-        if has_text and len(re.findall(r"[A-Za-z]{2,}", words)) >= 2:
+    titles = Counter(title.lower() for _, _, title in heads)
+    for number, (line, level, title) in enumerate(heads):
+        end = heads[number + 1][0] - 1 if number + 1 < len(heads) else count
+        above = [outer for _, depth, outer in heads[:number] if depth < level]
+        words = (
+            title if titles[title.lower()] == 1 and _has_words(title, 2) else " ".join([*above[-1:], title])
+        )
+        if end - line >= 2 and _has_words(words, 2):
             yield Question("heading", words, relative, line, end)
 
 
@@ -243,35 +251,27 @@ def _markdown_heads(text: str) -> Iterator[tuple[int, int, str]]:
 def _rst_heads(text: str) -> Iterator[tuple[int, int, str]]:
     styles: list[str] = []
     lines = text.split("\n")
+    rule = re.compile(r"([=\-~^\"'*+#])\1{2,}")
     for number in range(1, len(lines)):
-        title, under = lines[number - 1], lines[number].rstrip()
-        if (
-            re.fullmatch(r"([=\-~^\"'*+#])\1{2,}", under)
-            and title.strip()
-            and len(under) >= len(title.rstrip())
-        ):
-            if re.fullmatch(r"([=\-~^\"'*+#])\1{2,}", title.rstrip()):
-                continue
+        title, under = lines[number - 1].rstrip(), lines[number].rstrip()
+        if rule.fullmatch(under) and title and not rule.fullmatch(title) and len(under) >= len(title):
             if under[0] not in styles:
                 styles.append(under[0])
             yield number, styles.index(under[0]), title.strip()
 
 
-def from_history(repository: Path, target: Path, *, most: int, seed: int = 8) -> list[Question]:
-    """The files of a git repository as they are committed, and the subjects of commits as questions."""
-    archive = subprocess.run(
-        ["git", "-C", str(repository), "archive", "HEAD"], capture_output=True, check=True
-    )
+def from_history(repository: Path, target: Path, *, most: int) -> list[Question]:
+    """The files of a git repository as they are committed, and the subjects of commits."""
+    git = ["git", "-C", str(repository)]
+    archive = subprocess.run([*git, "archive", "HEAD"], capture_output=True, check=True)
     target.mkdir(parents=True, exist_ok=True)
     subprocess.run(["tar", "-x", "-C", str(target)], input=archive.stdout, check=True)
-    log = subprocess.run(
-        ["git", "-C", str(repository), "log", "--no-merges", "--name-only", "--format=%x00%s"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    questions = []
-    for entry in log.stdout.split("\0")[1:]:
+    log = [*git, "log", "--no-merges", "--name-only", "--format=%x00%s"]
+    told = subprocess.run(log, capture_output=True, text=True, check=True).stdout
+    found = []
+    for entry in told.split("\0")[1:]:
         subject, *paths = [line for line in entry.split("\n") if line]
         there = [path for path in paths if (target / path).is_file()]
         if 1 <= len(there) <= 20 and len(subject.split()) >= 3:
-            questions.append(Question("commit", subject, "\n".join(there), 1, 1))
-    return _drawn(questions, "commit", most, seed)
+            found.append(Question("commit", subject, "\n".join(there), 1, 1))
+    return drawn(found, most)

@@ -47,7 +47,7 @@ _EDGE_KEYS = ("role", "prompt", "location")
 _LIMIT_KEYS = tuple(field.name for field in fields(Limits))
 _COUNTS = ("steps", "turns", "tokens")
 """The limits that are whole numbers."""
-_RECALL_KEYS = tuple(field.name for field in fields(Recall))
+_RECALL_KEYS = ("tokens", "path", "required")
 _CONDITION_KEYS = ("expression", "description")
 _UNREAD = "unread"
 """Stands in for a text that could not be read, so that it is not missed as well."""
@@ -434,7 +434,10 @@ class _Reader:
         if glob is not None and not (isinstance(glob, str) and glob.strip()):
             self._expect((*path, "path"), "a pattern as in a .gitignore", glob)
             glob = None
-        return Recall(tokens, glob)
+        if not isinstance(required := section.get("required", False), bool):
+            self._expect((*path, "required"), "true or false", required)
+            required = False
+        return Recall(tokens, glob, required)
 
     def _extract(self, value: Any, path: Path) -> dict[str, Any] | None:
         extract = None if value is None else self._mapping(value, path)
@@ -722,7 +725,12 @@ def _role_schema() -> dict[str, Any]:
             "anyOf": [
                 {"type": ["boolean", "null"]},
                 _object(
-                    {"tokens": {"type": "integer", "minimum": 100, "maximum": 100_000}, "path": text}, []
+                    {
+                        "tokens": {"type": "integer", "minimum": 100, "maximum": 100_000},
+                        "path": text,
+                        "required": {"type": "boolean"},
+                    },
+                    [],
                 ),
             ],
         },

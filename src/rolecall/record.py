@@ -9,9 +9,9 @@ links the attempts before it, and the ref goes.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall import adoption, evidence, prompt, thread
 from rolecall.agents import protocol
@@ -40,15 +40,23 @@ _OF_SESSION = ("head", "role", "by", "session", "session_total")
 _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread")
 _MOST_RUNS = 8
 """An agent may start a process for every command it runs; those carry the mark of the step."""
+_NOT_SEARCHED = "There is no search of the repository to be had for this task: look for yourself."
 _LITERAL = 60
 """A part of a prompt shorter than this is not worth a node of its own."""
 
 
-Recaller = Callable[[Recall, str, str], Awaitable[str]]
-"""(what a role wants, the question, the folder) -> passages of the repository as they are told; raises UsageError."""
+class Recalled(NamedTuple):
+    """Passages of the repository as they are told, and what a person should know about how they were found."""
+
+    text: str
+    notes: Sequence[str] = ()
 
 
-async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> str:
+Recaller = Callable[[Recall, str, str], Awaitable[Recalled]]
+"""(what a role wants, the question, the folder) -> what the repository says; raises UsageError."""
+
+
+async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> Recalled:
     raise UsageError(
         "the role wants the repository's knowledge", hint="This engine was given none to look in."
     )
@@ -176,7 +184,15 @@ class Recorder:
         wanted = self.turn.role(self.role).knowledge
         if wanted is None or self._since is not None:
             return ""
-        return await self._recall(wanted, f"{self.turn.task}\n{self._way.prompt}", self.workdir)
+        try:
+            found = await self._recall(wanted, f"{self.turn.task}\n{self._way.prompt}", self.workdir)
+        except UsageError as error:
+            if wanted.is_required:
+                raise
+            found = Recalled(_NOT_SEARCHED, [f"{error.message}. {error.hint}"])
+        for note in found.notes:
+            self.remark(note)
+        return found.text
 
     async def _task(self) -> str:
         """What the thread is for and, where that is Python's to say, what the role is to do about it."""

@@ -67,6 +67,8 @@ class Recall:
     """At most so many."""
     path: str | None = None
     """Only from files that match, as in a .gitignore."""
+    is_required: bool = False
+    """Without it the role is not to begin."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ WORKFLOW_WITH_FOLDERS_SCHEMA: dict[str, Any] = {
 
 _RECALL = {
     "type": "object",
-    "properties": {"tokens": _COUNT, "path": _TEXT},
+    "properties": {"tokens": _COUNT, "path": _TEXT, "required": {"const": True}},
     "required": ["tokens"],
     "additionalProperties": False,
 }
@@ -263,7 +265,12 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
 
 
 def recall_payload(recall: Recall) -> dict[str, Any]:
-    return {key: value for key, value in asdict(recall).items() if value is not None}
+    payload = {"tokens": recall.tokens, "path": recall.path, "required": recall.is_required or None}
+    return {key: value for key, value in payload.items() if value is not None}
+
+
+def _recall_from(payload: Mapping[str, Any]) -> Recall:
+    return Recall(payload["tokens"], payload.get("path"), payload.get("required", False))
 
 
 def _limits_payload(limits: Limits) -> dict[str, Any]:
@@ -307,7 +314,7 @@ def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         limits=Limits(**(payload.get("limits") or {})),
         extract=payload.get("extract"),
         workdir=payload.get("workdir"),
-        knowledge=Recall(**payload["knowledge"]) if "knowledge" in payload else None,
+        knowledge=_recall_from(payload["knowledge"]) if "knowledge" in payload else None,
     )
 
 

@@ -14,7 +14,7 @@ from rolecall.agents.protocol import Reply
 from rolecall.engine import Cast
 from rolecall.errors import AgentError, UsageError
 from rolecall.mask import Mask
-from rolecall.record import Recorder
+from rolecall.record import Recalled, Recorder
 from rolecall.store.store import Store
 from rolecall.turn import Turn, next_of
 from rolecall.workflow import Recall
@@ -28,9 +28,9 @@ class Library:
     def __init__(self) -> None:
         self.asked: list[tuple[Recall, str, str]] = []
 
-    async def __call__(self, wanted: Recall, question: str, folder: str) -> str:
+    async def __call__(self, wanted: Recall, question: str, folder: str) -> Recalled:
         self.asked.append((wanted, question, folder))
-        return f"Passage {len(self.asked)}."
+        return Recalled(f"Passage {len(self.asked)}.", [f"Note {len(self.asked)}."])
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def test_only_the_role_that_wants_it_is_given_it_and_by_its_own_task(store: Stor
     worker, checker = steps(store, name)
     assert "# From this repository\n\nPassage 1." in worker.prompt
     assert "From this repository" not in checker.prompt
+    assert worker.detail["notes"] == ["Note 1."]
     (asked,) = library.asked
     assert asked == (Recall(300, "docs/"), "Raise the limit\n", str(tmp_path / "work"))
 
@@ -81,12 +82,22 @@ async def _asked(record: Recorder) -> None:
     record.answered(Reply(answer("done")))
 
 
-def test_where_there_is_nothing_to_look_in_the_thread_waits(store: Store, tmp_path: Path) -> None:
+async def refuse(_wanted: Recall, _question: str, _folder: str) -> Recalled:
+    raise UsageError("there is no index", hint="Make one.")
+
+
+def test_where_there_is_nothing_to_look_in_the_agent_and_the_reader_are_told(
+    store: Store, tmp_path: Path
+) -> None:
     name = start(store, book(KNOWING), tmp_path / "work")
+    run(engine(store, says(answer("stop")), recall=refuse), name)
+    (step,) = steps(store, name)
+    assert "# From this repository\n\nThere is no search of the repository to be had" in step.prompt
+    assert step.detail["notes"] == ["there is no index. Make one."]
 
-    async def refuse(_wanted: Recall, _question: str, _folder: str) -> str:
-        raise UsageError("there is no index", hint="Make one.")
 
+def test_where_there_has_to_be_something_to_look_in_the_thread_waits(store: Store, tmp_path: Path) -> None:
+    name = start(store, book(KNOWING.replace("docs/}", "docs/, required: true}")), tmp_path / "work")
     run(engine(store, says(), recall=refuse), name)
     assert state(store, name)["status"] == "suspended"
     assert "there is no index. Make one." in state(store, name)["reason"]

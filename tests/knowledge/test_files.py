@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from knowledge.knowrepo import Repo
+from rolecall.knowledge import files, secrets
+from rolecall.knowledge.settings import Settings
+from rolecall.mask import Mask
 
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7Zq9\nb8Kx\n-----END RSA PRIVATE KEY-----\n"
@@ -80,6 +85,78 @@ def test_what_git_ignores_is_not_indexed(repo: Repo) -> None:
     assert sorted(found) == sorted(listed)
 
 
+WORDS = ("a", "b", "ab", "abc", "a.md", "foo", "build", "x y", ".h", "#c", "!n", "A")
+PIECES = (
+    "a", "b", "ab", "*", "**", "a*", "*.md", "?", "[ab]", "[!a]", "foo", "build", "x y", "x\\ y", ".*", "*b", "ab?",
+    "\\#c", "\\!n", "foo*", "**.md", "[a-c]*", "[[:alpha:]]", "[^b]", "[]a]", "[z-a]", "[a", "a\\", "A", "[[:no:]]",
+)  # fmt: skip
+
+
+def pattern(chance: random.Random) -> str:
+    parts = chance.choices(PIECES, k=chance.choice((1, 1, 1, 2, 2, 3)))
+    before, after = chance.choice(("", "", "!", "/", "# ")), chance.choice(("", "", "/", "  ", "\r"))
+    return f"{before}{'/'.join(parts)}{after}"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_git_ignores_is_what_git_says_it_ignores(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    root = tmp_path / "repo"
+    folders = [root]
+    for _ in range(8):
+        folders.append(chance.choice(folders) / chance.choice(WORDS))
+        folders[-1].mkdir(parents=True, exist_ok=True)
+    for _ in range(30):
+        file = chance.choice(folders) / chance.choice(WORDS)
+        if not file.exists():
+            file.write_text("x")
+    for folder in {root, *chance.sample(folders, 3)}:
+        (folder / ".gitignore").write_text("\n".join(pattern(chance) for _ in range(5)), newline="")
+    git = ["git", "-C", str(root)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    told = subprocess.run([*git, "ls-files", "-coz", "--exclude-standard"], capture_output=True, check=True)
+    listing = files.listed(str(root), Settings(include=("*",)))
+    assert {*listing.paths, *(path for path, _ in listing.skipped)} == set(
+        told.stdout.decode().split("\0")[:-1]
+    )
+
+
+def test_what_a_worktrees_repository_excludes_is_not_indexed_in_it_either(repo: Repo, tmp_path: Path) -> None:
+    repo.write({".git/info/exclude": "private/\n"})
+    repo.commit()
+    tree = tmp_path / "tree"
+    repo.git("worktree", "add", "--quiet", str(tree))
+    (tree / "private").mkdir()
+    (tree / "private" / "page.md").write_text("# Private\n")
+    assert repo.json("sync", cwd=tree)["indexed"] == ["docs/guide.md", "src/parser.py", "src/retry.py"]
+
+
+def test_a_folder_without_git_is_indexed_by_its_patterns_alone(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "repo", tmp_path / "home")
+    shutil.rmtree(repo.folder / ".git")
+    repo.write({".gitignore": "docs/\n"})
+    assert repo.sync()["indexed"] == ["src/parser.py", "src/retry.py"]
+    assert repo.json("status")["ignoredByGit"] is True
+
+
+@pytest.mark.parametrize("name", [".gitignore", "docs/.gitignore"])
+def test_rules_that_are_no_file_hold_nothing_up_and_lead_nowhere(repo: Repo, name: str) -> None:
+    rules = repo.folder / name
+    rules.unlink(missing_ok=True)
+    os.mkfifo(rules)
+    assert repo.sync()["files"] == 3
+    rules.unlink()
+    (repo.folder / "rules").write_text("*\n")
+    rules.symlink_to(repo.folder / "rules")
+    assert repo.sync()["files"] == 3
+
+
+def test_no_pattern_takes_for_ever(repo: Repo) -> None:
+    repo.write({"a" * 250 + ".md": "# Long\n", ".gitignore": f"knowledge.db*\n{'*a' * 40}b\n"})
+    repo.write({"knowledge.yaml": f'include: ["*.md"]\nexclude: ["{"*a*[ab]?" * 12}c"]\n'})
+    assert repo.sync()["files"] == 2
+
+
 def test_a_file_that_comes_to_be_ignored_goes_from_the_index(synced: Repo) -> None:
     synced.write({".gitignore": "knowledge.db*\ndocs/\n"})
     assert synced.sync()["removed"] == ["docs/guide.md"]
@@ -122,17 +199,18 @@ def test_files_that_are_no_text_are_named_and_left_out(repo: Repo) -> None:
 
 
 def test_a_socket_and_a_name_that_is_no_text_do_not_stop_anything(repo: Repo) -> None:
-    bad = os.fsencode(repo.folder) + b"/caf\xe9.md"
-    with open(bad, "wb") as file:
-        file.write(b"# Coffee\n")
+    os.mkdir(os.fsencode(repo.folder) + b"/caf\xe9")
+    for bad in (b"/caf\xe9.md", b"/caf\xe9/page.md"):
+        with open(os.fsencode(repo.folder) + bad, "wb") as file:
+            file.write(b"# Coffee\n")
     where = os.getcwd()
     with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(repo.folder)  # an address may be no longer than 108 bytes
         listener.bind("s.md")
         os.chdir(where)
         done = repo.sync()
-    told = {entry["reason"] for entry in done["skipped"]}
-    assert told == {"has a name that is not UTF-8", "is no file"} and done["files"] == 3
+    told = [entry["reason"] for entry in done["skipped"]]
+    assert sorted(told) == ["has a name that is not UTF-8"] * 2 + ["is no file"] and done["files"] == 3
     repo("sync", "--format", "text", "--verbose")
 
 
@@ -151,7 +229,63 @@ def test_a_file_that_may_not_be_read_is_named(repo: Repo) -> None:
     )
     (repo.folder / "shut").chmod(0o755)
     assert done.returncode == 0, done.stderr
-    assert reasons(json.loads(done.stdout)) == {"closed.md": "cannot be read: Permission denied"}
+    assert reasons(json.loads(done.stdout)) == dict.fromkeys(
+        ("closed.md", "shut/"), "cannot be read: Permission denied"
+    )
+
+
+def test_paths_of_any_kind_are_shown_as_they_are(repo: Repo) -> None:
+    deep = "/".join(["d" * 200] * 5)
+    names = [
+        f"{deep}/page.md",
+        "two\nlines.md",
+        "a b  c.md",
+        "größe-日本.md",
+        "quote'\".md",
+        "-dash.md",
+        "\x1b[31m.md",
+    ]
+    repo.write({name: f"# Page\n\nLantern number {at}.\n" for at, name in enumerate(names)})
+    assert set(names) <= set(repo.sync()["indexed"])
+    for at, name in enumerate(names):
+        assert repo.first(f"Lantern number {at}", "--limit", "1") == name
+    text = repo("query", "lantern", "--format", "text").stdout + repo("show", "--format", "text").stdout
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line.startswith("lines.md")]
+
+
+def test_a_path_too_long_to_be_opened_is_named(repo: Repo) -> None:
+    folder = os.open(repo.folder, os.O_RDONLY)
+    for _ in range(22):
+        os.mkdir("d" * 200, dir_fd=folder)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    (told,) = repo.sync()["skipped"]
+    assert told["path"].startswith("ddd") and told["reason"] == "cannot be read: File name too long"
+    shutil.rmtree(repo.folder / ("d" * 200))
+
+
+def test_a_link_that_was_put_in_the_way_since_the_walk_is_not_followed(repo: Repo, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "page.md").write_text("# Not ours\n")
+    (repo.folder / "linked").symlink_to(outside)
+    (repo.folder / "page.md").symlink_to(outside / "page.md")
+    (repo.folder / "file.md").mkdir()
+    for path in ("linked/page.md", "page.md", "file.md", "docs/guide.md/page.md"):
+        assert isinstance(files.read(str(repo.folder), path, largest=100), files.Skipped), path
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="this system has no such files")
+def test_a_file_that_does_not_say_its_size_is_read_to_its_end_and_no_further() -> None:
+    data = files.read("/proc", "self/status", largest=100_000)
+    assert isinstance(data, files.Skipped)  # `self` is a link
+    data = files.read("/proc", f"{os.getpid()}/status", largest=100_000)
+    assert isinstance(data, bytes) and data.startswith(b"Name:")
+    assert isinstance(files.read("/proc", f"{os.getpid()}/status", largest=100), files.Skipped)
+    assert files.read("/dev", "zero", largest=100) == files.Skipped("zero", "is no file")
 
 
 def test_a_repository_inside_this_one_has_a_memory_of_its_own(repo: Repo) -> None:
@@ -170,6 +304,62 @@ def test_a_folder_below_the_root_can_have_settings_of_its_own(repo: Repo) -> Non
 
 # -- secrets --
 
+HIDDEN = {
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n-----END OPENSSH PRIVATE KEY-----": "b3BlbnNzaC1r",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQOYBFxyzzy99\n-----END PGP PRIVATE KEY BLOCK-----": "lQOYBFxyzzy",
+    '{"private_key": "-----BEGIN PRIVATE KEY-----\\nMIIEvAIB\\n-----END PRIVATE KEY-----\\n"}': "MIIEvAIB",
+    "# -----BEGIN EC PRIVATE KEY-----\n# MHcCAQEEIPq\n# -----END EC PRIVATE KEY-----": "MHcCAQEEIPq",
+    "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG\n9w0BAQEFAASCBKcwggSj": "9w0BAQEFAASC",
+    "id = AKIAIOSFODNN7EXAMPLE": "AKIAIOSFODNN7",
+    "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY": "wJalrXUtnFEMI",
+    "see github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyz0123456789ABCDEFG": "11ABCDEFG0",
+    "t eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0 e": "dozjgNryP4J3",
+    "with sk-proj-abcDEF1234567890abcdefghij": "abcDEF1234567",
+    "with sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789": "api03-abcdef",
+    "postgres://admin:hunter2pass@db.example/x": "hunter2pass",
+    "redis://:onlypassword99@cache:6379": "onlypassword99",
+    "Authorization: Bearer abcdef1234567890abcdef12": "abcdef1234567890",
+    'curl -H "X-Api-Key: 9f8e7d6c5b4a39281706"': "9f8e7d6c5b4a",
+    "https://hooks.slack.com/services/T00000000/B00000000/abcdXYZ9abcdXYZ9": "abcdXYZ9",
+    'password: "Tr0ub4dor&3xyz"': "Tr0ub4dor",
+    'API_KEY="abcd1234efgh5678"': "abcd1234efgh",
+    "db_password = 'hunter2'": "hunter2",
+    "machine api.example login me password 8hf7sk2jd93kd": "8hf7sk2jd93kd",
+    "AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;": "Eby8v",
+}
+PLAIN = (
+    "the key to retry_limit is its second argument",
+    "primary_key=True, on_delete=models.CASCADE",
+    "token = self.tokenizer.next_token()",
+    "password: the one you chose at sign-up",
+    "https://example.org/password/reset?step=2",
+    'if "-----BEGIN PRIVATE KEY-----" in text: raise Refused(line)',
+)
+
+
+@pytest.mark.parametrize("written", HIDDEN, ids=lambda written: HIDDEN[written])
+def test_what_has_the_form_of_a_secret_is_taken_out_and_lines_stay(written: str) -> None:
+    text = f"before\n{written}\nafter it comes retry_limit\n"
+    safe = secrets.without_secrets(text, Mask([]))
+    assert HIDDEN[written] not in safe
+    assert safe.count("\n") == text.count("\n") and safe.endswith("\nafter it comes retry_limit\n")
+
+
+@pytest.mark.parametrize("plain", PLAIN)
+def test_what_only_speaks_of_secrets_stays(plain: str) -> None:
+    safe = secrets.without_secrets(f"{plain}\n", Mask([]))
+    assert plain.split("-----")[-1].lstrip() in safe
+
+
+def test_what_was_removed_is_not_in_the_bytes_of_the_index(repo: Repo) -> None:
+    lines = "\n\n".join(f"## Part {number}\n\nPassage {number} about xylophones." for number in range(400))
+    repo.write({"docs/long.md": f"# Long\n\n{lines}\n"})
+    repo.sync()
+    assert b"about xylophones" in repo.index.read_bytes()
+    (repo.folder / "docs" / "long.md").unlink()
+    repo.sync()
+    assert b"about xylophones" not in repo.index.read_bytes()
+
 
 def test_secrets_are_nowhere_in_the_index(repo: Repo) -> None:
     repo.write(
@@ -179,6 +369,7 @@ def test_secrets_are_nowhere_in_the_index(repo: Repo) -> None:
             "deploy/id_rsa": PRIVATE_KEY,
             "deploy/server.pem": PRIVATE_KEY,
             ".npmrc": f"//registry/:_authToken={SECRET}\n",
+            "deploy/production.env": f"TOKEN={SECRET}\n",
             "src/client.py": f'def connect():\n    return Client(token="{SECRET}", region="north")\n',
             "src/keys.py": f'KEY = """\n{PRIVATE_KEY}"""\n\n\ndef after_the_key():\n    return 1\n',
             "config.yaml": "password: hunter2horse9battery4staple\nregion: north\n",
@@ -189,6 +380,7 @@ def test_secrets_are_nowhere_in_the_index(repo: Repo) -> None:
         ".env",
         "deploy/id_rsa",
         "deploy/server.pem",
+        "deploy/production.env",
         ".npmrc",
     }
     kept = b"".join(path.read_bytes() for path in (repo.index, repo.home / "knowledge" / "vectors.db"))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import select
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rolecall.errors import Damaged, NotFound
+from rolecall.errors import Conflict, Damaged, NotFound, UsageError
 from rolecall.knowledge import index
 from rolecall.knowledge.chunk import Passage
-from rolecall.knowledge.index import Reader, Writer, writing
+from rolecall.knowledge.index import Reader, Writer, only_writer, writing
 
 
 def put(writer: Writer, path: str, *texts: str) -> None:
@@ -49,6 +53,15 @@ def test_what_was_written_is_read(path: str) -> None:
         "beta two",
         "gamma three",
     }
+    reader.close()
+
+
+def test_words_are_looked_for_in_as_many_files_as_there_are(path: str) -> None:
+    reader = Reader(path)
+    (only,) = reader.files_where(lambda name: name == "b.md")
+    assert reader.by_words('"beta" OR "gamma"', limit=10, files=[only]).keys() == {only << index.FILE_BITS}
+    assert len(reader.by_words('"beta" OR "gamma"', limit=10, files=range(300_000))) == 2
+    assert reader.by_words('"beta"', limit=10, files=[]) == {}
     reader.close()
 
 
@@ -120,8 +133,6 @@ def test_a_reader_at_rest_lets_the_log_end_and_knows_when_the_file_is_another(pa
         "UPDATE file SET vectors = zeroblob(length(vectors)) WHERE path = 'a.md'",
         "UPDATE file SET vectors = substr(vectors, 1, 8) WHERE path = 'a.md'",
         "DELETE FROM file WHERE path = 'a.md'",
-        "UPDATE meta SET value = 99 WHERE key = 'passages'",
-        "UPDATE meta SET value = 8 WHERE key = 'dimensions'",
     ],
 )
 def test_vectors_that_are_not_what_was_written_are_damage(path: str, statement: str) -> None:
@@ -130,6 +141,54 @@ def test_vectors_that_are_not_what_was_written_are_damage(path: str, statement: 
     with pytest.raises(Damaged):
         reader.vectors()
     reader.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE meta SET value = 99 WHERE key = 'passages'",
+        "UPDATE meta SET value = 8 WHERE key = 'dimensions'",
+        "UPDATE meta SET value = 'n' WHERE key = 'model'",
+        "UPDATE words_data SET block = zeroblob(length(block)) WHERE id = (SELECT max(id) FROM words_data)",
+    ],
+)
+def test_what_an_index_says_about_itself_and_its_words_are_checked_when_it_is_opened(
+    path: str, statement: str
+) -> None:
+    spoil(path, statement)
+    with pytest.raises(Damaged) as caught:
+        Reader(path)
+    assert "sync --rebuild" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER more AFTER INSERT ON file BEGIN DELETE FROM passage; END",
+        "CREATE VIEW other AS SELECT * FROM file",
+        "ALTER TABLE passage RENAME COLUMN text TO said",
+    ],
+)
+def test_tables_that_are_not_ours_are_not_trusted(path: str, statement: str) -> None:
+    db = sqlite3.connect(path)
+    db.execute(statement)
+    db.close()
+    with pytest.raises(Damaged, match="not ours"):
+        Reader(path)
+    with pytest.raises(Damaged, match="not ours"), writing(path):
+        pass
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+def test_nothing_is_written_through_a_link(path: str, tmp_path: Path, suffix: str) -> None:
+    """A repository may come with one."""
+    Path(path).unlink()
+    outside = tmp_path / "outside"
+    Path(path + suffix).symlink_to(outside)
+    for use in (Reader, lambda path: writing(path).__enter__()):
+        with pytest.raises(UsageError, match="a link or a folder"):
+            use(path)
+    assert not outside.exists()
 
 
 @pytest.mark.parametrize(
@@ -153,3 +212,27 @@ def spoil(path: str, statement: str) -> None:
     with db:
         assert db.execute(statement).rowcount == 1
     db.close()
+
+
+def test_one_at_a_time_writes_or_removes(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rolecall.knowledge import index\n"
+        "with index.only_writer(sys.argv[1]): print('mine', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:
+        owner, other = (first, second) if _says_first(first, second) else (second, first)
+        with pytest.raises(Conflict, match="another sync"), only_writer(str(tmp_path), wait=0.0):
+            pass
+        owner.communicate(timeout=60)
+        assert other.communicate(timeout=60)[0] == "mine\n"
+    with only_writer(str(tmp_path), wait=0.0):
+        pass
+
+
+def _says_first(first: subprocess.Popen[str], second: subprocess.Popen[str]) -> bool:
+    assert first.stdout and second.stdout
+    ready, _, _ = select.select([first.stdout, second.stdout], [], [], 60)
+    assert len(ready) == 1, "one has it, and the other waits"
+    return ready[0] is first.stdout

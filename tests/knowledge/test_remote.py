@@ -72,8 +72,11 @@ def test_names_tell_apart_whatever_makes_other_vectors(server: VectorServer) -> 
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault(429), Fault(500), Fault(503), Fault(529), Fault(is_closing=True)],
-    ids=["429", "500", "503", "529", "closed"],
+    [
+        *(Fault(429), Fault(500), Fault(503), Fault(529), Fault(is_closing=True)),
+        Fault(body=b'{"data": [', headers={"Content-Length": "1000"}),
+    ],
+    ids=["429", "500", "503", "529", "closed", "cut off"],
 )
 def test_what_may_pass_by_itself_is_tried_again_with_growing_pauses(fault: Fault) -> None:
     pauses: list[float] = []
@@ -156,6 +159,13 @@ def test_a_redirect_is_not_followed(server: VectorServer) -> None:
         (Fault(body=b"[" * 100_000), "what is no list of vectors"),
         (data([1, 2], [1, 2, 3]), "what is no list of vectors"),
         (data("AAAA", "AAAA"), "what is no list of vectors"),
+        (data([10**400], [1]), "what is no list of vectors"),
+        (data({"a": 1}, {"a": 1}), "what is no list of vectors"),
+        (Fault(body=b'{"data": [[1, 2], [3, 4]]}'), "what is no list of vectors"),
+        (Fault(body=b'{"data": {"0": [1, 2]}}'), "what is no list of vectors"),
+        (Fault(body=b'{"data": null}'), "what is no list of vectors"),
+        (Fault(body=b'{"data": [{"index": 0, "embedding": [1.0, 2'), "what is no list of vectors"),
+        (Fault(body=b"\xff\xfe"), "what is no list of vectors"),
         (data([], []), "what is no list of vectors"),
         (data([1, 2]), "1 vectors for 2 texts"),
         (data([1, 2], [3, 4], [5, 6]), "3 vectors for 2 texts"),
@@ -297,6 +307,8 @@ class SentenceTransformer:
 
     def encode(self, texts, normalize_embeddings, show_progress_bar):
         assert normalize_embeddings and not show_progress_bar
+        if "never asked" in "".join(texts):
+            raise MemoryError("too much")
         rows = np.array([[text.lower().count(letter) + 0.01 for letter in "abcdefghij"] for text in texts])
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 """
@@ -313,5 +325,6 @@ def test_a_model_of_sentence_transformers_is_loaded_when_it_is_named(repo: Repo,
     path: dict[str, Any] = {"PYTHONPATH": str(package.parent)}
     assert repo.json("sync", **path)["model"] == "sentence-transformers/mini"
     assert repo.json("query", "delete it all", **path)["results"][0]["path"] == "docs/guide.md"
+    assert "cannot embed with 'mini': too much" in repo.refused("query", "never asked", **path)
     repo.write({"knowledge.yaml": named % "huge"})
     assert "cannot load 'huge': no weights of huge" in repo.refused("sync", **path)

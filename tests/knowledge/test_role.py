@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from knowledge.knowrepo import PROGRAM, Repo
+from knowledge.vectorserver import Fault, VectorServer
 from rolecall import definition, document, workflow
 from rolecall.knowledge.brief import brief
 from rolecall.knowledge.query import Answer
@@ -51,8 +52,14 @@ class Stage:
             json.dumps({"name": "change-code", "roles": {"developer": role}, "graph": graph})
         )
         place = ["--cwd", str(self.repo.folder), "--agent", self.agent]
-        started = self._thread("start", str(self.file), "-p", TASK, *place)["thread"]
-        return self._thread("step", started)
+        self.name = self._thread("start", str(self.file), "-p", TASK, *place)["thread"]
+        return self._thread("step", self.name)
+
+    def report(self) -> str:
+        """What a person reads about the thread."""
+        command = [PROGRAM, "thread", "read", self.name]
+        done = subprocess.run(command, env=self.repo.env, capture_output=True, text=True, check=True)
+        return done.stdout
 
     def _thread(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
@@ -114,19 +121,44 @@ def test_a_role_that_wants_none_is_told_nothing_and_needs_no_index(stage: Stage)
     assert not stage.repo.index.exists()
 
 
-def test_where_it_cannot_be_had_the_thread_waits_and_says_what_to_do(stage: Stage) -> None:
+def test_where_it_cannot_be_had_the_agent_and_the_person_are_told_and_the_step_is_taken(stage: Stage) -> None:
     (stage.repo.folder / "knowledge.yaml").unlink()
-    reply = stage.run(True)
+    assert stage.run(True)["status"] == "completed"
+    assert "# From this repository\n\nThere is no search of the repository to be had" in stage.prompt
+    assert "has no knowledge.yaml" in stage.report() and "rolecall knowledge init" in stage.report()
+
+
+def test_where_it_is_required_and_cannot_be_had_the_thread_waits_and_says_what_to_do(stage: Stage) -> None:
+    (stage.repo.folder / "knowledge.yaml").unlink()
+    reply = stage.run({"required": True})
     assert reply["status"] == "suspended"
     assert "knowledge.yaml" in reply["reason"] and "rolecall knowledge init" in reply["reason"]
     assert not list(stage.told.iterdir())
 
 
-def test_an_index_that_git_would_hand_over_is_refused(stage: Stage) -> None:
+def test_an_index_that_git_would_hand_over_is_not_made(stage: Stage) -> None:
     (stage.repo.folder / ".gitignore").write_text("other\n")
-    reply = stage.run(True)
-    assert reply["status"] == "suspended" and "knowledge.db*" in reply["reason"]
+    assert stage.run(True)["status"] == "completed" and "knowledge.db*" in stage.report()
     assert not stage.repo.index.exists()
+
+
+def test_an_endpoint_that_is_down_is_told_and_the_step_is_taken(stage: Stage, server: VectorServer) -> None:
+    stage.repo.use(server)
+    server.faults = [Fault(401, b"no such key")]
+    assert stage.run(True)["status"] == "completed"
+    assert "HTTP 401: no such key" in stage.report() and "no search" in stage.prompt
+
+
+def test_that_an_index_was_made_anew_is_told(stage: Stage) -> None:
+    stage.repo.sync()
+    stage.repo.index.write_bytes(b"garbage" * 1000)
+    assert stage.run(True)["status"] == "completed"
+    assert "made anew" in stage.report() and "src/retry.py:1-3 retry_limit" in stage.prompt
+
+
+def test_a_search_that_finds_nothing_is_told(stage: Stage) -> None:
+    stage.run({"path": "nowhere/"})
+    assert "# From this repository\n\nA search of the repository found nothing for the task." in stage.prompt
 
 
 # -- the values --
@@ -145,8 +177,12 @@ def test_a_brief_keeps_to_its_budget_and_names_what_does_not_fit(budget: int) ->
     assert "- src/part11.py:3-9 Part.run" in text or budget < 500
 
 
-def test_a_brief_of_nothing_is_empty() -> None:
-    assert brief([], budget=1000) == ""
+def test_a_brief_of_nothing_says_so() -> None:
+    assert brief([], budget=1000) == "A search of the repository found nothing for the task."
+
+
+def test_a_name_of_several_lines_is_told_in_one() -> None:
+    assert "## a\\nb.md:3-9 One Two\n\n```\nx" in brief([answer("a\nb.md", "x", "One\nTwo")], budget=1000)
 
 
 def test_a_passage_with_fences_stays_inside_its_own() -> None:
@@ -183,6 +219,8 @@ graph: {$START: developer, developer: $END}
         ("true", Recall()),
         ("{}", Recall()),
         ("{tokens: 500, path: docs/}", Recall(500, "docs/")),
+        ("{required: true}", Recall(is_required=True)),
+        ("{required: false}", Recall()),
         ("false", None),
         ("null", None),
     ],
@@ -208,6 +246,7 @@ def test_a_role_says_what_it_wants_and_keeps_it_through_the_store(
         ("{tokens: 5}", "from 100 to 100,000"),
         ("{tokens: true}", "from 100 to 100,000"),
         ('{path: ""}', "pattern"),
+        ("{required: often}", "true or false"),
         ("{query: x}", "'query' is not a key of knowledge"),
     ],
 )

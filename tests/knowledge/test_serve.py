@@ -98,6 +98,8 @@ def test_it_answers_as_the_public_endpoint_does(client: Client) -> None:
 
 def test_one_text_and_vectors_in_bytes_are_the_same(client: Client) -> None:
     (plain,) = client.embed("parse it").body["data"]
+    (same,) = client.embed("parse it", more={"encoding_format": None, "user": "me"}).body["data"]
+    assert same == plain
     (packed,) = client.embed(["parse it"], more={"encoding_format": "base64"}).body["data"]
     numbers = struct.unpack("<256f", base64.b64decode(packed["embedding"]))
     assert numbers == pytest.approx(plain["embedding"], abs=1e-6)
@@ -121,7 +123,10 @@ def test_the_usual_client_can_use_it(client: Client) -> None:
         (b'{"model": "embedded"}', 400, "`input` must be"),
         (b'{"model": "embedded", "input": []}', 400, "`input` must be"),
         (b'{"model": "embedded", "input": ""}', 400, "none of them empty"),
-        (b'{"model": "embedded", "input": [[1, 2]]}', 400, "`input` must be"),
+        (b'{"model": "embedded", "input": [[1, 2]]}', 400, "numbers of tokens"),
+        (b'{"model": "embedded", "input": [1, 2]}', 400, "numbers of tokens"),
+        (b'{"model": "embedded", "input": 12}', 400, "`input` must be"),
+        (b'{"model": "embedded", "input": [null]}', 400, "`input` must be"),
         (b'{"model": "embedded", "input": "\\ud800"}', 400, "surrogate"),
         (b'{"model": "embedded", "input": "x", "encoding_format": "int8"}', 400, "float or base64"),
         (b'{"model": "embedded", "input": "x", "dimensions": 8}', 400, "leave out `dimensions`"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from knowledge.knowrepo import FILES, Repo
@@ -136,6 +138,26 @@ def test_init_leaves_a_gitignore_alone_that_covers_the_index_already(repo: Repo)
     repo.write({".gitignore": "*.db*\n"})
     assert repo.json("init")["gitignore"] is None
     assert (repo.folder / ".gitignore").read_text() == "*.db*\n"
+
+
+def test_init_writes_nothing_through_a_link(repo: Repo, tmp_path: Path) -> None:
+    (repo.folder / "knowledge.yaml").unlink()
+    (repo.folder / ".gitignore").unlink()
+    outside = tmp_path / "outside"
+    outside.write_text("mine\n")
+    (repo.folder / ".gitignore").symlink_to(outside)
+    assert ".git/info/exclude" in repo.refused("init", code=2)
+    assert outside.read_text() == "mine\n" and not (repo.folder / "knowledge.yaml").exists()
+    repo.write({".git/info/exclude": "knowledge.db*\n"})
+    assert repo.json("init")["gitignore"] is None
+
+
+def test_init_leaves_a_project_alone_that_says_already_what_to_index(repo: Repo) -> None:
+    (repo.folder / "knowledge.yaml").unlink()
+    repo.write({"rolecall.yaml": "name: shop\nknowledge: {include: ['*.md']}\n"})
+    assert "rolecall.yaml is already there" in repo.refused("init", code=2)
+    repo.json("init", "--repo", str(repo.folder / "src"))
+    assert not (repo.folder / "knowledge.yaml").exists() and (repo.folder / "src/knowledge.yaml").exists()
 
 
 def test_a_role_that_may_not_change_files_can_neither_init_nor_sync(repo: Repo) -> None:

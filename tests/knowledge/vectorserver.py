@@ -111,9 +111,8 @@ def _handler(server: VectorServer) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, fault: Fault | None, body: bytes) -> None:
             self.send_response(fault.status if fault else 200)
-            for name, value in (fault.headers if fault else {}).items():
+            for name, value in {"Content-Length": str(len(body)), **(fault.headers if fault else {})}.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -117,9 +118,22 @@ def test_a_damaged_index_is_not_made_anew_by_who_only_asks(synced: Path) -> None
     with piped(synced) as pipe:
         pipe.initialize()
         told = pipe.call("knowledge_query", query="rights")["error"]
-        assert "damaged" in told and "`knowledge_sync` makes it anew" in told
+        assert "damaged" in told and "`knowledge_sync` with `rebuild` makes it anew" in told
         assert index.read_bytes() == before
         assert any("made anew" in note for note in pipe.call("knowledge_sync")["notes"])
+        assert pipe.call("knowledge_query", query="elevated rights")["results"][0]["path"] == "guide.md"
+
+
+def test_damage_that_only_a_question_finds_is_mended_by_what_is_told(synced: Path) -> None:
+    db = sqlite3.connect(synced / "knowledge.db")
+    with db:
+        db.execute("UPDATE file SET vectors = zeroblob(length(vectors))")
+    db.close()
+    with piped(synced) as pipe:
+        pipe.initialize()
+        told = pipe.call("knowledge_query", query="rights")["error"]
+        assert "damaged" in told and "`knowledge_sync` with `rebuild`" in told
+        assert pipe.call("knowledge_sync", rebuild=True)["indexed"] == 2
         assert pipe.call("knowledge_query", query="elevated rights")["results"][0]["path"] == "guide.md"
 
 
@@ -188,9 +202,8 @@ def test_asking_again_costs_little_because_the_index_stays_open(synced: Path) ->
         before = _ticks(ticks)
         for number in range(20):
             pipe.call("knowledge_query", query=f"elevated rights {number}")
-        assert (
-            _ticks(ticks) - before <= 50
-        )  # hundredths of a second; each of 20 new starts would take as many
+        # Hundredths of a second; 20 new starts would take five times as many, on a busy machine, too.
+        assert _ticks(ticks) - before <= 200
 
 
 def _ticks(file: Path) -> int:

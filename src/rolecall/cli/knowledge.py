@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
 from rolecall.cli.note_arguments import refuse_denied
-from rolecall.cli.output import add_format, printable, short, show, table
+from rolecall.cli.output import LastLine, add_format, printable, short, show, table
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,12 @@ def _now() -> str:
 
 
 def _tell(line: str) -> None:
-    print(f"note: {printable(line)}", file=sys.stderr)
+    print(f"note: {_in_one_line(line)}", file=sys.stderr)
+
+
+def _in_one_line(text: str) -> str:
+    """A path may hold whatever it likes."""
+    return printable(text).replace("\n", "\\u000a")
 
 
 def _root(options: Namespace) -> str:
@@ -73,7 +78,7 @@ def _sync(options: Namespace) -> None:
     try:
         report, vectors = desk.sync(root, now=_now(), tell=_tell, is_anew=options.rebuild, progress=bar)
     finally:
-        bar.done()
+        bar.clear()
     for note in report.notes:
         _tell(note)
     reply = _synced(report) | {"computed": vectors.computed, "cached": vectors.found}
@@ -98,33 +103,28 @@ def _synced(report: Report) -> dict[str, Any]:
 def _synced_text(reply: dict[str, Any], is_verbose: bool) -> str:
     skipped = reply["skipped"]
     lines = [
-        f"{len(reply['indexed']):,} files indexed, {len(reply['removed']):,} removed, "
+        f"{_files(len(reply['indexed']))} indexed, {len(reply['removed']):,} removed, "
         f"{reply['unchanged']:,} unchanged, {len(skipped):,} skipped; "
-        f"{reply['passages']:,} passages of {reply['files']:,} files in all"
+        f"{reply['passages']:,} passages of {_files(reply['files'])} in all"
     ]
     shown = skipped if is_verbose else skipped[:5]
-    lines += [f"skipped {each['path']}: it {each['reason']}" for each in shown]
+    lines += [_in_one_line(f"skipped {each['path']}: it {each['reason']}") for each in shown]
     if len(shown) < len(skipped):
         lines.append(f"and {len(skipped) - len(shown):,} more; --verbose names them")
     return "\n".join(lines)
 
 
-class _Bar:
-    """How far a sync is, on the terminal's last line."""
+def _files(count: int) -> str:
+    return f"{count:,} file{'' if count == 1 else 's'}"
 
-    def __init__(self) -> None:
-        self._out = sys.stderr if sys.stderr.isatty() else None
+
+class _Bar(LastLine):
+    """How far a sync is."""
 
     def __call__(self, done: int, total: int) -> None:
-        if self._out:
-            filled = 30 * done // max(total, 1)
-            self._out.write(f"\r[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
-            self._out.flush()
-
-    def done(self) -> None:
-        if self._out:
-            self._out.write("\r\033[K")
-            self._out.flush()
+        if total:
+            filled = 30 * done // total
+            self.draw(f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
 
 
 # -- query --
@@ -141,7 +141,7 @@ def _query(options: Namespace) -> int:
         "results": [_result(answer, options.text, is_global=options.everywhere) for answer in found.answers],
         "notes": found.notes,
     }
-    show_answers(options, reply, found.answers)
+    _show_answers(options, reply, found.answers)
     if any(answer.is_stale for answer in found.answers):
         sys.stdout.flush()
         _tell("some of these files have changed since they were indexed: `rolecall knowledge sync`")
@@ -187,7 +187,7 @@ def _result(answer: Answer, question: str, *, is_global: bool) -> dict[str, Any]
     }
 
 
-def show_answers(options: Namespace, reply: dict[str, Any], answers: list[Answer]) -> None:
+def _show_answers(options: Namespace, reply: dict[str, Any], answers: list[Answer]) -> None:
     """Answers as text, the words that were asked for marked; the terminal's own way where there is one."""
     from rolecall.cli.output import format_of
 
@@ -209,7 +209,7 @@ def _head(result: dict[str, Any]) -> str:
         where = os.path.join(result["repository"], where)
     name = result.get("symbol") or result.get("heading") or ""
     stale = "  (changed since)" if result["stale"] else ""
-    return printable(f"{where}  {name}".rstrip() + f"  {result['score']:.3f}{stale}")
+    return _in_one_line(f"{where}  {name}".rstrip() + f"  {result['score']:.3f}{stale}")
 
 
 def _body(result: dict[str, Any]) -> list[str]:
@@ -245,7 +245,8 @@ def _status(options: Namespace) -> None:
             for root in place.remembered(config.home())
         ]
         text = "\n".join(
-            f"{row['repository']}{'' if row['indexed'] else '  (its index is gone)'}" for row in rows
+            _in_one_line(f"{row['repository']}{'' if row['indexed'] else '  (its index is gone)'}")
+            for row in rows
         )
         show(options, {"repositories": rows}, lambda: text or "no repository has been indexed yet")
         return
@@ -272,7 +273,7 @@ def _status_text(status: Status) -> str:
     state, waiting = status.state, [*status.changed, *status.gone]
     lines = [
         status.root,
-        f"  {state.passages:,} passages of {state.files:,} files, {status.bytes / 1e6:,.1f} MB, synced {state.synced}",
+        f"  {state.passages:,} passages of {_files(state.files)}, {status.bytes / 1e6:,.1f} MB, synced {state.synced}",
         f"  model {state.model}; vectors kept for all repositories: {status.cache_bytes / 1e6:,.1f} MB",
     ]
     if status.configured_model != state.model:
@@ -281,12 +282,13 @@ def _status_text(status: Status) -> str:
         )
     if waiting:
         named = short(", ".join(waiting[:5]), 80)
-        lines.append(f"  {len(waiting):,} files are not as indexed ({named}): `rolecall knowledge sync`")
+        lines.append(f"  not as indexed: {_files(len(waiting))} ({named}): `rolecall knowledge sync`")
     else:
         lines.append("  every file is as indexed")
     if status.skipped:
         path, reason = status.skipped[0]
-        lines.append(f"  {len(status.skipped):,} files are left out, for example {path}: it {reason}")
+        example = _in_one_line(f"{path}: it {reason}")
+        lines.append(f"  left out: {_files(len(status.skipped))}, for example {example}")
     if not status.is_ignored:
         lines.append("  git does not ignore the index: add `knowledge.db*` to .gitignore")
     return "\n".join(lines)
@@ -296,7 +298,8 @@ def _show(options: Namespace) -> None:
     from rolecall.knowledge import place
     from rolecall.knowledge.index import Reader
 
-    reader = Reader(place.index_of(_root(options)))
+    root = _root(options)
+    reader = Reader(place.index_of(root))
     if options.file is None:
         files = [{"path": path, "passages": count} for path, count in reader.counts().items()]
         show(
@@ -305,7 +308,7 @@ def _show(options: Namespace) -> None:
             lambda: table([(row["path"], row["passages"]) for row in files], ("file", "passages")),
         )
         return
-    path, line = _place(options.file)
+    path, line = _place(options.file, root)
     found = [each for each in reader.of_file(path) if line is None or each.start <= line <= each.end]
     if not found:
         where = f"line {line} of {path}" if line else path
@@ -326,9 +329,13 @@ def _shown(rows: list[dict[str, Any]], *, with_text: bool) -> str:
     )
 
 
-def _place(text: str) -> tuple[str, int | None]:
+def _place(text: str, root: str) -> tuple[str, int | None]:
+    """A file by its path from the root, and a line of it. What is given is a path from here or, as answers have it,
+    from the root."""
     path, colon, line = text.rpartition(":")
-    return (path, int(line)) if colon and line.isdecimal() else (text, None)
+    given, number = (path, int(line)) if colon and line.isdecimal() else (text, None)
+    from_here = os.path.relpath(os.path.realpath(given), root)
+    return (from_here if os.path.lexists(given) and not from_here.startswith("..") else given), number
 
 
 def _forget(options: Namespace) -> None:

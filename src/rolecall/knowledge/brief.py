@@ -15,10 +15,13 @@ _OPENING = (
     "open the files for what is around them."
 )
 _FURTHER = "Also found, not shown here:"
+_NOTHING = "A search of the repository found nothing for the task."
 
 
 def brief(answers: Sequence[Answer], *, budget: int) -> str:
-    """Passages up to `budget` tokens; empty when there is none."""
+    """Passages up to `budget` tokens; that nothing was found, when there is none."""
+    if not answers:
+        return _NOTHING
     shown: list[str] = []
     named: list[str] = []
     left = budget - tokens(_OPENING) - tokens(_FURTHER)
@@ -32,12 +35,13 @@ def brief(answers: Sequence[Answer], *, budget: int) -> str:
             named.append(line)
             left -= tokens(line)
     further = ["\n".join([_FURTHER, "", *named])] if named else []
-    return "\n\n".join([_OPENING, *shown, *further]) if shown or named else ""
+    return "\n\n".join([_OPENING, *shown, *further])
 
 
 def _place(answer: Answer) -> str:
     name = (" › " if answer.is_prose else ".").join(answer.trail)
-    return f"## {answer.path}:{answer.start}-{answer.end}" + (f" {name}" if name else "")
+    path = answer.path.replace("\n", "\\n")
+    return f"## {path}:{answer.start}-{answer.end}" + (f" {' '.join(name.split())}" if name else "")
 
 
 def _fenced(answer: Answer) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from xxhash import xxh3_64_digest
+
 from rolecall.knowledge.index import remove
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 FILE = "vectors.db"
 _AT_ONCE = 500
+_SEAL = 8
+"""Bytes of a checksum."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS model (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS vector (
@@ -38,6 +42,7 @@ class CachedModel:
         self._tell = tell
         self._db: sqlite3.Connection | None = None
         self._is_usable = True
+        self._has_found_damage = False
         self.found = 0
         """Texts whose vectors were there."""
         self.computed = 0
@@ -49,29 +54,35 @@ class CachedModel:
     def embed(self, texts: Sequence[str]) -> Matrix:
         import numpy as np
 
+        if not texts:
+            return self._embedder.embed(texts)
         keys = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         rows = self._known(keys)
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
-        self.found += len(texts) - len(new)
-        self.computed += len(new)
-        made = self._embedder.embed(list(new.values())) if new or not texts else None
-        if made is not None:
-            if not texts:
-                return made
-            made = made.astype(np.float16).astype(np.float32)  # as they are kept: the same now and later
-        sizes = {len(row) for row in rows.values()} | (
-            set() if made is None else {made.shape[1], *self._sizes()}
-        )
+        made = self._made({key: text for key, text in zip(keys, texts, strict=True) if key not in rows})
+        sizes = {len(row) for row in (*rows.values(), *made.values())}
+        if made:
+            sizes.update(self._sizes())
         if len(sizes) > 1:
             self._tell(
                 f"{self.name} gives vectors of another size than before: what was kept of it is dropped"
             )
             self._drop()
+            self._keep(made)
             return self.embed(texts)
-        if made is not None:
-            rows.update(zip(new, made, strict=True))
-            self._keep({key: rows[key] for key in new})
+        self._keep(made)
+        self.found += len(texts) - len(made)
+        rows.update(made)
         return np.stack([rows[key] for key in keys])
+
+    def _made(self, new: Mapping[bytes, str]) -> dict[bytes, NDArray[np.float32]]:
+        """Vectors from the model itself, with the digits that are kept: the same now and later."""
+        import numpy as np
+
+        if not new:
+            return {}
+        self.computed += len(new)
+        made = self._embedder.embed(list(new.values())).astype(np.float16).astype(np.float32)
+        return dict(zip(new, made, strict=True))
 
     # -- the file --
 
@@ -86,22 +97,33 @@ class CachedModel:
                 f"SELECT digest, vector FROM vector WHERE model = {_MODEL} AND digest IN ({marks})",  # noqa: S608
                 [(self.name, *some)],
             )
-            found.update({key: np.frombuffer(blob, np.float16).astype(np.float32) for key, blob in rows})
+            for key, sealed in rows:
+                if isinstance(sealed, bytes) and self._seal(key, sealed[:-_SEAL]) == sealed[-_SEAL:]:
+                    found[key] = np.frombuffer(sealed[:-_SEAL], np.float16).astype(np.float32)
+                elif not self._has_found_damage:
+                    self._has_found_damage = True
+                    self._tell(f"vectors in the cache {self._path} were damaged: they are computed anew")
         return found
+
+    def _seal(self, key: bytes, vector: bytes) -> bytes:
+        """A checksum, because a damaged vector looks like any other, and so does one of another text."""
+        return bytes(xxh3_64_digest(b"\0".join((self.name.encode("utf-8", "surrogatepass"), key, vector))))
 
     def _sizes(self) -> list[int]:
         """How long the vectors of this model are that are kept; nothing when there are none."""
         rows = self._run(f"SELECT length(vector) FROM vector WHERE model = {_MODEL} LIMIT 1", [(self.name,)])  # noqa: S608
-        return [size // 2 for (size,) in rows]
+        return [(size - _SEAL) // 2 for (size,) in rows]
 
     def _keep(self, rows: Mapping[bytes, NDArray[np.float32]]) -> None:
         import numpy as np
 
-        self._run("INSERT OR IGNORE INTO model (name) VALUES (?)", [(self.name,)])
-        self._run(
-            f"INSERT OR REPLACE INTO vector SELECT {_MODEL}, ?, ?",
-            [(self.name, key, row.astype(np.float16).tobytes()) for key, row in rows.items()],
-        )
+        kept = [(key, row.astype(np.float16).tobytes()) for key, row in rows.items()]
+        if kept:
+            self._run("INSERT OR IGNORE INTO model (name) VALUES (?)", [(self.name,)])
+            self._run(
+                f"INSERT OR REPLACE INTO vector SELECT {_MODEL}, ?, ?",
+                [(self.name, key, vector + self._seal(key, vector)) for key, vector in kept],
+            )
 
     def _drop(self) -> None:
         self._run(f"DELETE FROM vector WHERE model = {_MODEL}", [(self.name,)])  # noqa: S608
@@ -132,10 +154,13 @@ class CachedModel:
                 return []
             return self._db.execute(statement, rows[0]).fetchall()
 
-    def _begin_anew(self, why: str) -> None:
+    def close(self) -> None:
         if self._db is not None:
             self._db.close()
         self._db = None
+
+    def _begin_anew(self, why: str) -> None:
+        self.close()
         remove(self._path)
         self._tell(why)
 
@@ -147,6 +172,7 @@ def _opened(path: str) -> sqlite3.Connection:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     # Several syncs and a server may share it, and a server answers in threads of its own, one at a time.
     db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    db.text_factory = bytes  # no text is read, and damage may look like one
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
     db.executescript(_SCHEMA)

@@ -7,7 +7,9 @@ is told.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,8 @@ from rolecall.knowledge.settings import EMBEDDED, INDEX, Embedding, Settings
 from rolecall.knowledge.sync import Report
 
 Tell = Callable[[str], None]
+_LONGEST_QUESTION = 4_000
+"""Characters of a task that are asked by: it begins with what it is about, and models take no more than so much."""
 
 
 def sync(
@@ -39,11 +43,16 @@ def sync(
 
     settings = place.settings_of(root)
     home = config.home()
-    embedder = CachedModel(_embedder(settings), place.cache_folder(home), tell)
-    more: dict[str, Any] = {"progress": progress} if progress else {}
-    report = work.sync(root, settings, embedder, mask=mask(), now=now, is_anew=is_anew, **more)
+    embedder = CachedModel(_embedder(settings.embedding), place.cache_folder(home), tell)
+    try:
+        report = work.sync(root, settings, embedder, mask=mask(), now=now, is_anew=is_anew, progress=progress)
+    finally:
+        embedder.close()
     if is_remembered:
-        place.remember(home, root)
+        try:
+            place.remember(home, root)
+        except OSError as error:
+            tell(f"{root} is indexed, but not among those that `-g` asks: {error}")
     return report, embedder
 
 
@@ -68,13 +77,18 @@ class Desk:
         found = Found([])
         knowledge = self._opened(root, found)
         try:
-            found.answers = query.ask(text, [knowledge], limit=limit, path=path, by=by)
-        except Damaged as error:
-            knowledge = self._remade(root, error, found)
-            found.answers = query.ask(text, [knowledge], limit=limit, path=path, by=by)
+            found.answers = self._asked(text, knowledge, found, limit=limit, path=path, by=by)
         finally:
-            knowledge.reader.rest()
+            self._rest()
         return found
+
+    def _asked(self, text: str, knowledge: Knowledge, found: Found, **more: Any) -> list[Answer]:
+        """Of an index that is made anew should it turn out to be damaged."""
+        try:
+            return query.ask(text, [knowledge], **more)
+        except Damaged as error:
+            why = error.message
+        return query.ask(text, [self._remade(knowledge.root, why, found)], **more)
 
     def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Found:
         """Of every repository that was indexed from this home; one that cannot be asked is named, and the others
@@ -82,25 +96,50 @@ class Desk:
         found = Found([])
         among: list[Knowledge] = []
         for root in place.remembered(config.home()):
-            try:
+            with _passed_over(root, found):
+                if not os.path.isdir(root):
+                    hint = f"If it is gone for good: `rolecall knowledge forget --repo {shlex.quote(root)}`."
+                    raise NotFound("it is not there any more", hint=hint)
                 knowledge = self._opened(root, found)
                 if by != "words":
                     knowledge.check_model()
                 among.append(knowledge)
-            except RolecallError as error:
-                found.notes.append(f"{root} was not asked: {error.message}. {error.hint}".strip())
         if not among:
             raise NotFound(
                 "; ".join(found.notes) or "no repository has been indexed yet",
                 hint="In a repository: `rolecall knowledge init`, then `rolecall knowledge sync`.",
             )
-        found.answers = query.ask(text, among, limit=limit, path=path, by=by)
+        try:
+            found.answers = query.ask(text, among, limit=limit, path=path, by=by)
+        except RolecallError:
+            among = self._that_answer(text, among, by, found)
+            if not among:
+                raise
+            found.answers = query.ask(text, among, limit=limit, path=path, by=by)
+        finally:
+            self._rest()
         return found
 
-    def close(self) -> None:
+    def _that_answer(self, text: str, among: Sequence[Knowledge], by: str, found: Found) -> list[Knowledge]:
+        """Those of some repositories that can be asked, each on its own; one that is damaged is made anew."""
+        able: list[Knowledge] = []
+        for knowledge in among:
+            with _passed_over(knowledge.root, found):
+                self._asked(text, knowledge, found, limit=1, by=by)
+                able.append(self._open[knowledge.root])
+        return able
+
+    def _rest(self) -> None:
         for knowledge in self._open.values():
-            knowledge.reader.close()
-        self._open.clear()
+            knowledge.reader.rest()
+
+    def close(self) -> None:
+        for root in list(self._open):
+            self._close(root)
+
+    def _close(self, root: str) -> None:
+        if known := self._open.pop(root, None):
+            known.reader.close()
 
     def _opened(self, root: str, found: Found) -> Knowledge:
         settings = place.settings_of(root)
@@ -111,34 +150,38 @@ class Desk:
             known.reader.refresh()
             return known
         except Damaged as error:
-            return self._remade(root, error, found)
+            why = error.message
+        return self._remade(root, why, found)
 
     def _open_anew(self, root: str, settings: Settings) -> Knowledge:
-        embedder = _embedder(settings)
-        if (
-            settings.embedding.provider != EMBEDDED
-        ):  # computing a vector of the embedded model is the faster way
+        embedder = _embedder(settings.embedding)
+        if settings.embedding.provider != EMBEDDED:  # which computes a vector faster than one is looked up
             embedder = CachedModel(embedder, place.cache_folder(config.home()), self._tell)
+        self._close(root)
         self._open[root] = Knowledge(root, settings, Reader(place.index_of(root)), embedder)
         return self._open[root]
 
-    def _remade(self, root: str, why: Damaged, found: Found) -> Knowledge:
+    def _remade(self, root: str, why: str, found: Found) -> Knowledge:
         """The index made anew, because it is not fit for use."""
         if not self._may_write:
-            why.hint = "`rolecall knowledge sync` makes it anew."
-            raise why
-        self._open.pop(root, None)
-        self._tell(f"{why.message}; it is made anew")
+            raise Damaged(why, hint=index.ANEW)
+        self._close(root)
+        self._tell(f"{why}; it is made anew")
         sync(root, now=self._now(), tell=self._tell, is_anew=True)
-        found.notes.append(f"{why.message}; it was made anew")
+        found.notes.append(f"{why}; it was made anew")
         return self._open_anew(root, place.settings_of(root))
 
 
-def _embedder(settings: Settings) -> model.Embedder:
-    return _embedder_of(settings.embedding)
+@contextmanager
+def _passed_over(root: str, found: Found) -> Iterator[None]:
+    """What is wrong with one of many repositories is told, and the others go on."""
+    try:
+        yield
+    except RolecallError as error:
+        found.notes.append(f"{root} was not asked: {error.message}. {error.hint}".strip())
 
 
-def _embedder_of(embedding: Embedding) -> model.Embedder:
+def _embedder(embedding: Embedding) -> model.Embedder:
     return model.chosen(embedding, config.load(), config.environment())
 
 
@@ -150,12 +193,15 @@ def shared_model(named: str, tell: Tell) -> CachedModel:
             f"{named!r} names no model",
             hint=f"Give `{EMBEDDED}`, or PROVIDER/NAME with a provider of the configuration.",
         )
-    return CachedModel(_embedder_of(Embedding(provider, name)), place.cache_folder(config.home()), tell)
+    return CachedModel(_embedder(Embedding(provider, name)), place.cache_folder(config.home()), tell)
 
 
-def brief(question: str, folder: str, *, now: str, tokens: int, path: str | None) -> str:
-    """What a repository says about a question, as it is put before an agent. It is synced first: a folder that was
-    made for a thread has no index yet, and what other roles have written is to be found."""
+def brief(
+    question: str, folder: str, *, now: str, tokens: int, path: str | None
+) -> tuple[str, Sequence[str]]:
+    """What a repository says about a question, as it is put before an agent, and what a person should know about it.
+    It is synced first: a folder that was made for a thread has no index yet, and what other roles have written is to
+    be found."""
     from rolecall.knowledge import brief as told
 
     root = place.root_of(folder)
@@ -165,13 +211,16 @@ def brief(question: str, folder: str, *, now: str, tokens: int, path: str | None
             hint=f"Add `{INDEX}*` to .gitignore.",
         )
     notes: list[str] = []
-    sync(root, now=now, tell=notes.append, is_remembered=False)  # a thread's own folder goes away again
+    report, _ = sync(
+        root, now=now, tell=notes.append, is_remembered=False
+    )  # a thread's own folder goes away again
+    notes += report.notes
     desk = Desk(now=lambda: now, tell=notes.append)
     try:
-        found = desk.ask(question, root, limit=told.MOST, path=path)
+        found = desk.ask(question[:_LONGEST_QUESTION], root, limit=told.MOST, path=path)
     finally:
         desk.close()
-    return told.brief(found.answers, budget=tokens)
+    return told.brief(found.answers, budget=tokens), notes
 
 
 # -- looking --
@@ -213,7 +262,7 @@ def status(root: str) -> Status:
         skipped=listing.skipped,
         is_ignored=_is_left_alone(root),
         cache_bytes=cache.size(place.cache_folder(config.home())),
-        configured_model=_embedder(settings).name,
+        configured_model=_embedder(settings.embedding).name,
     )
 
 
@@ -228,7 +277,9 @@ def _is_left_alone(root: str) -> bool:
 def forget(root: str) -> bool:
     """Take a repository's index away; whether there was one."""
     path = place.index_of(root)
-    was_there = os.path.exists(path)
-    index.remove(path)
+    was_there = os.path.lexists(path)
+    if was_there:
+        with index.only_writer(root):
+            index.remove(path)
     place.forget(config.home(), root)
     return was_there

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from rolecall.errors import UsageError
 
-_PACKAGES = ("numpy", "tokenizers", "tree_sitter", "pathspec")
+_PACKAGES = ("numpy", "tokenizers", "tree_sitter")
 
 
 def check_installed() -> None:

@@ -1,8 +1,9 @@
 """Which files of a repository are indexed, and what is read of one.
 
-A folder is walked once: what git ignores and what is excluded is not entered. Links are not followed, because
-what they lead to is either indexed where it is or none of the repository's. A file that is no text is judged and
-named, not an error: a repository has them.
+A folder is walked once: what git ignores and what is excluded is not entered. What git ignores is told by the
+repository's own files, so that an index does not depend on who makes it. Links are not followed, because what they
+lead to is either indexed where it is or none of the repository's. A file that is no text is judged and named, not
+an error: a repository has them.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rolecall import repository
-from rolecall.knowledge.globs import Globs, is_readable
+from rolecall.knowledge.globs import Globs
 from rolecall.knowledge.settings import INDEX, Settings
 
 _SECRET_FILES = (
-    ".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", "*.pem", "*.key", "*.p12", "*.pfx",
-    "*.keystore", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "!*.pub", ".netrc", ".pypirc",
-    ".npmrc", ".git-credentials", ".htpasswd", "*.kdbx", "*.gpg",
+    ".env", ".env.*", "*.env", ".envrc", "!.env.example", "!.env.sample", "!.env.template", "*.pem", "*.key",
+    "*.p12", "*.pfx", "*.ppk", "*.keystore", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "!*.pub",
+    ".netrc", ".pgpass", ".pypirc", ".npmrc", ".git-credentials", ".htpasswd", "*.kdbx", "*.gpg", "*.tfstate",
+    ".aws/credentials", ".docker/config.json", ".kube/config",
 )  # fmt: skip
 """Files that are there to hold secrets."""
+_MOST_RULES = 8_000_000
+"""Bytes of a .gitignore that are read; a larger one is none."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a pipe would wait for somebody at its other end.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Skipped(NamedTuple):
@@ -39,10 +46,12 @@ class Listing(NamedTuple):
 def listed(root: str, settings: Settings) -> Listing:
     include, exclude, secret = Globs(settings.include), Globs(settings.exclude), Globs(_SECRET_FILES)
     listing = Listing([], [])
-    for path, entry in _walked(root, exclude):
+    for path, entry in _walked(root, exclude, listing.skipped):
         if not include.has(path) or exclude.has(path) or _is_own(path):
             continue
-        reason = "holds secrets by its name" if secret.has(path) else _unfit(entry, settings.largest_file)
+        reason = (
+            "holds secrets by its name" if secret.has(path) else _unfit(path, entry, settings.largest_file)
+        )
         if reason:
             listing.skipped.append(Skipped(path, reason))
         else:
@@ -60,13 +69,13 @@ def _is_own(path: str) -> bool:
     return path == INDEX or path.startswith((f"{INDEX}-", f"{INDEX}."))
 
 
-def _unfit(entry: os.DirEntry[str], largest: int) -> str:
+def _unfit(path: str, entry: os.DirEntry[str], largest: int) -> str:
     if entry.is_symlink():
         return "is a symbolic link"
     if not entry.is_file(follow_symlinks=False):
         return "is no file"
     try:
-        entry.name.encode()
+        path.encode()
         size = entry.stat(follow_symlinks=False).st_size
     except UnicodeEncodeError:
         return "has a name that is not UTF-8"
@@ -97,8 +106,8 @@ class _Ignored:
         """Those that hold for a whole folder, which need not be the root of its repository."""
         top = repository.root_around(root) or root
         inside = "" if top == root else f"{os.path.relpath(root, top)}/"
-        ignored = cls().also(os.path.join(top, ".git", "info", "exclude"), before=inside)
-        ignored = ignored.also(os.path.join(top, ".gitignore"), before=inside)
+        ignored = cls().also(os.path.join(_git_folder(top), "info"), "exclude", before=inside)
+        ignored = ignored.also(top, before=inside)
         while inside:
             part, _, inside = inside.partition("/")
             if any(
@@ -106,16 +115,16 @@ class _Ignored:
             ):
                 ignored = cls()  # whoever asks for a folder that git ignores means what is in it
             top = os.path.join(top, part)
-            ignored = ignored.also(os.path.join(top, ".gitignore"), before=inside)
+            ignored = ignored.also(top, before=inside)
         return ignored
 
-    def also(self, file: str, *, before: str = "", cut: int = 0) -> _Ignored:
-        """With the rules of one more file, if it is there."""
-        try:
-            with open(file, encoding="utf-8", errors="surrogateescape") as lines:
-                globs = Globs(_readable(lines))
-        except OSError:
+    def also(self, folder: str, name: str = ".gitignore", *, before: str = "", cut: int = 0) -> _Ignored:
+        """With the rules of one more file, if it is there. Git follows no link there either."""
+        data = read(folder, name, largest=_MOST_RULES)
+        if isinstance(data, Skipped):
             return self
+        lines = data.decode("utf-8-sig", "surrogateescape").split("\n")
+        globs = Globs((line.removesuffix("\r") for line in lines), is_exact=True)
         return _Ignored((*self._rules, _Rules(before, cut, globs))) if globs else self
 
     def has(self, path: str) -> bool:
@@ -126,31 +135,42 @@ class _Ignored:
         return False
 
 
-def _readable(lines: Iterator[str]) -> Iterator[str]:
-    """The patterns git could read; it passes over others, too."""
-    return (line.rstrip("\n") for line in lines if is_readable(line.rstrip("\n")))
+def _git_folder(top: str) -> str:
+    """Where git keeps what all worktrees of a repository share."""
+    folder = os.path.join(top, ".git")
+    if named := _line(top, ".git").removeprefix("gitdir: "):
+        folder = os.path.join(top, named)
+    return os.path.normpath(os.path.join(folder, _line(folder, "commondir")))
 
 
-def _walked(root: str, exclude: Globs) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every file that git does not ignore, by its path from the root."""
+def _line(folder: str, name: str) -> str:
+    """What a file of git's says in its one line; empty when it is none."""
+    data = read(folder, name, largest=10_000)
+    return "" if isinstance(data, Skipped) else os.fsdecode(data).strip()
+
+
+def _walked(root: str, exclude: Globs, closed: list[Skipped]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Every file that git does not ignore, by its path from the root. Folders that cannot be read go to `closed`."""
     folders = [("", _Ignored.of(root))]
     while folders:
         folder, ignored = folders.pop()
-        for entry in _entries(os.path.join(root, folder)):
+        for entry in _entries(root, folder, closed):
             path = f"{folder}{entry.name}"
             if not entry.is_dir(follow_symlinks=False):
                 if not ignored.has(path):
                     yield path, entry
             elif not _is_apart(entry) and not exclude.has(f"{path}/") and not ignored.has(f"{path}/"):
-                folder_rules = ignored.also(os.path.join(entry.path, ".gitignore"), cut=len(path) + 1)
-                folders.append((f"{path}/", folder_rules))
+                folders.append((f"{path}/", ignored.also(entry.path, cut=len(path) + 1)))
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def _entries(root: str, folder: str, closed: list[Skipped]) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(os.path.join(root, folder)) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except OSError:  # gone, or closed to us: there is nothing in it that could be read
+    except (FileNotFoundError, NotADirectoryError):  # gone since it was listed
+        return []
+    except OSError as error:
+        closed.append(Skipped(folder or "./", f"cannot be read: {error.strerror}"))
         return []
 
 
@@ -163,17 +183,41 @@ def _is_apart(entry: os.DirEntry[str]) -> bool:
 
 
 def read(root: str, path: str, *, largest: int) -> bytes | Skipped:
-    """What a file holds; links are not followed, not even one that was put there since the walk."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """What a file holds; links are not followed, not even one that was put in the way since the walk."""
     try:
-        descriptor = os.open(os.path.join(root, path), flags)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file = _opened(root, path)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
                 return Skipped(path, "is no file")
-            data = file.read(largest + 1)
+            data = _at_most(file, largest + 1)
+        finally:
+            os.close(file)
     except OSError as error:
         return Skipped(path, f"cannot be read: {error.strerror}")
     return Skipped(path, f"is larger than {largest:,} bytes") if len(data) > largest else data
+
+
+def _opened(root: str, path: str) -> int:
+    """A file opened part by part, so that none of them is a link."""
+    *above, name = path.split("/")
+    folder = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+    try:
+        for part in above:
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        return os.open(name, _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _at_most(file: int, size: int) -> bytes:
+    """The beginning of a file, in as many reads as it takes: some files give less than there is."""
+    parts: list[bytes] = []
+    while size > 0 and (part := os.read(file, size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def decoded(path: str, data: bytes) -> str | Skipped:

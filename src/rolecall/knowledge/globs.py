@@ -1,7 +1,8 @@
-"""Patterns as in a .gitignore, matched against paths with `/` between their parts.
+"""Patterns as in a .gitignore, matched against paths with `/` between their parts. Pure.
 
-`pathspec` knows what the patterns mean; here they are matched. It tries one after the other, which for the
-files of a large repository takes longer than reading them, so patterns that mean the same are tried at once.
+A pattern becomes a regular expression, and patterns in a row that mean the same become one, because a large
+repository is matched against many. Whatever is written into a pattern, matching takes no longer than its length
+times the path's in each part of the path: a repository's patterns may be anybody's.
 """
 
 from __future__ import annotations
@@ -9,25 +10,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import groupby
+from typing import NamedTuple
+
+_CLASSES = {
+    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
+    "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e", "punct": "!-/:-@\\[-`{-~",
+    "space": " \\t-\\r", "upper": "A-Z", "xdigit": "0-9a-fA-F",
+}  # fmt: skip
+_ANY, _DEEP, _SLASH, _ONE = "*", "**", "/", "[^/]"
 
 
 class Globs:
-    """Some patterns in order: the last one that matches decides, and one with `!` decides against."""
+    """Some patterns in order: the last one that matches decides, and one with `!` decides against.
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        from pathspec import GitIgnoreSpec
+    A pattern that matches a folder matches what is in it, too; with `is_exact` only the folder itself, as git has
+    it, which then does not look into it.
+    """
 
-        read = [
-            (bool(pattern.include), pattern.regex.pattern)
-            for pattern in GitIgnoreSpec.from_lines(patterns).patterns
-            if pattern.include is not None and pattern.regex is not None
-        ]
-        groups = [
-            (verdict, [regex for _, regex in each]) for verdict, each in groupby(read, lambda pair: pair[0])
-        ]
+    def __init__(self, patterns: Iterable[str], *, is_exact: bool = False) -> None:
+        read = [glob for pattern in patterns if (glob := _read(pattern))]
+        groups = [(verdict, list(each)) for verdict, each in groupby(read, lambda glob: glob.verdict)]
         self._groups = [
-            (verdict, re.compile("|".join(_NAMED.sub("(?:", regex) for regex in regexes)))
-            for verdict, regexes in reversed(groups)
+            (verdict, re.compile("|".join(glob.regex(is_exact=is_exact) for glob in globs), re.DOTALL))
+            for verdict, globs in reversed(groups)
         ]
 
     def __bool__(self) -> bool:
@@ -41,9 +46,6 @@ class Globs:
         return self.verdict(path) is True
 
 
-_NAMED = re.compile(r"\(\?P<\w+>")
-
-
 def problem(pattern: str) -> str:
     """What is wrong with a pattern; empty when nothing is."""
     if not pattern.strip():
@@ -54,15 +56,112 @@ def problem(pattern: str) -> str:
         return "names no file"
     if ".." in pattern.split("/"):
         return "leads out of the repository"
-    return "" if is_readable(pattern) else "matches nothing; mind brackets, backslashes and a leading # or !"
+    return "" if _read(pattern) else "matches nothing; mind brackets, backslashes and a leading # or !"
 
 
-def is_readable(pattern: str) -> bool:
-    """Whether git could match anything with it; it passes over others without a word."""
-    from pathspec import GitIgnoreSpec
+# -- one pattern --
 
-    try:
-        read = list(GitIgnoreSpec.from_lines([pattern]).patterns)
-    except (ValueError, re.error):
-        return False
-    return bool(read) and read[0].include is not None
+
+class _Glob(NamedTuple):
+    verdict: bool
+    is_folder: bool
+    """It matches folders alone."""
+    body: str
+
+    def regex(self, *, is_exact: bool) -> str:
+        inner = "" if is_exact else ".*"
+        return f"(?:{self.body}/{inner}\\Z)" if self.is_folder else f"(?:{self.body}(?:/{inner})?\\Z)"
+
+
+def _read(pattern: str) -> _Glob | None:
+    """None for what git passes over: nothing, a comment, or what can match nothing."""
+    text = re.sub(r"(?<!\\) +\Z", "", pattern)
+    if text.startswith("#"):
+        return None
+    verdict = not text.startswith("!")
+    text = text if verdict else text[1:]
+    is_folder = text.endswith("/")
+    tokens = _tokens(text[:-1] if is_folder else text)
+    if not tokens or tokens == [_SLASH]:
+        return None
+    if _SLASH not in tokens:  # a name, wherever it is
+        return _Glob(verdict, is_folder, f"(?:.*/)?{_part(tokens)}")
+    return _Glob(verdict, is_folder, _path(tokens[1:] if tokens[0] == _SLASH else tokens))
+
+
+def _tokens(text: str) -> list[str] | None:
+    """What a pattern is made of: wildcards, slashes, and expressions for one character each."""
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        if stars := re.compile(r"\*+").match(text, at):
+            found.append(_ANY if len(stars[0]) == 1 else _DEEP)
+            at = stars.end()
+            continue
+        if text[at] == "[":
+            one, at = _set(text, at + 1)
+        elif text[at] == "\\":
+            one, at = re.escape(text[at + 1 : at + 2]), at + 2
+        else:
+            one, at = _ONE if text[at] == "?" else re.escape(text[at]), at + 1
+        if not one:
+            return None
+        found.append(one)
+    return found
+
+
+def _path(tokens: list[str]) -> str:
+    parts = [list(part) for is_slash, part in groupby(tokens, lambda token: token == _SLASH) if not is_slash]
+    body = ""
+    for part in parts[:-1]:
+        body += "(?:.*/)?" if part == [_DEEP] else f"{_part(part)}/"
+    return body + (".+" if parts[-1] == [_DEEP] else _part(parts[-1]))
+
+
+def _part(tokens: list[str]) -> str:
+    """One name. What follows a wildcard is looked for once, where it comes first: if the rest does not fit then, it
+    would not fit later either, and to try that takes for ever."""
+    first, *others = _split_at_wildcards(tokens)
+    if not others:
+        return first
+    return first + "".join(f"(?>[^/]*?{each})" for each in others[:-1]) + f"[^/]*{others[-1]}"
+
+
+def _split_at_wildcards(tokens: list[str]) -> list[str]:
+    found = [""]
+    for token in tokens:
+        if token in (_ANY, _DEEP):
+            found.append("")
+        else:
+            found[-1] += token
+    return found
+
+
+def _set(text: str, at: int) -> tuple[str, int]:
+    """The expression for `[…]` whose inside begins at `at`, and where it ends; an empty one when it matches nothing."""
+    is_not = text[at : at + 1] in ("!", "^") and at < len(text)
+    at += is_not
+    members, begin = "", at
+    while at < len(text) and (text[at] != "]" or at == begin):
+        if named := re.compile(r"\[:([^\]]*):\]").match(text, at):
+            if named[1] not in _CLASSES:
+                return "", at
+            members, at = members + _CLASSES[named[1]], named.end()
+            continue
+        low, at = _member(text, at)
+        high = low
+        if text[at : at + 1] == "-" and text[at + 1 : at + 2] not in ("", "]"):
+            high, at = _member(text, at + 1)
+        if not low or not high:
+            return "", at
+        members += f"{re.escape(low)}-{re.escape(high)}" if low <= high else ""
+    if at >= len(text):
+        return "", at
+    if is_not:
+        return f"[^/{members}]", at + 1
+    return (f"(?!/)[{members}]" if members else ""), at + 1
+
+
+def _member(text: str, at: int) -> tuple[str, int]:
+    """A character of a set, and where the next begins."""
+    return (text[at + 1 : at + 2], at + 2) if text[at] == "\\" else (text[at], at + 1)

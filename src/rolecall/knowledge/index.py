@@ -3,20 +3,25 @@
 It is a cache: whatever is wrong with it, it can be made again from the files. A sync is one transaction, so a
 reader sees the state before it or the state after it and never half of one, whoever is killed when. Vectors are
 those of one model, named in the file; they lie together by file, so that reading them all is a few large reads.
-Every piece carries a checksum, because a damaged vector looks like any other.
+Every piece carries a checksum, because a damaged vector looks like any other. The file may have come with the
+repository: links in its place are refused, and so are tables that are not ours.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import sqlite3
+import stat
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_digest
 
-from rolecall.errors import Conflict, Damaged, NotFound, StorageError
+from rolecall.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from rolecall.knowledge.words import terms
 
 if TYPE_CHECKING:
@@ -34,6 +39,10 @@ FILE_BITS = 20
 """A passage's id is its file's, and below it which of the file's passages it is."""
 _WAIT = 120
 """Seconds that a sync waits for another one."""
+_NAP = 0.05
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""The file, and what SQLite keeps beside it."""
+ANEW = "`rolecall knowledge sync --rebuild` makes it anew."
 _BETWEEN_NAMES = "\x1f"
 
 _SCHEMA = """
@@ -48,6 +57,7 @@ CREATE VIRTUAL TABLE words USING fts5 (
     name, around, text, content='', tokenize="unicode61 remove_diacritics 0 tokenchars '_'");
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, row);
 """
+_STATEMENTS = _SCHEMA.strip().removesuffix(";").split(";\n")
 WORD_WEIGHTS = (10.0, 2.0, 1.0)
 """What a word counts in a passage's own name, in what is around it (the path, outer names), and in its text."""
 
@@ -97,6 +107,7 @@ class Reader:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        _check_place(path)
         if not os.path.exists(path):
             raise NotFound(
                 f"{path} is not there: nothing has been indexed yet", hint="`rolecall knowledge sync`"
@@ -104,11 +115,19 @@ class Reader:
         with _told(path):
             self._identity = _identity(path)
             self._db = _opened_for_reading(path)
-            _check_format(self._db, path)
-            self._db.execute("BEGIN")
-            self.state = _state(self._db, path)
-            _check_words(self._db, path, self.state)
+            try:
+                self.state = self._begin()
+            except BaseException:
+                self._db.close()  # or it would stay open for as long as the error is kept
+                raise
         self._vectors: Vectors | None = None
+
+    def _begin(self) -> State:
+        _check_format(self._db, self.path)
+        self._db.execute("BEGIN")
+        state = _state(self._db, self.path)
+        _check_words(self._db, self.path, state)
+        return state
 
     def close(self) -> None:
         self._db.close()
@@ -139,7 +158,7 @@ class Reader:
 
     def digests(self) -> dict[str, bytes]:
         with _told(self.path):
-            return dict(self._db.execute("SELECT path, digest FROM file"))
+            return _digests(self._db, self.path)
 
     def digests_of(self, paths: Collection[str]) -> dict[str, bytes]:
         with _told(self.path):
@@ -164,9 +183,12 @@ class Reader:
         self, expression: str, *, limit: int, files: Sequence[int] | None = None
     ) -> dict[int, float]:
         """The passages that fit a full-text expression best, with their scores; those of `files` if given."""
-        where = "" if files is None else f" AND rowid >> {FILE_BITS} IN ({','.join(map(str, files))})"
+        where = "" if files is None else f" AND rowid >> {FILE_BITS} IN (SELECT value FROM json_each(?))"
+        among = (
+            () if files is None else (json.dumps(list(files)),)
+        )  # one value, because a statement has a limit
         with _told(self.path):
-            rows = self._db.execute(_BY_WORDS.format(where), (*WORD_WEIGHTS, expression, limit))
+            rows = self._db.execute(_BY_WORDS.format(where), (*WORD_WEIGHTS, expression, *among, limit))
             return {row: -score for row, score in rows}
 
     def vectors(self) -> Vectors:
@@ -185,17 +207,14 @@ class Reader:
             for file, count, blob, checksum in self._db.execute(
                 "SELECT id, count, vectors, checksum FROM file ORDER BY id"
             ):
-                if (
-                    _checksum(blob) != checksum
-                    or len(blob) != count * dimensions * 2
-                    or at + count > len(ids)
-                ):
-                    raise Damaged(f"{self.path} is damaged: the vectors of a file are not what was written")
+                is_whole = _checksum(blob) == checksum and isinstance(count, int)
+                if not is_whole or len(blob) != count * dimensions * 2 or at + count > len(ids):
+                    raise _damaged(self.path, "the vectors of a file are not what was written")
                 ids[at : at + count] = np.arange(count) + (file << FILE_BITS)
                 matrix[at : at + count] = np.frombuffer(blob, np.float16).reshape(count, dimensions)
                 at += count
         if at != len(ids):
-            raise Damaged(f"{self.path} is damaged: vectors are missing")
+            raise _damaged(self.path, "vectors are missing")
         return Vectors(ids, matrix)
 
     def files_where(self, fits: Callable[[str], bool]) -> list[int]:
@@ -210,18 +229,23 @@ class Reader:
             found = {row[0]: _checked(row, self.path) for row in rows}
         return self._complete(found, set(ids))
 
-    def trails(self, ids: Collection[int]) -> dict[int, tuple[str, ...]]:
-        """The trails of passages, without the work of reading their texts."""
+    def outlines(self, ids: Collection[int]) -> dict[int, tuple[tuple[str, ...], int]]:
+        """The trails of passages and how many lines they have, without the work of reading their texts."""
         listed = ",".join(str(int(each)) for each in ids)
+        query = f'SELECT id, trail, named, "end" - start + 1 FROM passage WHERE id IN ({listed})'
         with _told(self.path):
-            rows = self._db.execute(f"SELECT id, trail, named FROM passage WHERE id IN ({listed})")
-            found = {row: _names(trail) for row, trail, named in rows if _text_checksum(trail) == named}
+            rows = self._db.execute(query)
+            found = {
+                row: (_names(trail), lines)
+                for row, trail, named, lines in rows
+                if _text_checksum(trail) == named
+            }
         return self._complete(found, set(ids))
 
     def _complete(self, found: dict[_Key, _Value], wanted: set[_Key]) -> dict[_Key, _Value]:
         """What one table names, another one has; or the file is damaged."""
         if found.keys() != wanted:
-            raise Damaged(f"{self.path} is damaged: its tables do not fit together")
+            raise _damaged(self.path, "its tables do not fit together")
         return found
 
     def of_file(self, path: str) -> list[Stored]:
@@ -232,9 +256,16 @@ class Reader:
 
 def _checked(row: tuple[Any, ...], index: str) -> Stored:
     number, path, start, end, trail, text, checksum = row
-    if _text_checksum(path, str(start), str(end), trail, text) != checksum:
-        raise Damaged(f"{index} is damaged: a passage of {path} is not what was written")
+    if _text_checksum(path, start, end, trail, text) != checksum:
+        raise _damaged(index, f"a passage of {path} is not what was written")
     return Stored(number, path, start, end, _names(trail), text)
+
+
+def _digests(db: sqlite3.Connection, index: str) -> dict[str, bytes]:
+    found = dict(db.execute("SELECT path, digest FROM file"))
+    if not all(isinstance(path, str) for path in found):
+        raise _damaged(index, "a file has no name")
+    return found
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -251,18 +282,10 @@ _STORED = f'SELECT passage.id, file.path, start, "end", trail, text, passage.che
 
 
 def _opened_for_reading(path: str) -> sqlite3.Connection:
-    address = f"file:{_quoted(path)}?mode=ro"
-    try:
-        db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
-        db.execute("SELECT 1 FROM sqlite_master").fetchone()
-        return db
-    except sqlite3.OperationalError:
-        if os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-wal"):
-            raise
-        # A folder that nothing can be written to has no place for a log, and needs none.
-        return sqlite3.connect(
-            f"{address}&immutable=1", uri=True, isolation_level=None, check_same_thread=False
-        )
+    has_log = os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-wal")
+    # A folder that nothing can be written to has no place for a log, and needs none.
+    address = f"file:{_quoted(path)}?mode=ro{'' if has_log else '&immutable=1'}"
+    return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def _quoted(path: str) -> str:
@@ -286,19 +309,32 @@ def _check_format(db: sqlite3.Connection, path: str) -> None:
     if not tables:  # the first sync has not come to its end
         raise NotFound(f"nothing has been indexed in {path} yet", hint="`rolecall knowledge sync`")
     if version != FORMAT:
-        raise Outdated(f"{path} has no index of this format")
+        raise Outdated(f"{path} has no index of this format", hint=ANEW)
+    found = db.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    # Full-text search has tables of its own, which are checked by what is in them.
+    ours = [sql for kind, name, sql in found if kind != "table" or not name.startswith("words_")]
+    if sorted(ours) != sorted(_STATEMENTS):
+        raise _damaged(path, "its tables are not ours")
 
 
 class Outdated(Damaged):
     """An index that an older version wrote, or that was never finished: to be made anew."""
 
 
+def _damaged(path: str, what: str) -> Damaged:
+    return Damaged(f"{path} is damaged: {what}", hint=ANEW)
+
+
 def _state(db: sqlite3.Connection, path: str) -> State:
     found = dict(db.execute("SELECT key, value FROM meta"))
     try:
-        return State(**{field: found[field] for field in State._fields})
+        state = State(**{field: found[field] for field in State._fields})
+        checksum = found["checksum"]
     except KeyError as error:
-        raise Outdated(f"{path} was never written to its end") from error
+        raise Outdated(f"{path} was never written to its end", hint=ANEW) from error
+    if checksum != _text_checksum(*state):
+        raise _damaged(path, "what it says about itself is not what was written")
+    return state
 
 
 @contextmanager
@@ -308,27 +344,72 @@ def _told(path: str) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
-            raise Conflict(
-                f"another sync is writing {path}", hint="Wait until it has ended, then try again."
-            ) from error
+            raise _busy(path) from error
         if any(
             word in str(error)
             for word in ("no such table", "no such column", "malformed", "fts5", "vtable", "decode")
         ):
-            raise Damaged(f"{path} is damaged: {error}") from error
+            raise _damaged(path, str(error)) from error
         raise StorageError(f"{path}: {error}", hint="Is there space, and may the file be written?") from error
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
+        raise  # a mistake of ours, and not the file's
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second from what SQLite says about it
-        raise Damaged(f"{path} is damaged: {error}") from error
+        raise _damaged(path, str(error)) from error
+
+
+def _check_place(path: str) -> None:
+    """Refuse what is no file where ours are: through a link, something outside the repository would be written."""
+    for each in (path + suffix for suffix in _BESIDE):
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(each).st_mode):
+                raise UsageError(
+                    f"{each} is no file of ours, but a link or a folder", hint="Move it away, then try again."
+                )
 
 
 def remove(path: str) -> None:
     """Take an index away, with what SQLite keeps beside it."""
-    for suffix in ("-wal", "-shm", "-journal", ""):
+    for each in (path + suffix for suffix in _BESIDE):
+        if os.path.isdir(each) and not os.path.islink(each):
+            raise UsageError(f"{each} is a folder and no index", hint="Move it away, then try again.")
         with suppress(FileNotFoundError):
-            os.unlink(path + suffix)
+            os.unlink(each)
 
 
 # -- writing --
+
+
+@contextmanager
+def only_writer(folder: str, *, wait: float = _WAIT) -> Iterator[None]:
+    """Nobody else writes or removes the index of this folder meanwhile; `Conflict` if somebody does for long.
+
+    SQLite lets one write at a time, but knows nothing of a file that is taken away and made anew.
+    """
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(file, folder, wait)
+        yield
+    finally:
+        os.close(file)
+
+
+def _lock(file: int, folder: str, wait: float) -> None:
+    until = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise _busy(f"the index of {folder}") from None
+            time.sleep(_NAP)
+        except OSError:  # a file system that cannot lock a folder: SQLite's own lock is what there is
+            return
+        else:
+            return
+
+
+def _busy(path: str) -> Conflict:
+    return Conflict(f"another sync is writing {path}", hint="Wait until it has ended, then try again.")
 
 
 class Writer:
@@ -347,7 +428,7 @@ class Writer:
             return None
 
     def digests(self) -> dict[str, bytes]:
-        return dict(self._db.execute("SELECT path, digest FROM file"))
+        return _digests(self._db, self.path)
 
     def clear(self) -> None:
         """Begin anew."""
@@ -403,7 +484,8 @@ class Writer:
         generation = (before.generation if before else 0) + self.is_changed
         words = before.words if before and not self.is_changed else _words_checksum(self._db)
         state = State(generation, model, dimensions, recipe, files, passages, synced, words)
-        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", state._asdict().items())
+        kept = {**state._asdict(), "checksum": _text_checksum(*state)}
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", kept.items())
         return state
 
 
@@ -413,6 +495,7 @@ def writing(path: str) -> Iterator[Writer]:
 
     Raises `Damaged` (or `Outdated`) for a file to be removed and made anew, `Conflict` while another sync writes.
     """
+    _check_place(path)
     with _told(path):
         db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT)
         try:
@@ -420,6 +503,7 @@ def writing(path: str) -> Iterator[Writer]:
                 _check_format(db, path)  # before anything of another program's is changed
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is made again; a torn one cannot be
+            db.execute("PRAGMA secure_delete=ON")  # what is gone from the files is gone from the index
             db.execute("BEGIN IMMEDIATE")
             _prepare(db, path)
             writer = Writer(db, path)
@@ -440,7 +524,7 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
     if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
         db.execute(f"PRAGMA application_id={_OURS}")
         db.execute(f"PRAGMA user_version={FORMAT}")
-        for statement in _SCHEMA.split(";\n"):
+        for statement in _STATEMENTS:
             db.execute(statement)
     _check_format(db, path)
 
@@ -452,7 +536,7 @@ def _worded(path: str, trail: Sequence[str], text: str) -> tuple[str, str, str]:
 
 def _kept(path: str, passage: Passage) -> tuple[int, int, str, int, str, int]:
     trail = _BETWEEN_NAMES.join(passage.trail)
-    whole = _text_checksum(path, str(passage.start), str(passage.end), trail, passage.text)
+    whole = _text_checksum(path, passage.start, passage.end, trail, passage.text)
     return passage.start, passage.end, trail, _text_checksum(trail), passage.text, whole
 
 
@@ -460,8 +544,9 @@ def _names(trail: str) -> tuple[str, ...]:
     return tuple(trail.split(_BETWEEN_NAMES)) if trail else ()
 
 
-def _text_checksum(*parts: str) -> int:
-    return _checksum(_BETWEEN_NAMES.join(parts).encode("utf-8", "surrogatepass"))
+def _text_checksum(*parts: object) -> int:
+    """Of texts and numbers; in a damaged file a value may be of any other kind, which then does not fit."""
+    return _checksum(_BETWEEN_NAMES.join(map(str, parts)).encode("utf-8", "surrogatepass"))
 
 
 def _words_checksum(db: sqlite3.Connection) -> int:
@@ -470,7 +555,7 @@ def _words_checksum(db: sqlite3.Connection) -> int:
     db.execute("RELEASE words_checksum")
     total = xxh3_64()
     for (block,) in db.execute("SELECT block FROM words_data ORDER BY id"):
-        total.update(block)
+        total.update(block if isinstance(block, bytes) else repr(block).encode())
     for listed in ("id || hex(sz)) FROM words_docsize", "segid || hex(term) || pgno) FROM words_idx"):
         total.update(str(db.execute(f"SELECT group_concat({listed}").fetchone()[0]).encode())
     return int(total.intdigest()) - (1 << 63)
@@ -478,8 +563,9 @@ def _words_checksum(db: sqlite3.Connection) -> int:
 
 def _check_words(db: sqlite3.Connection, path: str, state: State) -> None:
     if _words_checksum(db) != state.words:
-        raise Damaged(f"{path} is damaged: its words are not what was written")
+        raise _damaged(path, "its words are not what was written")
 
 
-def _checksum(data: bytes) -> int:
-    return int(xxh3_64_intdigest(data)) - (1 << 63)  # SQLite's integers have a sign
+def _checksum(data: object) -> int:
+    known = data if isinstance(data, bytes) else repr(data).encode()
+    return int(xxh3_64_intdigest(known)) - (1 << 63)  # SQLite's integers have a sign

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -19,6 +21,8 @@ from rolecall.knowledge.settings import FILE, INDEX, Settings
 
 _FOLDER = "knowledge"
 _PROJECT = "rolecall.yaml"
+_LARGEST = 1_000_000
+"""Bytes of a file with settings."""
 _SECTION = re.compile(r"^[\"']?knowledge[\"']?\s*:", re.MULTILINE)
 
 
@@ -29,17 +33,19 @@ def root_of(folder: str) -> str:
     folder = os.path.realpath(folder)
     if not os.path.isdir(folder):
         raise UsageError(f"there is no folder {folder!r}", hint="--repo names a repository's folder.")
-    found = repository.nearest(FILE, folder) or _project_file(folder)
+    found = repository.nearest(FILE, folder) or project_file(folder)
     if found is None:
         where = repository.root_around(folder) or folder
-        raise NotFound(
-            f"{where} has no {FILE}, which says what to index",
-            hint=f"`rolecall knowledge init{'' if where == folder else f' --repo {where}'}` writes one.",
-        )
+        raise _no_settings(where, "" if where == folder else f" --repo {shlex.quote(where)}")
     return os.path.dirname(found)
 
 
-def _project_file(folder: str) -> str | None:
+def _no_settings(root: str, option: str = "") -> NotFound:
+    hint = f"`rolecall knowledge init{option}` writes one."
+    return NotFound(f"{root} has no {FILE}, which says what to index", hint=hint)
+
+
+def project_file(folder: str) -> str | None:
     """The file of the project around a folder, if it says what to index."""
     found = repository.nearest(_PROJECT, folder)
     is_said = found is not None and _SECTION.search(_text(found))
@@ -49,17 +55,29 @@ def _project_file(folder: str) -> str | None:
 def settings_of(root: str) -> Settings:
     """From `knowledge.yaml`, or from the project's file where there is none."""
     path, project = os.path.join(root, FILE), os.path.join(root, _PROJECT)
-    if not os.path.lexists(path) and os.path.lexists(project):
+    if os.path.lexists(path):
+        return settings.load(_text(path), source=path)
+    if os.path.lexists(project):
         return settings.load(_text(project), source=project, section="knowledge")
-    return settings.load(_text(path), source=path)
+    raise _no_settings(root)
 
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path} is no file", hint="Put a file in its place.")
+            data = file.read(_LARGEST + 1)
+            if len(data) > _LARGEST:
+                raise UsageError(f"{path} is larger than {_LARGEST:,} bytes", hint="Correct the file.")
+            return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="Correct the file.") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe would wait for somebody at its other end."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def index_of(root: str) -> str:

@@ -16,16 +16,19 @@ from rolecall.knowledge.globs import Globs
 from rolecall.knowledge.index import Reader, Stored
 from rolecall.knowledge.search import Candidate, Question, Scale, Weights
 from rolecall.knowledge.settings import EMBEDDED, Settings
+from rolecall.knowledge.words import terms
 
 if TYPE_CHECKING:
     from rolecall.knowledge.model import Embedder, Matrix
 
 T = TypeVar("T")
 
-_BY_WORDS = 200
-_BY_VECTORS = 100
+_BY_WORDS = 100
+_BY_VECTORS = 50
 _QUOTES = 20
-"""How many passages are gathered each way; a twentieth of it would do for the first ten answers."""
+_DEFINITIONS = 50
+_OF_FILES = 20
+"""How many passages are gathered each way; more by words and by vectors where more answers are wanted."""
 _READINGS, _READINGS_PER_PASSAGE = 15_000, 0.4
 """Occurrences of words that are looked at, whichever is more. Beyond it the commonest words of a question are left
 out: they tell least, and to look at all of them takes longest."""
@@ -92,7 +95,9 @@ def ask(
     scales: list[Scale | None] = []
     for number, (knowledge, own) in enumerate(zip(among, weights, strict=True)):
         vector = _vector(knowledge, text, made) if own.vectors else None
-        candidates, scale = _gathered(number, knowledge, asked, vector=vector, fits=fits, weights=own)
+        candidates, scale = _gathered(
+            number, knowledge, asked, vector=vector, fits=fits, weights=own, limit=limit
+        )
         found += candidates
         scales.append(scale)
     ranked = search.ranked(found, weights, _common(among, scales), asked.kind)
@@ -130,47 +135,69 @@ def _gathered(
     vector: Matrix | None,
     fits: Globs | None,
     weights: Weights,
+    limit: int,
 ) -> tuple[list[Candidate], Scale | None]:
     reader = knowledge.reader
     chosen = None if fits is None else reader.files_where(fits.has)
     if chosen == [] or not reader.state.passages:
         return [], None
     frequencies = reader.frequencies({*asked.terms, *asked.parts})
-    by_words, quoted = _by_words(reader, asked, frequencies, chosen) if weights.words else ({}, {})
-    near, scale = (
-        _near(reader, vector, chosen, also=(*by_words, *quoted)) if vector is not None else ({}, None)
+    files = _named_files(reader, asked, chosen)
+    by_words, read = (
+        _by_words(reader, asked, frequencies, chosen, files, limit) if weights.words else ({}, {})
     )
-    ids = sorted({*by_words, *quoted, *near})
-    trails = reader.trails(ids) if weights.words else dict.fromkeys(ids, ())
-    rare = search.rarity(frequencies, reader.state.passages)
+    also = {*by_words, *read}
+    near, scale = _near(reader, vector, chosen, also=also, limit=limit) if vector is not None else ({}, None)
+    ids = sorted({*also, *near})
+    outlines = reader.outlines(ids) if weights.words else dict.fromkeys(ids, ((), 1))
+    share = search.shares(asked, frequencies, reader.state.passages)
     return [
         Candidate(
             (number, each),
             words=by_words.get(each, 0.0),
-            trail=search.overlap(trails[each], asked, rare),
-            name=search.overlap(trails[each][-1:], asked, rare),
-            quotes=quoted.get(each, 0.0),
+            trail=search.overlap(trail, share),
+            name=search.overlap(trail[-1:], share),
+            quotes=search.quotes(trail, read[each].text, asked) if each in read else 0.0,
+            is_definition=each in read and search.defines(trail, read[each].text, asked),
+            is_of_file=each >> index.FILE_BITS in files,
+            lines=lines,
             nearness=near.get(each, 0.0),
         )
-        for each in ids
+        for each, (trail, lines) in outlines.items()
     ], scale
 
 
+def _named_files(reader: Reader, asked: Question, chosen: Sequence[int] | None) -> list[int]:
+    found = reader.files_where(asked.is_file) if asked.files else []
+    return found if chosen is None else sorted(set(found).intersection(chosen))
+
+
 def _by_words(
-    reader: Reader, asked: Question, frequencies: Mapping[str, int], chosen: Sequence[int] | None
-) -> tuple[dict[int, float], dict[int, float]]:
-    """By the words of a question, and by those that stand side by side in it."""
+    reader: Reader,
+    asked: Question,
+    frequencies: Mapping[str, int],
+    chosen: Sequence[int] | None,
+    files: Sequence[int],
+    limit: int,
+) -> tuple[dict[int, float], dict[int, Stored]]:
+    """Passages by the words of a question, and those whose text has to be looked at: where its words stand side by
+    side, or where a name may be defined."""
     most = max(_READINGS, int(_READINGS_PER_PASSAGE * reader.state.passages))
     costs = {word: frequencies[word] for word in asked.terms if frequencies[word]}
-    words = _rarest(costs, most, least=2)[: search.MOST_TERMS]
-    found = reader.by_words(search.any_of(words), limit=_BY_WORDS, files=chosen) if words else {}
+    telling = {word: costs[word] for word in asked.telling if word in costs}
+    words = _rarest(telling, most, least=2)[: search.MOST_TERMS]
+    expression = search.any_of(words)
+    found = reader.by_words(expression, limit=max(_BY_WORDS, limit), files=chosen) if words else {}
+    if files and words:
+        found |= reader.by_words(expression, limit=_OF_FILES, files=files)
     both = {
         pair: costs[pair[0]] + costs[pair[1]] for pair in sorted(asked.pairs) if costs.keys() >= set(pair)
     }
     pairs = _rarest(both, most, least=1)[: search.MOST_PAIRS]
     sides = reader.by_words(search.any_pair_of(pairs), limit=_QUOTES, files=chosen) if pairs else {}
-    stored = reader.stored(sides)
-    return found, {each: search.quotes(stored[each].trail, stored[each].text, asked) for each in sides}
+    whole = terms(asked.name)[:1] if "-" not in asked.name else []  # one with dashes is words side by side
+    named = reader.by_words(search.any_of(whole), limit=_DEFINITIONS, files=chosen) if whole else {}
+    return found, reader.stored({*sides, *named})
 
 
 def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
@@ -186,7 +213,7 @@ def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
 
 
 def _near(
-    reader: Reader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int]
+    reader: Reader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int], limit: int
 ) -> tuple[dict[int, float], Scale]:
     """The passages nearest to a vector, how near `also` are, and what that means here."""
     import numpy as np
@@ -201,7 +228,7 @@ def _near(
     if chosen is not None:
         rows = np.flatnonzero(np.isin(ids >> index.FILE_BITS, chosen))
         ids, scores = ids[rows], scores[rows]
-    count = min(_BY_VECTORS, len(scores))
+    count = min(max(_BY_VECTORS, limit), len(scores))
     top = np.argpartition(-scores, count - 1)[:count]
     wanted = np.fromiter(also, np.int64)
     found = np.searchsorted(ids, wanted)

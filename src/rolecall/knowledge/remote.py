@@ -113,7 +113,10 @@ class Remote:
             clock = _Clock(connection.sock, seconds)
             connection.request("POST", self._path, body, self._headers())
             with connection.getresponse() as response:
-                return self._accepted(response, response.read(_MOST_BYTES + 1))
+                data = response.read(_MOST_BYTES + 1)
+                if response.length and len(data) <= _MOST_BYTES:
+                    raise http.client.IncompleteRead(data, response.length)
+                return self._accepted(response, data)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, TimeoutError) or (clock and clock.has_rung):
                 raise _Unavailable(f"did not answer within {seconds:g} s") from error
@@ -157,7 +160,7 @@ class Remote:
         try:
             rows = _in_order(json.loads(data))
             matrix = np.array(rows, np.float32)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise self._wrong(f"what is no list of vectors ({self._excerpt(data)})") from error
         if len(rows) != count:
             raise self._wrong(f"{len(rows)} vectors for {count} texts")

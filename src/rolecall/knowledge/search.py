@@ -1,20 +1,24 @@
 """How passages are ranked: what a question looks like, and what its words and its vector say together. Pure.
 
-Four things speak for a passage. *Words*: it holds the words of the question, rare ones first (BM25, from the
-index). *Names*: its own name, or its whole trail, is made of them. *Quotes*: it holds them side by side, as it
-does when the question is a message that a program printed. *Vectors*: it is about the same. How much each counts
-depends on what the question looks like, because a name is found by its letters and a thought by its meaning.
+Six things speak for a passage. *Words*: it holds the words of the question, rare ones first (BM25, from the
+index). *Names*: its own name, or its whole trail, is made of them. *Definitions*: it is where the name that was
+asked for comes from. *Files*: the question names its file. *Quotes*: it holds the words near each other and in
+order, as it does when the question is a message that a program printed. *Vectors*: it is about the same. How much
+each counts depends on what the question looks like, because a name is found by its letters and a thought by its
+meaning.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from rolecall.knowledge import chunk
 from rolecall.knowledge.words import NAME, part_terms, terms, terms_of
 
 Kind = Literal["identifier", "error", "prose"]
@@ -22,23 +26,38 @@ Kind = Literal["identifier", "error", "prose"]
 MOST_TERMS = 48
 """A longer question, such as a whole traceback, is asked by its rarest words."""
 MOST_PAIRS = 48
+_MOST_FILES = 20
+_LONGEST_NAME = 200
 
-_IDENTIFIER = re.compile(r"[\w$@]+(?:(?:\.|::|->|#|/|-)[\w$@]+)*(?:\(\))?")
+_IDENTIFIER = re.compile(r"-{0,2}[\w$@]+(?:(?:\.|::|->|#|/|-)[\w$@]+)*(?:\([^()]*\))?")
+_FILLED_IN = re.compile(r"""(?<!\w)(['"`]).{0,200}?\1(?!\w)""")
+_PATH = re.compile(r"[\w./-]+")
+_SUFFIX = re.compile(r"\.[A-Za-z]\w{0,4}")
+_OUTER = re.compile(r"\.|::|->|#|/")
 _COMPLAINT = re.compile(
     r"""(?ix)\b(?:
     must | cannot | can't | can\ not | could\ ?n[o']t | invalid | unexpected | expected | unknown | failed | unable
     | missing | unsupported | unrecognized | is\ not | are\ not | does\ not | do\ not | did\ not | doesn't | don't
     | isn't | has\ no | have\ no | no\ such | already | required? | requires | should\ be | should\ not | got | error
     | exception | traceback | denied | refused | illegal | incompatible | mismatch | at\ least | at\ most | out\ of
+    | malformed | incorrect | forbidden | conflict(?:ing)? | exceed(?:s|ed) | exclusive | timed\ out
     | only\ (?:one|be|support) | too\ (?:many|few|long|large|small)
     | not\ (?:found|supported|allowed|implemented|an?|be|in|valid|defined|exist|match|set|have|available|installed)
     )\b"""
 )
+_RAISED = re.compile(r"(?:E +)?(?:[\w.]+\.)?(?:[A-Z]\w+|(?i:error|warning|fatal|panic)[^:]{0,12}): ")
 _VALUE = re.compile(r"""['"`].*['"`]|\b\d+\b|\w\(\)|\w=|:\ \S""")
 _TELLING = re.compile(
     r"""(?ix)(?:gets?|returns?|sets?|creates?|computes?|checks?|is|are|make|convert|parse|how|what|where|why|which|when
-    |who|this|an?|the|whether|yields?|run|find|add|remove|helper|generate|build|apply|load|test|given|if)\b"""
+    |who|this|an?|whether|yields?|run|find|add|remove|helper|generate|build|apply|load|test|given|if)\b"""
 )
+_FILLING = part_terms(
+    [
+        "a an and are as at be by can do does for from given has have how if in into is it its not of on or that the",
+        "their then there these this those to use used using was were what when where which who will with you your",
+    ]
+)
+"""Words of sentences. Source code has few of them, so they would seem to be rare and to tell much."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +67,9 @@ class Weights:
 
 
 EMBEDDED: Mapping[str, Weights] = {
-    "prose": Weights(1.0, 0.6),
+    "prose": Weights(1.0, 0.8),
     "identifier": Weights(1.0, 0.5),
-    "error": Weights(1.0, 0.2),
+    "error": Weights(1.0, 0.1),
 }
 """Tuned with the embedded model, whose vectors know less than the words do (benchmarks/knowledge_quality.py)."""
 STRONGER: Mapping[str, Weights] = {
@@ -59,8 +78,10 @@ STRONGER: Mapping[str, Weights] = {
     "error": Weights(1.0, 0.4),
 }
 """For models that read sentences, not words."""
-_QUOTE_FROM = {"error": 0.3, "prose": 0.6, "identifier": 0.6}
+_QUOTE_FROM = {"error": 0.3, "prose": 0.7, "identifier": 0.6}
 """The share of a question's neighbouring words from which on a passage quotes it."""
+_REACH = 3
+"""Words this far from each other are still near: a value may stand between them, or one was left out."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +90,50 @@ class Question:
     kind: Kind
     terms: tuple[str, ...]
     """Its words in order, as the index knows them."""
+    telling: tuple[str, ...]
+    """Those of them that passages are gathered by."""
     parts: frozenset[str]
     """Its words without whole names."""
-    pairs: frozenset[tuple[str, str]] = field(default=frozenset())
+    pairs: frozenset[tuple[str, str]]
+    """Words that stand side by side in it."""
+    name: str
+    """The name that is asked for, without outer ones; empty if the question is no name."""
+    definition: re.Pattern[str] | None
+    """How a text defines that name."""
+    files: tuple[str, ...]
+    """What may be names of files in it."""
+
+    def is_file(self, path: str) -> bool:
+        """Whether it names this file: with the end of its path, or with all of it as tracebacks do."""
+        return any(
+            name.endswith(f"/{path}") if name.startswith("/") else f"/{path}".endswith(f"/{name}")
+            for name in self.files
+        )
 
 
 def question(text: str) -> Question:
-    found = tuple(terms(text))
-    return Question(text, looks_like(text), found, part_terms([text]), frozenset(pairwise(found)))
+    kind, found = looks_like(text), tuple(terms(text))
+    name = _name_in(text.strip()) if kind == "identifier" else ""
+    return Question(
+        text, kind, terms=found, telling=_telling(text, kind) or found, parts=part_terms([text]),
+        pairs=frozenset(pairwise(found)), name=name, definition=_definition_of(name) if name else None,
+        files=tuple(dict.fromkeys(_files_in(text)))[:_MOST_FILES],
+    )  # fmt: skip
+
+
+def _telling(text: str, kind: Kind) -> tuple[str, ...]:
+    if kind == "prose":
+        return tuple(word for word in terms(text) if word not in _FILLING)
+    if kind == "error":  # values were filled in when it was printed
+        return tuple(word for word in terms(_FILLED_IN.sub(" ", text)) if not word.isdecimal())
+    return tuple(terms(text))
+
+
+def _name_in(text: str) -> str:
+    """The last of the names that a name consists of; none in the path of a file, or in data."""
+    if "/" in text or chunk.is_structured(text) or len(text) > _LONGEST_NAME:
+        return ""
+    return _OUTER.split(text.partition("(")[0])[-1]
 
 
 def looks_like(text: str) -> Kind:
@@ -85,9 +142,39 @@ def looks_like(text: str) -> Kind:
     if _IDENTIFIER.fullmatch(text):
         return "identifier"
     signs = 1.5 * min(len(_COMPLAINT.findall(text)), 2) + (0.8 if _VALUE.search(text) else 0)
+    signs += 1.5 if _RAISED.match(text) else 0
     signs -= 1.5 if _TELLING.match(text) else 0
     signs -= 1.0 if text.endswith("?") else 0
     return "error" if signs >= 1.4 else "prose"
+
+
+def _files_in(text: str) -> Iterator[str]:
+    for found in _PATH.findall(text):
+        path = found.rstrip("./-").removeprefix("./")
+        if "." in path and _SUFFIX.fullmatch(path, path.rindex(".")):
+            yield path
+
+
+def _definition_of(name: str) -> re.Pattern[str]:
+    """What a text holds that defines a name: a word that says so before it, or it begins a line and has a value."""
+    plain = re.escape(name)
+    quoted = rf"| ['\"`]{plain}['\"`= ]" if name.startswith("-") else ""  # an option of a command
+    return re.compile(
+        rf"""(?mx)
+        \b(?:class|const|def|define|enum|fn|func|function\*?|interface|let|macro_rules!|mod|module|namespace|record
+            |static|struct|trait|type|typedef|union|val|var)[ \t]+(?:\([^)\n]*\)[ \t]*)?{plain}(?![\w-])
+        | ^[ \t]*(?:-[ ]+)?(?:[\w$.]+\.)?["']?{plain}["']?[ \t]*(?::(?!:)|=(?![=>]))
+        | ^[ \t]*\[+[\w.-]*{plain}\]
+        {quoted}"""
+    )
+
+
+def defines(trail: Sequence[str], text: str, asked: Question) -> bool:
+    """Whether a passage begins what the name in a question stands for: of a function that is cut into several, the
+    first does."""
+    if asked.definition is None:
+        return False
+    return (trail[-1:] == (asked.name,) and asked.name in text) or bool(asked.definition.search(text))
 
 
 def any_of(words: Iterable[str]) -> str:
@@ -113,6 +200,11 @@ class Candidate(NamedTuple):
     """The same of its own name."""
     quotes: float
     """How much of the question it says word for word, from 0 to 1."""
+    is_definition: bool
+    """The name that was asked for is defined in it."""
+    is_of_file: bool
+    """Its file is named in the question."""
+    lines: int
     nearness: float
     """The cosine of its vector and the question's."""
 
@@ -124,28 +216,46 @@ class Scale(NamedTuple):
     best: float
 
 
-def rarity(frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
-    """How much each word tells: one that is everywhere tells nothing."""
-    return {
-        word: math.log(1 + (passages - count + 0.5) / (count + 0.5)) for word, count in frequencies.items()
+def shares(asked: Question, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
+    """How much of what a question says each of its words says: one that is everywhere tells nothing."""
+    rare = {
+        word: math.log(1 + (passages - frequencies[word] + 0.5) / (frequencies[word] + 0.5))
+        for word in asked.parts
     }
+    total = sum(rare.values())
+    return {word: value / total if total else 1 / len(rare) for word, value in rare.items()}
 
 
-def overlap(names: Sequence[str], asked: Question, rare: Mapping[str, float]) -> float:
+def overlap(names: tuple[str, ...], share: Mapping[str, float]) -> float:
     """1 when names and a question consist of the same words."""
-    words = part_terms(names)
-    common = words & asked.parts
-    if not common:
-        return 0.0
-    total = sum(rare.get(word, 0.0) for word in asked.parts)
-    share = sum(rare.get(word, 0.0) for word in common) / total if total else 1.0
-    return math.sqrt(len(common) / len(words) * share)
+    words = _words_in(names)
+    common = [word for word in words if word in share]
+    return math.sqrt(len(common) / len(words) * sum(share[word] for word in common)) if common else 0.0
+
+
+@lru_cache(20_000)
+def _words_in(names: tuple[str, ...]) -> frozenset[str]:
+    return part_terms(names)
 
 
 def quotes(trail: Sequence[str], text: str, asked: Question) -> float:
-    """The share of a question's neighbouring words that are neighbours in a passage, too."""
-    found = {*pairwise(terms(text)), *pairwise(terms(" ".join(trail)))}
-    return len(asked.pairs & found) / len(asked.pairs) if asked.pairs else 0.0
+    """The share of a question's neighbouring words that are near each other in a passage, too."""
+    if not asked.pairs:
+        return 0.0
+    found = _near_pairs(terms(text), asked) | _near_pairs(terms(" ".join(trail)), asked)
+    return len(asked.pairs & found) / len(asked.pairs)
+
+
+def _near_pairs(words: Iterable[str], asked: Question) -> set[tuple[str, str]]:
+    wanted = set(asked.terms)
+    found: set[tuple[str, str]] = set()
+    recent: list[tuple[int, str]] = []
+    for place, word in enumerate(words):
+        if word in wanted:
+            recent = [(before, earlier) for before, earlier in recent if place - before <= _REACH]
+            found.update((earlier, word) for _, earlier in recent)
+            recent.append((place, word))
+    return found
 
 
 def ranked(
@@ -153,13 +263,11 @@ def ranked(
 ) -> list[tuple[tuple[int, int], float]]:
     """Keys and scores, best first, with the weights and scale of each index.
 
-    Where a passage is called exactly what was asked, or says exactly that, words are certain of it, and the less
-    vectors have to say. A name alone leaves that open: several things are called alike.
+    The surer words are of a passage, the less vectors have to say.
     """
     found = list(candidates)
     best = max((each.words for each in found), default=0.0) or 1.0
-    certain = max((max(each.trail**4, each.quotes**1.5) for each in found), default=0.0)
-    doubt = 1.0 if kind == "identifier" else 1.0 - certain
+    doubt = 1.0 - max((_certainty(each, kind) for each in found), default=0.0)
     scored = []
     for each in found:
         own, scale = weights[each.key[0]], scales[each.key[0]]
@@ -169,11 +277,22 @@ def ranked(
     return sorted(scored, key=lambda pair: (-pair[1], pair[0]))
 
 
+def _certainty(each: Candidate, kind: Kind) -> float:
+    """How sure words are that a passage is meant: it is called exactly what was asked, says exactly that, or defines
+    it. A name that is only met leaves that open."""
+    if kind == "identifier":
+        return float(each.is_definition)
+    return float(max(each.trail**4, each.quotes**1.5))
+
+
 def _said(each: Candidate, best: float, kind: Kind) -> float:
-    """What words say for a passage. A trail that is the whole question says more than many that are half of it."""
+    """What words say for a passage. A trail that is the whole question says more than many that are half of it, and
+    to a sentence a passage of a line or two is seldom the answer."""
     least = _QUOTE_FROM[kind]
     quote = max(0.0, (each.quotes - least) / (1 - least))
-    return each.words / best + 0.3 * each.trail + 0.8 * each.trail**4 + 0.3 * each.name + quote
+    called = 0.3 * each.trail + 0.6 * each.trail**4 + (0.5 if kind == "prose" else 0.3) * each.name
+    length = 0.1 * min(math.log(max(each.lines, 1)), 3.0) if kind == "prose" else 0.0
+    return each.words / best + called + quote + each.is_definition + each.is_of_file + length
 
 
 def _relative(nearness: float, scale: Scale) -> float:

@@ -94,13 +94,17 @@ class Service:
             raise _Refused(404, f"the model here is {self._name!r}, not {asked.get('model')!r}")
         if asked.get("dimensions") is not None:
             raise _Refused(400, "the size of the vectors is the model's own: leave out `dimensions`")
-        form = asked.get("encoding_format", "float")
+        form = asked.get("encoding_format") or "float"
         if form not in ("float", "base64"):
             raise _Refused(400, f"`encoding_format` is float or base64, not {form!r}")
         return _Asked(_texts(asked.get("input")), form == "base64")
 
 
 def _texts(given: Any) -> list[str]:
+    if _holds_numbers(given):
+        raise _Refused(
+            400, "`input` holds numbers of tokens, which mean something to one model alone: send texts"
+        )
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise _Refused(400, "`input` must be a text or a list of texts, none of them empty")
@@ -111,6 +115,11 @@ def _texts(given: Any) -> list[str]:
     except UnicodeEncodeError as error:
         raise _Refused(400, "`input` holds half of a surrogate pair, which is no character") from error
     return texts
+
+
+def _holds_numbers(given: Any) -> bool:
+    first = given[0] if isinstance(given, list) and given else None
+    return isinstance(first[0] if isinstance(first, list) and first else first, int)
 
 
 async def _body(receive: Receive) -> bytes:

@@ -63,11 +63,16 @@ def load(text: str, *, source: str = FILE, section: str | None = None) -> Settin
     value = node.value
     if section is not None:
         value = value.get(section) if isinstance(value, dict) else {}
-    reader = _Reader(value, Marks(node), () if section is None else (section,))
-    settings = reader.settings()
-    if reader.problems:
-        raise _wrong(source, reader.problems)
+    settings, found = read(value, Marks(node), within=() if section is None else (section,))
+    if found:
+        raise _wrong(source, found)
     return settings
+
+
+def read(value: Any, marks: Marks, *, within: Path) -> tuple[Settings, list[Problem]]:
+    """What a value says, and everything that is wrong with it; `marks` know its places, `within` where it stands."""
+    reader = _Reader(value, marks, within)
+    return reader.settings(), reader.problems
 
 
 def _wrong(source: str, problems: list[Problem]) -> UsageError:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rolecall import repository
 from rolecall.errors import UsageError
-from rolecall.knowledge import chunk, files
+from rolecall.knowledge import chunk, files, place
 from rolecall.knowledge.extra import check_installed
 from rolecall.knowledge.settings import FILE, INDEX, Settings
 
@@ -43,13 +43,19 @@ def init(root: str) -> Started:
     """Write the settings of a repository that has none."""
     check_installed()
     path = os.path.join(root, FILE)
-    if os.path.lexists(path):
-        raise UsageError(f"{path} is already there", hint="Edit it, then `rolecall knowledge sync`.")
+    said = path if os.path.lexists(path) else place.project_file(root) or ""
+    if os.path.dirname(said) == root:
+        raise UsageError(
+            f"{said} is already there and says what to index", hint="Edit it, then `rolecall knowledge sync`."
+        )
+    is_ignored = repository.root_around(root) is None or files.is_ignored(root, INDEX)
+    if not is_ignored:
+        _check_own_file(_ignore_file(root))
     include = _suffixes(root)
     lines = {name: "\n".join(f'  - "{each}"' for each in patterns) for name, patterns in _lists(include)}
     with open(path, "x", encoding="utf-8") as file:
         file.write(_TEXT.format(**lines))
-    return Started(path, include, _ignore(root))
+    return Started(path, include, None if is_ignored else _ignore(_ignore_file(root)))
 
 
 def _lists(include: list[str]) -> list[tuple[str, list[str]]]:
@@ -66,15 +72,22 @@ def _suffixes(root: str) -> list[str]:
     return [f"*{suffix}" for suffix in known] or ["*.md"]
 
 
-def _ignore(root: str) -> str | None:
-    if repository.root_around(root) is None or files.is_ignored(root, INDEX):
-        return None
-    path = os.path.join(root, ".gitignore")
-    try:
-        with open(path, "rb") as file:
-            is_ended = file.read()[-1:] in (b"\n", b"")
-    except FileNotFoundError:
-        is_ended = True
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(f"{'' if is_ended else os.linesep}{INDEX}*\n")
+def _ignore_file(root: str) -> str:
+    return os.path.join(root, ".gitignore")
+
+
+def _check_own_file(path: str) -> None:
+    """Through a link something outside the repository would be written."""
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        raise UsageError(
+            f"{path} is a link or no file, so the index cannot be added to it",
+            hint=f"Have git ignore `{INDEX}*` in another way, for example in .git/info/exclude; then try again.",
+        )
+
+
+def _ignore(path: str) -> str:
+    with open(path, "a+b") as file:
+        file.seek(0)
+        is_ended = file.read()[-1:] in (b"\n", b"")
+        file.write(f"{'' if is_ended else os.linesep}{INDEX}*\n".encode())
     return path

@@ -11,21 +11,17 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rolecall.errors import Damaged, StorageError
-from rolecall.knowledge import chunk, files, index, words
+from rolecall.knowledge import chunk, files, index, secrets, words
 from rolecall.knowledge.chunk import Passage
 from rolecall.knowledge.files import Skipped
 from rolecall.knowledge.index import State, Writer
 from rolecall.knowledge.model import Embedder, titled
-from rolecall.knowledge.secrets import without_secrets
 from rolecall.knowledge.settings import INDEX, Settings
 from rolecall.mask import Mask
 
+Progress = Callable[[int, int], None]
 _BATCH = 256
 """Passages that are embedded at once."""
-
-
-def _nobody(*_: object) -> None:
-    pass
 
 
 @dataclass
@@ -57,17 +53,20 @@ def sync(
     mask: Mask,
     now: str,
     is_anew: bool = False,
-    progress: Callable[[int, int], None] = _nobody,
+    progress: Progress | None = None,
 ) -> Report:
     """Index what changed. `progress` is told how many of the files to be indexed are done, and how many there are."""
     path = os.path.join(root, INDEX)
-    work = _Sync(root, settings, embedder, mask, progress)
-    try:
-        return work.run(path, now=now, is_anew=is_anew)
-    except Damaged as error:
+    work = _Sync(root, settings, embedder, mask, progress or (lambda _done, _total: None))
+    with index.only_writer(root):
+        try:
+            return work.run(path, now=now, is_anew=is_anew)
+        except Damaged as error:
+            why = error.message
+        # Here the error is gone, and with it what it held open of the old file.
         index.remove(path)
         report = work.run(path, now=now, is_anew=True)
-        report.notes.insert(0, f"{error.message}; it was made anew")
+        report.notes.insert(0, f"{why}; it was made anew")
         return report
 
 
@@ -77,7 +76,7 @@ class _Sync:
     settings: Settings
     embedder: Embedder
     mask: Mask
-    progress: Callable[[int, int], None]
+    progress: Progress
 
     def run(self, path: str, *, now: str, is_anew: bool) -> Report:
         report = Report(self.root)
@@ -86,14 +85,15 @@ class _Sync:
             known = writer.digests()
             listing = files.listed(self.root, self.settings)
             changed = [each for each in listing.paths if self._is_changed(each, known.get(each))]
-            report.skipped += listing.skipped
             report.unchanged = len(listing.paths) - len(changed)
             for gone in sorted(known.keys() - set(listing.paths)):
                 self._remove(writer, gone, report)
+            self.progress(0, len(changed))
             for batch in _batches(self._files(writer, changed, known, report)):
                 dimensions = self._put(writer, batch, dimensions)
                 report.indexed += [file.path for file in batch]
-                self.progress(len(report.indexed), len(changed))
+                self.progress(len(report.indexed) + len(report.skipped), len(changed))
+            report.skipped[:0] = listing.skipped
             report.state = writer.finish(
                 model=self.embedder.name, dimensions=dimensions, recipe=self._recipe, synced=now
             )
@@ -101,7 +101,8 @@ class _Sync:
 
     @property
     def _recipe(self) -> str:
-        return f"chunk {chunk.VERSION}, words {words.VERSION}, {self.settings.tokens} tokens"
+        versions = f"chunk {chunk.VERSION}, words {words.VERSION}, secrets {secrets.VERSION}"
+        return f"{versions}, {self.settings.tokens} tokens"
 
     def _begin(self, writer: Writer, report: Report, *, is_anew: bool) -> int:
         """Clear an index that was made in another way, and say so; how long its vectors are."""
@@ -145,7 +146,7 @@ class _Sync:
         text = files.decoded(path, data)
         if isinstance(text, Skipped):
             return text
-        safe = without_secrets(text, self.mask)
+        safe = secrets.without_secrets(text, self.mask)
         return _File(path, index.digest(data), chunk.passages(path, safe, limit=self.settings.tokens))
 
     def _remove(self, writer: Writer, path: str, report: Report) -> None:

@@ -26,7 +26,13 @@ class Transformer:
 
         if self._loaded is None:
             self._loaded = self._load()
-        rows = self._loaded.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+        try:
+            rows = self._loaded.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+        except Exception as error:  # whatever it meets: memory, a device, a text it cannot read
+            raise StorageError(
+                f"sentence-transformers cannot embed with {self._model!r}: {error}",
+                hint="Nothing was changed.",
+            ) from error
         return np.asarray(rows, np.float32).reshape(len(texts), -1)
 
     def _load(self) -> Any:

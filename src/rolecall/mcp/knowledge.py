@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rolecall.capabilities import FILES
-from rolecall.errors import UsageError
+from rolecall.errors import Damaged, UsageError
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, Reply, checked_tool
 
@@ -45,7 +45,11 @@ class _Warm:
         with self._lock:
             self._desk = self._desk or Desk(now=now, tell=self._notes.append, may_write=False)
             self._notes.clear()
-            found = self._desk.ask(text, root, limit=limit, path=path)
+            try:
+                found = self._desk.ask(text, root, limit=limit, path=path)
+            except Damaged as error:
+                error.hint = "`rolecall knowledge sync` with `rebuild` makes it anew."
+                raise
             return found.answers, [*found.notes, *self._notes]
 
 
