@@ -1,9 +1,8 @@
 # Needs git, make, Python 3.11 or later and the package registries; installs the rest into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-service test-agents test-agents-all install-agents check bench mutants clean
+.PHONY: help demo test test-agents test-agents-all install-agents check bench mutants clean
 
 BIN := .venv/bin
-SERVICE_TESTS := tests/service tests/knowledge
 AGENTS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-agents
 SOURCES := pyproject.toml README.md $(shell find src -type f -not -name '*.pyc')
 
@@ -13,11 +12,8 @@ help: ## list the targets
 demo: .venv/installed ## set up and show the main job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
-test: .venv/tested ## set up and run every test but those of test-service and test-agents
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(SERVICE_TESTS)) $(PYTEST_ARGS)
-
-test-service: .venv/tested ## what is unfinished: the service and the knowledge search
-	$(BIN)/python -m pytest $(PYTEST_ARGS) $(SERVICE_TESTS)
+test: .venv/tested ## set up and run every test but those of test-agents
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \

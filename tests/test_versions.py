@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,24 @@ def test_only_another_content_is_another_copy(tmp_path: Path) -> None:
     assert second != first
     assert (Path(first).read_text(), Path(second).read_text()) == ("x = 1\n", "x = 2\n")
     assert len(list(into.iterdir())) == 2
+
+
+def test_a_copy_goes_that_nobody_needs_and_nobody_has_wanted_lately(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "home").symlink_to(real)
+    into = tmp_path / "home" / "versions"
+    kept = [
+        versions.keep(str(write(tmp_path / "w" / "a.py", f"x = {number}\n")), str(into))
+        for number in range(4)
+    ]
+    for path in kept:
+        os.utime(Path(path).parent, (1000, 1000))
+    versions.keep(str(tmp_path / "w" / "a.py"), str(into))  # the last one is wanted again
+    needed = {str(Path(kept[0]).resolve()), f"{kept[1]}:flow", "/elsewhere/a.py"}
+    assert versions.clean(str(into), needed, before=2000) == [str(Path(kept[2]).parent)]
+    assert [Path(path).exists() for path in kept] == [True, True, False, True]
+    assert versions.clean(str(tmp_path / "nowhere"), (), before=2000) == []
 
 
 def test_a_folder_that_is_too_large_is_refused(tmp_path: Path) -> None:

@@ -68,9 +68,13 @@ def run(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("ROLECALL_RUN", "")
 
 
-def versions_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """Where copies of workflows written in Python lie, for the threads that were started with them."""
-    return os.path.join(home(environ), "versions")
+def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Where copies of workflows written in Python lie, for the threads of a store that were started with them.
+    Each store has its own folder, so that what one of them does not need can be removed."""
+    from hashlib import sha256
+
+    key = sha256(full_store_address(store, environ).encode()).hexdigest()[:16]
+    return os.path.join(home(environ), "versions", key)
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
@@ -105,6 +109,15 @@ def store_address(url: str) -> tuple[str, str]:
     if not colon or "/" in kind:
         return "sqlite", url
     return kind, path.removeprefix("//") if kind == "sqlite" else path
+
+
+def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The address of a store, the configured one by default, the same from whatever folder it is named."""
+    address = store_settings(environ).url if url is None else url
+    kind, path = store_address(address)
+    if kind not in ("files", "sqlite"):
+        return address
+    return os.path.abspath(path) if kind == "sqlite" else f"{kind}:{os.path.abspath(path)}"
 
 
 def _seen_from(folder: str, url: str) -> str:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 20.0
 """Seconds a file may take."""
-_AT_ONCE = 2
+AT_ONCE = 2
+"""Child processes at once."""
 _MAX_ANSWER = 8 * 1024 * 1024
 
 
@@ -59,7 +60,7 @@ async def check(
     was checked stays as it is (see `versions.py`)."""
     alone = [[path] for path in paths if path.endswith(".py")]
     together = [path for path in paths if not path.endswith(".py")]
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(batch: list[str]) -> list[Report]:
         async with gate:

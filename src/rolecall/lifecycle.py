@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rolecall import holder, registry, thread
@@ -20,6 +21,8 @@ Also = Callable[[str, Draft], object]
 """(id of a new thread, the draft that makes it): adds something that happens together with it."""
 KILLED = 137
 """The exit code of a thread that was killed, which is that of a process ended by SIGKILL."""
+MAKING_MS = 600_000
+"""After how long another host takes it that whoever makes a thread's folders is gone."""
 
 
 def start(
@@ -113,25 +116,28 @@ def _point(
     draft.event(ident, event[0], _given(told))
     state |= _queued(store, queue) if queue is not None else {}
     draft.move(thread.ref_name(ident), None, head, _given(state))
-    if queue is not None and not state["folders"]:
-        _enter_queue(draft, ident, state)
+    if queue is not None:
+        _enter_queue(draft, ident, state, maker=_maker(store) if state["folders"] else None)
     if also is not None:
         also(ident, draft)
-    ref = _with_folders(store, draft.commit(durable=True)[0])
-    if queue is not None and state["folders"]:  # not before they are there: it may be run at once
-        entry = store.draft()
-        _enter_queue(entry, ident, state)
-        entry.commit(durable=True)
-    return ref
+    return _with_folders(store, draft.commit(durable=True)[0])
 
 
 def _queued(store: Store, priority: int) -> dict[str, Any]:
     return {"status": "queued", "service": {"priority": priority, "queued_at": store.now()}}
 
 
-def _enter_queue(draft: Draft, ident: str, state: Mapping[str, Any]) -> None:
+def _enter_queue(
+    draft: Draft, ident: str, state: Mapping[str, Any], *, maker: Mapping[str, Any] | None = None
+) -> None:
+    """`maker` still makes the thread's folders: as long as it lives, the thread is not admitted."""
     priority, at = state["service"]["priority"], state["service"]["queued_at"]
-    draft.move(thread.queue_name(state["name"], ident, priority=priority, at=at), None, state={})
+    entry = {"maker": dict(maker)} if maker else {}
+    draft.move(thread.queue_name(state["name"], ident, priority=priority, at=at), None, state=entry)
+
+
+def _maker(store: Store) -> dict[str, Any]:
+    return {**holder.me("maker"), "deadline": store.now() + MAKING_MS}
 
 
 def _going_on(store: Store, draft: Draft, ref: Ref, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,7 +170,8 @@ def _planned_folders(
 
 
 def _with_folders(store: Store, ref: Ref) -> Ref:
-    """Make the thread's own folders. A thread that cannot have them is none."""
+    """Make the thread's own folders. A thread that cannot have them is none. Where this process dies before they
+    are there, the first step makes them."""
     folders = ref.state.get("folders") or {}
     if not folders:
         return ref
@@ -178,10 +185,15 @@ def _with_folders(store: Store, ref: Ref) -> Ref:
             workfolder.discard(kind, folder)
         draft = store.draft()
         draft.event(thread.id_of(ref), "not_started", {"reason": str(error)})
-        draft.move(ref.name, ref)
-        draft.commit(durable=True)
+        for place in (ref, *thread.in_service(store, ref)):
+            draft.move(place.name, place)
+        with suppress(Conflict):  # it was killed or discarded meanwhile
+            draft.commit(durable=True)
         raise
-    return ref
+    with suppress(Conflict):  # the same
+        for place in thread.in_service(store, ref):
+            store.move(place.name, place, state={})
+    return thread.find(store, thread.id_of(ref))
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -172,8 +172,13 @@ async def _sense_problems(reading: Reading, around: Surroundings) -> list[Proble
             used.setdefault(trigger.source.name, trigger)
     paths = {name: sources.sense_file(folder, name) for name in used}
 
+    gate = asyncio.Semaphore(filecheck.AT_ONCE)
+
     async def one(path: str) -> dict[str, Any]:
-        return await sources.call_sense(path, folder, around.env, timeout=around.patience, is_called=False)
+        async with gate:
+            return await sources.call_sense(
+                path, folder, around.env, timeout=around.patience, is_called=False
+            )
 
     found: list[Problem] = []
     for name, answer in zip(used, await asyncio.gather(*(one(paths[name]) for name in used)), strict=True):

@@ -5,7 +5,7 @@
     service:    {limit, rates, spend_per_day, worker}               see service/policy.py
     workflows:  {NAME: {concurrency, overflow, max_queue, priority, triggers}}
     hooks:      {host, port}                                        where HTTP triggers are called
-    knowledge:  {include, exclude, embedding, chunk, weights}
+    knowledge:  {include, exclude, embedding, chunk, weights}       see knowledge/settings.py
 
 There is no registry of agents here: roles name theirs. What a workflow is, is not known here either; whether those
 that are named exist is `projectcheck.py`'s to say. Only `find` and `load` touch files.
@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall import settings, yaml12
 from rolecall.errors import UsageError
@@ -29,9 +29,11 @@ from rolecall.service.triggers.trigger import Trigger
 from rolecall.soundness import did_you_mean
 from rolecall.yaml12 import Marks, Place, Problem
 
+if TYPE_CHECKING:
+    from rolecall.knowledge.settings import Settings as Knowledge
+
 FILE = "rolecall.yaml"
 KEYS = ("name", "extract", "service", "workflows", "hooks", "knowledge")
-_KNOWLEDGE_KEYS = ("include", "exclude", "embedding", "chunk", "weights")
 _EXTRACT_KEYS = ("provider", "baseUrl", "model", "apiKeyEnv", "timeout")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
@@ -53,7 +55,8 @@ class Project:
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
-    knowledge: Mapping[str, Any] = field(default_factory=dict)
+    knowledge: Knowledge | None = None
+    """None: `knowledge.yaml` says it, or nobody does."""
 
 
 class Reading(NamedTuple):
@@ -195,13 +198,14 @@ class _Reader:
             port = Hooks.port
         return Hooks(host, port)
 
-    def _knowledge(self) -> Mapping[str, Any]:
-        section = self._mapping(("knowledge",), self._top.get("knowledge"), _KNOWLEDGE_KEYS)
-        for key in ("include", "exclude"):
-            value = section.get(key, [])
-            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                self._report(("knowledge", key), "must be a list of patterns")
-        return section
+    def _knowledge(self) -> Knowledge | None:
+        from rolecall.knowledge.settings import read
+
+        if self._top.get("knowledge") is None:
+            return None
+        found, problems = read(self._top["knowledge"], self._marks, within=("knowledge",))
+        self._problems += problems
+        return found
 
     # -- problems --
 

@@ -286,6 +286,17 @@ def load_node(store: Store, node: str) -> Playbook:
     return load_python(workflow.python, expected=workflow, schema_ids=ids)
 
 
+def python_files(store: Store) -> set[str]:
+    """The files of workflows written in Python that a thread, or a name, refers to."""
+    from rolecall.thread import START_SCHEMA
+
+    starts = store.of_type(store.draft().put_schema(START_SCHEMA))
+    used = {store.get(start).payload["workflow"] for start in starts}
+    used |= {ref.target for ref in store.refs("workflow/") if ref.target}
+    payloads = (store.get(node).payload for node in used if store.has(node))
+    return {payload["python"] for payload in payloads if isinstance(payload, dict) and "python" in payload}
+
+
 def read_node(store: Store, node: str) -> tuple[Workflow, dict[str, str]]:
     """A stored workflow as a value, and the node of each role's schema."""
     from rolecall.workflow import from_payload, schema_ids_of

@@ -182,8 +182,18 @@ def in_service(store: Store, ref: Ref) -> list[Ref]:
     return [found for name in names if (found := store.ref(name)) is not None]
 
 
+_latest = (0, 0)
+
+
 def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> str:
-    return thread_id(now, randomness(10))
+    """An id that no other thread has. Of those that one process makes within a millisecond the later sorts behind the
+    earlier: threads that are queued together are admitted in the order in which they were queued."""
+    global _latest
+    number = int.from_bytes(randomness(10), "big")
+    if _latest[0] == now:
+        number = max(number, _latest[1] + 1)
+    _latest = (now, number)
+    return thread_id(now, number.to_bytes(10, "big"))
 
 
 def find(store: Store, text: str) -> Ref:

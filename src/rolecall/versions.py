@@ -3,6 +3,7 @@
 The definition of a workflow is a node and never changes; its functions are in a file that does. A copy lies in a
 folder named by the digest of its content: the same content is the same copy, and no copy is ever changed. Copied
 is the file with those it imports from beside it (`from .prompts import …`), or the whole folder of an `index.py`.
+A copy goes when no thread and no name refers to it any more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from rolecall.errors import UsageError
 
@@ -33,9 +35,25 @@ def keep(path: str, into: str) -> str:
     # The name of a folder is the name of its workflow.
     below = [os.path.basename(folder)] if is_folder else []
     copy = os.path.join(into, digest.hexdigest()[:32])
-    if not os.path.isdir(copy):
+    if os.path.isdir(copy):
+        with suppress(OSError):
+            os.utime(copy)  # wanted again: a cleaning that has just begun leaves it alone
+    else:
         _write(copy, {os.path.join(*below, name): content for name, content in contents.items()})
     return os.path.join(copy, *below, os.path.basename(path))
+
+
+def clean(folder: str, needed: Collection[str], *, before: float) -> list[str]:
+    """Remove the copies in a folder that nobody needs and that nobody has wanted since `before`, in seconds; which
+    they were. `needed` are paths of workflow files, wherever they lie."""
+    removed, places = [], [os.path.realpath(path) for path in needed]
+    for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+        copy = os.path.realpath(entry.path) + os.sep
+        is_needed = any(place.startswith(copy) for place in places)
+        if not is_needed and entry.is_dir(follow_symlinks=False) and entry.stat().st_mtime < before:
+            shutil.rmtree(entry.path)
+            removed.append(entry.path)
+    return removed
 
 
 def _contents(folder: str, files: list[str]) -> Iterator[tuple[str, bytes]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rolecall.engine import Cast, Engine
     from rolecall.mask import Mask
     from rolecall.playbook import Playbook
+    from rolecall.record import Recalled
     from rolecall.workflow import Recall
     from rolecall.yaml12 import Problem
 
@@ -130,8 +131,11 @@ def engine(
     )
 
 
-def load_workflow(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:
-    """A workflow file as a thread that runs for long uses it: one in Python from a copy that stays as it is."""
+def load_workflow(
+    path: str, *, store: str | None, warn: Callable[[Problem], object] = lambda _: None
+) -> Playbook:
+    """A workflow file as a thread of a store (its address, None: the configured one) that runs for long uses it: one
+    in Python from a copy that stays as it is."""
     from rolecall import registry
 
     playbook = registry.load_file(path, warn=warn)
@@ -139,22 +143,23 @@ def load_workflow(path: str, *, warn: Callable[[Problem], object] = lambda _: No
         return playbook
     from rolecall import versions
 
-    return registry.load_file(versions.keep(path, config.versions_folder()))
+    return registry.load_file(versions.keep(path, config.versions_folder(store)))
 
 
-async def recall(wanted: Recall, question: str, folder: str) -> str:
-    """What the repository around a folder says about a question, indexed as it is now; what prevents it is the
-    workflow's to put right, so the thread waits for that."""
+async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
+    """What the repository around a folder says about a question, indexed as it is now."""
     import asyncio
 
     from rolecall.errors import RolecallError
     from rolecall.knowledge import desk
     from rolecall.project.place import now
+    from rolecall.record import Recalled
 
     try:
-        return await asyncio.to_thread(
+        text, notes = await asyncio.to_thread(
             desk.brief, question, folder, now=now(), tokens=wanted.tokens, path=wanted.path
         )
+        return Recalled(text, notes)
     except RolecallError as error:
         raise UsageError(
             f"the repository's knowledge is not to be had: {error.message}", hint=error.hint

@@ -7,6 +7,7 @@ and not by its process. It reaches PostgreSQL through a relay, which can be stop
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -18,14 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
-from servicestage import PATIENCE, PROGRAM, Service, book
+from servicestage import PATIENCE, PROGRAM, Service, book, gone
 
 from rolecall import lifecycle, registry, thread
 from rolecall.mask import Mask
@@ -158,7 +160,9 @@ class Host(Service):
         self.slots = slots
         self.network = Network() if has_network else None
         self.relay = Relay(fleet.url, self.network.listener() if self.network else None)
-        self.env["ROLECALL_STORE"] = self.relay.url
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.env |= {"ROLECALL_STORE": self.relay.url, "TMPDIR": str(self.temporary)}
         self.disk_mb: int | None = None
         """How large the disk under its home is; None: that of everybody."""
         self.work = fleet.work
@@ -175,16 +179,8 @@ class Host(Service):
         if self._ready is not None:
             os.close(self._ready)
         self._ready, write = os.pipe()
-        words = [
-            PROGRAM,
-            "serve",
-            "--database",
-            self.relay.url,
-            "--machine",
-            self.name,
-            "--ready-fd",
-            str(write),
-        ]
+        # The address is in the environment, where nobody else sees its password.
+        words = [PROGRAM, "serve", "--database", "--machine", self.name, "--ready-fd", str(write)]
         words += ["--slots", str(self.slots), "--lease", str(self.fleet.lease)]
         words += ["--project", str(self.project), *self.fleet.options, *options]
         with open(self.folder / "serve.out", "ab") as output:
@@ -227,11 +223,19 @@ class Host(Service):
             return [*own, "unshare", "--uts", "--mount", "--", "sh", "-c", mount, "sh", *named]
         return [*own, "unshare", "--uts", "--", *named] if HAS_HOST_NAMES else own
 
-    def set_disk(self, megabytes: int) -> None:
+    def fill_disk(self) -> None:
+        """Write under its home, as the machine sees it, until there is no room for a single byte."""
         assert self.process is not None
-        place = f"--mount=/proc/{self.process.pid}/ns/mnt"
-        remount = ["mount", "-o", f"remount,size={megabytes}m", str(self.home)]
-        subprocess.run(["nsenter", place, *remount], check=True)
+        with open(f"/proc/{self.process.pid}/root{self.home}/ballast", "wb", buffering=0) as ballast:
+            try:
+                while ballast.write(bytes(1 << 20)):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+    def empty_disk(self) -> None:
+        assert self.process is not None
+        os.unlink(f"/proc/{self.process.pid}/root{self.home}/ballast")
 
     def rolecall(self, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -265,7 +269,7 @@ class Host(Service):
 class Fleet:
     """A database, and the machines that share it."""
 
-    def __init__(self, folder: Path, server: str) -> None:
+    def __init__(self, folder: Path, server: str, *, has_tables: bool = True) -> None:
         self.folder = folder
         self.work = folder / "work"
         self.work.mkdir()
@@ -274,18 +278,21 @@ class Fleet:
         self.lease = LEASE
         self._server = server
         self._name = f"fleet_{os.getpid()}_{uuid4().hex[:12]}"
-        create_database(server, self._name, template=migrated(server))
+        create_database(server, self._name, template=migrated(server) if has_tables else "template1")
         self.url = url_of(server, self._name)
-        self.store = Store(PostgresBackend(self.url))
         self.hosts: dict[str, Host] = {}
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(PostgresBackend(self.url))
 
     def host(self, name: str, *, slots: int = 4, has_network: bool = False) -> Host:
         host = self.hosts[name] = Host(self, name, slots=slots, has_network=has_network)
         return host
 
-    def started(self, *names: str, slots: int = 4) -> list[Host]:
+    def started(self, *names: str, slots: int = 4, has_network: bool = False) -> list[Host]:
         """Machines that have joined, all begun at once."""
-        hosts = [self.host(name, slots=slots) for name in names]
+        hosts = [self.host(name, slots=slots, has_network=has_network) for name in names]
         for host in hosts:
             host.begin()
         for host in hosts:
@@ -295,7 +302,9 @@ class Fleet:
     def agent(self, *entries: Mapping[str, Any], name: str = "script") -> str:
         """A scripted agent for the role of `servicestage.STEPS`."""
         path = self.folder / f"{name}.json"
-        path.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        draft.rename(path)  # steps of threads that were entered before may be reading it
         return f"scripted:{path}"
 
     def enter(self, agent: str, name: str = "do-steps", **more: Any) -> str:
@@ -320,10 +329,18 @@ class Fleet:
 
     def orders(self) -> list[tuple[str, str]]:
         """Every order there ever was, with what became of it, oldest first."""
+        found = self.rows(
+            "SELECT workflow_uuid, status FROM rolecall_dbos.workflow_status ORDER BY created_at"
+        )
+        return [(order, status) for order, status in found]
+
+    def open_orders(self) -> list[str]:
+        return [order for order, status in self.orders() if status in ("ENQUEUED", "PENDING")]
+
+    def rows(self, question: LiteralString) -> list[tuple[Any, ...]]:
+        """What the database itself says."""
         with psycopg.connect(self.url, autocommit=True) as db:
-            return db.execute(
-                "SELECT workflow_uuid, status FROM rolecall_dbos.workflow_status ORDER BY created_at"
-            ).fetchall()
+            return db.execute(question).fetchall()
 
     def close(self) -> None:
         for host in self.hosts.values():
@@ -369,6 +386,20 @@ class Fleet:
         assert self.store.backend.names("slot/") == []
         assert self.store.backend.names("queue/") == []
         assert [ref.name for ref in self.store.refs("thread/") if "lease" in ref.state] == []
+        mine = {*names}
+        self.until(lambda: not [order for order in self.open_orders() if order.split(":")[0] in mine])
+
+    def assert_left_clean(self) -> None:
+        """Machines that stop leave nothing: no process, no temporary file, no machine that is thought to be there."""
+        for host in self.hosts.values():
+            host.stop()
+            for pid in host.processes():
+                gone(pid)
+            assert host.processes() == [], host.output()
+            assert list(host.temporary.iterdir()) == []
+            known = {"service.lock", "service.log", "config.yaml", "work", "cache"}
+            assert {path.name for path in host.home.iterdir()} <= known
+        assert self.store.backend.names("machine/") == []
 
 
 def create_database(server: str, name: str, *, template: str = "template1") -> None:
@@ -392,9 +423,30 @@ def migrated(server: str) -> str:
     return name
 
 
+# -- what agents log --
+
+AT_WORK = 'echo "$ROLECALL_HOME $$ $(date +%s%N)" >> at-work'
+"""What an agent does again and again as long as it is at work."""
+
+
+def spells(work: Path) -> list[tuple[int, int, str]]:
+    """From when to when agents were at work in a folder, by their own log, and on whose machine; oldest first."""
+    seen: dict[tuple[str, str], list[int]] = {}
+    for line in (work / "at-work").read_text().splitlines():
+        home, pid, at = line.split()
+        seen.setdefault((home, pid), []).append(int(at))
+    return sorted((times[0], times[-1], home) for (home, _), times in seen.items())
+
+
+def assert_one_after_the_other(work: Path) -> None:
+    found = spells(work)
+    overlaps = [(one, other) for one, other in pairwise(found) if one[1] >= other[0]]
+    assert overlaps == []
+
+
 @contextmanager
-def fleet_in(folder: Path, server: str) -> Iterator[Fleet]:
-    fleet = Fleet(folder, server)
+def fleet_in(folder: Path, server: str, *, has_tables: bool = True) -> Iterator[Fleet]:
+    fleet = Fleet(folder, server, has_tables=has_tables)
     try:
         yield fleet
     finally:

@@ -157,7 +157,9 @@ class Service:
 
     def script(self, *entries: Mapping[str, Any], name: str = "script") -> str:
         path = self.folder / f"{name}.json"
-        path.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        draft.rename(path)  # steps of threads that were entered before may be reading it
         return f"scripted:{path}"
 
     def enter(self, workflow: str, agent: str | None, priority: int = 0, **more: Any) -> str:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
+import psycopg
 import pytest
 from fleetstage import Fleet, Host, fleet_in
 from servicestage import PATIENCE, PROGRAM, done, gone
 
 from rolecall import thread
+from rolecall.store.backend import Event
 
 PASSWORD = "very-secret-password"
+QUEUES: LiteralString = "SELECT name, concurrency FROM rolecall_dbos.queues WHERE name LIKE '%do-steps%'"
+TAKEN: LiteralString = (
+    "SELECT count(*) FROM rolecall_dbos.workflow_status WHERE queue_name = 'do-steps' AND status = 'PENDING'"
+)
 SAY_HOME: dict[str, Any] = {"run": [["sh", "-c", "echo $ROLECALL_HOME >> homes"]]}
 
 
@@ -91,6 +98,35 @@ def test_threads_run_on_every_machine_and_no_more_than_it_has_slots_for(fleet: F
     assert max(int(word) for words in counts.values() for word in words) <= 3
 
 
+def test_no_more_threads_of_a_workflow_run_at_once_than_its_queue_allows_wherever_they_run(
+    fleet: Fleet,
+) -> None:
+    """Of two agents and in two folders, so that its orders are in several partitions of its one queue."""
+    (fleet.work / "other").mkdir()
+    step: dict[str, Any] = {"run": [["sleep", "0.2"]]}
+    agents = [fleet.agent(done(**step), done("end", **step), name=name) for name in ("left", "right")]
+    places = [fleet.work, fleet.work / "other"]
+    names = [fleet.enter(agents[one % 2], cwd=places[one // 2 % 2]) for one in range(16)]
+    taken = []
+
+    def have_ended() -> bool:
+        taken.append(fleet.rows(TAKEN)[0][0])
+        return all(fleet.status(name) == "completed" for name in names)
+
+    fleet.until(have_ended)
+    assert max(taken) <= 6
+    events = [event for event in fleet.store.events() if event.stream in names]
+    assert most_at_once(events, "started", "completed") == 6
+    assert most_at_once(events, "step_started", "step") <= 6
+    assert fleet.rows(QUEUES) == [("do-steps", 6)]
+    fleet.assert_whole(*names, steps=2)
+
+
+def most_at_once(events: Sequence[Event], begins: str, ends: str) -> int:
+    counts = accumulate((event.kind == begins) - (event.kind == ends) for event in events)
+    return max(counts)
+
+
 def test_a_step_goes_only_where_its_agent_is(fleet: Fleet, alpha: Host) -> None:
     (fleet.work / "homes").unlink(missing_ok=True)
     names = [fleet.enter("only-alpha") for _ in range(5)]
@@ -111,6 +147,24 @@ def test_a_step_for_which_no_machine_has_the_agent_waits_and_the_status_says_for
     assert fleet.status(name) == "idle"
     assert elsewhere(fleet, "thread", "kill", name).returncode == 0
     assert fleet.store.backend.names("slot/") == []
+
+
+@pytest.mark.parametrize("executor", ["alpha:gone", "of a machine that is there"])
+def test_orders_of_which_nobody_has_recorded_the_end_hold_up_nobody(fleet: Fleet, executor: str) -> None:
+    """As many as the queue allows, so that nothing would be taken from it any more."""
+    names = [fleet.enter(fleet.agent(done("end"))) for _ in range(6)]
+    assert fleet.ended(*names) == ["completed"] * 6
+    fleet.assert_whole(*names, steps=1)
+    with psycopg.connect(fleet.url, autocommit=True) as db:
+        db.execute(
+            "UPDATE rolecall_dbos.workflow_status SET status = 'PENDING', completed_at = NULL,"
+            " started_at_epoch_ms = 1, executor_id = CASE %s WHEN 'alpha:gone' THEN %s ELSE executor_id END"
+            " WHERE split_part(workflow_uuid, ':', 1) = ANY(%s)",
+            (executor, executor, names),
+        )
+    after = fleet.enter(fleet.agent(done("end")))
+    assert fleet.ended(after) == ["completed"]
+    fleet.assert_whole(*names, after, steps=1)
 
 
 def test_a_thread_that_is_killed_anywhere_is_ended_where_it_runs(fleet: Fleet) -> None:
@@ -154,7 +208,13 @@ def test_the_status_shows_machines_slots_queue_and_throughput(fleet: Fleet) -> N
     assert shown["per_minute"] == sum(machine["per_minute"] for machine in shown["machines"])
     assert (shown["limit"], shown["queued"]) == (16, {})
     text = elsewhere(fleet, "fleet", "status", "--format", "text").stdout
-    assert "2 machines, 0 of 16 threads" in text and "waiting: nobody" in text
+    head, waiting, titles, *rows = text.splitlines()
+    assert head == f"2 machines, 0 of 16 threads, {shown['per_minute']} steps a minute"
+    assert waiting == "waiting: nobody"
+    assert titles.split() == ["machine", "state", "steps", "a", "minute", "process", "problem"]
+    assert [row.split()[0] for row in rows] == ["alpha", "beta"]
+    assert sorted(row.split()[1] for row in rows) == ["leads", "there"]
+    assert all("0 of 3" in row for row in rows)
 
 
 def test_a_machine_can_be_asked_in_its_home_as_a_single_service_can(fleet: Fleet, beta: Host) -> None:
@@ -197,6 +257,30 @@ def test_the_password_of_the_database_is_shown_nowhere(fleet: Fleet, alpha: Host
     assert not [text for text in [*shown, refused.stderr, refused.stdout] if PASSWORD in text]
 
 
+def test_the_password_of_the_database_is_in_no_file_and_in_no_list_of_processes(
+    alpha: Host, beta: Host
+) -> None:
+    for host in (alpha, beta):
+        files = [path for path in host.folder.rglob("*") if path.is_file()]
+        assert host.home / "service.lock" in files
+        assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in host.processes()}
+        assert len(words) >= 2
+        assert not [pid for pid, line in words.items() if PASSWORD.encode() in line]
+
+
+def test_a_thread_is_run_by_the_machine_in_its_home_with_whatever_password_it_is_asked_for(
+    fleet: Fleet, alpha: Host
+) -> None:
+    """The lock of a home names its store without one."""
+    (fleet.work / "do-one.yaml").write_text(_FLOW)
+    url = alpha.relay.url.replace(PASSWORD, "another")
+    words = ("--store", url, "-p", "Do it", "--agent", fleet.agent(done("end")), "--cwd", str(fleet.work))
+    told = alpha.rolecall("run", str(fleet.work / "do-one.yaml"), *words)
+    assert told.returncode == 0, told.stderr
+    assert fleet.kinds(told.stderr.split()[1]) == ["queued", "started", "step", "completed"]
+
+
 def test_a_machine_that_is_stopped_hands_its_steps_to_the_others_and_that_is_no_crash(fleet: Fleet) -> None:
     first: dict[str, Any] = {"run": [["sh", "-c", "echo $ROLECALL_HOME > hung; exec sleep 600"]]}
     (fleet.work / "homes").unlink(missing_ok=True)
@@ -212,6 +296,30 @@ def test_a_machine_that_is_stopped_hands_its_steps_to_the_others_and_that_is_no_
     assert _read(fleet.work / "homes") == other
     shown = json.loads(elsewhere(fleet, "fleet", "status").stdout)
     assert [machine["machine"] for machine in shown["machines"]] == [homes[other].name]
+
+
+def test_a_machine_that_may_finish_takes_no_more_and_ends_when_its_step_has(fleet: Fleet) -> None:
+    """The last one: what waits meanwhile, waits."""
+    (host,) = [host for host in fleet.hosts.values() if host.process is not None]
+    os.mkfifo(fleet.work / "gate")
+    name = fleet.enter(fleet.agent(done(run=[["sh", "-c", "cat gate"]]), done("end"), name="waits-at-gate"))
+    fleet.until(lambda: "process" in [event.kind for event in fleet.store.events(name)])
+    stopping = host.spawn("serve", "stop", "--finish")
+    fleet.until(lambda: host.status()["stopping"])
+    later = fleet.enter(fleet.agent(done("end")))
+    (fleet.work / "gate").write_text("go on")
+    assert stopping.wait(PATIENCE) == 0
+    stopping.communicate()
+    assert host.process is not None and host.process.wait(PATIENCE) == 0
+    host.process = None
+    assert fleet.kinds(name) == ["queued", "started", "step"]
+    assert fleet.status(later) in ("queued", "idle")
+    nobody = elsewhere(fleet, "fleet", "status")
+    assert (nobody.returncode, json.loads(nobody.stdout)["machines"]) == (1, [])
+    fleet.hosts["alpha"].start()
+    assert fleet.ended(name, later) == ["completed", "completed"]
+    fleet.assert_whole(name, steps=2)
+    fleet.assert_left_clean()
 
 
 def _read(file: Path) -> str:

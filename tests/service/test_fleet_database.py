@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -11,22 +12,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 from uuid import uuid4
 
 import psycopg
 import pytest
-from fleetstage import Relay, create_database, migrated, url_of
+from fleetstage import Relay, create_database, fleet_in, migrated, url_of
 from psycopg import sql
-from servicestage import PATIENCE
+from servicestage import PATIENCE, done
 
 from rolecall.errors import Conflict, StorageError, UsageError
 from rolecall.service.fleet import database, machines
+from rolecall.service.fleet.line import Line
 from rolecall.service.fleet.needs import Here, Need, check_agent
+from rolecall.service.fleet.shared import SharedBackend
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 
+TRIGGERS: LiteralString = "SELECT tgname FROM pg_trigger WHERE tgname LIKE 'fleet%' ORDER BY 1"
 MIGRATE = "import sys; from rolecall.service.fleet.database import migrate; migrate(sys.argv[1])"
 
 
@@ -53,19 +57,68 @@ def eventually(is_so: Callable[[], Any]) -> Any:
 # -- the tables --
 
 
-def test_machines_that_come_at_once_make_the_tables_once_even_after_one_died_over_it(url: str) -> None:
-    first = subprocess.Popen([sys.executable, "-c", MIGRATE, url])
-    with psycopg.connect(url, autocommit=True) as db:
-        made = "SELECT count(*) FROM pg_tables WHERE schemaname = 'rolecall_dbos'"
-        eventually(lambda: (db.execute(made).fetchone() or [0])[0] >= 3)
+def test_machines_that_come_at_once_make_the_tables_once_even_after_one_died_over_it(
+    tmp_path: Path, postgres_server: Any
+) -> None:
+    with fleet_in(tmp_path, str(postgres_server.get_uri()), has_tables=False) as fleet:
+        first = subprocess.Popen([sys.executable, "-c", MIGRATE, fleet.url])
+        made: LiteralString = "SELECT count(*) FROM pg_tables WHERE schemaname = 'rolecall_dbos'"
+        eventually(lambda: fleet.rows(made)[0][0] >= 3)
         first.send_signal(signal.SIGKILL)
         first.wait(PATIENCE)
-        others = [subprocess.Popen([sys.executable, "-c", MIGRATE, url]) for _ in range(3)]
-        assert [other.wait(PATIENCE) for other in others] == [0, 0, 0]
-        broken = db.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
-        assert broken == (0,)
-        news = db.execute("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'fleet%' ORDER BY 1").fetchall()
-        assert [name for (name,) in news] == ["fleet_moved", "fleet_put", "fleet_removed"]
+        fleet.started("alpha", "beta", "gamma")
+        assert fleet.rows("SELECT count(*) FROM pg_index WHERE NOT indisvalid") == [(0,)]
+        assert fleet.rows("SELECT count(*) FROM rolecall_dbos.dbos_migrations") == [(1,)]
+        assert fleet.rows(TRIGGERS) == [("fleet_moved",), ("fleet_put",), ("fleet_removed",)]
+        name = fleet.enter(fleet.agent(done("end")))
+        assert fleet.ended(name) == ["completed"]
+        assert not [host.name for host in fleet.hosts.values() if "Traceback" in host.output()]
+
+
+def test_a_database_of_an_older_fleet_is_brought_up_to_date_and_keeps_what_is_in_it(url: str) -> None:
+    with Store(PostgresBackend(url)) as store:
+        kept = store.move("thread/one", None, state={"status": "idle"})
+    older = """
+        CREATE FUNCTION rolecall.fleet_news() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+        CREATE TRIGGER fleet_put AFTER INSERT ON rolecall.refs FOR EACH ROW EXECUTE FUNCTION rolecall.fleet_news();
+    """
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(older)
+    subprocess.run([sys.executable, "-c", MIGRATE, url], check=True, timeout=PATIENCE)
+    with psycopg.connect(url, autocommit=True) as db:
+        assert [name for (name,) in db.execute(TRIGGERS)] == ["fleet_moved", "fleet_put", "fleet_removed"]
+        db.execute("LISTEN rolecall_news")
+        with Store(PostgresBackend(url)) as store:
+            assert store.ref("thread/one") == kept
+            store.move("queue/do-it/9000", None, state={})
+        news = next(db.notifies(timeout=PATIENCE))
+    assert news.payload == "INSERT queue/do-it/9000"
+
+
+@pytest.mark.parametrize(
+    ("newer", "told"),
+    [
+        (
+            "COMMENT ON FUNCTION rolecall.fleet_news() IS '2'",
+            "has version 2; this program knows versions up to 1",
+        ),
+        ("UPDATE rolecall.format SET version = 2", "has format 2; this program knows formats up to 1"),
+    ],
+    ids=["fleet", "store"],
+)
+def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is(
+    rolecall: Any, postgres_url: str, newer: LiteralString, told: str
+) -> None:
+    name = f"fleet_{uuid4().hex}"
+    create_database(postgres_url, name, template=migrated(postgres_url))
+    try:
+        with psycopg.connect(url_of(postgres_url, name), autocommit=True) as db:
+            db.execute(newer)
+        refused = rolecall("serve", "--database", url_of(postgres_url, name), check=5)
+        assert told in refused.stderr and "Upgrade rolecall" in refused.stderr
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as db:
+            db.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.mark.parametrize("address", ["store.db", "files:somewhere", "mysql://host/name"])
@@ -78,6 +131,71 @@ def test_an_address_that_is_no_postgresql_is_refused_with_an_example(address: st
 def test_an_address_is_shown_without_user_and_password() -> None:
     shown = database.shown("postgresql://me:top-secret@db.example:6000/fleet?sslmode=require")
     assert shown == "postgresql://db.example:6000/fleet"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--slots", "2"], "--slots is for a machine of a fleet"),
+        (["--database"], "a fleet needs the address of a PostgreSQL database"),
+        (["--database", "store.db"], "a fleet needs the address of a PostgreSQL database"),
+        (["--database", "postgresql://me@db.example/x", "--lease", "1"], "'1' is no number of seconds"),
+    ],
+)
+def test_a_machine_that_cannot_join_says_why_before_anything_is_made(
+    rolecall: Any, words: list[str], told: str
+) -> None:
+    refused = rolecall("serve", *words, check=2)
+    assert told in refused.stderr
+    assert not (rolecall.home / "service.lock").exists()
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password(rolecall: Any) -> None:
+    refused = rolecall("serve", "--database", "postgresql://me:top-secret@127.0.0.1:9/x", check=5)
+    assert "postgresql://127.0.0.1:9/x" in refused.stderr
+    assert "top-secret" not in refused.stderr + refused.stdout
+
+
+@pytest.fixture
+def guarded_url(postgres_server: Any) -> Iterator[str]:
+    """The address of a user who needs a password, through a relay."""
+    server, user = str(postgres_server.get_uri()), f"user_{uuid4().hex[:12]}"
+    rules = Path(postgres_server.pgdata) / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text(f"local all {user} scram-sha-256\n{before}")
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'the-right-one'").format(sql.Identifier(user)))
+        db.execute("SELECT pg_reload_conf()")
+    relay = Relay(server)
+    yield re.sub(r"//[^@]*@", f"//{user}:a-wrong-one@", relay.url)
+    relay.close()
+    rules.write_text(before)
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(user)))
+        db.execute("SELECT pg_reload_conf()")
+
+
+def test_a_wrong_password_is_refused_at_once_and_not_shown(rolecall: Any, guarded_url: str) -> None:
+    for words in (["serve"], ["serve", "--detach"], ["fleet", "status"]):
+        refused = rolecall(*words, "--database", guarded_url, check=5)
+        assert "password authentication failed" in refused.stderr
+        assert "a-wrong-one" not in refused.stderr + refused.stdout
+    left = [path for path in rolecall.home.rglob("*") if path.is_file()]
+    assert not [path for path in left if b"a-wrong-one" in path.read_bytes()]
+
+
+def test_a_user_who_may_make_nothing_is_told_what_is_missing(rolecall: Any, guarded_url: str) -> None:
+    url = guarded_url.replace("a-wrong-one", "the-right-one")
+    refused = rolecall("serve", "--database", url, check=5)
+    assert "permission denied" in refused.stderr
+    assert "the-right-one" not in refused.stderr
+
+
+def test_what_reads_and_asks_imports_neither_dbos_nor_the_driver() -> None:
+    names = "rolecall.cli.fleet, rolecall.cli.run, rolecall.cli.serve, rolecall.service.fleet.machines"
+    code = f"import sys, {names}; print({{'dbos', 'psycopg', 'sqlalchemy'}} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"
 
 
 # -- a line that breaks --
@@ -121,7 +239,7 @@ class BreakingRelay(Relay):
 def shared(url: str) -> Iterator[tuple[Store, BreakingRelay]]:
     PostgresBackend(url).close()
     relay = BreakingRelay(url)
-    backend = database.SharedBackend(relay.url, size=2)
+    backend = SharedBackend(relay.url, size=2)
     yield Store(backend), relay
     backend.close()
     relay.close()
@@ -203,11 +321,11 @@ def test_a_machine_that_is_cut_off_in_a_transaction_holds_the_others_up_for_seco
 
 
 @pytest.fixture
-def lines(url: str) -> Iterator[Callable[..., database.Line]]:
-    opened: list[database.Line] = []
+def lines(url: str) -> Iterator[Callable[..., Line]]:
+    opened: list[Line] = []
 
-    def line(address: str = url, heard: Callable[[str], object] = lambda _news: None) -> database.Line:
-        made = database.Line(address, silence=2.0, heard=heard)
+    def line(address: str = url, heard: Callable[[str], object] = lambda _news: None) -> Line:
+        made = Line(address, silence=2.0, heard=heard)
         made.open()
         opened.append(made)
         return made
@@ -217,9 +335,7 @@ def lines(url: str) -> Iterator[Callable[..., database.Line]]:
         one.close()
 
 
-def test_one_machine_leads_and_when_it_is_cut_off_another_does(
-    lines: Callable[..., database.Line], url: str
-) -> None:
+def test_one_machine_leads_and_when_it_is_cut_off_another_does(lines: Callable[..., Line], url: str) -> None:
     relay = Relay(url)
     first = lines(relay.url)
     eventually(lambda: first.is_leading)
@@ -230,9 +346,7 @@ def test_one_machine_leads_and_when_it_is_cut_off_another_does(
     relay.close()
 
 
-def test_the_line_tells_the_servers_time_and_hears_what_moves(
-    lines: Callable[..., database.Line], url: str
-) -> None:
+def test_the_line_tells_the_servers_time_and_hears_what_moves(lines: Callable[..., Line], url: str) -> None:
     news: list[str] = []
     line = lines(heard=news.append)
     with psycopg.connect(url) as db:
@@ -251,7 +365,24 @@ def test_the_line_tells_the_servers_time_and_hears_what_moves(
         "DELETE slot/do-it/one",
         "DELETE queue/do-it/9000",
     ]
-    eventually(lambda: [one for one in news if one != "connected"] == wanted)
+    eventually(lambda: [one for one in news if " " in one] == wanted)
+    assert {one for one in news if " " not in one} == {"connected", "leads"}
+
+
+def test_a_line_on_which_much_is_heard_asks_the_server_all_the_same(
+    lines: Callable[..., Line], url: str
+) -> None:
+    news: list[str] = []
+    line = lines(heard=news.append)
+    before = line.contact
+    with psycopg.connect(url, autocommit=True) as db:
+
+        def has_asked_meanwhile() -> bool:
+            db.execute("NOTIFY rolecall_news, 'INSERT something'")
+            return line.contact > before + 5
+
+        eventually(has_asked_meanwhile)
+    assert news.count("connected") == 1  # or the server would have taken it for dead
 
 
 # -- what a machine says of itself --
@@ -296,21 +427,47 @@ def test_a_machine_whose_promise_is_over_is_gone_and_its_name_is_free(store: Sto
     assert [(one.executor, one.facts["slots"]) for one in machines.listed(store)] == [("alpha:2", 2)]
 
 
+def test_a_machine_that_has_left_is_not_there_whoever_says_so_in_that_moment(url: str) -> None:
+    PostgresBackend(url).close()
+    backend = SharedBackend(url, size=3)
+    store, is_over = Store(backend), threading.Event()
+    machine = machines.Presence(store, "alpha", "alpha:1", lease_ms=60_000)
+    machine.enter({"slots": 4})
+
+    def say_so() -> None:
+        while not is_over.is_set():
+            with suppress(Conflict):  # somebody has moved it between the two halves of saying so
+                machine.tell({"slots": 4})
+
+    with ThreadPoolExecutor(2) as pool:
+        talking = [pool.submit(say_so) for _ in range(2)]
+        eventually(lambda: store.refs("machine/")[0].version > 20)
+        machine.leave()
+        is_over.set()
+        for one in talking:
+            one.result(PATIENCE)
+    assert machines.listed(store) == []
+    backend.close()
+
+
 # -- what a step needs --
 
 
-def test_the_name_of_a_queue_says_what_its_steps_need() -> None:
-    need = Need("do-it", "command:sh -c 'a | b, \"c\"'", ("/srv/a folder", "/srv/flow.py"))
-    assert Need.of(need.queue) == need
+def test_what_steps_need_is_read_back_as_it_was_and_its_short_name_tells_it_apart() -> None:
+    need = Need("command:sh -c 'a | b, \"c\"'", ("/srv/a folder", "/srv/flow.py"))
+    assert Need.of(need.text) == need
+    long = need._replace(files=("/" + "x" * 4000,))
+    assert len({need.partition, Need().partition, long.partition}) == 3
+    assert len(long.partition) == len(need.partition) == 32
 
 
 def test_a_machine_lacks_what_is_not_there_and_says_what(tmp_path: Path) -> None:
     here = Here()
-    assert here.lacks(Need("do-it", "", (str(tmp_path),))) == ""
-    assert here.lacks(Need("do-it", "", (str(tmp_path / "gone"),))) == f"{tmp_path / 'gone'} is not there"
-    assert "no-such-program" in here.lacks(Need("do-it", "command:no-such-program", ()))
-    assert here.lacks(Need("do-it", "command:sh -c true", ())) == ""
-    assert "there is no agent 'nobody'" in here.lacks(Need("do-it", "nobody", ()))
+    assert here.lacks(Need("", (str(tmp_path),))) == ""
+    assert here.lacks(Need("", (str(tmp_path / "gone"),))) == f"{tmp_path / 'gone'} is not there"
+    assert "no-such-program" in here.lacks(Need("command:no-such-program", ()))
+    assert here.lacks(Need("command:sh -c true", ())) == ""
+    assert "there is no agent 'nobody'" in here.lacks(Need("nobody", ()))
 
 
 @pytest.mark.parametrize("agent", ["", "human", "workflow:review"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servicestage import PROGRAM, STEPS, Service, done, gone, served
+from servicestage import PATIENCE, PROGRAM, STEPS, Service, done, gone, served
 
 KILL_137 = {"reason": "killed by a person", "exit_code": 137}
 
@@ -141,6 +141,6 @@ def test_whoever_follows_is_told_and_exits_with_the_code_of_a_kill(service: Serv
             name = json.loads(line)["thread"]
             break
     killed(service, name)
-    output, _ = following.communicate(timeout=60)
+    output, _ = following.communicate(timeout=PATIENCE)
     assert following.returncode == 8
     assert json.loads(output.splitlines()[-1])["status"] == "killed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,9 @@ def test_what_a_look_reads_does_not_grow_with_the_queue(asleep: Service) -> None
     draft.commit()
     assert looked_at(asleep, policy) == small
     assert small[1] <= 50 + 51 + 1
+    limited = replace(policy, default=WorkflowPolicy(concurrency=50, max_queue=6_000))
+    state = queue.standing(asleep.store, limited, now=asleep.store.now())
+    assert len(state.waiting) <= 50 + 50  # a limit that is not reached is no reason to look at all of them
 
 
 def test_a_service_that_cannot_write_takes_no_work_says_so_and_goes_on_when_it_can(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rolecall import projectfile
 from rolecall.errors import UsageError
+from rolecall.knowledge.settings import Settings
 from rolecall.projectfile import Hooks, Reading
 from rolecall.service.policy import Rate, WorkflowPolicy
 from rolecall.service.triggers.trigger import KEYS as TRIGGER_KEYS
@@ -69,7 +70,7 @@ def test_a_whole_file_is_read_without_a_problem() -> None:
         "clean-up": WorkflowPolicy(overflow="drop"),
     }
     assert project.hooks == Hooks("127.0.0.1", 9000)
-    assert project.knowledge == {"include": ["src/**"], "exclude": ["*.lock"]}
+    assert project.knowledge == Settings(include=("src/**",), exclude=("*.lock",))
     work = "review-code"
     assert project.triggers == (
         Trigger(work, "nightly", Clock(), Cron("0 3 * * 1-5", "Europe/Berlin"), "Look at {{scheduled}}."),
@@ -93,6 +94,13 @@ def test_an_empty_file_is_a_project_with_nothing_configured(text: str) -> None:
     reading = parsed(text)
     assert reading.problems == ()
     assert (reading.project.name, reading.project.triggers) == ("shop", ())
+
+
+def test_what_is_wrong_with_the_knowledge_settings_is_told_as_the_search_itself_tells_it() -> None:
+    text = "knowledge:\n  includ: [x]\n  chunk: {tokens: 1}\n  weights: {words: -1}\n  embedding: {provider: mine}\n"
+    found = problems(text)
+    assert [line.partition(": error: ")[0] for line in found] == ["2:3", "2:3", "3:19", "4:20", "5:14"], found
+    assert "Did you mean 'include'" in found[0]
 
 
 def test_every_problem_is_told_at_once_with_its_place() -> None:

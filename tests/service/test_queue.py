@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rolecall import definition, lifecycle, thread
-from rolecall.errors import Conflict
+from rolecall.errors import Conflict, StorageError
 from rolecall.mask import Mask
 from rolecall.playbook import Playbook
 from rolecall.service import queue
@@ -322,32 +322,61 @@ def test_a_thread_that_never_was_in_the_service_is_resumed_as_ever(hall: Hall) -
     assert hall.places() == []
 
 
-def test_a_thread_with_a_folder_of_its_own_waits_only_once_the_folder_is_there(hall: Hall) -> None:
+def test_threads_that_are_queued_within_one_millisecond_wait_in_their_order(hall: Hall) -> None:
+    store = Store(hall.store.backend, now=lambda: NOW)
+    made = [
+        lifecycle.start(store, book("do-it"), "Do it", cwd=str(hall.folder), mask=Mask([]), queue=0)
+        for _ in range(50)
+    ]
+    assert [one.thread for one in hall.waiting()] == [thread.id_of(ref) for ref in made]
+
+
+def test_a_thread_is_queued_when_it_is_made_and_admitted_once_its_folder_is_there(hall: Hall) -> None:
     repository = hall.folder / "repository"
     repository.mkdir()
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "begin"]):
         author = ["-c", "user.name=T", "-c", "user.email=t@example.org"]
         subprocess.run(["git", *author, *words], cwd=repository, check=True)
     flow = book("do-it", FLOW + "workdir: worktree\n")
-    seen: list[bool] = []
+    refused: list[bool] = []
+    limited = ServicePolicy(default=WorkflowPolicy(overflow="drop"))
 
     class Watched:
-        """Notes whether the folder was there when the thread entered the queue."""
+        """Tries to admit the thread as soon as it is queued."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(hall.store.backend, name)
 
         def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
-            if any(move.name.startswith("queue/") for move in change.moves):
-                seen.append(any((hall.folder / "work").rglob(".git")))
-            return hall.store.backend.commit(change, now=now, durable=durable)
+            moved = hall.store.backend.commit(change, now=now, durable=durable)
+            names = hall.store.backend.names("queue/")
+            if names and not any((hall.folder / "work").rglob(".git")):
+                assert hall.waiting() == []  # nobody else waits for it
+                one = queue.standing(hall.store, limited, now=NOW).waiting[0]
+                refused.append(queue.admit(hall.store, one, now=NOW) is None)
+            return moved
 
     store = Store(Watched(), now=hall.clock)
-    lifecycle.start(
+    ref = lifecycle.start(
         store, flow, "Do it", cwd=str(repository), mask=Mask([]), queue=0, work=str(hall.folder / "work")
     )
-    assert seen == [True]
-    assert len(hall.places()) == 1
+    assert refused == [True]
+    (one,) = hall.waiting()
+    assert queue.admit(hall.store, one, now=NOW) is not None
+    assert hall.places() == [f"slot/do-it/{thread.id_of(ref)}"]
+
+
+def test_a_thread_that_cannot_have_its_folder_leaves_nothing_in_the_queue(hall: Hall) -> None:
+    source = hall.folder / "source"
+    source.mkdir()
+    flow = book("do-it", FLOW + "workdir: copy\n")
+    (hall.folder / "work").write_text("this is no folder")
+    with pytest.raises(StorageError):
+        lifecycle.start(
+            hall.store, flow, "Do it", cwd=str(source), mask=Mask([]), queue=0, work=str(hall.folder / "work")
+        )
+    assert hall.places() == []
+    assert hall.store.backend.names("thread/") == []
 
 
 # -- crashes and ends --

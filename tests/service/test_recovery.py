@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servicestage import PATIENCE, Service, done, gone, served
+from servicestage import PATIENCE, PROGRAM, STEPS, Service, done, gone, served
 
 from rolecall import thread
 from rolecall.service import control
@@ -192,6 +194,48 @@ def test_an_agent_that_fails_by_itself_is_no_crash(service: Service) -> None:
     assert service.kinds(name) == ["queued", "started", "suspended"]
 
 
+SLOW_GIT = """#!/bin/sh
+case "$*" in *"worktree add"*) echo there > "$REACHED"; exec sleep 600;; esac
+exec "$GIT" "$@"
+"""
+
+
+def test_a_thread_whose_maker_dies_before_its_folders_are_there_is_run_all_the_same(service: Service) -> None:
+    """It is queued when it is made, waits for its folders, and does not wait for the dead."""
+    repository = service.folder / "repository"
+    repository.mkdir()
+    author = ["-c", "user.name=T", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "begin"]):
+        subprocess.run(["git", *author, *words], cwd=repository, check=True)
+    service.workflow("change-tree", STEPS + "workdir: worktree\n")
+    slow = service.folder / "bin"
+    slow.mkdir()
+    (slow / "git").write_text(SLOW_GIT)
+    (slow / "git").chmod(0o755)
+    reached = service.folder / "reached"
+    os.mkfifo(reached)
+    env = {
+        **service.env,
+        "PATH": f"{slow}:{os.environ['PATH']}",
+        "GIT": str(shutil.which("git")),
+        "REACHED": str(reached),
+    }
+    agent = service.script(done("end", edit={"new.txt": "new"}))
+    words = ["run", "change-tree", "-p", "Do it", "--detach", "--agent", agent, "--cwd", str(repository)]
+    maker = subprocess.Popen([PROGRAM, *words], env=env, cwd=service.folder)
+    reached.read_text()  # until its folder is about to be made
+    (name,) = [thread.id_of(ref) for ref in service.store.refs("thread/")]
+    other = service.enter(service.workflow(), service.script(done("end"), name="other"))
+    assert service.ended(other) == ["completed"]
+    assert service.thread_status(name) == "queued"
+    maker.kill()
+    maker.wait(PATIENCE)
+    control.poke(str(service.home), name)
+    assert service.ended(name) == ["completed"]
+    folder = service.state(name)["folders"]["worktree"]["path"]
+    assert Path(folder, "new.txt").read_text() == "new"
+
+
 def leased(service: Service, name: str, **lease: object) -> None:
     """Let a thread look as if a process had it."""
     ref = thread.find(service.store, name)
@@ -227,9 +271,13 @@ def test_after_a_reboot_a_thread_is_taken_up_once_the_lease_of_the_other_boot_ha
     """The same machine, another boot: process numbers mean nothing, so the deadline decides."""
     name = admitted(asleep)
     host = f"{os.uname().nodename}/of-another-boot"
-    leased(asleep, name, host=host, pid=os.getpid(), born="1", deadline=asleep.store.now() + 1_500, token="t")
+    lease = {"host": host, "pid": os.getpid(), "born": "1", "token": "t"}
+    leased(asleep, name, **lease, deadline=asleep.store.now() + 600_000)
     asleep.start()
-    assert asleep.thread_status(name) == "running"
+    other = asleep.enter(asleep.workflow("other-steps"), asleep.script(done("end")))
+    assert asleep.ended(other) == ["completed"]
+    assert asleep.thread_status(name) == "running"  # as far as anybody knows
+    leased(asleep, name, **lease, deadline=asleep.store.now())
     assert asleep.ended(name) == ["completed"]
     assert asleep.kinds(name) == ["queued", "crashed", "step", "completed"]
 

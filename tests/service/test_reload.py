@@ -152,6 +152,28 @@ def test_a_changed_project_file_is_used_and_an_invalid_one_is_not(stage: Stage) 
     assert stage.said[-1] == "rolecall.yaml: what it says now is used"
 
 
+def test_a_file_whose_name_is_no_text_is_a_problem_and_keeps_nothing_else_back(stage: Stage) -> None:
+    stage.write("workflows/hello.yaml", YAML.format(goal="Greet."))
+    (stage.folder / "workflows" / os.fsdecode(b"\xff.yaml")).write_text(YAML.format(goal="Greet."))
+    definitions = stage.definitions()
+    refreshed(definitions)
+    assert list(definitions.workflows) == ["hello"]
+    assert len(definitions.problems) == 1
+    stage.write("workflows/hello.yaml", YAML.format(goal="Greet them."))
+    refreshed(definitions)
+    assert stage.goal(definitions) == "Greet them."
+
+
+def test_a_project_file_that_is_gone_configures_nothing_and_that_is_told(stage: Stage) -> None:
+    stage.write("rolecall.yaml", "service: {limit: 3}\n")
+    definitions = stage.definitions()
+    refreshed(definitions)
+    (stage.folder / "rolecall.yaml").unlink()
+    refreshed(definitions)
+    assert definitions.project.policy.limit == 16
+    assert stage.said[-1] == "rolecall.yaml is gone, so nothing is configured"
+
+
 def test_a_project_file_that_is_wrong_at_the_start_is_refused(stage: Stage) -> None:
     stage.write("rolecall.yaml", "service: 7\n")
     with pytest.raises(UsageError, match="must be a mapping"):
@@ -252,7 +274,7 @@ def test_a_saved_file_is_noticed_without_being_asked_for(stage: Stage) -> None:
         definitions, changed = stage.definitions(), asyncio.Event()
         task = asyncio.create_task(watch(definitions, changed.set))
         goals = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             await changed.wait()
             for text in ("Second.", "Third."):
                 changed.clear()
@@ -272,7 +294,7 @@ def test_a_workflows_folder_that_is_made_later_is_watched_from_then_on(stage: St
     async def play() -> str:
         definitions, changed = stage.definitions(), asyncio.Event()
         task = asyncio.create_task(watch(definitions, changed.set))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             await changed.wait()
             for text in ("First.", "Second."):
                 changed.clear()

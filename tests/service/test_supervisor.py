@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servicestage import PATIENCE, Service, done, gone, served
+from servicestage import PATIENCE, PROGRAM, Service, done, gone, served
 
 from rolecall.service import control
+from rolecall.service.policy import ServicePolicy
+from rolecall.service.supervisor import Supervisor
+from rolecall.service.workers import Workers
+from rolecall.store.sqlite import SqliteBackend
+from rolecall.store.store import Store
 
 
 @pytest.fixture
@@ -177,6 +185,29 @@ def test_whoever_speaks_another_language_at_the_door_does_no_harm(service: Servi
     assert service.status()["running"] == []
 
 
+def follower(service: Service) -> socket.socket:
+    pipe = control.connected(str(service.home))
+    assert pipe is not None
+    pipe.settimeout(PATIENCE)
+    pipe.sendall(control.line_of({"do": "follow", "thread": ""}))
+    return pipe
+
+
+def rest_of(pipe: socket.socket) -> bytes:
+    with pipe, pipe.makefile("rb") as heard:
+        return heard.read()
+
+
+def test_fifty_who_follow_are_each_woken_and_those_who_never_listen_hinder_nobody(service: Service) -> None:
+    deaf, followers = ([follower(service) for _ in range(50)] for _ in range(2))
+    assert {pipe.recv(1) for pipe in followers} == {b"\n"}
+    name = service.enter(service.workflow(), service.script(*[done()] * 5, done("end")))
+    assert service.ended(name) == ["completed"]
+    assert all(pipe.recv(1) for pipe in followers)
+    service.stop()
+    assert {rest_of(pipe).strip() for pipe in (*deaf, *followers)} == {b""}
+
+
 def test_status_shows_who_runs_in_which_process_and_who_waits_and_why(service: Service) -> None:
     flow = service.workflow()
     hanging = [service.enter(flow, service.script({"hang": True}, name="hangs")) for _ in range(4)]
@@ -270,7 +301,11 @@ workflow = Workflow("spin-on", roles=roles, moderator=lambda context: END if con
 def test_a_service_in_the_background_says_when_it_can_be_spoken_to(tmp_path: Path) -> None:
     service = Service(tmp_path)
     try:
+        (tmp_path / "rolecall.yaml").write_text(
+            "workflows: {do-it: {triggers: {daily: {every: 1d, prompt: x}}}}\n"
+        )
         started = json.loads(service.rolecall("serve", "--detach").stdout)
+        assert started["triggers"] == ["do-it/daily: every 1d"]  # what it will run by itself
         assert json.loads(service.rolecall("serve", "status").stdout)["pid"] == started["pid"]
         again = service.rolecall("serve", "--detach")
         assert again.returncode == 5
@@ -289,6 +324,99 @@ def test_a_service_in_the_background_says_when_it_can_be_spoken_to(tmp_path: Pat
         service.close()
 
 
+def test_the_address_of_a_store_is_not_among_the_words_of_a_service_in_the_background(tmp_path: Path) -> None:
+    """It may hold a password, and everybody on a machine sees the words of its commands."""
+    service = Service(tmp_path)
+    try:
+        started = json.loads(service.rolecall("serve", "--detach", "--store", "files:secret-place").stdout)
+        assert b"secret-place" not in Path("/proc", str(started["pid"]), "cmdline").read_bytes()
+        held = control.held_by(str(service.home))
+        assert held is not None and held["store"] == f"files:{tmp_path / 'secret-place'}"
+        assert service.rolecall("serve", "stop").returncode == 0
+    finally:
+        service.close()
+
+
+def test_the_log_is_followed_into_the_file_that_takes_its_place(service: Service) -> None:
+    log = service.home / "service.log"
+    following = service.spawn("serve", "logs", "-f", "--lines", "1")
+    assert following.stdout is not None
+    try:
+        assert "serving" in following.stdout.readline()
+        with log.open("a") as file:
+            file.write("one more\n")
+        log.rename(f"{log}.1")
+        log.write_text("a new one\n")
+        assert [following.stdout.readline() for _ in range(2)] == ["one more\n", "a new one\n"]
+    finally:
+        following.kill()
+        following.communicate(timeout=PATIENCE)
+
+
+def test_a_file_of_the_project_does_not_stand_in_for_a_module_of_ours(tmp_path: Path) -> None:
+    for module in ("yaml", "jsonschema_rs", "rolecall", "uuid"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('this is the wrong one')\n")
+    service = Service(tmp_path)
+    try:
+        detached = service.rolecall("serve", "--detach")
+        assert detached.returncode == 0, detached.stderr
+        name = service.enter(service.workflow(), service.script(done("end")))
+        assert service.ended(name) == ["completed"]
+        assert service.rolecall("serve", "stop").returncode == 0
+    finally:
+        service.close()
+
+
+def test_stopping_does_not_wait_for_the_service_that_takes_its_place(service: Service) -> None:
+    """As where a supervisor of the system starts it again at once."""
+    assert service.process is not None
+    first, fifo = service.process, service.work / "gate"
+    os.mkfifo(fifo)
+    name = service.enter(service.workflow(), service.script(done("end", run=[["cat", "gate"]])))
+    service.event(name, "process")
+    stopping = service.spawn("serve", "stop", "--finish")
+    service.until(lambda: service.status()["stopping"])
+    waiting = subprocess.Popen(
+        ["sh", "-c", f"while [ -e /proc/{first.pid}/cwd ]; do sleep 0.01; done; exec {PROGRAM} serve"],
+        env=service.env,
+        cwd=service.folder,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        fifo.write_text("go on")
+        assert first.wait(PATIENCE) == 0
+        assert stopping.communicate(timeout=PATIENCE)[1] == ""
+        assert stopping.returncode == 0
+    finally:
+        waiting.terminate()
+        waiting.wait(PATIENCE)
+
+
+def test_what_fails_beside_the_service_is_a_problem_of_it_and_no_reason_to_end(tmp_path: Path) -> None:
+    store, failed = Store(SqliteBackend(str(tmp_path / "store.db"))), asyncio.Event()
+
+    async def watch_stars(_supervisor: Supervisor) -> None:
+        failed.set()
+        raise RuntimeError("there are none")
+
+    async def play() -> dict[str, str]:
+        supervisor = Supervisor(store, ServicePolicy(), Workers(os.environ), host="here", log=lambda _: None)
+        with control.bound(str(tmp_path)) as door:
+            task = asyncio.create_task(supervisor.run(door, companions=[watch_stars]))
+            async with asyncio.timeout(PATIENCE):
+                await failed.wait()
+                await asyncio.sleep(0)  # it has been told of by then
+                problems = dict(supervisor.problems)
+                supervisor.stop()
+                await task
+        return problems
+
+    assert asyncio.run(play()) == {
+        "watch_stars": "watch_stars has failed, and begins anew in a minute: RuntimeError('there are none')"
+    }
+    store.close()
+
+
 def test_without_a_service_its_commands_say_so(tmp_path: Path) -> None:
     service = Service(tmp_path)
     status = service.rolecall("serve", "status")
@@ -297,6 +425,15 @@ def test_without_a_service_its_commands_say_so(tmp_path: Path) -> None:
     assert stop.returncode == 3
     assert "no service is running" in stop.stderr
     assert service.rolecall("serve", "logs").returncode == 5
+
+
+@pytest.mark.parametrize("options", [[], ["--detach"]])
+def test_a_home_that_cannot_be_written_to_is_told_with_what_to_do(tmp_path: Path, options: list[str]) -> None:
+    service = Service(tmp_path)
+    service.env["ROLECALL_HOME"] = "/proc/nowhere"
+    refused = service.rolecall("serve", *options)
+    assert refused.returncode == 5
+    assert "cannot be started in /proc/nowhere" in refused.stderr and "ROLECALL_HOME" in refused.stderr
 
 
 def test_a_mistake_in_the_projects_file_is_told_before_anything_runs(tmp_path: Path) -> None:

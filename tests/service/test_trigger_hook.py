@@ -39,7 +39,7 @@ def asked(
     body: bytes = b'{"text": "hi"}',
     method: str = "POST",
 ) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=90)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         answer = connection.getresponse()
@@ -195,7 +195,7 @@ def test_a_text_that_is_no_json_is_a_body_too(stage: Stage) -> None:
 
 
 def raw(port: int, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as pipe:
+    with socket.create_connection(("127.0.0.1", port), timeout=90) as pipe:
         pipe.sendall(data)
         pipe.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: pipe.recv(65_536), b""))
@@ -222,9 +222,17 @@ def test_what_is_no_whole_request_starts_nothing_and_the_next_is_served(stage: S
     assert len(stage.threads()) == 1
 
 
+@pytest.mark.parametrize(
+    "target", [b"//[", b"/hooks/\xff", b"http://[x/hooks", b"/hooks/hello/called?%ff=\xfe"]
+)
+def test_an_address_that_is_none_is_answered_as_a_mistake(stage: Stage, target: bytes) -> None:
+    answer = served(stage, PLAIN, lambda port: raw(port, b"POST " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 ")), answer
+
+
 def test_connections_that_say_nothing_do_not_keep_others_out(stage: Stage) -> None:
     def ask(port: int) -> int:
-        silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(60)]
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=90) for _ in range(60)]
         try:
             return asked(port, bearer())[0]
         finally:
@@ -232,6 +240,32 @@ def test_connections_that_say_nothing_do_not_keep_others_out(stage: Stage) -> No
                 pipe.close()
 
     assert served(stage, PLAIN, ask) == 202
+
+
+def test_a_storm_of_requests_of_one_hook_is_bounded_and_leaves_room_for_another(stage: Stage) -> None:
+    """All of them are there before the first has started its thread, which takes a process."""
+    other = 'other: {http: {secret_env: HOOK_SECRET}, prompt: "{{body.text}}"}'
+    storm = 'storm: {http: {secret_env: HOOK_SECRET}, prompt: x, dedupe: "the same"}'
+    head = f"POST /hooks/hello/storm HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\nContent-Length: 1\r\n"
+
+    def ask(port: int) -> tuple[list[str], int]:
+        pipes = [socket.create_connection(("127.0.0.1", port), timeout=90) for _ in range(50)]
+        for part in (f"{head}\r\n".encode(), b"x"):
+            for pipe in pipes:
+                pipe.sendall(part)
+        status, _ = asked(port, bearer(), path="/hooks/hello/other")
+        answers = []
+        for pipe in pipes:
+            with pipe, pipe.makefile("rb") as answer:
+                answers.append(answer.readline().split()[1].decode())
+        return answers, status
+
+    answers, status = served(stage, f"{storm}, {other}", ask)
+    assert status == 202
+    assert set(answers) == {"202", "200", "429"}
+    assert answers.count("202") == 1
+    assert answers.count("200") >= 31  # those that waited with it
+    assert len(stage.threads()) == 2
 
 
 def test_it_listens_on_loopback_unless_the_project_says_otherwise(stage: Stage) -> None:
@@ -252,11 +286,11 @@ def test_a_port_that_is_taken_is_told_and_had_once_it_is_free(stage: Stage) -> N
             )
             triggers.update(project, stage.workflows)
             task = asyncio.create_task(triggers.run())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while not problems:
                     await asyncio.sleep(0.01)
         assert "in use" in problems["hooks"]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while triggers.port is None:
                 triggers.update(project, stage.workflows)
                 await asyncio.sleep(0.01)

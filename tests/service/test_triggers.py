@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from rolecall import projectfile, registry, thread
+from rolecall.errors import StorageError
 from rolecall.mask import Mask
 from rolecall.projectfile import Project
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.memory import Memory
 from rolecall.service.triggers.run import Triggers
-from rolecall.store.backend import Ref
+from rolecall.store.backend import Change, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 
@@ -101,13 +102,73 @@ async def settled(triggers: Triggers) -> int:
     """Begin what is due and wait for its end; how many looks there were."""
     triggers.begin_due()
     looks = asyncio.all_tasks() - {asyncio.current_task()}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         await asyncio.gather(*looks)
     return len(looks)
 
 
 def played(play: Callable[[], Any]) -> Any:
     return asyncio.run(play())
+
+
+def test_what_one_look_costs_does_not_grow_with_the_number_of_triggers(stage: Stage) -> None:
+    """A thousand of them, of which one is due."""
+    reads: list[str] = []
+
+    class Counting(SqliteBackend):
+        def ref(self, name: str) -> Ref | None:
+            reads.append(name)
+            return super().ref(name)
+
+    def others(count: int) -> str:
+        return ", ".join(f"t{number}: {{every: 1d, prompt: x}}" for number in range(count))
+
+    async def play(count: int) -> int:
+        store = Store(Counting(stage.url), now=lambda: stage.now)
+        triggers = stage.triggers(f"{TICK}, {others(count)}", store)
+        await settled(triggers)
+        stage.pass_time(3600)
+        await settled(triggers)  # every trigger is asked about after so long
+        reads.clear()
+        stage.pass_time(1)
+        await settled(triggers)
+        stage.pass_time(1)
+        await settled(triggers)
+        store.close()
+        return len(reads)
+
+    assert asyncio.run(play(1000)) == asyncio.run(play(1))
+
+
+def test_a_look_whose_end_cannot_be_written_down_is_not_repeated_at_once(stage: Stage) -> None:
+    """As on a full disk: the command must not run again and again because nobody can note that it did."""
+
+    class Full(SqliteBackend):
+        is_full = False
+
+        def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
+            if self.is_full:
+                raise StorageError("no room to write")
+            return super().commit(change, now=now, durable=durable)
+
+    stage.write("count.sh", "echo x >> runs")
+
+    async def play() -> None:
+        backend = Full(stage.url)
+        triggers = stage.triggers(
+            "moved: {command: [sh, count.sh], every: 1h, prompt: x}", Store(backend, now=lambda: stage.now)
+        )
+        await settled(triggers)
+        stage.pass_time(3600)
+        backend.is_full = True
+        assert [await settled(triggers) for _ in range(3)] == [1, 0, 0]
+        backend.is_full = False
+        stage.pass_time(15)
+        assert [await settled(triggers) for _ in range(2)] == [1, 0]
+        backend.close()
+
+    played(play)
+    assert (stage.folder / "runs").read_text() == "x\nx\n"
 
 
 # -- schedules --
@@ -186,7 +247,7 @@ def test_two_services_that_are_due_at_once_start_one_thread(stage: Stage) -> Non
             triggers.begin_due()
         looks = asyncio.all_tasks() - {asyncio.current_task()}
         assert len(looks) == 2
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             await asyncio.gather(*looks)
         other.close()
 
@@ -464,6 +525,19 @@ def test_files_that_changed_while_nothing_ran_are_found_after_a_restart(stage: S
     assert stage.prompts() == ["Changed: src/deep/b.py"]
 
 
+def test_a_file_whose_name_is_no_text_starts_a_thread_like_any_other(stage: Stage) -> None:
+    async def play() -> None:
+        stage.write("src/a.py", "1")
+        await settled(stage.triggers(EDITED))
+        stage.pass_time(3600)
+        stage.write(os.fsdecode(b"src/\xff.py"), "1")
+        set_time(stage.folder / os.fsdecode(b"src/\xff.py"), stage.now / 1000 - 5)
+        await settled(stage.triggers(EDITED))
+
+    played(play)
+    assert stage.prompts() == ["Changed: src/\ufffd.py"]
+
+
 def test_a_change_within_the_cool_down_is_not_lost(stage: Stage) -> None:
     stage.write("src/a.py", "1")
 
@@ -493,7 +567,7 @@ def test_a_file_that_is_saved_starts_a_thread_without_being_asked_for(stage: Sta
         )
         triggers.update(stage.project(EDITED), stage.workflows)
         task = asyncio.create_task(triggers.run())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while not stage.memory("edited").seen:
                 await asyncio.sleep(0.01)  # the first look
             stage.write("src/new/b.py", "1")

@@ -170,6 +170,15 @@ def test_an_agent_that_does_not_exist_suspends_the_thread_with_the_reason(servic
     service.event(name, "suspended", count=2)
 
 
+def test_an_agent_named_by_a_very_long_command_is_called_like_any_other(
+    service: Service, bystander: str
+) -> None:
+    """Whoever starts the step's process is told by a short message, whatever the agent's name is."""
+    said = "---\\n$status: end\\n---\\n" + "y" * 100_000
+    name = service.enter(service.workflow(), f"command:printf %b '{said}'")
+    assert service.ended(name) == ["completed"], service.state(name)
+
+
 # -- what a step leaves behind --
 
 DAEMON = """

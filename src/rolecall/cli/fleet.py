@@ -9,23 +9,35 @@ from typing import Any
 from rolecall import config, workspace
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, show, table
+from rolecall.errors import StorageError
 
 
 def _status(options: Namespace) -> int:
-    from rolecall.service.fleet import machines
+    shown = _told_by_machine() if options.store is None else None
+    if shown is None:
+        from rolecall.service.fleet import machines
 
-    with workspace.open_store(options.store or _served_here(), create=False) as store:
-        shown = machines.status(store)
-    show(options, shown, lambda: _text(shown))
-    return 0 if any(machine["alive"] for machine in shown["machines"]) else 1
+        with workspace.open_store(options.store, create=False) as store:
+            shown = machines.status(store)
+    known = shown
+    show(options, known, lambda: _text(known))
+    return 0 if any(machine["alive"] for machine in known["machines"]) else 1
 
 
-def _served_here() -> str | None:
-    """The store of the machine that runs in this home; None: none does, so the configured one counts."""
+def _told_by_machine() -> dict[str, Any] | None:
+    """What the machine that runs in this home says of its fleet; None: none does, so the configured store counts."""
     from rolecall.service import control
 
     held = control.held_by(config.home())
-    return str(held["store"]) if held else None
+    if held is None or not str(held.get("store")).startswith(("postgresql://", "postgres://")):
+        return None
+    told = control.asked(config.home(), {"do": "fleet"})
+    if not told:
+        raise StorageError(
+            "the machine in this home does not reach the database of its fleet",
+            hint="`rolecall serve status` says since when; it goes on by itself once the server answers.",
+        )
+    return told
 
 
 def _text(shown: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ def _run(options: Namespace) -> int:
     with workspace.open_store(options.store) as store:
         found = registry.find(store, options.workflow, folder=os.getcwd())
         book = (
-            workspace.load_workflow(found.path, warn=thread_run.print_problem)
+            workspace.load_workflow(found.path, store=options.store, warn=thread_run.print_problem)
             if found.path
             else registry.load_node(store, found.node or "")
         )
@@ -64,10 +64,9 @@ def _is_served(options: Namespace, store: Store) -> bool:
     """Whether a service runs in this home, on this store, or machines of a fleet do elsewhere."""
     from rolecall.service import control
 
-    held, address = control.held_by(config.home()), control.store_address(options.store)
-    if held is not None and held.get("store") == address:
+    if control.serves(config.home(), options.store):
         return True
-    if not address.startswith(("postgresql://", "postgres://")):
+    if not control.store_address(options.store).startswith(("postgresql://", "postgres://")):
         return False
     from rolecall.service.fleet import machines
 
@@ -136,10 +135,6 @@ class _Starting:
         self._limits = limits
         self._is_queued = is_queued
         self._mask = workspace.mask()
-        self._last = 0
-        clock = store.now
-        # Threads of one command wait in the order in which they were given: no two come at the same time.
-        store.now = lambda: max(clock(), self._last + 1)
 
     def __call__(self, task: Task) -> Ref:
         ref = lifecycle.start(
@@ -153,7 +148,6 @@ class _Starting:
             work=config.work_folder(),
             queue=task.priority if self._is_queued else None,
         )
-        self._last = (ref.state.get("service") or {}).get("queued_at", 0)
         self._workflow = ref.state["workflow"]  # the file is read once, however many threads are made of it
         thread_run.tell_omitted(ref)
         thread_run.tell_service(ref)
@@ -284,7 +278,8 @@ class _Bell:
             task.cancel()
         if len(waits) > 1 and waits[1] in done and not _heard(waits[1]):
             self._writer.close()
-            self._reader = self._writer = None  # the service is gone; it may come back
+            self._reader = self._writer = None
+            print("the service has ended: the thread waits for it to come back", file=sys.stderr, flush=True)
             await asyncio.wait([asyncio.ensure_future(cancel.wait())], timeout=_PATIENCE)
 
     async def _connect(self) -> None:

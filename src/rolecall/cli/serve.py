@@ -6,13 +6,13 @@ import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rolecall import config
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, add_store, printable, show, table
 from rolecall.cli.thread_arguments import at_least_one
-from rolecall.errors import RolecallError, UsageError
+from rolecall.errors import Conflict, RolecallError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ def _serve(options: Namespace) -> int:
     folder = os.path.abspath(options.project or os.getcwd())
     project = projectfile.load(folder).checked()  # what is wrong with it is told here, not in a log
     if options.detach:
-        return _detach(options)
+        return _detach(options, [f"{one.id}: {one.describe()}" for one in project.triggers])
     from rolecall.service import companion, serving
 
     def adjust(policy: ServicePolicy) -> ServicePolicy:
@@ -108,17 +108,18 @@ def _say_ready(file: int | None) -> None:
 # -- in the background --
 
 
-def _detach(options: Namespace) -> int:
+def _detach(options: Namespace, triggers: list[str]) -> int:
     """Start the service in a session of its own, and wait until it can be spoken to."""
     import subprocess
 
     from rolecall.service import control
 
     home = config.home()
-    os.makedirs(home, exist_ok=True)
+    errors = _error_file(home)
     read, write = os.pipe()
-    words = [sys.executable, "-m", "rolecall", "serve", "--ready-fd", str(write), *_again(options)]
-    with open(control.errors_path(home), "wb") as errors:
+    # -P: a file of the project must not stand in for one of the modules that are imported.
+    words = [sys.executable, "-P", "-m", "rolecall", "serve", "--ready-fd", str(write), *_again(options)]
+    with errors:
         child = subprocess.Popen(  # noqa: S603 -- ourselves
             words,
             stdin=subprocess.DEVNULL,
@@ -136,15 +137,28 @@ def _detach(options: Namespace) -> int:
         with open(control.errors_path(home), encoding="utf-8", errors="replace") as told:
             print(told.read().strip(), file=sys.stderr)
         return child.returncode or 1
-    show(options, {"pid": child.pid, "home": home}, lambda: f"the service runs as process {child.pid}")
+    lines = [f"the service runs as process {child.pid}", *(f"trigger {line}" for line in triggers)]
+    show(options, {"pid": child.pid, "home": home, "triggers": triggers}, lambda: "\n".join(lines))
     child.returncode = 0  # it outlives us, which is meant
     return 0
 
 
+def _error_file(home: str) -> IO[bytes]:
+    """Where the service writes what belongs into no log; that of one that runs is left to it."""
+    from rolecall.service import control
+
+    if control.held_by(home) is not None:
+        raise control.running_already(home)
+    try:
+        os.makedirs(home, exist_ok=True)
+        return open(control.errors_path(home), "wb")
+    except OSError as error:
+        raise control.unwritable(home, error) from error
+
+
 def _again(options: Namespace) -> list[str]:
     """The options of this command, for the one that does it."""
-    store = options.store if options.database is None else None
-    named = {"--project": options.project, "--store": store, "--limit": options.limit}
+    named = {"--project": options.project, "--limit": options.limit}
     named |= {"--concurrency": options.concurrency, "--machine": options.machine, "--slots": options.slots}
     named |= {"--lease": options.lease}
     words = [word for name, value in named.items() if value for word in (name, str(value))]
@@ -153,7 +167,7 @@ def _again(options: Namespace) -> list[str]:
 
 def _told_in_private(options: Namespace) -> dict[str, str]:
     """An address may hold a password, and everybody on a machine sees the words of its commands."""
-    url = _database(options)
+    url = _database(options) or options.store
     return {} if url is None else {"ROLECALL_STORE": url}
 
 
@@ -169,6 +183,8 @@ def _status(options: Namespace) -> int:
         show(options, shown, lambda: "no service is running; start one with `rolecall serve --detach`")
         return 1
     told = control.asked(config.home(), {"do": "status"})
+    if not told:
+        raise Conflict("the service is just ending", hint="Ask again.")
     shown = {"running": True, "home": config.home(), "pid": found["pid"]}
     shown |= {"threads": told.pop("running", [])} | told
     show(options, shown, lambda: _status_text(shown))
@@ -182,6 +198,7 @@ def _status_text(shown: dict[str, Any]) -> str:
         f"waiting: {queued}",
     ]
     lines += [f"problem: {problem}" for problem in shown["problems"].values()]
+    lines += [f"problem: {one['thread']}: {one['trouble']}" for one in shown["threads"] if "trouble" in one]
     if shown["spent"]:
         lines.append(f"spent today: ${shown['spent']:.2f}")
     reasons = list(dict.fromkeys(shown["waits"].values()))
@@ -221,12 +238,15 @@ def _follow(file: Any, path: str) -> None:
 
     while True:
         sys.stdout.flush()
-        line = file.readline()
-        if line:
+        is_last = os.path.exists(path) and os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
+        for line in file.readlines():  # lines are written whole
             print(printable(line.rstrip("\n")))
-            continue
-        if os.path.exists(path) and os.stat(path).st_ino != os.fstat(file.fileno()).st_ino:
+        if not is_last and os.path.exists(
+            path
+        ):  # looked at before it was read to its end, so nothing is missed
+            file.close()
             file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 -- until we are stopped
+            continue
         sleep(0.2)
 
 

@@ -84,7 +84,7 @@ def _fire(options: Namespace) -> None:
     mask = workspace.mask()
     signal = asyncio.run(_signal(options, project, trigger))
     with workspace.open_store(options.store) as store:
-        node = _workflow(store, project, trigger)
+        node = _workflow(options, store, project, trigger)
 
         def fire(now: int) -> str:
             ref, memory = memories.recall(store, project.name, trigger, now=now)
@@ -94,8 +94,7 @@ def _fire(options: Namespace) -> None:
             return firing.start(store, order, mask=mask, work=config.work_folder())
 
         thread = _again(lambda: fire(store.now()))
-    held = control.held_by(config.home()) or {}
-    is_served = held.get("store") == control.store_address(options.store)
+    is_served = control.serves(config.home(), options.store)
     control.poke(config.home(), thread)
     shown = {"trigger": trigger.id, "thread": thread, "service": is_served}
     waits = "" if is_served else "\nno service is running; it waits for one: rolecall serve"
@@ -136,14 +135,14 @@ def _now() -> int:
     return int(time() * 1000)
 
 
-def _workflow(store: Store, project: Project, trigger: Trigger) -> str:
+def _workflow(options: Namespace, store: Store, project: Project, trigger: Trigger) -> str:
     from rolecall import registry
     from rolecall.workspace import load_workflow
 
     found = registry.find(store, trigger.workflow, folder=project.folder)
     if found.path is None:
         return str(found.node)
-    return registry.register(store, load_workflow(found.path))
+    return registry.register(store, load_workflow(found.path, store=options.store))
 
 
 # -- pause and resume --

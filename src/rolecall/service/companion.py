@@ -29,20 +29,17 @@ def of_project(
     """The companion for the project around a folder; `adjust` has the last word on its policy."""
 
     async def project(supervisor: Supervisor) -> None:
-        env = {
-            **config.environment(),
-            "ROLECALL_HOME": config.home(),
-            "ROLECALL_STORE": control.store_address(store_url),
-        }
-        mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
-        await end_leftovers(mark)  # of a service that was killed: there is one for a home at a time
-        env = marked(env, mark)
-        store, log, mask = supervisor.store, supervisor.log, workspace.mask()
-        definitions = Definitions(store, folder, env=env, keep=config.versions_folder(), say=log)
+        env = await _environment(store_url)
+        store, log = supervisor.store, supervisor.log
+        definitions = Definitions(store, folder, env=env, keep=config.versions_folder(store_url), say=log)
         triggers = Triggers(
-            store, env=env, mask=mask, say=log, on_start=supervisor.wake, problems=supervisor.problems
+            store,
+            env=env,
+            mask=workspace.mask(),
+            say=log,
+            on_start=supervisor.wake,
+            problems=supervisor.problems,
         )
-
         told: list[str] = []
 
         def use() -> None:
@@ -62,6 +59,19 @@ def of_project(
             tasks.create_task(triggers.run())
 
     return project
+
+
+async def _environment(store_url: str | None) -> dict[str, str]:
+    """That of everything a trigger runs. It carries a mark by which what a killed service has left behind is found
+    and ended: there is one service for a home at a time."""
+    env = {
+        **config.environment(),
+        "ROLECALL_HOME": config.home(),
+        "ROLECALL_STORE": control.store_address(store_url),
+    }
+    mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
+    await end_leftovers(mark)
+    return marked(env, mark)
 
 
 def _plan(definitions: Definitions, triggers: Triggers) -> list[str]:

@@ -6,6 +6,7 @@ here, which only makes the service look at once instead of a little later. Lines
     {"do": "poke", "thread": ID}     look at the store; the thread is optional
     {"do": "follow", "thread": ID}   an empty line back whenever the thread has a new event; of any without ID
     {"do": "status"}                 how the service stands
+    {"do": "fleet"}                  how the whole fleet stands, asked of one of its machines
     {"do": "stop", "finish": BOOL}   stop; with `finish` only after the steps that run
 """
 
@@ -14,15 +15,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from rolecall import config, holder
-from rolecall.errors import Conflict, NotFound
+from rolecall.errors import Conflict, NotFound, StorageError
 
 _PATIENCE = 10.0
+_GLANCE = 0.02
 _LONGEST_PATH = 100
 """Bytes of a path that a socket can surely be bound to; the system's own limit is 108 or 104."""
 
@@ -46,11 +50,15 @@ def errors_path(home: str) -> str:
 
 def store_address(url: str | None) -> str:
     """The address of a store, the configured one by default, the same from whatever folder it is named."""
-    address = config.store_settings().url if url is None else url
-    kind, path = config.store_address(address)
-    if kind not in ("files", "sqlite"):
+    return config.full_store_address(url)
+
+
+def _without_password(address: str) -> str:
+    """An address as it may lie in a file: good for comparison, and rather too short than too long."""
+    if not address.startswith(("postgresql://", "postgres://")):
         return address
-    return os.path.abspath(path) if kind == "sqlite" else f"{kind}:{os.path.abspath(path)}"
+    shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)
+    return re.sub(r"(?<=[?&])\w*password=[^&]*", "", shorter)
 
 
 # -- the lock --
@@ -61,27 +69,41 @@ class Lock:
 
     def __init__(self, home: str, *, store: str) -> None:
         """`store` is the address of the store that is served."""
-        os.makedirs(home, exist_ok=True)
-        self._path = lock_path(home)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.makedirs(home, exist_ok=True)
+            self._file = os.open(lock_path(home), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unwritable(home, error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(self._file)
-            raise Conflict(
-                f"the service of {home} is running already: {_named(home)}",
-                hint="`rolecall serve status` shows it, `rolecall serve stop` ends it.",
-            ) from error
+            raise running_already(home) from error
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, json.dumps({**holder.process(os.getpid()), "store": store}).encode(), 0)
+        known = {**holder.process(os.getpid()), "store": _without_password(store)}
+        os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def close(self) -> None:
         os.ftruncate(self._file, 0)
         os.close(self._file)
 
 
+def running_already(home: str) -> Conflict:
+    return Conflict(
+        f"the service of {home} is running already: {_named(home)}",
+        hint="`rolecall serve status` shows it, `rolecall serve stop` ends it.",
+    )
+
+
+def unwritable(home: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"the service cannot be started in {home}: {error.strerror}",
+        hint="It needs a folder that it can write to; ROLECALL_HOME names one.",
+    )
+
+
 def held_by(home: str) -> Mapping[str, Any] | None:
-    """The process that is the service of a home, and the store it serves; None: no service runs."""
+    """The process that is the service of a home, and the store it serves, without a password; None: no service runs."""
     try:
         with open(lock_path(home), encoding="utf-8") as file:
             found = json.loads(file.read() or "{}")
@@ -89,6 +111,12 @@ def held_by(home: str) -> Mapping[str, Any] | None:
         return None
     is_alive = isinstance(found, dict) and "pid" in found and holder.is_alive(found, now=0)
     return found if is_alive else None
+
+
+def serves(home: str, url: str | None) -> bool:
+    """Whether a service of this home serves the store at this address, the configured one by default."""
+    found = held_by(home)
+    return found is not None and found.get("store") == _without_password(store_address(url))
 
 
 def _named(home: str) -> str:
@@ -149,16 +177,20 @@ def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
     pipe = connected(home)
     if pipe is None:
         raise NotFound(f"no service is running in {home}", hint="Start it: `rolecall serve --detach`.")
-    with pipe:
-        pipe.sendall(line_of(question))
-        with pipe.makefile("rb") as answers:
+    try:
+        with pipe, pipe.makefile("rb") as answers:
+            pipe.sendall(line_of(question))
             answer: dict[str, Any] = json.loads(answers.readline() or b"{}")
+    except TimeoutError as error:
+        raise StorageError(
+            f"the service of {home} does not answer", hint="`rolecall serve logs` shows what it does."
+        ) from error
     return answer
 
 
 def ended(home: str, *, finish: bool) -> None:
     """Stop the service, and come back when it has."""
-    pipe = connected(home)
+    held, pipe = held_by(home), connected(home)
     if pipe is None:
         raise NotFound(f"no service is running in {home}", hint="`rolecall serve status` shows it.")
     with pipe:
@@ -167,8 +199,9 @@ def ended(home: str, *, finish: bool) -> None:
         with suppress(OSError):
             while pipe.recv(4096):
                 pass
-    with open(lock_path(home), "rb") as lock:  # it lets go of the lock last
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    # It has said good-bye, and is about to end. Not the lock is waited for: the next service may have it already.
+    while held is not None and holder.is_alive(held, now=0):
+        time.sleep(_GLANCE)
 
 
 def line_of(words: Mapping[str, Any]) -> bytes:

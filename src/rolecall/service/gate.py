@@ -25,12 +25,19 @@ from rolecall.service.pipestore import change_in, error_out, framed, record_out
 from rolecall.service.queue import BY_SERVICE, Slot
 from rolecall.sessions import LOOK_BACK
 from rolecall.store.backend import Change, Move, NewEvent, Record, Ref
-from rolecall.store.store import META, Store, check, make_record, payload_of
+from rolecall.store.store import META, Store, check, checked_name, make_record, payload_of
 
 MOST_EVENTS = 100_000
 MOST_BYTES = 512 * 1024 * 1024
 """What one step may have written down, in events and in bytes of its questions."""
 _LONGEST_LIST = 10_000
+_GIVEN = ("idle", "running", "suspended", "completed", "failed")
+"""The statuses that a step gives its thread; the others are the service's and people's to give."""
+_FIXED = ("name", "workflow")
+"""What a thread is from beginning to end."""
+
+
+_MISFITS = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
 
 
 class Violation(Exception):
@@ -88,7 +95,7 @@ class Gate:
             return framed({"value": verb(*words[1:])})
         except RolecallError as error:
             return framed({"error": error_out(error)})
-        except (TypeError, ValueError) as error:  # too few words, or words of another kind
+        except _MISFITS as error:  # too few words, or words of another kind
             raise Violation(f"its worker has asked for {words[0]} in a wrong form: {error}") from error
 
     # -- reading --
@@ -114,7 +121,11 @@ class Gate:
         return self._store.refs(prefix)
 
     def _done(self, report: dict[str, Any]) -> None:
-        if not isinstance(report, dict):
+        is_told = isinstance(report, dict) and (
+            "error" not in report
+            or all(isinstance(report.get(key), str) for key in ("error", "message", "hint"))
+        )
+        if not is_told:
             raise Violation("its worker has not said how its step ended")
         self.report = report
 
@@ -213,6 +224,10 @@ class Gate:
         return Type(payload_of(fresh[type_id]))
 
     def _check_move(self, move: Move) -> None:
+        try:
+            checked_name(move.name)
+        except UsageError as error:
+            raise Violation(f"its worker has moved {move.name[:80]!r}, which is not a ref name") from error
         kind, _, rest = move.name.partition("/")
         if kind == "thread" and self._is_new_child(rest, move):
             self._own.add(rest)
@@ -222,8 +237,8 @@ class Gate:
         if not is_own:
             raise Violation(f"its worker has moved {move.name[:80]!r}, which is not its own")
         is_main = move.name == thread.ref_name(self._slot.thread)
-        if is_main and (move.state or {}).get("status") not in thread.STATUSES:
-            raise Violation("its worker has given its thread a status that is none")
+        if is_main and (move.state or {}).get("status") not in _GIVEN:
+            raise Violation("its worker has given its thread a status that is none, or not a step's to give")
 
     def _is_new_child(self, ident: str, move: Move) -> bool:
         is_new = is_thread_id(ident) and self._store.ref(move.name) is None
@@ -231,14 +246,16 @@ class Gate:
 
     def _is_ours(self, ident: str) -> bool:
         """Whether a thread is the step's own, or one that a role of it has started, perhaps in an earlier try."""
-        if ident in self._own:
-            return True
-        ref = self._store.ref(thread.ref_name(ident)) if is_thread_id(ident) else None
-        parent = ref.state.get("parent") if ref else None
-        if isinstance(parent, str) and parent != ident and self._is_ours(parent):
-            self._own.add(ident)
-            return True
-        return False
+        line: list[str] = []
+        while ident not in self._own:
+            ref = self._store.ref(thread.ref_name(ident)) if is_thread_id(ident) else None
+            parent = ref.state.get("parent") if ref else None
+            if not isinstance(parent, str) or ident in line:
+                return False
+            line.append(ident)
+            ident = parent
+        self._own.update(line)
+        return True
 
     # -- what follows for the service --
 
@@ -266,6 +283,7 @@ class Gate:
         service = dict(before.get("service") or {})
         if ref is not None and move.target != ref.target:
             service = {key: value for key, value in service.items() if key not in queue.CRASHES}
+        state |= {key: before[key] for key in _FIXED if key in before}
         state |= {"service": service} if service else {}
         if state["status"] == "suspended" and self._agent_ended:
             return move._replace(state=self._crashed(state, events))
@@ -297,8 +315,11 @@ class Gate:
         ref = self._store.ref(move.name)
         if move.target is None or (ref is not None and ref.target == move.target):
             return 0.0
-        cost = (_payload(self._store, move.target, nodes).get("usage") or {}).get("cost")
-        return float(cost) if isinstance(cost, int | float) and cost > 0 else 0.0
+        usage = _payload(self._store, move.target, nodes).get("usage")
+        cost = usage.get("cost") if isinstance(usage, dict) else None
+        if isinstance(cost, bool) or not isinstance(cost, int | float):
+            return 0.0
+        return max(0.0, float(cost))
 
     def _spend_move(self, dollars: float) -> Move:
         name = f"spend/{queue.day_of(self._store.now())}/{self._host}"

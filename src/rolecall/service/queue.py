@@ -12,14 +12,16 @@ decide. A thread enters the queue in `lifecycle.py`, like everything that people
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rolecall import thread
-from rolecall.errors import Conflict
+from rolecall import holder, thread
+from rolecall.errors import Conflict, Damaged
 from rolecall.service.admission import DAY_MS, Due, State, Waiting, recent
-from rolecall.service.policy import Rate, ServicePolicy
+from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 
@@ -61,30 +63,34 @@ def standing(
     agent_of: AgentOf = lambda _state: "",
     at_least: int = 0,
 ) -> State:
-    """What admission decides about. Of a workflow whose queue is limited every waiting thread is looked at, of any
+    """What admission decides about. Of a workflow whose queue is too long every waiting thread is looked at, of any
     other no more than may be admitted and some, or `at_least` so many."""
-    admitted = {
-        workflow: len(names) for workflow, names in _by_workflow(store.backend.names("slot/")).items()
-    }
+    admitted = Counter(words[1] for words in _slot_words(store.backend.names("slot/")))
     room = max(0, policy.limit - sum(admitted.values()))
     found: list[Waiting] = []
     for workflow in waiting_workflows(store):
         rule = policy.of(workflow)
         free = min(room, max(0, rule.concurrency - admitted.get(workflow, 0)))
-        if rule.overflow == "drop" or rule.max_queue is not None:
+        if _may_overflow(store, workflow, rule):
             found += _entries(store.backend.names(f"queue/{workflow}/"))
         elif free or at_least:
-            page = store.refs(f"queue/{workflow}/", limit=max(free and free + _LOOK_AHEAD, at_least))
-            found += _entries(ref.name for ref in page)
+            page = _refs(store, f"queue/{workflow}/", limit=max(free and free + _LOOK_AHEAD, at_least))
+            found += _entries(ref.name for ref in page if not _is_being_made(ref, now))
     if policy.rates:
         found = [_with_agent(store, one, agent_of) for one in found]
     return State(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
 
 
+def _may_overflow(store: Store, workflow: str, rule: WorkflowPolicy) -> bool:
+    if rule.overflow == "drop" or rule.max_queue is None:
+        return rule.overflow == "drop"
+    return len(store.backend.names(f"queue/{workflow}/", limit=rule.max_queue + 1)) > rule.max_queue
+
+
 def waiting_workflows(store: Store) -> Iterator[str]:
     """The workflows of which threads wait; costs as many reads as there are workflows."""
     last: str | None = None
-    while found := store.refs("queue/", before=last, limit=1):
+    while found := _refs(store, "queue/", after=last, limit=1):
         workflow = found[0].name.split("/")[1]
         yield workflow
         last = f"queue/{workflow}0"  # what comes after a slash
@@ -92,28 +98,24 @@ def waiting_workflows(store: Store) -> Iterator[str]:
 
 def lengths(store: Store) -> dict[str, int]:
     """How many threads wait, by workflow; looks at all of them."""
-    return {workflow: len(names) for workflow, names in _by_workflow(store.backend.names("queue/")).items()}
+    return dict(Counter(one.workflow for one in _entries(store.backend.names("queue/"))))
 
 
 def slots(store: Store) -> list[Slot]:
     """The threads that were admitted, in the order in which they were."""
-    places = ((ref.name.split("/"), ref.state.get("since", 0)) for ref in store.refs("slot/"))
-    found = [Slot(words[1], words[2], since) for words, since in places if len(words) == 3]
+    since = {ref.name: _number(ref.state.get("since")) for ref in _refs(store, "slot/")}
+    found = [Slot(words[1], words[2], int(since["/".join(words)])) for words in _slot_words(since)]
     return sorted(found, key=lambda slot: (slot.since, slot.thread))
 
 
 def calls(store: Store, policy: ServicePolicy, now: int) -> dict[str, list[int]]:
-    return {
-        name: recent(ref.state.get("calls", ()), rate, now)
-        for name, rate in policy.rates.items()
-        if (ref := store.ref(f"rate/{name}")) is not None
-    }
+    return {name: _recent(store.ref(f"rate/{name}"), rate, now) for name, rate in policy.rates.items()}
 
 
 def spent(store: Store, policy: ServicePolicy, now: int) -> float:
     if policy.spend_per_day is None:
         return 0.0
-    return float(sum(ref.state.get("dollars", 0) for ref in store.refs(f"spend/{day_of(now)}/")))
+    return float(sum(_number(ref.state.get("dollars")) for ref in _refs(store, f"spend/{day_of(now)}/")))
 
 
 def day_of(now: int) -> str:
@@ -122,30 +124,59 @@ def day_of(now: int) -> str:
     return datetime.fromtimestamp(now / 1000, UTC).date().isoformat()
 
 
-def _by_workflow(names: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(name.split("/")[1], []).append(name)
-    return found
+# What stands under these names and is none of ours is passed over.
+
+
+def _slot_words(names: Iterable[str]) -> list[list[str]]:
+    return [words for name in names if len(words := name.split("/")) == 3]
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+
+
+def _recent(ref: Ref | None, rate: Rate, now: int) -> list[int]:
+    known = ref.state.get("calls") if ref else None
+    return recent([at for at in known if isinstance(at, int)] if isinstance(known, list) else (), rate, now)
+
+
+def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | None = None) -> list[Ref]:
+    """Refs in the order of their names; of one that is damaged only its name."""
+    try:
+        return store.refs(prefix, before=after, limit=limit)
+    except Damaged:
+        names = sorted(name for name in store.backend.names(prefix) if after is None or name > after)
+        return [_ref_or_name(store, name) for name in names[:limit]]
+
+
+def _ref_or_name(store: Store, name: str) -> Ref:
+    with suppress(Damaged):
+        if found := store.ref(name):
+            return found
+    return Ref(name, None, {}, 0, 0)
 
 
 def _entries(names: Iterable[str]) -> Iterator[Waiting]:
     for name in names:
-        if match := _ENTRY.fullmatch(name):  # what somebody else has put there is no thread
+        if match := _ENTRY.fullmatch(name):
             workflow, priority, since, ident = match.groups()
             yield Waiting(ident, workflow, 9 - int(priority), int(since))
 
 
 def _with_agent(store: Store, one: Waiting, agent_of: AgentOf) -> Waiting:
-    ref = store.ref(thread.ref_name(one.thread))
-    return one if ref is None else replace(one, agent=agent_of(ref.state))
+    ref = _ref_or_name(store, thread.ref_name(one.thread))
+    return replace(one, agent=agent_of(ref.state)) if ref.state else one
 
 
 # -- verbs --
 
 
 def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> Ref | None:
-    """Give a waiting thread a slot; its ref, or None when it does not wait any more. Its first step is `call`."""
+    """Give a waiting thread a slot; its ref, or None when it does not wait any more, or its folders are still being
+    made. Its first step is `call`."""
+    entry = store.ref(_entry_name(one))
+    if entry is not None and _is_being_made(entry, now):
+        return None
 
     def enter(draft: Draft, ref: Ref) -> Mapping[str, Any]:
         draft.move(thread.slot_name(one.workflow, one.thread), None, state={"since": now})
@@ -173,12 +204,11 @@ def discard(store: Store, one: Waiting, reason: str) -> Ref | None:
 def _leave_queue(store: Store, one: Waiting, change: Callable[[Draft, Ref], Mapping[str, Any]]) -> Ref | None:
     """Move a thread out of the queue, if it still waits there under this very name: it may have been killed, run
     by hand, or queued anew since. A name that nobody waits under goes."""
-    name = thread.queue_name(one.workflow, one.thread, priority=one.priority, at=one.since)
-    entry, ref = store.ref(name), store.ref(thread.ref_name(one.thread))
+    entry, ref = store.ref(_entry_name(one)), store.ref(thread.ref_name(one.thread))
     if entry is None:
         return None
     draft = store.draft()
-    draft.move(name, entry)
+    draft.move(entry.name, entry)
     waits = ref is not None and ref.state.get("status") == "queued" and _is_entry_of(ref, one)
     if waits and ref is not None:
         draft.move(ref.name, ref, ref.target, change(draft, ref))
@@ -187,6 +217,16 @@ def _leave_queue(store: Store, one: Waiting, change: Callable[[Draft, Ref], Mapp
     except Conflict:  # somebody was faster; the next look finds what they did
         return None
     return moved[-1] if waits else None
+
+
+def _is_being_made(entry: Ref, now: int) -> bool:
+    """Whether somebody still makes the folders of a thread that waits."""
+    maker = entry.state.get("maker")
+    return isinstance(maker, dict) and holder.is_alive(maker, now=now)
+
+
+def _entry_name(one: Waiting) -> str:
+    return thread.queue_name(one.workflow, one.thread, priority=one.priority, at=one.since)
 
 
 def _is_entry_of(ref: Ref, one: Waiting) -> bool:
@@ -204,8 +244,8 @@ def count(store: Store, call: Call, *, now: int) -> None:
 def _count(store: Store, draft: Draft, call: Call, now: int) -> None:
     name = f"rate/{call.name}"
     ref = store.ref(name)
-    young = recent(ref.state.get("calls", ()), call.rate, now) if ref else []
-    draft.move(name, ref, state={"calls": [*young, now][-call.rate.count :]})
+    calls = [*_recent(ref, call.rate, now), now]
+    draft.move(name, ref, state={"calls": calls[-call.rate.count :]})
 
 
 def release(store: Store, slot: Slot) -> None:
@@ -308,8 +348,8 @@ def _remove_slot(store: Store, draft: Draft, slot: Slot) -> None:
 def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
     """What a day has cost matters on that day; a month is kept for whoever wonders."""
     oldest = day_of(now - days * DAY_MS)
-    for ref in store.refs("spend/"):
-        if ref.name.split("/")[1] < oldest:
+    for ref in _refs(store, "spend/"):
+        if ref.version and ref.name.split("/")[1] < oldest:
             store.move(ref.name, ref, durable=False)
 
 

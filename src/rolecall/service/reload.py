@@ -70,7 +70,9 @@ class Definitions:
         reading = projectfile.load(self.project.folder)
         if not reading.problems and reading.project != self.project:
             self.project = reading.project
-            self.say(f"{projectfile.FILE}: what it says now is used")
+            is_there = reading.marks is not None
+            says = ": what it says now is used" if is_there else " is gone, so nothing is configured"
+            self.say(f"{projectfile.FILE}{says}")
         return reading.problems
 
     async def _read_workflows(self) -> list[Report]:
@@ -96,8 +98,10 @@ class Definitions:
 
     def _last(self, name: str) -> str | None:
         """The version that was right when it was last looked at, by a service before this one perhaps."""
-        ref = self._store.ref(registry.ref_name(name))
-        return ref.target if ref else None
+        with suppress(UnicodeEncodeError):  # the name of a file may be no text, and then it was never used
+            ref = self._store.ref(registry.ref_name(name))
+            return ref.target if ref else None
+        return None
 
     def _tell(self, problems: Sequence[Problem]) -> None:
         """Each problem once, until it was away."""
@@ -133,7 +137,8 @@ class Definitions:
                 status = os.stat(file)
             except OSError:
                 continue
-            digest.update(f"{file}\0{status.st_mtime_ns}\0{status.st_size}\0{status.st_ino}\0".encode())
+            digest.update(os.fsencode(file))
+            digest.update(f"\0{status.st_mtime_ns}\0{status.st_size}\0{status.st_ino}\0".encode())
         return digest.hexdigest()
 
 

@@ -10,30 +10,30 @@ Top to bottom: a life, a look, a step, who asks.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rolecall import thread
 from rolecall.errors import Damaged, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, State, Verdict, Waiting, decide
-from rolecall.service.control import line_of
+from rolecall.service.door import Door
 from rolecall.service.gate import Gate
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Call, Slot
 from rolecall.service.workers import Ended, Workers
+from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 
 POLL_MS = 5_000
 """How often the store is looked at when nobody says that something has happened."""
 _LATER_MS = 1_000
 """How soon a thread is looked at again that another process has, or after trouble with the store."""
-
-_MOST_UNREAD = 4096
+_ANEW = 60.0
+"""Seconds before something beside the service that has failed is tried again."""
 _SHOWN = 50
 """Of how many that wait the status tells why."""
 
@@ -53,7 +53,7 @@ class _Held:
     """It is known to be idle, because the last step was ours; else the store is asked first."""
     not_before: int = 0
     trouble: str = ""
-    """What was last said to be wrong with it."""
+    """What keeps its next step from being taken."""
 
     def rests(self, now: int) -> bool:
         """Whether it is to be left alone for a while."""
@@ -81,14 +81,17 @@ class Supervisor:
         self._agent_of = agent_of
         self._held: dict[str, _Held] = {}
         self._checked: set[str] = set()
+        self._unreadable: set[str] = set()
+        """Threads that wait and that the store cannot read: no other waits for them."""
         self._woken = asyncio.Event()
         self._has_news = True
         """Threads may have come or been ended, or a slot is free."""
         self._read_at = 0
         """When to look for that although nobody has said so."""
         self._poked: set[str] = set()
-        self._followers: dict[str, set[asyncio.StreamWriter]] = {}
-        self._calls: set[tuple[asyncio.Task[None] | None, asyncio.StreamWriter]] = set()
+        self._door = Door(
+            poke=self.wake, stop=lambda finish: self.stop(finish=finish), answers={"status": self.status}
+        )
         self._is_stopping = False
         self._is_finishing = False
         self._since = store.now()
@@ -109,18 +112,17 @@ class Supervisor:
             self.log(f"taking up {len(self._held)} threads that were running")
         queue.forget_old_days(self.store, now=self.store.now())
         beside = [asyncio.create_task(self._accompany(companion)) for companion in companions]
-        server = await asyncio.start_unix_server(self._hear, sock=door)
+        await self._door.open(door)
         ready()
         try:
             while not self._is_stopping:
                 await self._until(self._look())
             await self._wind_down()
         finally:
-            server.close()
             for task in beside:
                 task.cancel()
             await self._workers.close()
-            await self._hang_up()
+            await self._door.close()
 
     def stop(self, *, finish: bool = False) -> None:
         """Take no further step. Those that run are interrupted, or with `finish` waited for; asked for once more,
@@ -132,8 +134,7 @@ class Supervisor:
         if not finish:
             for worker in self._workers.running.values():
                 worker.stop()
-        for name in list(self._followers):
-            self._tell(name)
+        self._door.tell_all()
         self.wake()
 
     def wake(self, name: str = "") -> None:
@@ -160,10 +161,16 @@ class Supervisor:
         self.log("stopped")
 
     async def _accompany(self, companion: Companion) -> None:
-        try:
-            await companion(self)
-        except Exception as error:  # what runs beside the service is no reason for it to end
-            self.log(f"{getattr(companion, '__name__', 'a companion')} has failed: {error!r}")
+        """Let it run, and begin anew when it fails: what runs beside the service is no reason for it to end."""
+        name = getattr(companion, "__name__", "a companion")
+        while True:
+            try:
+                await companion(self)
+                return
+            except Exception as error:
+                self._trouble(name, f"{name} has failed, and begins anew in a minute: {_told(error)}")
+            await asyncio.sleep(_ANEW)
+            self._trouble(name, "")
 
     # -- a look --
 
@@ -180,8 +187,8 @@ class Supervisor:
                 self._heed_endings()
             verdict = self._decide(now)
             self._trouble("store", "")
-        except RolecallError as error:
-            self._trouble("store", f"no work is taken: {error.message}")
+        except Exception as error:  # whatever it is, it may pass, and threads that run go on
+            self._trouble("store", f"no work is taken: {_told(error)}")
             self._read_at = now + _LATER_MS
             return self._read_at
         self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
@@ -201,7 +208,7 @@ class Supervisor:
     def _decide(self, now: int) -> Verdict:
         due = self._due(now)
         if self._has_news:
-            state = queue.standing(self.store, self.policy, now=now, due=due, agent_of=self._agent_of)
+            state = self._standing(now, due)
         else:  # no thread came and no slot went: only those that run may go on
             state = State(due=due, calls=queue.calls(self.store, self.policy, now))
         self._has_news = False
@@ -218,6 +225,12 @@ class Supervisor:
             self._admit(by_name[name], self._call(by_name[name].agent), now)
         return verdict
 
+    def _standing(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> State:
+        state = queue.standing(
+            self.store, self.policy, now=now, due=due, agent_of=self._agent_of, at_least=at_least
+        )
+        return replace(state, waiting=[one for one in state.waiting if one.thread not in self._unreadable])
+
     def _due(self, now: int) -> list[Due]:
         """Threads whose next step can be taken; those of which nobody knows are found out about."""
         free = [held for held in self._held.values() if held.task is None and not held.rests(now)]
@@ -228,29 +241,39 @@ class Supervisor:
         return [Due(slot.thread, slot.since, self._agent_due(slot)) for slot in ready]
 
     def _agent_due(self, slot: Slot) -> str:
-        ref = self.store.ref(thread.ref_name(slot.thread)) if self.policy.rates else None
-        return self._agent_of(ref.state) if ref else ""
+        if not self.policy.rates:
+            return ""
+        with suppress(Damaged):  # the step itself says so
+            ref = self.store.ref(thread.ref_name(slot.thread))
+            return self._agent_of(ref.state) if ref else ""
+        return ""
 
     def _call(self, agent: str) -> Call | None:
         name = self.policy.metered(agent)
         return Call(name, self.policy.rates[name]) if name else None
 
     def _admit(self, one: Waiting, call: Call | None, now: int) -> None:
-        try:
-            if queue.admit(self.store, one, now=now, call=call) is None:
-                return
-        except Damaged as error:  # of one thread, which is in nobody else's way
-            self._trouble(one.thread, error.message)
+        if not self._moved(one, lambda: queue.admit(self.store, one, now=now, call=call)):
             return
         self.log(f"{one.thread} of {one.workflow} starts after {now - one.since:,} ms")
-        self._tell(one.thread)
+        self._door.tell(one.thread)
         held = self._held[one.thread] = _Held(Slot(one.workflow, one.thread, now), is_ready=True)
         self._begin(held)
 
     def _discard(self, one: Waiting, reason: str) -> None:
-        if queue.discard(self.store, one, reason) is not None:
+        if self._moved(one, lambda: queue.discard(self.store, one, reason)):
             self.log(f"{one.thread} is discarded: {reason}")
-            self._tell(one.thread)
+            self._door.tell(one.thread)
+
+    def _moved(self, one: Waiting, move: Callable[[], Ref | None]) -> bool:
+        """Whether a thread that waits was moved out of the queue."""
+        try:
+            return move() is not None
+        except Damaged as error:
+            self._unreadable.add(one.thread)
+            self._has_news = True  # there is room for the next one
+            self._trouble(one.thread, f"{one.thread} cannot be read: {error.message}")
+            return False
 
     # -- a step --
 
@@ -262,13 +285,11 @@ class Supervisor:
         name = held.slot.thread
         held.is_ready = False
         try:
-            ref = self.store.ref(thread.ref_name(name))
-            gate = Gate(self.store, held.slot, host=self._host, checked=self._checked, told=self._tell)
-            agent = ref.state.get("agent") if ref else None
-            ended = await self._workers.step(name, gate, agent=agent, limits=self.policy.worker)
+            gate = Gate(self.store, held.slot, host=self._host, checked=self._checked, told=self._door.tell)
+            ended = await self._workers.step(name, gate, limits=self.policy.worker)
             self._after(held, ended)
         except Exception as error:  # one thread's trouble, whatever it is, is no other's
-            self._retry_later(held, error)
+            self._retry_later(held, _told(error))
         finally:
             held.task = None
             self._woken.set()
@@ -289,13 +310,14 @@ class Supervisor:
             self._ended(slot, "crashed", moved, ended.cause)
         elif report.get("error") in ("Conflict", "StorageError"):
             # Another process has it, or there is no room on the disk: both pass.
-            held.not_before = self.store.now() + _LATER_MS
+            self._retry_later(held, report["message"])
             return
         elif "error" in report:
             reason = ". ".join(filter(None, [report["message"], report.get("hint")]))
             self._ended(slot, "suspended", queue.suspend(self.store, slot, reason), reason)
         status = self._status(slot)
         held.is_ready = status == "idle"
+        held.trouble = ""
         if status not in ("idle", "running"):
             self.log(f"{slot.thread} is {status or 'gone'}")
             self._let_go(held)
@@ -303,7 +325,7 @@ class Supervisor:
     def _ended(self, slot: Slot, what: str, moved: object, reason: str) -> None:
         if moved is not None:
             self.log(f"{slot.thread} {what}: {reason}")
-            self._tell(slot.thread)
+            self._door.tell(slot.thread)
 
     async def _take_up(self, held: _Held) -> None:
         """Find out how a thread stands that has a slot."""
@@ -314,9 +336,9 @@ class Supervisor:
                 held.not_before = self.store.now() + _LATER_MS
             if found == "gone":
                 self._let_go(held)
-            self._tell(held.slot.thread)
+            self._door.tell(held.slot.thread)
         except Exception as error:
-            self._retry_later(held, error)
+            self._retry_later(held, _told(error))
         finally:
             held.task = None
             self._woken.set()
@@ -330,11 +352,10 @@ class Supervisor:
         self._held.pop(held.slot.thread, None)
         self._has_news = True
 
-    def _retry_later(self, held: _Held, error: Exception) -> None:
-        told = error.message if isinstance(error, RolecallError) else repr(error)
-        if told != held.trouble:
-            self.log(f"{held.slot.thread} is looked at again: {told}")
-        held.trouble = told
+    def _retry_later(self, held: _Held, trouble: str) -> None:
+        if trouble != held.trouble:
+            self.log(f"{held.slot.thread} is looked at again: {trouble}")
+        held.trouble = trouble
         held.not_before = self.store.now() + _LATER_MS
 
     def _trouble(self, about: str, problem: str) -> None:
@@ -347,64 +368,16 @@ class Supervisor:
 
     # -- who asks --
 
-    def _tell(self, name: str) -> None:
-        """Wake whoever follows a thread."""
-        for writer in (*self._followers.get(name, ()), *self._followers.get("", ())):
-            # Whoever does not listen has enough to read already.
-            if not writer.is_closing() and writer.transport.get_write_buffer_size() < _MOST_UNREAD:
-                writer.write(b"\n")
-
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection to the door: see `control.py`."""
-        self._calls.add((asyncio.current_task(), writer))
-        try:
-            words = json.loads(await reader.readline() or b"null")
-            if isinstance(words, dict):
-                await self._answer(words, reader, writer)
-        except (ValueError, OSError):
-            pass  # whoever it was does not speak our language, or has gone
-        finally:
-            writer.close()
-            self._calls.discard((asyncio.current_task(), writer))
-
-    async def _hang_up(self) -> None:
-        """End every connection, which tells those who wait for it that the service has stopped."""
-        calls = list(self._calls)
-        for _, writer in calls:
-            writer.close()
-        if tasks := [task for task, _ in calls if task is not None]:
-            await asyncio.wait(tasks, timeout=1)
-
-    async def _answer(
-        self, words: Mapping[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        name = str(words.get("thread", ""))
-        match words.get("do"):
-            case "poke":
-                self.wake(name)
-            case "status":
-                writer.write(line_of(self.status()))
-                await writer.drain()
-            case "stop":
-                self.stop(finish=bool(words.get("finish")))
-                await reader.read()  # closed by us when all is over, which is the answer
-            case "follow":
-                self._followers.setdefault(name, set()).add(writer)
-                writer.write(b"\n")
-                await reader.read()
-                self._followers[name].discard(writer)
-                if not self._followers[name]:
-                    del self._followers[name]
-
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """How the service stands, as plain values."""
         steps = {name: worker.pid for name, worker in self._workers.running.items()}
         threads = [
             {"thread": name, "workflow": held.slot.workflow, "since": held.slot.since, "pid": steps.get(name)}
+            | ({"trouble": held.trouble} if held.trouble else {})
             for name, held in self._held.items()
         ]
         now = self.store.now()
-        state = queue.standing(self.store, self.policy, now=now, agent_of=self._agent_of, at_least=_SHOWN)
+        state = self._standing(now, at_least=_SHOWN)
         return {
             "since": self._since,
             "zygote": self._workers.zygote_pid,
@@ -416,3 +389,7 @@ class Supervisor:
             "spent": state.spent,
             "problems": dict(self.problems),
         }
+
+
+def _told(error: Exception) -> str:
+    return error.message if isinstance(error, RolecallError) else repr(error)

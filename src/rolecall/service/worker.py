@@ -43,8 +43,8 @@ async def _step(store: Store, pipe: socket.socket, order: Mapping[str, Any]) -> 
     # Answers are read where they are asked for; what can be read at any other time is the end.
     loop.add_reader(pipe, lambda: _give_up(ident) if _is_closed(pipe) else None)
     try:
-        folder = thread.find(store, ident).state.get("cwd")
-        engine = workspace.engine(store, agent=order.get("agent"), folder=folder)
+        state = thread.find(store, ident).state
+        engine = workspace.engine(store, agent=state.get("agent"), folder=state.get("cwd"))
         engine = replace(
             engine,
             find_workflow=lambda name, folder: _workflow(store, name, folder),

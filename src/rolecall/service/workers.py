@@ -117,7 +117,6 @@ class Workers:
         thread: str,
         gate: Answerer,
         *,
-        agent: str | None,
         limits: WorkerLimits,
         timing: Mapping[str, int] | None = None,
     ) -> Ended:
@@ -127,7 +126,8 @@ class Workers:
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
         given = {name: amount for name, amount in asdict(limits).items() if amount is not None}
-        order = {"thread": thread, "agent": agent, "limits": given, **(timing or {})}
+        # Short whatever the thread is like, so that it always travels in one piece.
+        order = {"thread": thread, "limits": given, **(timing or {})}
         output = _Output(read)
         try:
             async with self._starting:
@@ -255,7 +255,8 @@ class Zygote:
         ours, theirs = socket.socketpair()
         with theirs:
             child = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-m", "rolecall.service.zygote", str(theirs.fileno())],
+                # -P: a file of the project must not stand in for one of the modules that are imported.
+                [sys.executable, "-P", "-m", "rolecall.service.zygote", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=dict(environ),

@@ -271,8 +271,9 @@ class PostgresBackend:
     @contextmanager
     def alone(self, purpose: str) -> Iterator[None]:
         """A transaction that nobody else with the same purpose is in. Reads see what is committed, other writers go
-        on; what is committed inside becomes visible at its end, all of it or, after an error, nothing."""
-        with self._server.translated(), self._writing("pg_advisory_xact_lock_shared", durable=True):
+        on; what is committed inside becomes visible at its end, all of it or, after an error, nothing. It does not
+        wait for the disk: a server that crashes may forget it, and then all that came after it."""
+        with self._server.translated(), self._writing("pg_advisory_xact_lock_shared", durable=False):
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_key(self._schema, purpose),))
             yield
 

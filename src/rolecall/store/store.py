@@ -382,7 +382,7 @@ class Draft:
         if target is not None:
             _checked_id(target)
         version = expected.version if expected else 0
-        self._moves.append(Move(_checked_name(name), version, target, state, at))
+        self._moves.append(Move(checked_name(name), version, target, state, at))
 
     def event(self, stream: str, kind: str, body: Mapping[str, Any], *, at: int | None = None) -> None:
         self._events.append(NewEvent(stream, kind, body, at))
@@ -487,7 +487,8 @@ def _checked_id(node: str) -> str:
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@._$-")
 
 
-def _checked_name(name: str) -> str:
+def checked_name(name: str) -> str:
+    """A ref's name, or `UsageError`."""
     segments = name.split("/")
     if len(name) > 200 or not all(
         part and part not in (".", "..") and _NAME_CHARACTERS.issuperset(part) for part in segments

@@ -1,6 +1,8 @@
 """The service on many machines: each runs `rolecall serve --database postgresql://…` against one PostgreSQL.
 
-`database.py` is how a machine reaches the server and waits for it, `orders.py` the steps that are to be taken, as
-workflows of DBOS, `needs.py` what a step needs of a machine, `machines.py` who there is, `dispatch.py` who runs and
-what was left lying, `machine.py` one machine's life, `serving.py` puts it together. Imported by nothing that reads.
+`serving.py` puts a machine together, `machine.py` is its life. `database.py` has the server's address and tables,
+`shared.py` the connections that wait for it, `line.py` the one that hears, `reach.py` how the loop asks. `orders.py`
+has the steps that are to be taken, as workflows of DBOS, `needs.py` what a step needs of a machine; `taking.py` takes
+orders, `step.py` carries them out. `dispatch.py` decides who runs and finds what was left lying, `leading.py` when.
+`machines.py` is who there is, and all that whoever only reads imports.
 """

@@ -30,14 +30,13 @@ Log = Callable[[str], object]
 
 
 class Dispatcher:
-    """Decides and orders. One thread of control: it has a connection of its own."""
+    """Decides by a `policy`, and orders. One thread of control: it has a connection of its own."""
 
     def __init__(
         self,
         backend: PostgresBackend,
         orders: Orders,
         *,
-        policy: ServicePolicy,
         now: Callable[[], int],
         lease_ms: int,
         log: Log,
@@ -45,7 +44,11 @@ class Dispatcher:
     ) -> None:
         self.backend = backend
         self.store = Store(backend, now=now)
-        self.policy = policy
+        self.policy = ServicePolicy()
+        self.has_slots = True
+        """Whether the last sweep found threads that run."""
+        self.lease_ends_at: int | None = None
+        """When the first of the leases ends that the last sweep found."""
         self._orders = orders
         self._lease_ms = lease_ms
         self._log = log
@@ -55,6 +58,8 @@ class Dispatcher:
 
     def look(self) -> Verdict:
         """Admit and discard whom the policy says, and order their first steps."""
+        if not self.store.refs("queue/", limit=1):
+            return Verdict()
         with self.backend.alone("admission"):
             now = self.store.now()
             state = queue.standing(self.store, self.policy, now=now, agent_of=self._agent_of)
@@ -127,20 +132,19 @@ class Dispatcher:
             return
         head = ref.target or ""
         order = Order(order_id(name, head, before=slot.state.get("order", "")), name, workflow, head)
-        need, rule = self._need(ref, workflow), self.policy.of(workflow)
+        need, rule = self._need(ref), self.policy.of(workflow)
         priority = (ref.state.get("service") or {}).get("priority", rule.priority)
-        self._orders.give(order, need.queue, limit=rule.concurrency, priority=priority)
-        state = {"since": slot.state.get("since", 0), "order": order.id, "queue": need.queue}
-        with suppress(
-            Conflict
-        ):  # somebody was faster, or the thread was killed: the order finds nothing to do
+        self._orders.give(order, need.partition, limit=rule.concurrency, priority=priority)
+        state = {"since": slot.state.get("since", 0), "order": order.id, "need": need.text}
+        # Where somebody was faster, or the thread was killed, the order finds nothing to do.
+        with suppress(Conflict):
             self.store.move(slot.name, slot, state=state, durable=False)
 
-    def _need(self, ref: Ref, workflow: str) -> Need:
+    def _need(self, ref: Ref) -> Need:
         try:
             return needed(self.store, ref.state, self._agent_of(ref.state))
         except RolecallError:  # the step itself says what is wrong
-            return Need(workflow, "", ())
+            return Need()
 
     # -- what was left lying --
 
@@ -148,17 +152,31 @@ class Dispatcher:
         """Look at every thread that has a slot, and order the next steps of those for which nobody has, or whose
         order is lost."""
         slots = self.store.refs("slot/")
-        standing = self._orders.standing({slot.state["order"] for slot in slots if "order" in slot.state})
+        self.has_slots, self.lease_ends_at = bool(slots), None
+        if not slots:
+            return Verdict()
+        named = {slot.state["order"] for slot in slots if "order" in slot.state}
         alive = {one.executor for one in machines.listed(self.store) if one.is_alive}
-        # What a dead machine has taken would count against its queue's limit for ever.
-        self._orders.cancel([order for order, executor in self._orders.taken() if executor not in alive])
+        self._end_dead_orders(named, alive)
+        standing = self._orders.standing(named)
         lost = []
         for slot in slots:
             with suppress(Conflict):  # it moves, so somebody looks after it
-                lost += [slot] if self._is_lost(slot, standing, alive) else []
+                lost += [slot] if self._is_lost(slot, standing) else []
         return self._step(lost) if lost else Verdict()
 
-    def _is_lost(self, slot: Ref, standing: Mapping[str, Standing], alive: Collection[str]) -> bool:
+    def _end_dead_orders(self, named: Collection[str], alive: Collection[str]) -> None:
+        """What a dead machine has taken, or what is over without a record of it, would count against its queue's limit
+        for ever."""
+        latest = self.store.now() - self._lease_ms
+        dead = [
+            order
+            for order, one in self._orders.taken().items()
+            if one.executor not in alive or (order not in named and one.since < latest)
+        ]
+        self._orders.cancel(dead)
+
+    def _is_lost(self, slot: Ref, standing: Mapping[str, Standing]) -> bool:
         words = slot.name.split("/")
         place = Slot(words[1], words[2], slot.state.get("since", 0))
         ref = self.store.ref(thread.ref_name(place.thread))
@@ -171,15 +189,16 @@ class Dispatcher:
         order = slot.state.get("order", "")
         if order.split(":")[:2] != [place.thread, ref.target]:
             return True  # the step it was for was taken, and nobody has ordered the next
-        return self._is_stranded(order, standing.get(order), alive)
+        return self._is_stranded(order, standing.get(order))
 
     def _is_abandoned(self, place: Slot, ref: Ref) -> bool:
         lease = ref.state.get("lease") or {}
-        if holder.is_alive(lease, now=self.store.now()):
+        now, ends = self.store.now(), lease.get("deadline", 0)
+        if holder.is_alive(lease, now=now):
+            if ends > now:
+                self.lease_ends_at = min(self.lease_ends_at or ends, ends)
             return False
-        if (
-            lease.get("host") == holder.process(os.getpid())["host"]
-        ):  # a life of this machine before this one, perhaps
+        if lease.get("host") == holder.process(os.getpid())["host"]:  # of a life before this one, perhaps
             asyncio.run(recovery.end_runs(self.store, place.thread))
         reason = f"{holder.describe(lease)}, which ran it, is gone"
         moved = queue.crashed(self.store, place, reason, is_loss=True, seen=ref)
@@ -188,12 +207,12 @@ class Dispatcher:
         self._log(f"{place.thread} crashed: {reason}")
         return bool(moved.state["status"] == "idle")
 
-    def _is_stranded(self, order: str, standing: Standing | None, alive: Collection[str]) -> bool:
+    def _is_stranded(self, order: str, standing: Standing | None) -> bool:
         """Whether an order that nobody has carried out is with nobody who will."""
         if standing is None or standing.is_over:
             return True
         is_late = standing.since and self.store.now() - standing.since > self._lease_ms
-        if standing.status == "PENDING" and (standing.executor not in alive or is_late):
+        if standing.status == "PENDING" and is_late:
             self._orders.cancel([order])
             return True
         return False
@@ -201,10 +220,15 @@ class Dispatcher:
     # -- cleaning --
 
     def forget(self, *, age_ms: int = 86_400_000) -> None:
-        """Remove what nobody asks for any more: orders of a day ago, queues without a thread, machines long gone."""
-        queues = {slot.state["queue"] for slot in self.store.refs("slot/") if "queue" in slot.state}
-        self._orders.forget(before=self.store.now() - age_ms, queues=queues)
-        queue.forget_old_days(self.store, now=self.store.now())
+        """Remove what nobody asks for any more: orders of threads that were killed, orders of a day ago, machines
+        long gone."""
+        now = self.store.now()
+        wanted = {slot.state.get("order") for slot in self.store.refs("slot/")}
+        # A young order may be one that its slot does not name yet.
+        given = self._orders.given(before=now - self._lease_ms)
+        self._orders.cancel([order for order in given if order not in wanted])
+        self._orders.forget(before=now - age_ms)
+        queue.forget_old_days(self.store, now=now)
         for one in machines.listed(self.store):
-            if self.store.now() - one.facts.get("deadline", 0) > age_ms:
+            if now - one.facts.get("deadline", 0) > age_ms:
                 machines.forget(self.store, one.name)

@@ -7,9 +7,9 @@ path: nothing here knows PostgreSQL.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -64,6 +64,7 @@ class Presence:
         self._executor = executor
         self._lease_ms = lease_ms
         self._since = store.now()
+        self._has_left = False
 
     def enter(self, facts: Mapping[str, Any]) -> None:
         """`Conflict` when another machine of the same name is there."""
@@ -79,6 +80,8 @@ class Presence:
     def tell(self, facts: Mapping[str, Any]) -> None:
         """`Conflict` when another machine has taken the name because this one was not heard of for too long."""
         ref = self._store.ref(self._name)
+        if self._has_left:  # looked at after the ref, so that it is not put again after it was removed
+            return
         if ref is not None and ref.state.get("executor") != self._executor:
             raise Conflict(
                 f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
@@ -87,9 +90,11 @@ class Presence:
         self._move(ref, facts)
 
     def leave(self) -> None:
-        ref = self._store.ref(self._name)
-        if ref is not None and ref.state.get("executor") == self._executor:
-            self._store.move(self._name, ref, durable=False)
+        """From now on it is not there, although somebody may be saying that it is in this moment."""
+        self._has_left = True
+        while (ref := self._store.ref(self._name)) and ref.state.get("executor") == self._executor:
+            with suppress(Conflict):
+                self._store.move(self._name, ref, durable=False)
 
     def _move(self, ref: Ref | None, facts: Mapping[str, Any]) -> None:
         now = self._store.now()
@@ -143,13 +148,13 @@ def _shown(one: Machine) -> dict[str, Any]:
 
 
 def _stuck(slots: Sequence[Ref], alive: Sequence[Machine]) -> list[dict[str, Any]]:
-    """The queues that no machine can take from, with how many threads wait there and what the first one lacks."""
-    waiting = Counter(slot.state.get("queue", "") for slot in slots)
+    """The workflows of which threads wait for what no machine has, with how many and what the first one lacks."""
+    waiting = Counter((slot.name.split("/")[1], slot.state.get("need", "")) for slot in slots)
     lacks = [one.facts.get("lacks", {}) for one in alive]
     return [
-        {"workflow": json.loads(name)[0], "threads": waiting[name], "reason": lacks[0][name]}
-        for name in sorted(waiting)
-        if lacks and all(name in one for one in lacks)
+        {"workflow": workflow, "threads": count, "reason": lacks[0][need]}
+        for (workflow, need), count in sorted(waiting.items())
+        if lacks and all(need in one for one in lacks)
     ]
 
 

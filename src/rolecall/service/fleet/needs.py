@@ -2,8 +2,8 @@
 
 A step goes only where its agent is: that is checked as the engine itself checks it before a run, by this machine's
 configuration and its programs. The folder that the thread works in must be here, too, and the file of a workflow
-that is written in Python. The name of an order's queue says all of it, so whoever has not what it takes
-does not take from that queue.
+that is written in Python. Orders that need the same are in one partition of their queue, so whoever has not what it
+takes does not take from there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from rolecall import config, registry
@@ -28,20 +29,24 @@ LEAST_DISK = 100 * 1024 * 1024
 
 
 class Need(NamedTuple):
-    workflow: str
-    agent: str
+    agent: str = ""
     """By the name that the configuration knows it under; empty: nobody is called, or a person."""
-    files: tuple[str, ...]
+    files: tuple[str, ...] = ()
     """Paths that must be there."""
 
     @property
-    def queue(self) -> str:
-        return json.dumps([self.workflow, self.agent, *self.files], separators=(",", ":"))
+    def text(self) -> str:
+        return json.dumps([self.agent, *self.files], separators=(",", ":"))
 
     @classmethod
-    def of(cls, queue: str) -> Need:
-        workflow, agent, *files = json.loads(queue)
-        return cls(workflow, agent, tuple(files))
+    def of(cls, text: str) -> Need:
+        agent, *files = json.loads(text)
+        return cls(agent, tuple(files))
+
+    @property
+    def partition(self) -> str:
+        """A short name for it: the database has it in an index, and paths and commands can be long."""
+        return sha256(self.text.encode()).hexdigest()[:32]
 
 
 def needed(store: Store, state: Mapping[str, Any], agent: str) -> Need:
@@ -54,7 +59,7 @@ def needed(store: Store, state: Mapping[str, Any], agent: str) -> Need:
         files.append(_file_of(workflow.python))
         if not state.get("agent") and (role is None or role.agent is None):
             agent = ""  # its file brings an agent, or is one
-    return Need(state.get("name", ""), agent, tuple(file for file in files if file))
+    return Need(agent, tuple(file for file in files if file))
 
 
 def _file_of(python: str) -> str:
@@ -78,8 +83,7 @@ def lacking_room(folders: Sequence[str]) -> str:
 class Here:
     """What this machine has. Asked from one thread at a time."""
 
-    def __init__(self, check: Callable[[str], None] | None = None) -> None:
-        self._check = check or check_agent
+    def __init__(self) -> None:
         self._known: dict[str, tuple[float, str]] = {}
 
     def lacks(self, need: Need) -> str:
@@ -92,7 +96,7 @@ class Here:
         if time.monotonic() < until:
             return why
         try:
-            self._check(agent)
+            check_agent(agent)
             why = ""
         except RolecallError as error:
             why = error.message

@@ -1,13 +1,15 @@
-"""Steps that are to be taken, as workflows of DBOS: one for each, on a queue for those that need the same.
+"""Steps that are to be taken, as workflows of DBOS: one for each, on the queue of its thread's workflow.
 
 An order's id is `<thread>:<head>`, the head being the node that the step extends; one that has to be given again for
 the same head ends in `:2`, `:3` and so on. DBOS keeps orders and what became of them, lets no two machines take the
 same one, and holds each queue to its limit across the fleet. That an order is taken twice all the same, by a
-machine that was thought dead, does no harm: the thread's lease decides.
+machine that was thought dead, does no harm: the thread's lease decides. A queue has a partition for all orders that
+need the same of a machine.
 
-This is the only module that imports dbos. A machine takes from its queues itself (`take`), because the listeners
-of DBOS poll every queue each for itself and know neither how many steps a machine takes in all nor that its disk
-is full; for that two functions are used which DBOS keeps to itself, so its version is pinned.
+This is the only module that imports dbos, `database.py` aside. A machine takes from the queues itself (`take`), because
+the listeners of DBOS poll every queue each for itself and know neither how many steps a machine takes in all nor that
+its disk is full. For that, and to end what in DBOS polls for nothing, a few names are used which DBOS keeps to itself,
+so its version is pinned.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from uuid import uuid4
 
-from dbos import DBOS, DBOSPortableJSONSerializer, Queue, SetEnqueueOptions, SetWorkflowID
+from dbos import (
+    DBOS,
+    DBOSPortableJSONSerializer,
+    Queue,
+    SetEnqueueOptions,
+    SetWorkflowID,
+    WorkflowStatus,
+)
 from dbos import error as dbos_error
 from dbos._core import execute_dequeued_workflow
 from dbos._dbos import _get_dbos_instance
@@ -28,7 +37,7 @@ from psycopg import errors as pg
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from rolecall.errors import StorageError
-from rolecall.service.fleet.database import ABANDONED, DBOS_SCHEMA, TIMEOUTS
+from rolecall.service.fleet.database import DBOS_SCHEMA, TIMEOUTS, session_options
 
 VERSION = "rolecall-1"
 """Of what an order says; a machine takes orders of its own version only."""
@@ -93,20 +102,27 @@ class Orders:
         *,
         executor: str,
         step: Callable[[Order], Awaitable[str]],
+        over: Callable[[Order], object],
         log: Callable[[str], object],
     ) -> None:
-        """`step` takes a step, on the loop that `open` was called from, and says what became of it."""
+        """`step` takes a step and says what became of it; `over` is called once that is recorded, and the order counts
+        no longer against its queue's limit. Both on the loop that `open` is given."""
         self._url = url
         self._executor = executor
         self._step = step
+        self._over = over
         self._log = log
-        self._limits: dict[str, int] = {}
+        self._queues: dict[str, Queue] = {}
 
+    @_translated
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Launch DBOS; not from a thread that runs a loop, or DBOS takes that for its own."""
         logger = logging.getLogger("dbos")
         logger.handlers = [_Handler(self._log)]
         logger.propagate = False
+        # A server that crashes forgets the last of what nobody waited for, and all that came after it. A lease and a
+        # step are waited for, so what they rest on is never forgotten; other orders are found missing and given again.
+        options = session_options(self._url, "synchronous_commit=off")
         DBOS(
             config={
                 "name": "rolecall",
@@ -119,20 +135,30 @@ class Orders:
                 "serializer": DBOSPortableJSONSerializer(),
                 "log_level": "ERROR",
                 "sys_db_pool_size": _POOL,
-                "sys_db_idle_transaction_timeout_sec": float(ABANDONED),
-                "db_engine_kwargs": {"connect_args": dict(TIMEOUTS), "pool_pre_ping": True},
-                "scheduler_polling_interval_sec": 3600.0,
+                "db_engine_kwargs": {"connect_args": {**TIMEOUTS, "options": options}, "pool_pre_ping": True},
+                # Of messages between workflows, which there are none of; to tell of them it wakes 100 times a second.
+                "use_listen_notify": False,
             }
         )
-        step = self._step
+        step, over = self._step, self._over
 
         async def take_step(order: str, thread: str, workflow: str, head: str) -> str:
-            work = step(Order(order, thread, workflow, head))
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(work), loop))
+            given = Order(order, thread, workflow, head)
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101 -- DBOS runs a workflow as a task, which also records its end
+            task.add_done_callback(lambda _: loop.call_soon_threadsafe(over, given))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(step(given)), loop))
 
         self._workflow: Any = DBOS.workflow(name=_NAME)(take_step)
         DBOS.listen_queues([])
         DBOS.launch()
+        self._end_polling()
+
+    def _end_polling(self) -> None:
+        """End the threads that ask every second for delayed, scheduled and overdue workflows: there are none."""
+        dbos = _get_dbos_instance()
+        for event in (*dbos.background_thread_stop_events, dbos._workflow_timeout_stop_event):
+            event.set()
 
     def close(self) -> None:
         DBOS.destroy(workflow_completion_timeout_sec=0)
@@ -140,41 +166,45 @@ class Orders:
     # -- giving --
 
     @_translated
-    def give(self, order: Order, queue: str, *, limit: int, priority: int) -> None:
-        """Put an order on its queue; one that was put before stays as it is."""
-        if self._limits.get(queue) != limit:
-            self._register(queue, limit)
+    def give(self, order: Order, partition: str, *, limit: int, priority: int) -> None:
+        """Put an order on the queue of its workflow; one that was put before stays as it is."""
+        queue = self._queue(order.workflow, limit)
         # In DBOS 1 is before 2, and what has no priority before both.
-        with SetWorkflowID(order.id), SetEnqueueOptions(priority=10 - priority):
-            DBOS.enqueue_workflow(queue, self._workflow, *order)
+        options = SetEnqueueOptions(priority=10 - priority, queue_partition_key=partition)
+        with SetWorkflowID(order.id), options:
+            DBOS.enqueue_workflow(queue.name, self._workflow, *order)
 
-    def _register(self, queue: str, limit: int) -> Queue:
-        self._limits[queue] = limit
-        return DBOS.register_queue(
-            queue, global_concurrency=limit, worker_concurrency=limit, on_conflict="always_update"
-        )
+    def _queue(self, workflow: str, limit: int) -> Queue:
+        """The queue of a workflow, with the limit that it has now. A partition's limit makes it have partitions."""
+        known = self._queues.get(workflow)
+        if known is None or known._concurrency != limit:
+            known = self._queues[workflow] = DBOS.register_queue(
+                workflow, global_concurrency=limit, partition_concurrency=limit, on_conflict="always_update"
+            )
+            known._worker_concurrency = (
+                1  # taken at once, so that orders spread over the machines that are free
+            )
+        return known
 
     # -- taking --
 
     @_translated
-    def take(self, queue: str, *, most: int, limit: int) -> int:
-        """Take up to so many orders from a queue, and begin them; how many that were. `limit` is the queue's where
-        nobody has said one."""
-        found = DBOS.retrieve_queue(queue) or self._register(queue, limit)
-        allowed = found._worker_concurrency or limit
+    def take(self, workflow: str, partition: str, *, limit: int) -> bool:
+        """Take an order from a partition of a workflow's queue and begin it; whether there was one to be had."""
+        queue = self._queue(workflow, limit)
         dbos = _get_dbos_instance()
         claim = str(uuid4())
         try:
             ids, _ = dbos._sys_db.start_queued_workflows(
-                found, self._executor, VERSION, None, allowed - min(most, allowed), owner_xid=claim
+                queue, self._executor, VERSION, partition, owner_xid=claim
             )
         except OperationalError as error:
             if isinstance(error.orig, pg.LockNotAvailable | pg.SerializationFailure):
-                return 0  # another machine takes from it just now
+                return False  # another machine takes from it just now
             raise
         for status in dbos._sys_db.get_workflow_statuses(ids):
             execute_dequeued_workflow(dbos, status, claim)
-        return len(ids)
+        return bool(ids)
 
     # -- looking --
 
@@ -183,17 +213,14 @@ class Orders:
         """How orders stand; one that is not in it was never given."""
         if not ids:
             return {}
-        found = DBOS.list_workflows(workflow_ids=list(ids), load_input=False, load_output=False)
-        return {
-            one.workflow_id: Standing(str(one.status), one.executor_id or "", one.dequeued_at or 0)
-            for one in found
-        }
+        return _standing(DBOS.list_workflows(workflow_ids=list(ids), load_input=False, load_output=False))
 
     @_translated
-    def taken(self) -> list[tuple[str, str]]:
-        """Orders that machines have taken and that are not over, each with whose it is."""
-        found = DBOS.list_workflows(status="PENDING", name=_NAME, load_input=False, load_output=False)
-        return [(one.workflow_id, one.executor_id or "") for one in found]
+    def taken(self) -> dict[str, Standing]:
+        """Orders that machines have taken and that are not over."""
+        return _standing(
+            DBOS.list_workflows(status="PENDING", name=_NAME, load_input=False, load_output=False)
+        )
 
     @_translated
     def cancel(self, orders: Sequence[str]) -> None:
@@ -202,27 +229,39 @@ class Orders:
             DBOS.cancel_workflows(list(orders))
 
     @_translated
-    def forget(self, *, before: int, queues: Collection[str]) -> int:
-        """Remove orders that were over before a time, and queues that are not among these; how many orders."""
-        count = 0
+    def given(self, *, before: int) -> list[str]:
+        """Orders that were given before a time and wait all the same."""
+        found = DBOS.list_workflows(
+            status="ENQUEUED", name=_NAME, end_time=_iso(before), load_input=False, load_output=False
+        )
+        return [one.workflow_id for one in found]
+
+    @_translated
+    def forget(self, *, before: int) -> None:
+        """Remove orders that were over before a time."""
         while old := self._old(before):
             DBOS.delete_workflows(old)
-            count += len(old)
-        for queue in DBOS.list_queues():
-            if queue.name not in queues:
-                DBOS.delete_queue(queue.name)
-                self._limits.pop(queue.name, None)
-        return count
 
     def _old(self, before: int) -> list[str]:
         found = DBOS.list_workflows(
             status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
-            completed_before=datetime.fromtimestamp(before / 1000, UTC).isoformat(),
+            completed_before=_iso(before),
             limit=1000,
             load_input=False,
             load_output=False,
         )
         return [one.workflow_id for one in found]
+
+
+def _standing(found: Sequence[WorkflowStatus]) -> dict[str, Standing]:
+    return {
+        one.workflow_id: Standing(str(one.status), one.executor_id or "", one.dequeued_at or 0)
+        for one in found
+    }
+
+
+def _iso(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000, UTC).isoformat()
 
 
 async def _awaited(work: Awaitable[str]) -> str:

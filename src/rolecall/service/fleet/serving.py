@@ -9,13 +9,18 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 from rolecall import config, holder
+from rolecall.agents.process import end_leftovers, marked
 from rolecall.service import control
 from rolecall.service.fleet import database
-from rolecall.service.fleet.machine import Machine, Settings
+from rolecall.service.fleet.machine import Machine
+from rolecall.service.fleet.step import Settings
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.serving import Log, agent_namer, host_name
 from rolecall.service.supervisor import Companion
@@ -25,6 +30,8 @@ from rolecall.store.store import Store
 
 _PAUSE = 5.0
 """Seconds until what runs beside a machine is begun again after it has failed."""
+_PATIENCE = 10.0
+"""Seconds that it may take to end."""
 
 
 def serve(
@@ -67,18 +74,32 @@ async def _serve(
     companions: list[Companion],
     ready: Callable[[], None],
 ) -> None:
-    workers = Workers({**os.environ, "ROLECALL_HOME": config.home(), "ROLECALL_STORE": url})
+    mark = mark_of(config.home())
+    await end_leftovers(mark)  # of a life before this one: another machine may have its threads by now
+    env = {**os.environ, "ROLECALL_HOME": config.home(), "ROLECALL_STORE": url}
+    workers = Workers(marked(env, mark))
     machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, machine.stop)
 
+    beside = [_Beside(machine, url, companion, log) for companion in companions]
+
     def begin() -> None:
-        for companion in companions:
-            _Beside(machine, url, companion, log).start()
+        for one in beside:
+            one.start()
         ready()
 
-    await machine.run(door, ready=begin)
+    try:
+        await machine.run(door, ready=begin)
+    finally:
+        for one in beside:
+            await asyncio.to_thread(one.end)
+
+
+def mark_of(home: str) -> str:
+    """What every process of this home's steps carries."""
+    return f"machine-{sha256(home.encode()).hexdigest()[:16]}"
 
 
 class _Beside(threading.Thread):
@@ -92,6 +113,8 @@ class _Beside(threading.Thread):
         self.log = log
         self.problems = machine.problems
         self.store: Store
+        self._is_over = threading.Event()
+        self._cancel: Callable[[], object] = lambda: None
 
     @property
     def policy(self) -> ServicePolicy:
@@ -105,15 +128,32 @@ class _Beside(threading.Thread):
         self._machine.wake()
 
     def run(self) -> None:
-        while True:
+        while not self._is_over.is_set():
             try:
                 with Store(
                     PostgresBackend(database.with_timeouts(self._url)), now=self._machine.now
                 ) as store:
                     self.store = store
-                    beside: Any = self  # has of a supervisor what a companion asks for
-                    asyncio.run(self._companion(beside))
+                    asyncio.run(self._attended())
                     return
             except* Exception as errors:  # it is no reason for the machine to end
                 self.log(f"the project is looked at again: {errors.exceptions[0]!r}")
-            threading.Event().wait(_PAUSE)
+            self._is_over.wait(_PAUSE)
+
+    async def _attended(self) -> None:
+        """The companion, until it is told to end: then it ends what it has started, too."""
+        beside: Any = self  # has of a supervisor what a companion asks for
+        task = asyncio.create_task(self._companion(beside))
+        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+        if self._is_over.is_set():
+            task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+    def end(self) -> None:
+        self._is_over.set()
+        with suppress(RuntimeError):  # its loop has ended, or has yet to begin
+            self._cancel()
+        if self.is_alive():
+            self.join(_PATIENCE)

@@ -1,26 +1,173 @@
-"""One step on one machine: how long it may go on, and what its end means for its thread.
+"""Steps on one machine: each in a process of its own, how long it may go on, and what its end means for its thread.
 
-Meanwhile another machine may have taken the thread up, so whatever is done about it is done to the thread as it was
-seen, or not at all.
+A step whose lease can no longer be renewed is ended in time, before another machine may take the thread up; that asks
+nobody. Once a step has ended another machine may have the thread, so whatever is done about it is done to the
+thread as it was seen, or not at all.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from rolecall import thread
-from rolecall.errors import Conflict, StorageError
+from rolecall.errors import Conflict, RolecallError, StorageError
 from rolecall.service import queue
 from rolecall.service.fleet.orders import Order
+from rolecall.service.fleet.reach import Reach
 from rolecall.service.gate import Gate
+from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
-from rolecall.service.workers import Ended
+from rolecall.service.workers import GRACE, Ended, Workers
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
+
+
+@dataclass
+class Settings:
+    """What a machine is told about itself."""
+
+    name: str
+    executor: str
+    """One life of the machine: told apart from those before and after it."""
+    slots: int
+    """Steps at once."""
+    lease_ms: int
+    folders: tuple[str, ...] = ()
+    """Where steps write; a machine takes no work while there is no room in one of them."""
+
+    @property
+    def margin(self) -> float:
+        """Seconds before the end of its lease in which a step is ended."""
+        return min(10.0, self.lease_ms / 6000)
+
+
+class Steps:
+    """The steps that this machine is taking, each by its thread. Lives on the machine's loop."""
+
+    def __init__(
+        self,
+        reach: Reach,
+        workers: Workers,
+        settings: Settings,
+        *,
+        policy: Callable[[], ServicePolicy],
+        log: Callable[[str], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """`tell` hears, from any thread, which thread has a new event."""
+        self._reach = reach
+        self._workers = workers
+        self._settings = settings
+        self._policy = policy
+        self._log = log
+        self._tell = tell
+        self._checked: set[str] = set()
+        self.running: dict[str, Step] = {}
+        self.throughput = Throughput()
+        self.is_stopping = False
+
+    async def take(self, order: Order) -> Settled:
+        """Carry out an order, to its end."""
+        if order.thread in self.running:
+            return Settled("is running here")
+        step = self.running[order.thread] = Step(order)
+        try:
+            settled = await self._carried_out(step)
+        except Exception as error:  # one thread's trouble, whatever it is, is no other's
+            told = error if isinstance(error, RolecallError | OSError) else repr(error)
+            self._log(f"{order.thread} is looked at again: {told}")
+            return Settled("had trouble", is_trouble=True)
+        finally:
+            del self.running[order.thread]
+        if settled.is_taken:
+            self.throughput.count()
+        if settled.reason or settled.is_over:
+            self._log(f"{order.thread} {settled.became}{': ' if settled.reason else ''}{settled.reason}")
+        self._tell(order.thread)
+        return settled
+
+    async def _carried_out(self, step: Step) -> Settled:
+        order, reach = step.order, self._reach
+        ref = await reach.ask(reach.store.ref, thread.ref_name(order.thread))
+        if ref is None or ref.state.get("status") != "idle" or ref.target != order.head:
+            return Settled("is not due")
+        if self.is_stopping:
+            return Settled("was handed back")
+        store = reach.new_store()
+        gate = Gate(
+            store,
+            _slot(order),
+            host=self._settings.name,
+            checked=self._checked,
+            told=self._tell,
+            moved=partial(step.note_lease, now=reach.now),
+        )
+        ended = await self._workers.step(
+            order.thread,
+            Threaded(gate, reach.ask),
+            limits=self._policy().worker,
+            timing={"lease_ms": self._settings.lease_ms, "clock_ahead_ms": reach.line.clock_ahead_ms},
+        )
+        return await reach.ask(settle, store, step, ended)
+
+    def end(self, step: Step, *, grace: float = GRACE) -> None:
+        """Ask a step to stop, and end it when it does not."""
+        step.is_stopped = True
+        worker = self._workers.running.get(step.order.thread)
+        if worker is not None:
+            worker.stop(grace=grace)
+
+    def end_what_is_over(self) -> None:
+        """End the steps whose leases are about to end. Asks nobody."""
+        margin = self._settings.margin
+        for step in self.running.values():
+            if step.ends_within(margin) and not step.is_stopped:
+                self._log(f"{step.order.thread} is ended: its lease could not be renewed")
+                self.end(step, grace=margin / 2)
+
+    def stop(self, *, finish: bool) -> None:
+        """Begin no more; those that run are interrupted, unless they may `finish`."""
+        self.is_stopping = True
+        for step in () if finish else self.running.values():
+            self.end(step)
+
+    def kill(self) -> None:
+        for worker in self._workers.running.values():
+            worker.kill()
+
+    def shown(self) -> list[dict[str, Any]]:
+        workers = self._workers.running
+        return [
+            {
+                "thread": name,
+                "workflow": step.order.workflow,
+                "pid": workers[name].pid if name in workers else None,
+            }
+            for name, step in self.running.items()
+        ]
+
+
+@dataclass
+class Throughput:
+    """How many steps were taken, in all and lately."""
+
+    total: int = 0
+    _lately: deque[float] = field(default_factory=deque)
+
+    def count(self) -> None:
+        self.total += 1
+        self._lately.append(time.monotonic())
+
+    def per_minute(self) -> int:
+        while self._lately and self._lately[0] < time.monotonic() - 60:
+            self._lately.popleft()
+        return len(self._lately)
 
 
 @dataclass
@@ -75,6 +222,8 @@ class Settled(NamedTuple):
     """The thread has one step more."""
     is_over: bool = False
     """The thread has ended, or waits for a person."""
+    is_trouble: bool = False
+    """Nobody knows; it is looked at again, and not at once."""
 
 
 def settle(store: Store, step: Step, ended: Ended) -> Settled:

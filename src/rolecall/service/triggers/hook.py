@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import h11
 
@@ -105,7 +105,7 @@ class Server:
         event = await _next(connection, reader)
         if not isinstance(event, h11.Request):
             raise EOFError
-        url = urlsplit(event.target.decode("ascii"))
+        url = _address(event.target)
         guarded = self._find(url.path)
         if guarded is None:
             raise _Refused(404, "there is no such hook")
@@ -122,6 +122,13 @@ class Server:
         hidden = {*_SECRET_HEADERS, guarded.hook.signature.lower()}
         told = {name: value for name, value in headers.items() if name not in hidden}
         return guarded, {"body": _read(body, headers), "headers": told, "query": dict(parse_qsl(url.query))}
+
+
+def _address(target: bytes) -> SplitResult:
+    try:
+        return urlsplit(target.decode("ascii"))
+    except ValueError:
+        raise _Refused(400, "the address is none") from None
 
 
 async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:

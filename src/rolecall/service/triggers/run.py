@@ -29,8 +29,13 @@ from rolecall.store.store import Store
 _LONGEST_SLEEP_MS = 15_000
 _CHILDREN = 2
 """How many children look or start threads at once."""
-_MOST_WAITING = 100
-"""Requests of one hook that may wait for their turn."""
+_MOST_WAITING = 32
+"""Requests of one hook that may wait for their turn: half of those that are heard at once, so that a storm of one
+leaves room for the others."""
+
+
+_ABOUT = "trigger "
+"""What the names of problems begin with that are about a single trigger."""
 
 
 class Triggers:
@@ -59,6 +64,10 @@ class Triggers:
         """By trigger: the look that is going on."""
         self._again: dict[str, int] = {}
         """When files are looked at next; those that nothing is known of are not among them."""
+        self._ask_at: dict[str, int] = {}
+        """Before when there is no need to ask whether a trigger is due; one that is not in it is asked about now."""
+        self._arrange_at = 0.0
+        """When to see, by the loop's clock, whether requests are heard and files watched where they should be."""
         self._watcher: asyncio.Task[None] | None = None
         self._watched: tuple[str, ...] = ()
         self._server: Any = None
@@ -72,6 +81,10 @@ class Triggers:
         self._project = replace(project, folder=os.path.realpath(project.folder))
         self._delivery.update(self._project, workflows)
         self._again |= {one.id: 0 for one in self._of(Files)}
+        self._ask_at.clear()
+        self._arrange_at = 0.0
+        for name in [name for name in self._problems if name.startswith(_ABOUT)]:
+            del self._problems[name]
         self._news.set()
 
     def lines(self) -> list[str]:
@@ -87,14 +100,20 @@ class Triggers:
         try:
             while True:
                 self._news.clear()
-                await self._arrange_hooks()
-                self._arrange_watcher()
+                await self._arrange()
                 wait = self.begin_due()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._news.wait()
         finally:
             await self._end()
+
+    async def _arrange(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._arrange_at:
+            self._arrange_at = now + _LONGEST_SLEEP_MS / 1000
+            await self._arrange_hooks()
+            self._arrange_watcher()
 
     async def _end(self) -> None:
         if self._server is not None:
@@ -112,20 +131,27 @@ class Triggers:
     def begin_due(self) -> float:
         """Begin every look that is due; the seconds until the next one is."""
         now = self._store.now()
-        soonest = now + _LONGEST_SLEEP_MS
+        latest = now + _LONGEST_SLEEP_MS
         for trigger in self._project.triggers:
             if trigger.id in self._looks or isinstance(trigger.source, Hook):
                 continue
-            try:
-                slot, at = self._turn(trigger, now)
-            except RolecallError as error:
-                self._say(f"{trigger.id}: {error.message}")
-                continue
-            if slot is not None:
-                self._begin(trigger, slot)
-            else:
-                soonest = min(soonest, at)
-        return max(0.0, (soonest - now) / 1000)
+            # A clock that was set back is no reason to wait.
+            if not now < self._ask_at.get(trigger.id, 0) <= latest:
+                self._ask_at[trigger.id] = latest
+                self._begin_if_due(trigger, now)
+        return max(0.0, (min([latest, *self._ask_at.values()]) - now) / 1000)
+
+    def _begin_if_due(self, trigger: Trigger, now: int) -> None:
+        try:
+            slot, at = self._turn(trigger, now)
+        except RolecallError as error:
+            self._problem(f"{_ABOUT}{trigger.id}", f"{trigger.id}: {error.message}")
+            return
+        self._problem(f"{_ABOUT}{trigger.id}", "")
+        if slot is not None:
+            self._begin(trigger, slot)
+        else:
+            self._ask_at[trigger.id] = min(at, self._ask_at[trigger.id])
 
     def _turn(self, trigger: Trigger, now: int) -> tuple[int | None, int]:
         """The slot that is due, 0 for files, and when to ask again."""
@@ -147,13 +173,18 @@ class Triggers:
         async def guarded(work: Coroutine[Any, Any, None]) -> None:
             try:
                 await work
-            except RolecallError as error:  # the store refuses; the next look finds it better
-                self._say(f"{trigger.id}: {error.message}")
+            except (
+                Exception
+            ) as error:  # the store refuses, or somebody is mistaken: a later look finds it better
+                self._say(f"{trigger.id}: {error}")
+                self._ask_at[trigger.id] = self._store.now() + _LONGEST_SLEEP_MS
+                self._again |= {trigger.id: 0} if trigger.schedule is None else {}
             finally:
                 self._looks.pop(trigger.id, None)
                 self._news.set()
 
         self._again.pop(trigger.id, None)
+        self._ask_at.pop(trigger.id, None)
         self._looks[trigger.id] = asyncio.create_task(guarded(self._look(trigger, slot)))
 
     # -- looking --
@@ -280,7 +311,9 @@ class Triggers:
         try:
             async for paths in changes(folders, is_deep=True):
                 seen = [os.path.relpath(path, folder) for path in paths]
-                self._again |= {name: 0 for name, fit in fits.items() if any(map(fit, seen))}
+                for name in (name for name, fit in fits.items() if any(map(fit, seen))):
+                    self._again[name] = 0
+                    self._ask_at.pop(name, None)
                 self._news.set()
         except (RolecallError, OSError) as error:
             self._problem("files", f"files are not watched: {error}")

@@ -119,7 +119,9 @@ def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
         return Look(problem=error.message)
     digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
     changed = [path for path, (stamp, _) in found.items() if stamp // 1_000_000 > since_ms]
-    return Look({"files": changed[:_NAMED_FILES]}, digest)
+    # A name of a file may be no text, which a prompt is.
+    named = [os.fsencode(path).decode("utf-8", "replace") for path in changed[:_NAMED_FILES]]
+    return Look({"files": named}, digest)
 
 
 def _stamps(folder: str, patterns: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:

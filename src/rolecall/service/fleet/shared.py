@@ -1,0 +1,156 @@
+"""A backend for many threads over a few connections, which waits for a server that is away.
+
+That is here so that nobody above has to know. What cannot wait is not here: a machine must end its steps in time
+although it hears nothing, and `step.py` does that without asking anybody.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+
+from rolecall.errors import Conflict, StorageError
+from rolecall.service.fleet.database import with_timeouts
+from rolecall.store.backend import Change, Move, Ref
+from rolecall.store.postgres import PostgresBackend
+
+HUNG = 20.0
+"""Seconds after which an answer does not come any more: the line is dead, or everything stands still."""
+
+T = TypeVar("T")
+
+
+class SharedBackend:
+    """A backend for many threads over a few connections. A server that is away is waited for.
+
+    What was being committed when the line broke is looked for afterwards: it is done once, and said to be done.
+    Only an event that was committed alone may be told twice.
+    """
+
+    _VERBS = frozenset(
+        ("record", "records", "stored", "ids_with_prefix", "ref", "refs", "names", "history", "events")
+    )
+
+    def __init__(self, url: str, *, size: int) -> None:
+        self._url = with_timeouts(url)
+        self._free: list[PostgresBackend] = []
+        self._room = threading.Semaphore(size)
+        self._busy: dict[PostgresBackend, float] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def __getattr__(self, verb: str) -> Any:
+        if verb not in self._VERBS:
+            raise AttributeError(verb)
+        return partial(self._ask, verb)
+
+    def _ask(self, verb: str, *args: Any, **options: Any) -> Any:
+        return self._patiently(lambda backend: getattr(backend, verb)(*args, **options))
+
+    def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
+        is_uncertain = False
+        # A server that crashes forgets what it was not told to write down: a lease, and others would begin anew.
+        durable = durable or bool(change.moves)
+
+        def work(backend: PostgresBackend) -> list[Ref]:
+            nonlocal is_uncertain
+            try:
+                return backend.commit(change, now=now, durable=durable)
+            except Conflict:
+                done = _already_done(backend, change, now) if is_uncertain else None
+                if done is None:
+                    raise
+                return done
+            except StorageError:
+                is_uncertain = True
+                raise
+
+        return self._patiently(work)
+
+    def close(self) -> None:
+        """Nobody waits any longer."""
+        self._closed.set()
+        with self._lock:
+            free, self._free = self._free, []
+        for backend in free:
+            backend.close()
+        self.abort(older_than=0.0)
+
+    def abort(self, *, older_than: float = HUNG) -> None:
+        """Give up what has waited for an answer so long that none will come; it is tried again on a new line."""
+        now = time.monotonic()
+        with self._lock:
+            hung = [backend for backend, since in self._busy.items() if now - since >= older_than]
+        for backend in hung:
+            backend.abort()
+
+    def _patiently(self, work: Callable[[PostgresBackend], T]) -> T:
+        while True:
+            try:
+                return self._once(work)
+            except StorageError as error:
+                if not is_outage(error) or self._closed.wait(0.5):
+                    raise
+
+    def _once(self, work: Callable[[PostgresBackend], T]) -> T:
+        with self._room:
+            with self._lock:
+                backend = self._free.pop() if self._free else None
+            if backend is None:
+                backend = PostgresBackend(self._url, create=False)
+            with self._lock:
+                self._busy[backend] = time.monotonic()
+            is_sound = False
+            try:
+                result = work(backend)
+                is_sound = True
+                return result
+            except StorageError:
+                raise
+            except BaseException:
+                is_sound = True
+                raise
+            finally:
+                self._give_back(backend, is_sound=is_sound)
+
+    def _give_back(self, backend: PostgresBackend, *, is_sound: bool) -> None:
+        with self._lock:
+            del self._busy[backend]
+            is_kept = is_sound and not self._closed.is_set()
+            if is_kept:
+                self._free.append(backend)
+        if not is_kept:
+            backend.close()
+
+
+def is_outage(error: StorageError) -> bool:
+    """Whether the server is away, rather than unwilling."""
+    unwilling = (pg.DiskFull, pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege, pg.LockNotAvailable)
+    cause = error.__cause__
+    return isinstance(cause, psycopg.OperationalError) and not isinstance(cause, unwilling)
+
+
+def _already_done(backend: PostgresBackend, change: Change, now: int) -> list[Ref] | None:
+    """The refs of a change that was committed although nobody could say so; None: it was not."""
+    found = [_moved(backend, move, now) for move in change.moves]
+    done = [ref for ref in found if ref is not None]
+    return done if done and len(done) == len(found) else None
+
+
+def _moved(backend: PostgresBackend, move: Move, now: int) -> Ref | None:
+    ref = backend.ref(move.name)
+    if move.removes:
+        return Ref(move.name, None, {}, move.expected + 1, now) if ref is None else None
+    is_ours = (
+        ref is not None
+        and ref.version == move.expected + 1
+        and ref.target == move.target
+        and ref.state == dict(move.state or {})
+    )
+    return ref if is_ours else None

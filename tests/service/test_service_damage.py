@@ -1,0 +1,96 @@
+"""What stands in the store and should not: it is told, and in nobody's way."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servicestage import STEPS, Service, done
+
+from rolecall.service import queue
+
+RATES = "service: {rates: {scripted: 100/s}, spend_per_day: 5}\n"
+
+
+@pytest.fixture
+def asleep(tmp_path: Path) -> Iterator[Service]:
+    """A home whose service is not started yet, with a project that counts calls and dollars."""
+    (tmp_path / "rolecall.yaml").write_text(RATES)
+    service = Service(tmp_path)
+    yield service
+    service.close()
+
+
+def spoil(service: Service, name: str) -> None:
+    """Make the state of a ref unreadable, as a bad disk does."""
+    with sqlite3.connect(service.home / "store.db") as database:
+        changed = database.execute("UPDATE refs SET state = '{\"half' WHERE name = ?", (name,))
+        assert changed.rowcount == 1
+    database.close()
+
+
+def test_refs_that_somebody_else_has_put_beside_the_queue_hinder_nobody(asleep: Service) -> None:
+    today = queue.day_of(asleep.store.now())
+    rubbish: dict[str, dict[str, Any]] = {
+        "queue/x": {},
+        "queue/do-steps/nobody": {},
+        "queue/do-steps/too/deep": {},
+        "slot/x": {},
+        "slot/do-steps/nobody": {"since": "always"},
+        "slot/do-steps/neither": {"since": 7},
+        "slot/do-steps/too/deep": {"since": 7},
+        "rate/scripted": {"calls": ["often", 7]},
+        f"spend/{today}/here": {"dollars": "much"},
+        f"spend/{today}/there": {"dollars": 1},
+        "spend/x": {},
+    }
+    for name, state in rubbish.items():
+        asleep.store.move(name, None, state=state)
+    asleep.start()
+    name = asleep.enter(asleep.workflow(), asleep.script(done(), done("end")))
+    assert asleep.ended(name) == ["completed"]
+    assert asleep.status()["problems"] == {}
+    assert asleep.status()["spent"] == 1
+
+
+def test_a_damaged_place_in_the_queue_and_a_damaged_thread_are_told_and_stand_in_nobodys_way(
+    asleep: Service,
+) -> None:
+    flow, agent = asleep.workflow(), asleep.script(done("end"))
+    first, second, third = (asleep.enter(flow, agent) for _ in range(3))
+    (entry,) = [name for name in asleep.store.backend.names("queue/") if name.endswith(first)]
+    spoil(asleep, entry)
+    spoil(asleep, f"thread/{second}")
+    asleep.start()
+    assert asleep.ended(third) == ["completed"]
+    assert {first, second} <= set(asleep.status()["problems"])
+    later = asleep.enter(flow, agent)
+    assert asleep.ended(later) == ["completed"]
+
+
+def test_a_damaged_slot_does_not_keep_the_service_from_starting(asleep: Service) -> None:
+    flow, agent = asleep.workflow(), asleep.script(done("end"))
+    asleep.store.move("slot/do-steps/0123456789ABCDEFGHJKMNPQRS", None, state={"since": 7})
+    spoil(asleep, "slot/do-steps/0123456789ABCDEFGHJKMNPQRS")
+    asleep.start("--concurrency", "2")
+    name = asleep.enter(flow, agent)
+    assert asleep.ended(name) == ["completed"]
+
+
+def test_a_damaged_memory_of_a_trigger_is_told_and_the_other_triggers_go_on(asleep: Service) -> None:
+    asleep.workflow("hello")
+    (asleep.folder / "workflows").mkdir()
+    (asleep.folder / "workflows" / "hello.yaml").write_text(STEPS.format(name="hello"))
+    triggers = "bad: {every: 1s, prompt: x}, good: {every: 1s, cooldown: 1h, prompt: x}"
+    (asleep.folder / "rolecall.yaml").write_text(
+        f"name: shop\nworkflows: {{hello: {{triggers: {{{triggers}}}}}}}\n"
+    )
+    asleep.store.move("trigger/shop/hello/bad", None, state={})
+    spoil(asleep, "trigger/shop/hello/bad")
+    asleep.start()
+    asleep.until(lambda: asleep.store.refs("thread/"))
+    assert "trigger/shop/hello/bad" in asleep.status()["problems"]["trigger hello/bad"]
+    assert asleep.log().count("trigger/shop/hello/bad") == 1
