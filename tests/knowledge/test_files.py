@@ -8,6 +8,7 @@ import random
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_what_git_ignores_is_what_git_says_it_ignores(tmp_path: Path, seed: int)
         file = chance.choice(folders) / chance.choice(WORDS)
         if not file.exists():
             file.write_text("x")
-    for folder in {root, *chance.sample(folders, 3)}:
+    for folder in dict.fromkeys([root, *chance.sample(folders, 3)]):  # a set has no order
         (folder / ".gitignore").write_text("\n".join(pattern(chance) for _ in range(5)), newline="")
     git = ["git", "-C", str(root)]
     subprocess.run([*git, "init", "--quiet"], check=True)
@@ -119,6 +120,26 @@ def test_what_git_ignores_is_what_git_says_it_ignores(tmp_path: Path, seed: int)
     assert {*listing.paths, *(path for path, _ in listing.skipped)} == set(
         told.stdout.decode().split("\0")[:-1]
     )
+
+
+@pytest.mark.parametrize(
+    ("patterns", "kept"),
+    [
+        (("/deep/*", "!a*"), ["deep/abc", "top/a"]),  # what matches all in a folder does not match the folder
+        (
+            ("[a/b]",),
+            ["deep/abc", "deep/b", "top/a"],
+        ),  # a slash in brackets ties a pattern to its folder, too
+    ],
+)
+def test_patterns_that_are_easily_misread(
+    tmp_path: Path, patterns: Sequence[str], kept: Sequence[str]
+) -> None:
+    for name in ("deep/abc", "deep/b", "top/a"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("\n".join(patterns))
+    assert files.listed(str(tmp_path), Settings(include=("*", "!.gitignore"))).paths == kept
 
 
 def test_what_a_worktrees_repository_excludes_is_not_indexed_in_it_either(repo: Repo, tmp_path: Path) -> None:
@@ -155,6 +176,8 @@ def test_no_pattern_takes_for_ever(repo: Repo) -> None:
     repo.write({"a" * 250 + ".md": "# Long\n", ".gitignore": f"knowledge.db*\n{'*a' * 40}b\n"})
     repo.write({"knowledge.yaml": f'include: ["*.md"]\nexclude: ["{"*a*[ab]?" * 12}c"]\n'})
     assert repo.sync()["files"] == 2
+    repo.write({"a/" * 60 + "page.md": "# Deep\n", "a/.gitignore": f"{'**/*/' * 20}b\n{'**/a/' * 20}b/**\n"})
+    assert repo.sync()["files"] == 3
 
 
 def test_a_file_that_comes_to_be_ignored_goes_from_the_index(synced: Repo) -> None:
@@ -349,6 +372,14 @@ def test_what_has_the_form_of_a_secret_is_taken_out_and_lines_stay(written: str)
 def test_what_only_speaks_of_secrets_stays(plain: str) -> None:
     safe = secrets.without_secrets(f"{plain}\n", Mask([]))
     assert plain.split("-----")[-1].lstrip() in safe
+
+
+@pytest.mark.parametrize(
+    "text", ["key" * 300_000, "password" + " " * 900_000, "key: a" + " " * 900_000, "token:" + "\n" * 900_000]
+)
+def test_no_text_takes_for_ever_to_find_no_secrets_in(repo: Repo, text: str) -> None:
+    repo.write({"docs/long.md": f"# Long\n\n{text}\n"})
+    assert repo.sync()["files"] == 4
 
 
 def test_what_was_removed_is_not_in_the_bytes_of_the_index(repo: Repo) -> None:

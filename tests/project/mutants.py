@@ -354,9 +354,9 @@ MUTANTS = (
     # -- task_update --
     Mutant(
         "tools.py",
-        '        task["status"] = status\n',
-        '        if task["status"] == "completed":\n            raise WrongCall("it is completed")\n'
-        '        task["status"] = status\n',
+        '    task["status"] = status\n',
+        '    if task["status"] == "completed":\n        raise WrongCall("it is completed")\n'
+        '    task["status"] = status\n',
         "a completed task cannot be reopened",
     ),
     Mutant(

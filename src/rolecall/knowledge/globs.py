@@ -81,10 +81,11 @@ def _read(pattern: str) -> _Glob | None:
     verdict = not text.startswith("!")
     text = text if verdict else text[1:]
     is_folder = text.endswith("/")
-    tokens = _tokens(text[:-1] if is_folder else text)
+    text = text[:-1] if is_folder else text
+    tokens = _tokens(text)
     if not tokens or tokens == [_SLASH]:
         return None
-    if _SLASH not in tokens:  # a name, wherever it is
+    if "/" not in text:  # a name, wherever it is; git takes one in brackets for a slash, too
         return _Glob(verdict, is_folder, f"(?:.*/)?{_part(tokens)}")
     return _Glob(verdict, is_folder, _path(tokens[1:] if tokens[0] == _SLASH else tokens))
 
@@ -112,10 +113,21 @@ def _tokens(text: str) -> list[str] | None:
 
 def _path(tokens: list[str]) -> str:
     parts = [list(part) for is_slash, part in groupby(tokens, lambda token: token == _SLASH) if not is_slash]
-    body = ""
-    for part in parts[:-1]:
-        body += "(?:.*/)?" if part == [_DEEP] else f"{_part(part)}/"
+    first, *others = _split_at_any_depth(parts[:-1])
+    # As in a name: what follows `**` is looked for once, unless nothing but the end comes after it.
+    body = first + "".join(f"(?>(?:[^/]*/)*?{each})" for each in others[:-1])
+    body += "".join(f"(?:.*/)?{each}" for each in others[-1:])
     return body + (".+" if parts[-1] == [_DEEP] else _part(parts[-1]))
+
+
+def _split_at_any_depth(folders: list[list[str]]) -> list[str]:
+    found = [""]
+    for part in folders:
+        if part == [_DEEP]:
+            found.append("")
+        else:
+            found[-1] += f"{_part(part)}/"
+    return found
 
 
 def _part(tokens: list[str]) -> str:
@@ -124,7 +136,8 @@ def _part(tokens: list[str]) -> str:
     first, *others = _split_at_wildcards(tokens)
     if not others:
         return first
-    return first + "".join(f"(?>[^/]*?{each})" for each in others[:-1]) + f"[^/]*{others[-1]}"
+    begin = first or "(?=[^/])"  # a name has at least one character
+    return begin + "".join(f"(?>[^/]*?{each})" for each in others[:-1]) + f"[^/]*{others[-1]}"
 
 
 def _split_at_wildcards(tokens: list[str]) -> list[str]:
