@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +15,7 @@ import writer
 from writer import HEAD, Address
 
 from rolecall.store.collect import collect
+from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.store.verify import verify
 
@@ -126,3 +129,24 @@ def test_collecting_without_grace_beside_eight_writers_removes_nothing_in_use(
         # Each win left one node that nobody keeps; the text several put may have gone more than once.
         assert collected + last.collected > WRITERS * WINS
         check_chain(store, won)
+
+
+def test_a_store_that_another_process_is_just_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE unfinished (x)")
+    made: list[str] = []
+
+    def put() -> None:
+        with Store(SqliteBackend(str(path))) as store:
+            made.append(store.put_text("first"))
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    thread.join(0.3)  # it can only wait now, or have failed
+    is_waiting = thread.is_alive()
+    other.execute("ROLLBACK")
+    other.close()
+    thread.join(60)
+    assert is_waiting and len(made) == 1

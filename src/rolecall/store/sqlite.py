@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,8 @@ from rolecall.store.backend import (
 _APPLICATION = int.from_bytes(b"Role", "big")
 _FORMAT = 1
 _PAGE = 500
+_PATIENCE = 60
+"""Seconds that a lock of another process is waited for."""
 
 _TABLES = """
 CREATE TABLE nodes (
@@ -479,9 +482,9 @@ def _connect(path: str) -> sqlite3.Connection:
         # writing either, unless a WAL is already there.
         mode = "ro" if os.path.exists(path + "-wal") else "ro&immutable=1"
         return sqlite3.connect(
-            f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=60
+            f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=_PATIENCE
         )
-    return sqlite3.connect(path, isolation_level=None, timeout=60)
+    return sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
 
 
 def _quoted(path: str) -> str:
@@ -517,7 +520,7 @@ def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA journal_mode = WAL")
+    _switch_to_wal(db)
     db.execute("BEGIN IMMEDIATE")
     # Another process may have been first; the lock is ours now, so this answer holds.
     if db.execute("PRAGMA user_version").fetchone() == (0,):
@@ -526,6 +529,20 @@ def _create_tables(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_FORMAT}")
     db.execute("COMMIT")
+
+
+def _switch_to_wal(db: sqlite3.Connection) -> None:
+    """SQLite does not wait for a lock here: while another process makes the same store, it says at once that it is
+    locked."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 # -- translating --
@@ -573,7 +590,9 @@ def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
             f"{path} cannot be opened: {exc}", hint="Check that its folder exists and is yours."
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageError(f"{path} stayed locked for 60 s", hint="Another process is writing; try again.")
+        return StorageError(
+            f"{path} stayed locked for {_PATIENCE} s", hint="Another process is writing; try again."
+        )
     return StorageError(f"{path}: {exc}", hint="Check the disk and the file, then run it again.")
 
 
