@@ -9,7 +9,9 @@ from typing import Any
 from rolecall import config, workspace
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, show, table
-from rolecall.errors import StorageError
+from rolecall.errors import NotFound, StorageError
+
+_FIRST_MACHINE = "The first machine makes it: `rolecall serve --database URL`."
 
 
 def _status(options: Namespace) -> int:
@@ -17,8 +19,11 @@ def _status(options: Namespace) -> int:
     if shown is None:
         from rolecall.service.fleet import machines
 
-        with workspace.open_store(options.store, create=False) as store:
-            shown = machines.status(store)
+        try:
+            with workspace.open_store(options.store, create=False) as store:
+                shown = machines.status(store)
+        except NotFound as error:
+            raise NotFound(str(error), hint=_FIRST_MACHINE) from error
     known = shown
     show(options, known, lambda: _text(known))
     return 0 if any(machine["alive"] for machine in known["machines"]) else 1
@@ -44,15 +49,21 @@ def _text(shown: Mapping[str, Any]) -> str:
     there = [machine for machine in shown["machines"] if machine["alive"]]
     queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "nobody"
     lines = [
-        f"{len(there)} machines, {shown['running']} of {shown['limit']} threads, "
-        f"{shown['per_minute']} steps a minute",
+        f"{_counted(len(there), 'machine')}, {shown['running']} of {shown['limit']} threads, "
+        f"{_counted(shown['per_minute'], 'step')} a minute",
         f"waiting: {queued}",
     ]
     lines += [f"nobody can run {one['workflow']}: {one['reason']}" for one in shown["stuck"]]
     rows = [_row(machine) for machine in shown["machines"]]
     if rows:
         lines.append(table(rows, ("machine", "state", "steps", "a minute", "process", "problem")))
+    else:
+        lines.append("No machine has served this store. On each: `rolecall serve --database URL`.")
     return "\n".join(lines)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _row(machine: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ Hosts start one for each agent, so up to the first call next to nothing is impor
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ def _mcp(options: Namespace) -> None:
     from rolecall.mcp.protocol import Session
     from rolecall.mcp.stdio import serve
 
+    if sys.stdin is not None and sys.stdin.isatty():
+        print("waiting for an MCP host on standard input; Ctrl-C ends it", file=sys.stderr)
     session = Session(listed=toolbox.listed, find=toolbox.find, instructions=instructions)
     serve(session, toolbox.carry_out)
 

@@ -57,18 +57,21 @@ def run_plan(options: Namespace) -> int:
         return _look_ahead(options, project, agents)
     with workspace.open_store(options.store) as store:
         board, jobs = _taken_stock(options, project, store, agents)
-        _refuse_gaps(_cast(board, jobs, agents, options.agent))
+        _refuse_gaps(_cast(board, jobs, agents, options.agent), is_one_for_all=bool(options.agent))
         return _carry_out(options, project, store, board, agents)
 
 
-def _refuse_gaps(parts: Iterable[Part]) -> None:
+def _refuse_gaps(parts: Iterable[Part], *, is_one_for_all: bool) -> None:
     """An error for the first thing that keeps a role from being played, with everybody it is about."""
     missing = [part for part in parts if part.problem]
     for part in missing:
         if part.problem is not None:
             roles = ", ".join(other.role for other in missing if other.shown == part.shown)
+            name = f"`rolecall config set agentOverrides.{taskflow.NAME}.{part.role} NAME`"
             one = (
-                f"`rolecall config set agentOverrides.{taskflow.NAME}.{part.role} NAME` names one for a role."
+                f"Without --agent, {name} names one for a role."
+                if is_one_for_all
+                else f"{name} names one for a role."
             )
             raise UsageError(
                 f"nobody can be {roles}: {part.problem.message}", hint=f"{part.problem.hint} {one}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall import config, lifecycle, registry, thread, workspace
 from rolecall.cli import Verb, thread_run
-from rolecall.cli.output import printable, read_file, read_input, show
+from rolecall.cli.output import LastLine, printable, read_file, read_input, show
 from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store
 from rolecall.cli.thread_run import CODES, INTERRUPTED, add_limit
 from rolecall.errors import UsageError
@@ -47,7 +47,9 @@ def _run(options: Namespace) -> int:
         thread_run.check_limits(limits, book.workflow.roles)
         thread_run.refuse_miscast(book, options.agent)
         tasks = _tasks(options, book)
-        is_served = _is_served(options, store)
+        from rolecall.service import control
+
+        is_served = control.is_served(config.home(), options.store, store)
         start = _Starting(options, store, found.node or book, limits, is_queued=is_served or options.detach)
         if options.detach:
             return _detached(options, [start(task) for task in tasks], is_served=is_served)
@@ -58,19 +60,6 @@ def _run(options: Namespace) -> int:
         if is_served:
             return _follow(options, store, thread.id_of(ref))
         return thread_run.play(options, store, ref, steps=None, is_run=True)
-
-
-def _is_served(options: Namespace, store: Store) -> bool:
-    """Whether a service runs in this home, on this store, or machines of a fleet do elsewhere."""
-    from rolecall.service import control
-
-    if control.serves(config.home(), options.store):
-        return True
-    if not control.store_address(options.store).startswith(("postgresql://", "postgres://")):
-        return False
-    from rolecall.service.fleet import machines
-
-    return any(machine.is_alive for machine in machines.listed(store))
 
 
 # -- what is to be done --
@@ -161,7 +150,8 @@ def _detached(options: Namespace, refs: list[Ref], *, is_served: bool) -> int:
     show(options, value, lambda: "\n".join(entry["thread"] for entry in shown))
     sys.stdout.flush()
     if not is_served:
-        print("no service is running here: they wait for `rolecall serve`", file=sys.stderr)
+        waiting = "it waits" if len(refs) == 1 else "they wait"
+        print(f"no service is running here: {waiting} for `rolecall serve`", file=sys.stderr)
     return 0
 
 
@@ -174,13 +164,16 @@ def _each(options: Namespace, store: Store, tasks: list[Task], start: _Starting,
 
     started = [start(task) for task in tasks] if is_served else []
     codes = []
+    last_line = LastLine()
     for place, task in enumerate(tasks):
+        last_line.draw(f"… {place} of {len(tasks)} threads have ended")
         if is_served:
             ident = thread.id_of(started[place])
             _, is_cancelled = _watched(store, ident, Silence())
         else:
             ident = thread.id_of(start(task))
             is_cancelled = _played(options, store, ident)
+        last_line.clear()
         ref = thread.find(store, ident)
         if is_cancelled:
             left = len(tasks) - place
@@ -207,7 +200,10 @@ def _follow(options: Namespace, store: Store, ident: str) -> int:
     step, is_cancelled = _watched(store, ident, view_of(options, store, ident, has_events=True))
     ref = thread.find(store, ident)
     if is_cancelled and ref.state.get("status") not in (*CODES, "completed"):
-        print(f"{ident} goes on in the service", file=sys.stderr)
+        from rolecall.service import control
+
+        fate = "goes on in" if control.is_served(config.home(), options.store, store) else "waits for"
+        print(f"{ident} {fate} the service", file=sys.stderr)
         told = in_this_store(options, f"rolecall thread watch {ident}")
         print(f"watch: {printable(told)}", file=sys.stderr, flush=True)
         return INTERRUPTED
@@ -279,7 +275,9 @@ class _Bell:
         if len(waits) > 1 and waits[1] in done and not _heard(waits[1]):
             self._writer.close()
             self._reader = self._writer = None
-            print("the service has ended: the thread waits for it to come back", file=sys.stderr, flush=True)
+            over_last_line = "\r\033[K" if sys.stderr.isatty() else ""
+            ended = "the service has ended: the thread waits for it to come back"
+            print(f"{over_last_line}{ended}", file=sys.stderr, flush=True)
             await asyncio.wait([asyncio.ensure_future(cancel.wait())], timeout=_PATIENCE)
 
     async def _connect(self) -> None:

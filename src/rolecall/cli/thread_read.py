@@ -243,7 +243,7 @@ def run_fork(options: Namespace) -> None:
     ident = thread.id_of(ref)
     onward = in_this_store(options, thread.continuation(ref) or "")
     shown = {"thread": ident, "forkedFrom": {"step": at}, "continue": onward}
-    show(options, shown, lambda: f"{ident}\n{onward}")
+    show(options, shown, lambda: f"{ident}\ncontinue: {onward}" if onward else ident)
 
 
 # -- diff --

@@ -29,9 +29,28 @@ def _list(options: Namespace) -> None:
     if not rows and format_of(options) == "text":
         print(f"No trigger is configured in {project.folder}.")
         return
-    headings = ("trigger", "does", "state", "fired", "last", "thread")
-    cells = [[row[key] if row[key] is not None else "–" for key in headings] for row in rows]
-    show(options, rows, lambda: "\n".join([table(cells, headings), *_troubles(rows)]))
+    show(options, rows, lambda: "\n".join([_table(rows), *_troubles(rows)]))
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """What a trigger does comes last: it is the longest, and wraps without harm to the other columns."""
+    cells = [
+        (
+            row["trigger"],
+            row["state"],
+            row["fired"],
+            _moment(row["last"]),
+            _moment(row["next"]),
+            row["thread"] or "–",
+            row["does"],
+        )
+        for row in rows
+    ]
+    return table(cells, ("trigger", "state", "fired", "last (UTC)", "next (UTC)", "thread", "does"))
+
+
+def _moment(text: str | None) -> str:
+    return text[5:16].replace("T", " ") if text else "–"
 
 
 def _troubles(rows: list[dict[str, Any]]) -> list[str]:
@@ -94,7 +113,7 @@ def _fire(options: Namespace) -> None:
             return firing.start(store, order, mask=mask, work=config.work_folder())
 
         thread = _again(lambda: fire(store.now()))
-    is_served = control.serves(config.home(), options.store)
+        is_served = control.is_served(config.home(), options.store, store)
     control.poke(config.home(), thread)
     shown = {"trigger": trigger.id, "thread": thread, "service": is_served}
     waits = "" if is_served else "\nno service is running; it waits for one: rolecall serve"

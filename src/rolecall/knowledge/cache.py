@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_digest
 
+from rolecall import walmode
 from rolecall.knowledge.index import remove
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FILE = "vectors.db"
 _AT_ONCE = 500
+_WAIT = 30
+"""Seconds that a lock of another process is waited for."""
 _SEAL = 8
 """Bytes of a checksum."""
 _SCHEMA = """
@@ -171,9 +174,9 @@ _MODEL = "(SELECT id FROM model WHERE name = ?)"
 def _opened(path: str) -> sqlite3.Connection:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     # Several syncs and a server may share it, and a server answers in threads of its own, one at a time.
-    db = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT, check_same_thread=False)
     db.text_factory = bytes  # no text is read, and damage may look like one
-    db.execute("PRAGMA journal_mode=WAL")
+    walmode.switch(db, patience=_WAIT)
     db.execute("PRAGMA synchronous=NORMAL")
     db.executescript(_SCHEMA)
     return db

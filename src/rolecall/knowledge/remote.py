@@ -98,7 +98,7 @@ class Remote:
                     raise StorageError(
                         f"the embedding model at {self._place} {error}, {len(_PAUSES) + 1} times in a row",
                         hint="Nothing was changed. Check that the endpoint is up and the base URL of the provider; "
-                        "then try again: what was computed so far is kept.",
+                        "then try again: what was computed so far is kept. `query --words` asks without the model.",
                     ) from error
                 self._wait(max(pause, error.pause))
         raise AssertionError("unreachable")

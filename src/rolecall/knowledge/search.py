@@ -69,7 +69,7 @@ class Weights:
 EMBEDDED: Mapping[str, Weights] = {
     "prose": Weights(1.0, 0.8),
     "identifier": Weights(1.0, 0.5),
-    "error": Weights(1.0, 0.1),
+    "error": Weights(1.0, 0.02),
 }
 """Tuned with the embedded model, whose vectors know less than the words do (benchmarks/knowledge_quality.py)."""
 STRONGER: Mapping[str, Weights] = {

@@ -20,13 +20,17 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall import config, holder
 from rolecall.errors import Conflict, NotFound, StorageError
 
+if TYPE_CHECKING:
+    from rolecall.store.store import Store
+
 _PATIENCE = 10.0
 _GLANCE = 0.02
+_POSTGRES = ("postgresql://", "postgres://")
 _LONGEST_PATH = 100
 """Bytes of a path that a socket can surely be bound to; the system's own limit is 108 or 104."""
 
@@ -55,7 +59,7 @@ def store_address(url: str | None) -> str:
 
 def _without_password(address: str) -> str:
     """An address as it may lie in a file: good for comparison, and rather too short than too long."""
-    if not address.startswith(("postgresql://", "postgres://")):
+    if not address.startswith(_POSTGRES):
         return address
     shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)
     return re.sub(r"(?<=[?&])\w*password=[^&]*", "", shorter)
@@ -117,6 +121,17 @@ def serves(home: str, url: str | None) -> bool:
     """Whether a service of this home serves the store at this address, the configured one by default."""
     found = held_by(home)
     return found is not None and found.get("store") == _without_password(store_address(url))
+
+
+def is_served(home: str, url: str | None, store: Store) -> bool:
+    """Whether threads of a store that is open are run: by the service of this home, or by machines of a fleet."""
+    if serves(home, url):
+        return True
+    if not store_address(url).startswith(_POSTGRES):
+        return False
+    from rolecall.service.fleet import machines
+
+    return any(machine.is_alive for machine in machines.listed(store))
 
 
 def _named(home: str) -> str:
@@ -192,7 +207,10 @@ def ended(home: str, *, finish: bool) -> None:
     """Stop the service, and come back when it has."""
     held, pipe = held_by(home), connected(home)
     if pipe is None:
-        raise NotFound(f"no service is running in {home}", hint="`rolecall serve status` shows it.")
+        raise NotFound(
+            f"no service is running in {home}",
+            hint="There is nothing to stop; ROLECALL_HOME names another home.",
+        )
     with pipe:
         pipe.settimeout(None)
         pipe.sendall(line_of({"do": "stop", "finish": finish}))

@@ -109,7 +109,7 @@ class Supervisor:
         await self._workers.open()
         self._held = {slot.thread: _Held(slot) for slot in queue.slots(self.store)}
         if self._held:
-            self.log(f"taking up {len(self._held)} threads that were running")
+            self.log(f"taking up what was running: {', '.join(self._held)}")
         queue.forget_old_days(self.store, now=self.store.now())
         beside = [asyncio.create_task(self._accompany(companion)) for companion in companions]
         await self._door.open(door)
@@ -302,30 +302,26 @@ class Supervisor:
         if status not in ("idle", "running"):
             pass  # it has come to an end, or to wait for a person
         elif ended.fault:
-            self._ended(slot, "failed", queue.fail(self.store, slot, ended.fault), ended.fault)
+            queue.fail(self.store, slot, ended.fault)
         elif ended.report is None and self._is_stopping:
             queue.lay_down(self.store, slot)
         elif ended.report is None:
-            moved = queue.crashed(self.store, slot, ended.cause, is_loss=ended.code is None)
-            self._ended(slot, "crashed", moved, ended.cause)
+            if queue.crashed(self.store, slot, ended.cause, is_loss=ended.code is None) is not None:
+                self.log(f"{slot.thread} crashed: {ended.cause}")
         elif report.get("error") in ("Conflict", "StorageError"):
             # Another process has it, or there is no room on the disk: both pass.
             self._retry_later(held, report["message"])
             return
         elif "error" in report:
             reason = ". ".join(filter(None, [report["message"], report.get("hint")]))
-            self._ended(slot, "suspended", queue.suspend(self.store, slot, reason), reason)
+            queue.suspend(self.store, slot, reason)
+        self._door.tell(slot.thread)
         status = self._status(slot)
         held.is_ready = status == "idle"
         held.trouble = ""
         if status not in ("idle", "running"):
-            self.log(f"{slot.thread} is {status or 'gone'}")
+            self.log(f"{slot.thread} is {status or 'gone'}{self._why(slot)}")
             self._let_go(held)
-
-    def _ended(self, slot: Slot, what: str, moved: object, reason: str) -> None:
-        if moved is not None:
-            self.log(f"{slot.thread} {what}: {reason}")
-            self._door.tell(slot.thread)
 
     async def _take_up(self, held: _Held) -> None:
         """Find out how a thread stands that has a slot."""
@@ -346,6 +342,11 @@ class Supervisor:
     def _status(self, slot: Slot) -> str:
         ref = self.store.ref(thread.ref_name(slot.thread))
         return str(ref.state.get("status", "idle")) if ref else ""
+
+    def _why(self, slot: Slot) -> str:
+        ref = self.store.ref(thread.ref_name(slot.thread))
+        reason = str(ref.state.get("reason") or "") if ref else ""
+        return f": {reason}" if reason else ""
 
     def _let_go(self, held: _Held) -> None:
         queue.release(self.store, held.slot)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rolecall import walmode
 from rolecall.errors import Damaged, StorageError, UsageError
 from rolecall.ids import NODE_ID_LENGTH
 from rolecall.store.backend import (
@@ -520,7 +520,7 @@ def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
-    _switch_to_wal(db)
+    walmode.switch(db, patience=_PATIENCE)
     db.execute("BEGIN IMMEDIATE")
     # Another process may have been first; the lock is ours now, so this answer holds.
     if db.execute("PRAGMA user_version").fetchone() == (0,):
@@ -529,20 +529,6 @@ def _create_tables(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA application_id = {_APPLICATION}")
         db.execute(f"PRAGMA user_version = {_FORMAT}")
     db.execute("COMMIT")
-
-
-def _switch_to_wal(db: sqlite3.Connection) -> None:
-    """SQLite does not wait for a lock here: while another process makes the same store, it says at once that it is
-    locked."""
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
 
 
 # -- translating --

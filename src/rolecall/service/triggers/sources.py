@@ -61,7 +61,7 @@ async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) 
     except AgentError as error:
         return Look(problem=_line(f"{error.message}. {error.hint}"))
     if ended.ending != "completed":
-        return Look(problem=_line(f"{ended.reason}: {ended.stderr}" if ended.stderr else ended.reason))
+        return Look(problem=_line(ended.reason))
     return Look({"output": ended.stdout.strip()}, digest.hexdigest()[:32])
 
 
