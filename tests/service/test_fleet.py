@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -16,6 +17,9 @@ from fleetstage import Fleet, Host, fleet_in
 from servicestage import PATIENCE, PROGRAM, done, gone
 
 from rolecall import thread
+from rolecall.service.fleet.orders import Order
+from rolecall.service.fleet.step import Step, Steps
+from rolecall.service.policy import ServicePolicy
 from rolecall.store.backend import Event
 
 PASSWORD = "very-secret-password"
@@ -98,6 +102,33 @@ def test_threads_run_on_every_machine_and_no_more_than_it_has_slots_for(fleet: F
     assert max(int(word) for words in counts.values() for word in words) <= 3
 
 
+def test_orders_wait_for_a_slot_in_the_order_in_which_they_were_given_whatever_their_workflow_is_called(
+    tmp_path: Path, postgres_server: Any
+) -> None:
+    with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
+        fleet.options = ("--concurrency", "6")
+        step = done(run=[["sh", "-c", "while ! test -e begin; do sleep 0.05; done"]])
+        many = fleet.agent(*([step] * 7), done("end"), name="many")
+        names = [fleet.enter(many, "a-do-steps") for _ in range(3)]
+        last = fleet.enter(fleet.agent(done("end"), name="one"), "z-do-steps")
+        fleet.started("alpha", slots=1)
+        fleet.until(lambda: len(fleet.open_orders()) == 4)
+        (fleet.work / "begin").touch()
+        assert fleet.ended(*names, last) == ["completed"] * 4
+        over = [event.stream for event in fleet.store.events() if event.kind == "completed"]
+        assert over[0] == last
+
+
+def test_an_order_for_a_thread_that_runs_here_is_looked_at_again_but_not_at_once() -> None:
+    order = Order("one:head:2", "one", "do-steps", "head")
+    nobody: Any = None
+    steps = Steps(nobody, nobody, nobody, policy=ServicePolicy, log=nobody, tell=nobody)
+    steps.running["one"] = Step(Order("one:head", "one", "do-steps", "head"))
+    settled = asyncio.run(steps.take(order))
+    assert settled.is_trouble and not settled.is_taken
+    assert steps.running["one"].order.id == "one:head"
+
+
 def test_no_more_threads_of_a_workflow_run_at_once_than_its_queue_allows_wherever_they_run(
     fleet: Fleet,
 ) -> None:
@@ -165,6 +196,25 @@ def test_orders_of_which_nobody_has_recorded_the_end_hold_up_nobody(fleet: Fleet
     after = fleet.enter(fleet.agent(done("end")))
     assert fleet.ended(after) == ["completed"]
     fleet.assert_whole(*names, after, steps=1)
+
+
+def test_an_order_that_is_lost_is_given_again_whatever_else_lies_among_the_slots(fleet: Fleet) -> None:
+    strange = fleet.store.move("slot/none", None, state={})
+    name = fleet.enter("someone-else")
+
+    def given() -> list[str]:
+        return [order.removeprefix(name) for order, _ in fleet.orders() if order.startswith(name)]
+
+    fleet.until(given)
+    with psycopg.connect(fleet.url, autocommit=True) as db:
+        db.execute(
+            "UPDATE rolecall_dbos.workflow_status SET status = 'CANCELLED'"
+            " WHERE split_part(workflow_uuid, ':', 1) = %s",
+            (name,),
+        )
+    assert fleet.until(lambda: given()[1:])[0] == f"{given()[0]}:2"
+    assert elsewhere(fleet, "thread", "kill", name).returncode == 0
+    fleet.store.move(strange.name, strange)
 
 
 def test_a_thread_that_is_killed_anywhere_is_ended_where_it_runs(fleet: Fleet) -> None:

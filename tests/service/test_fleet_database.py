@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, LiteralString
 from uuid import uuid4
@@ -27,6 +29,7 @@ from rolecall.service.fleet.line import Line
 from rolecall.service.fleet.needs import Here, Need, check_agent
 from rolecall.service.fleet.shared import SharedBackend
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
+from rolecall.store.backend import Change, Move
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 
@@ -99,8 +102,8 @@ def test_a_database_of_an_older_fleet_is_brought_up_to_date_and_keeps_what_is_in
     ("newer", "told"),
     [
         (
-            "COMMENT ON FUNCTION rolecall.fleet_news() IS '2'",
-            "has version 2; this program knows versions up to 1",
+            "COMMENT ON FUNCTION rolecall.fleet_news() IS '3'",
+            "has version 3; this program knows versions up to 2",
         ),
         ("UPDATE rolecall.format SET version = 2", "has format 2; this program knows formats up to 1"),
     ],
@@ -293,6 +296,35 @@ def test_a_question_to_which_no_answer_comes_is_asked_again_on_another_line(
     assert found is not None and found.state == {"status": "idle"}
 
 
+class Frozen(list[Move]):
+    """Moves during the first writing of which the machine stands still, until the server has given it up."""
+
+    def __init__(self, moves: list[Move], backend: Any, url: str) -> None:
+        super().__init__(moves)
+        self._backend: Any = backend
+        self._url = url
+
+    def __iter__(self) -> Iterator[Move]:
+        (inside,) = self._backend._busy if self._backend else (None,)
+        self._backend = None
+        if inside is not None:
+            inside._db.execute("SET idle_in_transaction_session_timeout = '50ms'")
+            pid = inside._db.info.backend_pid
+            with psycopg.connect(self._url, autocommit=True) as db:
+                alive: LiteralString = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+                eventually(lambda: db.execute(alive, (pid,)).fetchone() is None)
+        return super().__iter__()
+
+
+def test_a_machine_that_stood_still_in_a_transaction_writes_it_anew(url: str) -> None:
+    PostgresBackend(url).close()
+    backend = SharedBackend(url, size=1)
+    moves = Frozen([Move("thread/one", 0, None, {"status": "idle"})], backend, url)
+    (moved,) = backend.commit(Change(moves=moves), now=1, durable=True)
+    assert moved == backend.ref("thread/one")
+    backend.close()
+
+
 def test_a_machine_that_is_cut_off_in_a_transaction_holds_the_others_up_for_seconds_only(url: str) -> None:
     PostgresBackend(url).close()
     relay = Relay(url)
@@ -335,6 +367,22 @@ def lines(url: str) -> Iterator[Callable[..., Line]]:
         one.close()
 
 
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] in range(4096), reason="so many cannot be open"
+)
+def test_a_line_of_a_process_with_a_thousand_open_files_goes_on(lines: Callable[..., Line]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, limits[1]))
+    with ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        for _ in range(1100):
+            files.enter_context(open(os.devnull, "rb"))
+        line = lines()
+        before = line.contact
+        eventually(lambda: line.contact > before or not line.is_alive())
+        assert line.is_alive()
+
+
 def test_one_machine_leads_and_when_it_is_cut_off_another_does(lines: Callable[..., Line], url: str) -> None:
     relay = Relay(url)
     first = lines(relay.url)
@@ -353,7 +401,8 @@ def test_the_line_tells_the_servers_time_and_hears_what_moves(lines: Callable[..
         row = db.execute("SELECT extract(epoch FROM clock_timestamp()) * 1000").fetchone()
     assert row is not None and abs(line.now() - float(row[0])) < 5_000
     with Store(PostgresBackend(url)) as store:
-        entry = store.move("queue/do-it/9000", None, state={})
+        entry = store.move("queue/do-it/9000", None, state={"maker": {}})
+        entry = store.move("queue/do-it/9000", entry, state={})  # its folders are there
         slot = store.move("slot/do-it/one", None, state={"since": 1})
         slot = store.move("slot/do-it/one", slot, state={"since": 1, "order": "one:head"})
         store.move("slot/do-it/one", slot)
@@ -361,6 +410,7 @@ def test_the_line_tells_the_servers_time_and_hears_what_moves(lines: Callable[..
         store.move("thread/one", None, state={})
     wanted = [
         "INSERT queue/do-it/9000",
+        "UPDATE queue/do-it/9000",
         "UPDATE slot/do-it/one",
         "DELETE slot/do-it/one",
         "DELETE queue/do-it/9000",

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fleetstage import (
 )
 from servicestage import PATIENCE, done
 
+from rolecall import thread
 from rolecall.agents.process import marked
 from rolecall.service.fleet import machines, serving
 
@@ -130,6 +132,52 @@ def test_what_a_machine_that_was_cut_off_has_to_say_afterwards_becomes_no_step(
         assert "From the other." in told and "From the machine that was cut off." not in told
         assert fleet.kinds(name) == ["queued", "started", "crashed", "step", "completed"]
         fleet.assert_left_clean()
+
+
+CLOCK = """
+import os, time
+_true = time.time_ns
+def time_ns():
+    try:
+        with open(os.environ["TEST_CLOCK"]) as file:
+            return _true() + int(file.read() or 0) * 1_000_000_000
+    except OSError:
+        return _true()
+time.time_ns, time.time = time_ns, lambda: time_ns() / 1e9
+"""
+"""Python imports it before anything else: a machine's clock that can be set."""
+
+
+@pytest.mark.skipif(not HAS_HOST_NAMES, reason="needs host names of the machines' own")
+def test_a_machine_whose_clock_is_set_in_mid_step_keeps_its_thread_and_promises_no_more_than_before(
+    tmp_path: Path, postgres_server: Any
+) -> None:
+    with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
+        (tmp_path / "sitecustomize.py").write_text(CLOCK)
+        hosts = [fleet.host(name) for name in ("alpha", "beta")]
+        for host in hosts:
+            host.env |= {"PYTHONPATH": str(tmp_path), "TEST_CLOCK": str(host.folder / "clock")}
+            host.start()
+        holds = f"{AT_WORK}; while ! test -e answer; do sleep 0.05; done; {AT_WORK}"
+        name = fleet.enter(fleet.agent(done("end", run=[["sh", "-c", holds]])))
+        fleet.until(lambda: (fleet.work / "at-work").exists() and spells(fleet.work))
+        holder = next(host for host in hosts if str(host.home) == spells(fleet.work)[0][2])
+
+        def promised() -> int:
+            lease = thread.find(fleet.store, name).state.get("lease") or {}
+            return int(lease.get("deadline", 0))
+
+        def is_renewed_or_lost(before: int) -> bool:
+            return promised() > before + LEASE * 1500 or "crashed" in fleet.kinds(name)
+
+        for seconds in (-3600, 3600):
+            (holder.folder / "clock").write_text(str(seconds))
+            fleet.until(partial(is_renewed_or_lost, promised()))
+            assert promised() < fleet.store.now() + LEASE * 1000 + 30_000
+        (fleet.work / "answer").touch()
+        assert fleet.ended(name) == ["completed"], fleet.told()
+        assert fleet.kinds(name) == ["queued", "started", "step", "completed"]
+        assert [home for _, _, home in spells(fleet.work)] == [str(holder.home)]
 
 
 def test_threads_end_and_no_step_is_lost_or_doubled_while_machines_die_and_are_cut_off(

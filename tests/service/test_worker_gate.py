@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,16 @@ NOW = 1_790_000_000_000
 
 
 class Noting(SqliteBackend):
-    """A backend that notes what is written, transaction by transaction."""
+    """A backend that notes what is written, transaction by transaction, and lets others write just before."""
 
     changes: list[Change]
+    first: Callable[[], object] | None = None
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
+        first, self.first = self.first, None
+        if first is not None:
+            first()
+            self.changes.clear()
         moved = super().commit(change, now=now, durable=durable)
         self.changes.append(change)
         return moved
@@ -143,6 +148,23 @@ def test_the_step_that_ends_a_thread_frees_its_slot_and_counts_its_cost_in_one_t
     assert [event.kind for event in written.events] == ["step", "completed"]
     assert stage.told == [stage.name]
     assert stage.slots() == []
+
+
+def test_what_others_spend_and_order_while_a_step_is_written_down_is_no_conflict_of_the_steps(
+    stage: Stage,
+) -> None:
+    spend, slot = f"spend/{queue.day_of(NOW)}/here", thread.slot_name("do-steps", stage.name)
+
+    def meanwhile() -> None:
+        stage.store.move(spend, None, state={"dollars": 0.5})
+        stage.store.move(slot, stage.store.ref(slot), state={"since": NOW, "order": "given"})
+
+    node, records = stage.step(cost=0.25)
+    stage.backend.first = meanwhile
+    stage.commit(Change(records, [stage.moved("completed", node)]))
+    assert stage.ref.state["status"] == "completed"
+    assert stage.slots() == []
+    assert queue.spent(stage.store, ServicePolicy(spend_per_day=1), NOW) == 0.75
 
 
 def test_costs_of_attempts_and_steps_are_summed_and_those_of_other_threads_are_not(stage: Stage) -> None:

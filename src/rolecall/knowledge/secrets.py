@@ -25,12 +25,13 @@ _PRIVATE_KEY = re.compile(
 _BESIDE_A_NAME = re.compile(
     r"""(?x)
     (?P<name> [kK](?:ey|EY) | [sS](?:ecret|ECRET) | [tT](?:oken|OKEN) | [cC](?:redential|REDENTIAL)
-    | [pP](?:assw(?:or)?d|ASSW(?:OR)?D|assphrase|ASSPHRASE) )[sS]?\w*
-    ["']? \s* (?::\s*[\w.\[\]]+\s*)? (?:=>|:=|=|:|(?<=\w)[ \t]+) \s* (?P<quote>["'`]?)
+    | [pP](?:assw(?:or)?d|ASSW(?:OR)?D|assphrase|ASSPHRASE) )[sS]?\w{0,100}+
+    ["']? \s* (?::\s*[\w.\[\]]+\s*)? (?:=>|:=|=|:|(?<=\w)[ \t]++) \s*+ (?P<quote>["'`]?)
     (?P<value>[^\s"'`,;(){}<>$\[\]]{6,})
     """
 )
-"""In the ways names are written: to look for them without regard to case takes half as long again."""
+"""In the ways names are written: to look for them without regard to case takes half as long again. Nothing that was
+passed is looked at again (`+`), or a text of nothing but names or spaces would take for ever."""
 _PASSWORD_ALONE = re.compile(r"(?<=://:)(?![<${*…%])[^/\s@]+(?=@)")
 """In an address without a name."""
 _HOOK = re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]{20,}")

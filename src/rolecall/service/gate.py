@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from rolecall import thread
-from rolecall.errors import Damaged, InvalidValue, NotFound, RolecallError, UsageError
+from rolecall.errors import Conflict, Damaged, InvalidValue, NotFound, RolecallError, UsageError
 from rolecall.ids import is_node_id, is_thread_id
 from rolecall.schema import Type
 from rolecall.service import queue
@@ -188,13 +188,27 @@ class Gate:
         self._events += len(change.events)
         if self._events > MOST_EVENTS:
             raise Violation(f"its step has added more than {MOST_EVENTS:,} events")
-        full = self._with_consequences(change._replace(nodes=nodes))
-        moved = self._store.backend.commit(full, now=self._store.now(), durable=bool(durable))
+        full, moved = self._committed(change._replace(nodes=nodes), durable=bool(durable))
         for ref in moved:
             self._moved(ref)
         for stream in {event.stream for event in full.events}:
             self._told(stream)
         return moved[: len(change.moves)]
+
+    def _committed(self, change: Change, *, durable: bool) -> tuple[Change, list[Ref]]:
+        """All of it, with what follows from it. What follows moves refs that others move as well, the slot and what a
+        day has cost; that somebody else was faster there is no conflict of the step's."""
+        while True:
+            full = self._with_consequences(change)
+            try:
+                return full, self._store.backend.commit(full, now=self._store.now(), durable=durable)
+            except Conflict:
+                if not all(map(self._is_as_seen, change.moves)):
+                    raise
+
+    def _is_as_seen(self, move: Move) -> bool:
+        ref = self._store.ref(move.name)
+        return (ref.version if ref else 0) == move.expected
 
     def _checked_nodes(self, nodes: Sequence[Record]) -> list[Record]:
         fresh = {record.id: record for record in nodes}

@@ -377,19 +377,24 @@ class Supervisor:
             | ({"trouble": held.trouble} if held.trouble else {})
             for name, held in self._held.items()
         ]
-        now = self.store.now()
-        state = self._standing(now, at_least=_SHOWN)
+        known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
+        with suppress(RolecallError):  # what is wrong with the store is among the problems
+            known = self._queue_status()
         return {
+            **known,
             "since": self._since,
             "zygote": self._workers.zygote_pid,
             "stopping": self._is_stopping,
             "limit": self.policy.limit,
             "running": threads,
-            "queued": queue.lengths(self.store),
-            "waits": dict(list(decide(self.policy, state, now).wait.items())[:_SHOWN]),
-            "spent": state.spent,
             "problems": dict(self.problems),
         }
+
+    def _queue_status(self) -> dict[str, Any]:
+        now = self.store.now()
+        state = self._standing(now, at_least=_SHOWN)
+        waits = dict(list(decide(self.policy, state, now).wait.items())[:_SHOWN])
+        return {"queued": queue.lengths(self.store), "waits": waits, "spent": state.spent}
 
 
 def _told(error: Exception) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import os
 import signal
 import socket
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -31,8 +30,8 @@ def run(order: Mapping[str, Any], pipe: socket.socket) -> None:
     # The engine hands its environment on, so every process of the step is found by this mark.
     os.environ |= process.marked(dict(os.environ), ident)
     backend = PipeBackend(pipe, lost=lambda: _give_up(ident))
-    ahead = order.get("clock_ahead_ms", 0)  # of a fleet's clock before this machine's
-    store = Store(backend, now=lambda: time.time_ns() // 1_000_000 + ahead)
+    ahead: int | None = order.get("clock_ahead_ms")  # None: no fleet, so leases go by this machine's clock
+    store = Store(backend) if ahead is None else Store(backend, now=lambda: holder.steady_ms() + ahead)
     backend.done(asyncio.run(_step(store, pipe, order)))
 
 

@@ -122,7 +122,7 @@ class Workers:
     ) -> Ended:
         """Take one step of a thread in a process of its own, to its end. Whatever becomes of it, nothing that it
         has started is left when this returns. `timing` has how long its lease is good (`lease_ms`) and how far the
-        clock that leases go by is before this machine's (`clock_ahead_ms`)."""
+        clock that leases go by is before the one that nobody sets (`clock_ahead_ms`)."""
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
         given = {name: amount for name, amount in asdict(limits).items() if amount is not None}

@@ -17,7 +17,7 @@ DBOS_SCHEMA = "rolecall_dbos"
 CHANNEL = "rolecall_news"
 _SCHEMA = "rolecall"
 _MIGRATION_LOCK, LEADER_LOCK = 0x526F6C6563616C01, 0x526F6C6563616C02
-_VERSION = 1
+_VERSION = 2
 """Of what the fleet has in the database beside the store, `_NEWS` and the tables of DBOS; raise it with every change
 to either. A machine refuses a newer one."""
 
@@ -31,7 +31,8 @@ END $body$;
 CREATE OR REPLACE TRIGGER fleet_put AFTER INSERT ON {_SCHEMA}.refs FOR EACH ROW
   WHEN (NEW.name LIKE 'queue/%' OR NEW.name LIKE 'fleet/%') EXECUTE FUNCTION {_SCHEMA}.fleet_news();
 CREATE OR REPLACE TRIGGER fleet_moved AFTER UPDATE ON {_SCHEMA}.refs FOR EACH ROW
-  WHEN (NEW.name LIKE 'slot/%' OR NEW.name LIKE 'fleet/%') EXECUTE FUNCTION {_SCHEMA}.fleet_news();
+  WHEN (NEW.name LIKE 'slot/%' OR NEW.name LIKE 'queue/%' OR NEW.name LIKE 'fleet/%')
+  EXECUTE FUNCTION {_SCHEMA}.fleet_news();
 CREATE OR REPLACE TRIGGER fleet_removed AFTER DELETE ON {_SCHEMA}.refs FOR EACH ROW
   WHEN (OLD.name LIKE 'slot/%' OR OLD.name LIKE 'queue/%') EXECUTE FUNCTION {_SCHEMA}.fleet_news();
 COMMENT ON FUNCTION {_SCHEMA}.fleet_news() IS '{_VERSION}';

@@ -151,7 +151,8 @@ class Dispatcher:
     def sweep(self) -> Verdict:
         """Look at every thread that has a slot, and order the next steps of those for which nobody has, or whose
         order is lost."""
-        slots = self.store.refs("slot/")
+        # What stands under these names and is none of ours is passed over.
+        slots = [slot for slot in self.store.refs("slot/") if slot.name.count("/") == 2]
         self.has_slots, self.lease_ends_at = bool(slots), None
         if not slots:
             return Verdict()

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from rolecall import holder
 from rolecall.errors import StorageError
 from rolecall.service.fleet.database import CHANNEL, LEADER_LOCK, shown, with_timeouts, without_password
 from rolecall.store.postgres import shut_down
@@ -38,12 +39,12 @@ class Line(threading.Thread):
         self.contact = time.monotonic()
         """When the server last answered."""
         self.clock_ahead_ms = 0
-        """How far the server's clock is before this machine's."""
+        """How far the server's clock is before the one of this machine that nobody sets."""
         self.is_leading = False
 
     def now(self) -> int:
         """Milliseconds by the server's clock, which is the one of the whole fleet."""
-        return time.time_ns() // 1_000_000 + self.clock_ahead_ms
+        return holder.steady_ms() + self.clock_ahead_ms
 
     def open(self) -> None:
         """Connect, or raise: what is wrong with an address is told before anything runs."""
@@ -92,6 +93,8 @@ class Line(threading.Thread):
         return db
 
     def _listen(self, db: psycopg.Connection[Any]) -> None:
+        news = select.poll()  # `select.select` knows no more than 1024 files
+        news.register(db, select.POLLIN)
         while not self._closed.is_set():
             for note in db.notifies(timeout=0):
                 self._heard(note.payload)
@@ -99,14 +102,14 @@ class Line(threading.Thread):
             if left <= 0:
                 self._ask(db)
             else:  # the driver would wait as well, but wakes ten times a second for it
-                select.select([db], [], [], left)
+                news.poll(left * 1000)
 
     def _ask(self, db: psycopg.Connection[Any]) -> None:
-        before, since = time.time_ns(), time.monotonic()
+        before, since = holder.steady_ms(), time.monotonic()
         ask = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         row = db.execute(ask if self.is_leading else f"{ask}, pg_try_advisory_lock({LEADER_LOCK})").fetchone()
         assert row is not None  # noqa: S101 -- a select without a table has one row
-        self.clock_ahead_ms = row[0] - (before + time.time_ns()) // 2_000_000
+        self.clock_ahead_ms = row[0] - (before + holder.steady_ms()) // 2
         self.contact = since
         if not self.is_leading and row[1]:
             self.is_leading = True

@@ -286,9 +286,11 @@ class Machine:
         is_new = what == "connected"  # who knows what was missed
         if is_new or name == machines.POLICY:
             self._begin(self._reach.ask(self._read_policy))
-        if is_new or what == "UPDATE":
+        kind = name.partition("/")[0]
+        if is_new or (what, kind) == ("UPDATE", "slot"):
             self._taking.has_orders.set()
-        if is_new or what in ("leads", "INSERT") or (what == "DELETE" and name.startswith("slot/")):
+        # A slot that is gone leaves room; a thread in the queue that is moved has its folders now.
+        if is_new or what in ("leads", "INSERT") or (what, kind) in (("DELETE", "slot"), ("UPDATE", "queue")):
             self.wake()
         ident = name[-THREAD_ID_LENGTH:]  # refs of the queue and of slots end in a thread's id
         self._door.tell(ident)

@@ -65,6 +65,8 @@ class Standing(NamedTuple):
     executor: str
     since: int
     """When a machine took it, in milliseconds."""
+    given: int
+    """When it was given."""
 
     @property
     def is_over(self) -> bool:
@@ -255,7 +257,9 @@ class Orders:
 
 def _standing(found: Sequence[WorkflowStatus]) -> dict[str, Standing]:
     return {
-        one.workflow_id: Standing(str(one.status), one.executor_id or "", one.dequeued_at or 0)
+        one.workflow_id: Standing(
+            str(one.status), one.executor_id or "", one.dequeued_at or 0, one.created_at or 0
+        )
         for one in found
     }
 

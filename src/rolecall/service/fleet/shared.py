@@ -130,10 +130,11 @@ class SharedBackend:
 
 
 def is_outage(error: StorageError) -> bool:
-    """Whether the server is away, rather than unwilling."""
+    """Whether the server is away, or has given up a line on which we stood still, rather than unwilling."""
+    away = (psycopg.OperationalError, pg.IdleInTransactionSessionTimeout)
     unwilling = (pg.DiskFull, pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege, pg.LockNotAvailable)
     cause = error.__cause__
-    return isinstance(cause, psycopg.OperationalError) and not isinstance(cause, unwilling)
+    return isinstance(cause, away) and not isinstance(cause, unwilling)
 
 
 def _already_done(backend: PostgresBackend, change: Change, now: int) -> list[Ref] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from rolecall import thread
+from rolecall import holder, thread
 from rolecall.errors import Conflict, RolecallError, StorageError
 from rolecall.service import queue
 from rolecall.service.fleet.orders import Order
@@ -75,7 +75,7 @@ class Steps:
     async def take(self, order: Order) -> Settled:
         """Carry out an order, to its end."""
         if order.thread in self.running:
-            return Settled("is running here")
+            return Settled("is running here", is_trouble=True)
         step = self.running[order.thread] = Step(order)
         try:
             settled = await self._carried_out(step)
@@ -176,8 +176,8 @@ class Step:
 
     order: Order
     token: str = ""
-    until: float | None = None
-    """When its lease ends, by a clock that nobody sets."""
+    until: int | None = None
+    """When its lease ends, in milliseconds by a clock that nobody sets."""
     is_stopped: bool = False
     """It was we who ended it."""
 
@@ -187,15 +187,10 @@ class Step:
             return
         lease = ref.state.get("lease") or {}
         self.token = lease.get("token", self.token)
-        self.until = _steady() + (lease["deadline"] - now()) / 1000 if lease else None
+        self.until = holder.steady_ms() + lease["deadline"] - now() if lease else None
 
     def ends_within(self, seconds: float) -> bool:
-        return self.until is not None and _steady() > self.until - seconds
-
-
-def _steady() -> float:
-    """Seconds that pass while the machine sleeps, too, where the system counts them."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+        return self.until is not None and holder.steady_ms() > self.until - seconds * 1000
 
 
 class Threaded:

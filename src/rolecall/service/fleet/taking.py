@@ -83,7 +83,8 @@ class Taking:
         return is_refused
 
     def _waiting(self) -> Counter[tuple[str, Need]]:
-        """How many orders wait that this machine has everything for, by workflow and what they need."""
+        """How many orders wait that this machine has everything for, by workflow and what they need; those first of
+        which one has waited longest, so that nobody who has many holds up the others."""
         slots = {
             slot.state["order"]: (slot.name.split("/")[1], slot.state["need"])
             for slot in self._reach.store.refs("slot/")
@@ -92,9 +93,9 @@ class Taking:
         standing = self._orders.standing(slots)
         found: Counter[tuple[str, Need]] = Counter()
         lacking: dict[str, str] = {}
-        for order, (workflow, text) in slots.items():
-            if order not in standing or standing[order].status != "ENQUEUED":
-                continue
+        waiting = [order for order, one in standing.items() if one.status == "ENQUEUED"]
+        for order in sorted(waiting, key=lambda order: standing[order].given):
+            workflow, text = slots[order]
             need = Need.of(text)
             if why := self._here.lacks(need):
                 lacking[text] = why
