@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.measure import Row, print_table, times
+from benchmarks.service import WORKFLOW
 from benchmarks.startup import clean_environ
 from benchmarks.store import postgres_server
 from rolecall import lifecycle, registry, thread
@@ -35,19 +36,6 @@ _SLOTS = 4
 _LEASE = 5.0
 _TICK = os.sysconf("SC_CLK_TCK")
 _AS_HOST = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
-_WORKFLOW = """\
-name: take-steps
-description: One role, step after step.
-roles:
-  worker:
-    description: Works.
-    goal: Work.
-    frontmatter: {type: object, properties: {$status: {enum: [done, end]}}, required: [$status]}
-graph:
-  $START: worker
-  worker: {done: worker, end: $END}
-limits: {steps: 1000}
-"""
 
 
 def main(*, quick: bool = False) -> None:
@@ -72,7 +60,7 @@ class Fleet:
         self.folder = folder
         self.url = url
         self.store = Store(PostgresBackend(url))
-        (folder / "take-steps.yaml").write_text(_WORKFLOW, encoding="utf-8")
+        (folder / "take-steps.yaml").write_text(WORKFLOW, encoding="utf-8")
         self._flow = registry.register(self.store, registry.load_file(str(folder / "take-steps.yaml")))
         self._count = 0
 

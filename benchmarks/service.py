@@ -35,7 +35,7 @@ _GROWTH = 1.3
 _IDLE_CORE = 0.5
 _IDLE_MB = 80.0
 _TICK = os.sysconf("SC_CLK_TCK")
-_WORKFLOW = """\
+WORKFLOW = """\
 name: take-steps
 description: One role, step after step.
 roles:
@@ -69,7 +69,7 @@ class Service:
         self._environ = {**clean_environ(str(folder)), "HOME": str(folder)}
         self._seen = self._ended = 0
         self.store = Store(SqliteBackend(str(self.home / "store.db")))
-        (folder / "take-steps.yaml").write_text(_WORKFLOW, encoding="utf-8")
+        (folder / "take-steps.yaml").write_text(WORKFLOW, encoding="utf-8")
         self._flow = registry.register(self.store, registry.load_file(str(folder / "take-steps.yaml")))
         answers = [{"output": {"$status": "done"}}] * (_STEPS - 1) + [{"output": {"$status": "end"}}]
         (folder / "script.json").write_text(json.dumps({"roles": {"worker": answers}}), encoding="utf-8")
