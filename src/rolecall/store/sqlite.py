@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rolecall import walmode
 from rolecall.errors import Damaged, StorageError, UsageError
 from rolecall.ids import NODE_ID_LENGTH
 from rolecall.store.backend import (
@@ -520,6 +519,8 @@ def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
+    from rolecall import walmode  # not on the way of those who only read
+
     walmode.switch(db, patience=_PATIENCE)
     db.execute("BEGIN IMMEDIATE")
     # Another process may have been first; the lock is ours now, so this answer holds.
