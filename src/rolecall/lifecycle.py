@@ -348,6 +348,7 @@ def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any]
     if ref.state.get("status") in thread.ENDED:
         raise UsageError(f"thread {thread.id_of(ref)} is already {ref.state['status']}")
     lease = ref.state.get("lease")
+    is_running = lease and holder.is_alive(lease, now=store.now())  # asked before the service can hear of it
     state = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
     draft = store.draft()
     draft.event(thread.id_of(ref), "killed", {"reason": reason, "exit_code": KILLED})
@@ -355,7 +356,7 @@ def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any]
     for place in thread.in_service(store, ref):
         draft.move(place.name, place)
     moved = draft.commit(durable=True)[0]
-    return moved, lease if lease and holder.is_alive(lease, now=store.now()) else None
+    return moved, lease if is_running else None
 
 
 def answer(

@@ -304,8 +304,8 @@ def run_kill(options: Namespace) -> None:
             store, thread.find(store, options.thread), options.reason, mask=workspace.mask()
         )
         note = store.ref(thread.attempt_name(thread.id_of(ref)))
-    tell_service(ref)
     process = _signal(lease) if lease and not _is_of_plan(ref) else None
+    tell_service(ref)  # afterwards: it would be faster, and there would be nobody to name
     if lease is None and note is not None and "run" in note.state:
         for run in (note.state["run"], *note.state.get("runs", ())):
             _end_leftovers(run)
