@@ -558,10 +558,11 @@ def test_a_change_within_the_cool_down_is_not_lost(stage: Stage) -> None:
     assert len(stage.threads()) == 2
 
 
-def test_a_file_that_is_saved_starts_a_thread_without_being_asked_for(stage: Stage) -> None:
+def started_after(stage: Stage, change: Callable[[], object]) -> int:
+    """How many threads there are after `change` of the files, which nobody tells the triggers of."""
+
     async def play() -> None:
         started = asyncio.Event()
-        stage.write("src/a.py", "1")
         triggers = Triggers(
             stage.store, env=stage.env, mask=Mask(()), say=stage.said.append, on_start=started.set
         )
@@ -570,13 +571,28 @@ def test_a_file_that_is_saved_starts_a_thread_without_being_asked_for(stage: Sta
         async with asyncio.timeout(90):
             while not stage.memory("edited").seen:
                 await asyncio.sleep(0.01)  # the first look
-            stage.write("src/new/b.py", "1")
+            change()
             await started.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     played(play)
-    assert len(stage.threads()) == 1
+    return len(stage.threads())
+
+
+def test_a_file_that_is_saved_starts_a_thread_without_being_asked_for(stage: Stage) -> None:
+    stage.write("src/a.py", "1")
+    assert started_after(stage, lambda: stage.write("src/new/b.py", "1")) == 1
+
+
+@pytest.mark.parametrize(("origin", "goal"), [("other", "src/new"), ("src/old", "other")])
+def test_a_folder_that_comes_or_goes_with_all_its_files_starts_a_thread(
+    stage: Stage, origin: str, goal: str
+) -> None:
+    """The kernel tells of the folder alone, as it does of files that are made before a new folder is watched."""
+    stage.write("src/a.py", "1")
+    stage.write(f"{origin}/b.py", "1")
+    assert started_after(stage, lambda: os.rename(stage.folder / origin, stage.folder / goal)) == 1
 
 
 @pytest.mark.parametrize(

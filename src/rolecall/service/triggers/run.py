@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -80,7 +80,7 @@ class Triggers:
         """What is configured now, and the node of each workflow. Looks that are going on come to their end."""
         self._project = replace(project, folder=os.path.realpath(project.folder))
         self._delivery.update(self._project, workflows)
-        self._again |= {one.id: 0 for one in self._of(Files)}
+        self._look_again(one.id for one in self._of(Files))
         self._ask_at.clear()
         self._arrange_at = 0.0
         for name in [name for name in self._problems if name.startswith(_ABOUT)]:
@@ -302,21 +302,28 @@ class Triggers:
             self._problem("files", "")
         self._watched = wanted
         self._watcher = asyncio.create_task(self._watch(folders)) if wanted else None
+        # What changed while nothing was watched, nobody tells of.
+        self._look_again(one.id for one in self._of(Files))
 
     async def _watch(self, folders: list[str]) -> None:
         from rolecall.service.watch import changes
 
-        folder = self._project.folder
-        fits = {one.id: sources.matcher(_patterns(one)) for one in self._of(Files)}
+        patterns = {one.id: _patterns(one) for one in self._of(Files)}
         try:
             async for paths in changes(folders, is_deep=True):
-                seen = [os.path.relpath(path, folder) for path in paths]
-                for name in (name for name, fit in fits.items() if any(map(fit, seen))):
-                    self._again[name] = 0
-                    self._ask_at.pop(name, None)
+                self._look_again(
+                    name
+                    for name, wanted in patterns.items()
+                    if any(sources.concerns(path, self._project.folder, wanted) for path in paths)
+                )
                 self._news.set()
         except (RolecallError, OSError) as error:
             self._problem("files", f"files are not watched: {error}")
+
+    def _look_again(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._again[name] = 0
+            self._ask_at.pop(name, None)
 
     def _problem(self, name: str, text: str) -> None:
         if not text:

@@ -153,6 +153,19 @@ def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
     return name in _IGNORED and not any(name in pattern.split("/") for pattern in patterns)
 
 
+def concerns(path: str, folder: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a change of `path` may be one of the files that fit.
+
+    Of a folder that came or went with files in it, and of one that filled before it was watched, the kernel tells
+    the name alone; of something that is gone nobody can say whether it was a folder.
+    """
+    seen = os.path.relpath(path, folder)
+    if matcher(patterns)(seen):
+        return True
+    is_ignored = any(_is_ignored(part, patterns) for part in seen.split(os.sep))
+    return not is_ignored and (os.path.isdir(path) or not os.path.lexists(path))
+
+
 def roots(folder: str, patterns: Sequence[str]) -> list[str]:
     """The folders that have to be looked at for these patterns, none of them inside another."""
     found: set[str] = set()
