@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -22,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolecall.agents import process
+from rolecall.agents import process, scratch
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader, chosen_option
 from rolecall.agents.protocol import Usage
@@ -140,8 +137,7 @@ class Link:
         """Start the process. Whether it is an agent at all is seen when it is asked something."""
         start, launch = self.start, self.start.launch
         if launch.files:
-            self._folder = tempfile.mkdtemp(prefix="rolecall-")
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = str(self._stack.enter_context(scratch.folder()))
         for name, text in launch.files.items():
             Path(self._folder, name).write_text(text, encoding="utf-8")
         words = [*start.words, *(word.replace(FOLDER, self._folder) for word in launch.args)]
@@ -171,8 +167,6 @@ class Link:
                 await self.connection.close()
         finally:
             await self._stack.aclose()
-            if self._folder:
-                shutil.rmtree(self._folder, ignore_errors=True)
 
     def listen(self, reader: AcpReader | None, session: str | None = None) -> None:
         """Give what the agent tells about a session, and what it asks, to `reader` from now on."""

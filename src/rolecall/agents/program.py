@@ -9,14 +9,13 @@ once for all of them.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rolecall import capabilities
-from rolecall.agents import process
+from rolecall.agents import process, scratch
 from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, Usage, failure
 from rolecall.agents.transcript import LONGEST_ANSWER, Transcript
 
@@ -146,9 +145,9 @@ class Program:
         capabilities.check_supported(self.name, context.capabilities, self.deniable)
         reader = self.reader(context)
         lines = Lines(reader)
-        with tempfile.TemporaryDirectory(prefix="rolecall-") as folder:
-            reader.folder = Path(folder)
-            call = self.call(prompt, context, reader.folder)
+        with scratch.folder() as folder:
+            reader.folder = folder
+            call = self.call(prompt, context, folder)
 
             def started(child: process.Started) -> None:
                 context.emit("process", {"pid": child.pid, "run": child.run})
