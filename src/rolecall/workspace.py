@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rolecall import config
-from rolecall.errors import UsageError
+from rolecall.errors import NotFound, UsageError
 from rolecall.store.backend import Backend, Durability
 from rolecall.store.store import Store
 
@@ -24,6 +24,16 @@ def open_store(url: str | None = None, *, create: bool = True) -> Store:
     settings = config.store_settings()
     address = settings.url if url is None else url
     return Store(open_backend(address, create=create, durability=settings.durability))
+
+
+def store_if_any(url: str | None = None) -> Store | None:
+    """The store; None when none has been made yet, unless it was asked for by name."""
+    try:
+        return open_store(url, create=False)
+    except NotFound:
+        if url is not None:
+            raise
+        return None
 
 
 def open_backend(url: str, *, create: bool = True, durability: Durability = "heads") -> Backend:

@@ -159,6 +159,21 @@ def test_what_steps_cost_is_summed_up_and_stops_admission_for_the_day(tmp_path: 
         assert service.thread_status(second) == "queued"
 
 
+def test_a_look_that_fails_again_and_again_is_told_and_whoever_asks_is_answered_meanwhile(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rolecall.yaml").write_text("service: {rates: {scripted: 100/min}}\n")
+    with served(tmp_path) as service:
+        settings = service.home / "config.yaml"
+        settings.write_text("agents: [\n")  # whom the next step calls cannot be told
+        name = service.enter(service.workflow(), service.script(done("end")))
+        service.until(lambda: "store" in service.status()["problems"])
+        assert "config.yaml" in service.status()["problems"]["store"]
+        settings.unlink()
+        assert service.ended(name) == ["completed"]
+        assert service.status()["problems"] == {}
+
+
 def test_a_second_service_of_the_same_home_is_refused_and_the_first_is_named(service: Service) -> None:
     refused = service.rolecall("serve")
     assert refused.returncode == 5

@@ -23,8 +23,10 @@ _ATTEMPTS = 20
 
 
 def _list(options: Namespace) -> None:
+    from rolecall.workspace import store_if_any
+
     project = _project()
-    with _store_if_any(options.store) or nullcontext() as store:
+    with store_if_any(options.store) or nullcontext() as store:
         rows = [_row(store, project, trigger) for trigger in project.triggers]
     if not rows and format_of(options) == "text":
         print(f"No trigger is configured in {project.folder}.")
@@ -227,17 +229,6 @@ def _named(project: Project, text: str) -> Trigger:
         raise UsageError(f"{text!r} is the name of several triggers: {', '.join(one.id for one in found)}")
     known = [one.id for one in project.triggers]
     raise NotFound(f"there is no trigger {text!r}", hint=did_you_mean(text, known, what="Triggers"))
-
-
-def _store_if_any(url: str | None) -> Store | None:
-    from rolecall.workspace import open_store
-
-    try:
-        return open_store(url, create=False)
-    except NotFound:
-        if url is not None:
-            raise
-        return None
 
 
 # -- the table of verbs --

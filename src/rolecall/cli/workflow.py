@@ -310,7 +310,9 @@ class _Place:
     """The folder and, when there is one, the store in which workflows are looked for."""
 
     def __init__(self, options: Namespace) -> None:
-        self.store = _store_if_any(options.store)
+        from rolecall.workspace import store_if_any
+
+        self.store = store_if_any(options.store)
 
     def __enter__(self) -> _Place:
         return self
@@ -349,18 +351,6 @@ class _Place:
         if self.store is None:
             raise NotFound(f"there is no workflow {node}")
         return Chosen(registry.read_node(self.store, node)[0], registry.workflow_node(self.store, node), None)
-
-
-def _store_if_any(url: str | None) -> Store | None:
-    """The store; None when none has been made yet, unless it was asked for by name."""
-    from rolecall.workspace import open_store
-
-    try:
-        return open_store(url, create=False)
-    except NotFound:
-        if url is not None:
-            raise
-        return None
 
 
 def _file(text: str) -> str:

@@ -190,6 +190,7 @@ class Supervisor:
         except Exception as error:  # whatever it is, it may pass, and threads that run go on
             self._trouble("store", f"no work is taken: {_told(error)}")
             self._read_at = now + _LATER_MS
+            self._has_news = False  # it is looked at again then, and whoever asks is answered meanwhile
             return self._read_at
         self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
         resting = (held for held in self._held.values() if held.task is None and held.rests(now))
