@@ -68,6 +68,11 @@ def run(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("ROLECALL_RUN", "")
 
 
+def session_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder that Claude Code was started in, as it tells the hooks that it runs; empty: it did not run us."""
+    return environ.get("CLAUDE_PROJECT_DIR", "")
+
+
 def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """Where copies of workflows written in Python lie, for the threads of a store that were started with them.
     Each store has its own folder, so that what one of them does not need can be removed."""

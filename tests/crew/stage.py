@@ -16,7 +16,7 @@ import yaml
 from rolecall.project import tools
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.thread import Chain, Step, find
+from rolecall.thread import Chain, Step, attempt_name, find
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -138,7 +138,8 @@ class Crew:
 
     def calls(self, kind: str = "asked") -> list[dict[str, Any]]:
         path = self.stage / "calls.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        # What lies behind the last end of a line is still being written.
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [call for call in map(json.loads, lines) if call["kind"] == kind]
 
     def asked(self) -> list[str]:
@@ -156,6 +157,14 @@ class Crew:
         """Whether a thread waits for a person."""
         with self.store() as store:
             return bool(find(store, ident).state.get("status") == "suspended")
+
+    def has_session(self, number: int) -> bool:
+        """Whether it is on record in which session the agent of a task is at work."""
+        runs = json.loads((self.project / ".nexus/state/rolecall/runs.json").read_text())["runs"]
+        (ident,) = [run["thread"] for name, run in runs.items() if name.startswith(f"{number}@")]
+        with self.store() as store:
+            note = store.ref(attempt_name(ident))
+            return note is not None and bool(note.state.get("session"))
 
     def steps(self, ident: str) -> list[Step]:
         with self.store() as store:

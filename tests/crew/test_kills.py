@@ -32,6 +32,7 @@ def test_a_killed_run_goes_on_in_the_same_threads_and_sessions(crew: Crew) -> No
     crew.task("Last", owner="engineer", deps=[1, 2])
     child = crew.spawn()
     crew.until(lambda: crew.statuses()[1] == "completed" and "engineer: Slow" in crew.asked())
+    crew.until(lambda: crew.has_session(2))
     os.kill(child.pid, signal.SIGKILL)
     ended(child)
     assert crew.statuses() == {1: "completed", 2: "in_progress", 3: "pending"}
@@ -172,14 +173,24 @@ def test_a_thread_that_somebody_else_runs_is_left_to_them(crew: Crew) -> None:
 
 
 def test_a_reader_that_goes_away_stops_the_run_like_a_signal(crew: Crew) -> None:
-    crew.score(engineer=[DONE | {"hang": True}])
+    """It is noticed when there is something to tell: here that the second task is done."""
+    door = crew.fifo("door")
+    crew.score(
+        **{
+            "engineer: One": [DONE | {"hang": True}],
+            "engineer: Two": [DONE | {"meet": [door], "side": "left"}],
+        }
+    )
     crew.task("One", owner="engineer")
+    crew.task("Two", owner="engineer")
     with crew.spawn() as child:
         assert child.stdout is not None
-        child.stdout.readline()
+        crew.until(lambda: len(crew.asked()) == 2)
         child.stdout.close()
+        crew.unlock(door)
         assert child.wait(BOUND) == 141
-    assert crew.statuses() == {1: "pending"}
+    assert crew.statuses()[1] == "pending"
+    assert [call["pid"] for call in crew.calls() if is_living(call["pid"])] == []
 
 
 def test_a_thread_that_a_person_kills_ends_alone_and_the_other_tasks_go_on(crew: Crew) -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
 from typing import Any
+from unicodedata import east_asian_width
 
 import pytest
 
@@ -481,6 +489,46 @@ def test_on_a_terminal_the_end_is_a_table_and_what_to_do_next(crew: Crew) -> Non
     assert "[1] ▶ engineer: Good" in done.stdout
     assert re.search(r"^\[1\] ✓ 1 engineer · done · \d+\.\ds · 100 tokens$", done.stdout, re.MULTILINE)
     assert "The door is shut." in done.stdout
+
+
+def test_the_table_is_not_wider_than_the_terminal_and_tells_titles_apart(crew: Crew) -> None:
+    crew.score(**{"engineer: Bad": [BLOCKED]})
+    for title in ("A title that is wider than any terminal " * 3, "日本語のとても長いタイトル" * 5, "Bad"):
+        crew.task(title, owner="engineer")
+    shown = on_terminal([PROGRAM, "plan", "run"], crew)
+    table = [line for line in shown if re.match(r" *(id|[123]) +(status|completed|waiting) ", line)]
+    assert [line.rpartition("  ")[2][:7] for line in table] == ["title", "A title", "日本語のとても", "Bad"]
+    assert max(map(cells, table)) <= 80 and min(map(cells, table[1:3])) >= 79
+    assert all(re.search(r"\b\w{26}\b", line) for line in table[1:])
+
+
+def test_the_line_of_what_goes_on_is_one_line_in_any_script(crew: Crew) -> None:
+    code = "from rolecall.cli.output import LastLine; LastLine().draw('日本 a' * 40)"
+    (line,) = on_terminal([sys.executable, "-c", code], crew)
+    assert 78 <= cells(line.removeprefix("\033[K")) < 80
+
+
+def cells(line: str) -> int:
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in line)
+
+
+def on_terminal(words: list[str], crew: Crew) -> list[str]:
+    """The lines that a program shows on a terminal of 80 columns."""
+    mine, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {**os.environ, "ROLECALL_HOME": str(crew.rolecall.home)}
+    child = subprocess.Popen(words, stdout=theirs, stderr=theirs, cwd=crew.project, env=env)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(mine, 65536):
+            shown += part
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(mine)
+    child.wait(BOUND)
+    return re.findall(r"[^\r\n]+", shown.decode())
 
 
 @pytest.mark.parametrize("wrong", ["{", '{"runs": [1]}', '{"runs": {"1@x": {}}}'])

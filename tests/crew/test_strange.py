@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,21 @@ def test_a_session_of_a_host_that_begins_and_ends_meanwhile_leaves_the_agents_of
     (entry,) = crew.tracker()
     assert entry.items() >= {**running, "status": "completed"}.items()
     assert "plan run` is" not in told(crew, "session_start", session="s2")
+    assert crew.tracker() == []
+
+
+def test_a_run_that_was_killed_is_not_taken_for_the_process_that_has_its_number_now(crew: Crew) -> None:
+    crew.score(engineer=[DONE | {"hang": True}])
+    crew.task("One", owner="engineer")
+    child = crew.spawn()
+    crew.until(lambda: len(crew.asked()) == 1 and len(crew.tracker()) == 1)
+    lock = crew.project / ".nexus/state/rolecall/run.lock"
+    child.kill()
+    child.communicate(timeout=BOUND)
+    os.kill(crew.calls()[0]["pid"], signal.SIGKILL)  # the agent, which nobody goes on with here
+    # Numbers are given out again, after a start of the machine soon: this test has the one the run had.
+    lock.write_text(lock.read_text().replace(str(child.pid), str(os.getpid())))
+    assert "plan run` is" not in told(crew, "session_start", session="s1")
     assert crew.tracker() == []
 
 

@@ -277,9 +277,23 @@ def test_commands_and_secrets_do_not_stand_in_the_log(tmp_path: Path) -> None:
 def test_patterns_and_folders_are_no_files_that_were_touched(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
-    touch(tmp_path, ENGINEER, "folder", "*.py", "src/$.py", "plain.py")
+    paths = tuple(str(tmp_path / name) for name in ("folder", "*.py", "src/$.py", "plain.py"))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, Deed("Bash", writes=paths, command="rm …")))
     tell(tmp_path, SubagentComplete("s1", ENGINEER))
     assert read(tmp_path, TRACKER)[0]["files_touched"] == ["plain.py"]
+
+
+def test_signs_of_a_shell_in_the_name_of_a_file_are_letters_where_a_tool_names_the_file(
+    tmp_path: Path,
+) -> None:
+    names = ["routes/$id.tsx", "src/{x}.py", "what?.md"]
+    write(tmp_path, "src/$lib.ts", "x")
+    paths = tuple(str(tmp_path / name) for name in ("src/$lib.ts", "src/$.py"))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    touch(tmp_path, ENGINEER, *names)
+    tell(tmp_path, PostToolUse("s1", ENGINEER, Deed("Bash", writes=paths, command="touch …")))
+    tell(tmp_path, SubagentComplete("s1", ENGINEER))
+    assert read(tmp_path, TRACKER)[0]["files_touched"] == [*names, "src/$lib.ts"]
 
 
 def test_a_read_of_a_memory_note_is_counted_and_nothing_else_is(tmp_path: Path) -> None:

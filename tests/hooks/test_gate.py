@@ -161,6 +161,15 @@ def test_what_is_leads_is_no_agents(project: Path, tool: str) -> None:
             ("rolecall task list", False),
         ),
         ("echo 'rolecall plan decide 1 yes'", False),
+        *(("rolecall run solve-issue -p x", True), ("rolecall trigger fire x", True)),
+        *(
+            ("rolecall thread fork X", True),
+            ("rolecall thread kill X", True),
+            ("rolecall thread show X", False),
+        ),
+        *(("rolecall config set project.unplannedEdits off", True), ("rolecall config unset project", True)),
+        *(("rolecall config get defaultAgent", False), ("rolecall uninstall claude", True)),
+        *(("rolecall install claude --user", True), ("rolecall doctor", False)),
     ],
 )
 def test_our_commands_in_a_shell_are_the_same_as_the_tools(

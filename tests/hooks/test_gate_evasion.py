@@ -61,6 +61,8 @@ ATTEMPTS = [
     shell("in-place", "sed -i s/a/b/ src/a.py"),
     shell("delete", "find src -name '*.py' -delete"),
     shell("git-restore", "git checkout HEAD~3 -- src/a.py"),
+    shell("git-checkout", "git checkout HEAD~3 src/a.py"),
+    shell("git-checkout-alone", "git checkout src/a.py", is_blocked=False),
     shell("shell-in-shell", "bash -c \"echo x > src/a.py\""),
     shell("substitution", "echo $(echo x > src/a.py)"),
     shell("change-folder", "cd src && echo x > a.py"),
@@ -104,6 +106,14 @@ ATTEMPTS = [
     Attempt("agent-plans", "mcp__rolecall__nx_plan_decide", {"issue_id": 1}, agent="engineer", has_tasks=True),
     Attempt("stranger-adds-task", "mcp__rolecall__nx_task_add", {"title": "T"}, agent="general-purpose"),
     shell("agent-own-command", "rolecall task add T --context c", agent="engineer", has_tasks=True),
+    shell("agent-own-command-as-module", "python3 -P -m rolecall task add T", agent="engineer", has_tasks=True),
+    shell("agent-runs-workflow", "rolecall run solve-issue", agent="engineer", has_tasks=True),
+    shell("agent-switches-off", "rolecall config set project.unplannedEdits off", agent="engineer", has_tasks=True),
+    shell("lead-switches-off", "rolecall config set project.unplannedEdits off", is_blocked=False),
+    Attempt(
+        "host-settings", "Write", {"file_path": ".claude/settings.local.json", "content": "{}"}, is_blocked=False,
+        has_tasks=True,
+    ),
     shell("agent-interpreter", "python3 edit.py src/a.py", is_blocked=False, agent="tester", has_tasks=True),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -35,7 +36,10 @@ WRITE = {"session": "s", "tool": "Write", "input": {"file_path": "a.py", "conten
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
+    return repository(tmp_path / "project")
+
+
+def repository(folder: Path) -> Path:
     (folder / ".git").mkdir(parents=True)
     (folder / ".git/HEAD").write_text("ref: refs/heads/main\n")
     return folder
@@ -117,6 +121,19 @@ def test_in_a_folder_that_is_no_project_hooks_do_and_say_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_session_of_claude_stays_where_it_was_started_whatever_folder_a_command_has_entered(
+    project: Path,
+) -> None:
+    nested = repository(project / "vendor")
+    write = {"tool_name": "Write", "tool_input": {"file_path": str(project / "a"), "content": "x"}}
+    payload = {"session_id": "s", "cwd": str(nested), **write}
+    (project / ".nexus").mkdir(exist_ok=True)
+    for started, cwd in ((project, nested), (project.parent, project), ("", project)):
+        env = {"CLAUDE_PROJECT_DIR": str(started)}
+        done = hook(None, "PreToolUse", payload, host="claude", cwd=cwd, env=env)
+        assert b"No task is planned" in done.stdout
+
+
 def test_a_folder_that_is_gone_is_no_project(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -127,6 +144,15 @@ def test_a_folder_that_is_gone_is_no_project(tmp_path: Path) -> None:
 
 
 # -- inside a run of the engine --
+
+
+def test_for_a_project_that_is_gone_a_hook_fails_and_lets_nothing_pass_in_silence(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    for name, more in EVENTS.items():
+        done = hook(gone, name, {"session": "s", **more}, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert str(gone).encode() in done.stderr and b"rolecall install" in done.stderr
+    assert not gone.exists()
 
 
 def test_inside_a_run_the_restrictions_of_the_role_count(project: Path) -> None:
@@ -240,6 +266,19 @@ def test_a_disk_that_refuses_is_said_and_holds_nobody_up(project: Path) -> None:
     for name, more in EVENTS.items():
         done = hook(project, name, {"session": "s", **more})
         assert done.returncode in (0, 1) and b"Traceback" not in done.stderr, done
+
+
+def test_a_lock_that_somebody_keeps_holds_nobody_up_and_is_said(project: Path) -> None:
+    answer(hook(project, "session_start", {"session": "s"}))
+    with (project / ".nexus/state/rolecall/lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a process does that was stopped while it wrote
+        done = hook(project, "session_start", {"session": "t"})
+        blocked = answer(hook(project, "pre_tool_use", {"session": "t", **EVENTS["pre_tool_use"]}))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"rolecall/lock" in done.stderr and b"Traceback" not in done.stderr
+    assert "No task is planned" in blocked["block"]
+    said = answer(hook(project, "session_start", {"session": "t"}))
+    assert "A hook failed before this" in said["notice"] and "rolecall/lock" in said["notice"]
 
 
 def test_a_host_that_closes_the_output_is_not_held_up(project: Path) -> None:

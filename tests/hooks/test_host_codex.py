@@ -57,7 +57,7 @@ def test_a_whole_session_in_order() -> None:
     tools = [PreToolUse, PostToolUse]
     assert kinds == [SessionStart, UserMessage, *tools, *tools, SessionEnd, SessionEnd]
     session = "00000000-0000-4000-8000-000000000001"
-    assert told[0] == SessionStart(session, is_new=True)
+    assert told[0] == SessionStart(session, is_new=True, cwd=calls("codex", "edit")[0].payload["cwd"])
     assert told[1] == UserMessage(session, "Hello [plan] do", "00000000-0000-4000-8000-000000000002")
     assert told[-2:] == [SessionEnd(session, is_over=False), SessionEnd(session, is_over=True)]
 

@@ -52,7 +52,7 @@ def test_a_whole_session_in_order() -> None:
         SessionEnd,
         SessionEnd,
     ]
-    assert told[0] == SessionStart(SESSION, is_new=True)
+    assert told[0] == SessionStart(SESSION, is_new=True, cwd=WORK)
     assert told[-2:] == [SessionEnd(SESSION, is_over=False), SessionEnd(SESSION, is_over=True)]
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -26,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cache(home: Path) -> Path:
-    return home / "cache" / "hooks-rolecall.json"
+    return home / "cache" / f"hooks-rolecall-{zlib.crc32(os.fsencode(kit.__file__)):08x}.json"
 
 
 def content_of(home: Path) -> dict[str, Any]:
@@ -127,6 +130,21 @@ def test_a_cache_of_another_version_is_made_again(home: Path) -> None:
     data = json.dumps(content).encode()
     cache(home).write_bytes(f"{zlib.crc32(data):08x} {len(data)}".encode() + b"\n" + data)
     assert kit.load("rolecall").gate == "block"
+
+
+def test_another_rolecall_of_the_same_version_has_its_own(home: Path, tmp_path: Path) -> None:
+    kit.load("rolecall")
+    package = Path(kit.__file__).parents[1]
+    other = tmp_path / "elsewhere" / "rolecall"
+    shutil.copytree(package, other, ignore=shutil.ignore_patterns("__pycache__"))
+    body = other / Path(catalog.OWN_FOLDER).relative_to(package) / "skills/nx-plan/body.md"
+    body.write_text("Plan as they do elsewhere.\n")
+    code = "from rolecall.hooks import kit; print(kit.load('rolecall').skills['nx-plan'])"
+    env = {**os.environ, "ROLECALL_HOME": str(home), "PYTHONPATH": str(other.parent)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "Plan as they do elsewhere."
 
 
 def test_a_catalogue_whose_agent_changes_is_noticed(home: Path) -> None:

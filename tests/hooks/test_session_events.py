@@ -102,6 +102,21 @@ def test_what_is_left_over_is_counted_and_what_to_do_is_said(tmp_path: Path) -> 
     assert (tmp_path / PLAN).exists() and (tmp_path / TASKS).exists()
 
 
+def test_a_session_in_another_folder_than_the_project_is_told_that_nothing_is_checked_there(
+    tmp_path: Path,
+) -> None:
+    project, other = tmp_path / "shop", tmp_path / "shop copy"
+    (project / "src").mkdir(parents=True)
+    other.mkdir()
+    (tmp_path / "door").symlink_to(project)
+    answer = tell(project, SessionStart("s1", cwd=str(other)))
+    for told in (answer.context, answer.notice):
+        assert f"for {project}, and this session works in {other}" in told
+        assert "rolecall install" in told
+    for inside in (project, project / "src", tmp_path / "door", Path()):
+        assert tell(project, SessionStart("s1", cwd=str(inside))) == Answer()
+
+
 def test_a_session_that_goes_on_is_not_told_that_its_own_work_is_left_over(tmp_path: Path) -> None:
     tasks(tmp_path, task(1))
     assert "Left over" not in tell(tmp_path, SessionStart("s1", is_new=False)).notice

@@ -74,6 +74,8 @@ WRITES: dict[str, list[str]] = {
     # git
     "git checkout -- a.py": ["a.py"],
     "git checkout .": ["."],
+    "git checkout HEAD~1 a.py b.py": ["a.py", "b.py"],
+    "git checkout --theirs a.py": ["a.py"],
     "git restore a.py b.py": ["a.py", "b.py"],
     "git -C sub apply fix.diff": ["sub/."],
     "git rm -r old; git mv a b": ["old", "a", "b"],
@@ -108,6 +110,7 @@ NOTHING = [
     *("ls | xargs rm", "git checkout main", "git switch x", "git pull", "git apply --check p", "git rm --cached a"),
     *("git stash", "git clean -n", "git restore --staged a", "tar tf a.tgz", "unzip -l a.zip", "curl https://x.org"),
     *("make", "npm install", "pytest", "cp a", "gzip -c a", "patch --dry-run < p", "dd if=a", "bash script.sh"),
+    *("git checkout -b new origin/main", "git checkout -q -t o/x", "git checkout --detach HEAD~1"),
     *("", "   ", "\n\n", "#!/bin/sh", "rolecall task add T"),
 ]  # fmt: skip
 
@@ -137,6 +140,22 @@ def test_our_own_commands_are_seen_with_their_words() -> None:
     assert seen("bash -c 'rolecall task close'", "/p").calls == (("task", "close"),)
     assert seen("/usr/bin/python3 -m rolecall task close", "/p").calls == (("task", "close"),)
     assert seen("echo rolecall task close", "/p").calls == ()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        *(
+            "python -P -m rolecall",
+            "/opt/v/bin/python3.12 -u -W error -Pm rolecall",
+            "python3 -X dev -m rolecall",
+        ),
+        *("uvx rolecall", "uv run --with x rolecall", "pipx run rolecall", "poetry run rolecall"),
+    ],
+)
+def test_our_own_commands_are_seen_however_rolecall_is_started(start: str) -> None:
+    assert seen(f"{start} task close", "/p").calls == (("task", "close"),)
+    assert seen(f"{start.replace('rolecall', 'other')} task close", "/p") == seen("", "/p")
 
 
 def test_a_patch_says_which_files_it_is_about() -> None:

@@ -266,6 +266,22 @@ def test_a_hook_that_cannot_run_blocks_nothing_and_the_person_is_told(host: Host
 # -- what the model is told --
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_hooks_for_another_place_say_that_nothing_is_checked(host: Host, is_there: bool) -> None:
+    place = host.work.parent / "before it was moved"
+    settings = host.work / ".claude" / "settings.local.json"
+    settings.write_text(settings.read_text().replace(str(host.work), str(place)))
+    if is_there:
+        place.mkdir()
+    events = host.ask("Greet.", host.write("a.txt"), "Done.")
+    assert (host.work / "a.txt").exists()
+    if is_there:
+        assert f"this session works in {host.work}: edits here are not checked" in host.turns[0].text
+    else:
+        assert any("didn't check this action" in text for text in notices(events))
+    assert any(f"would act on {place}, not on this project" in text for text in host.doctor())
+
+
 def test_a_tag_puts_the_skill_before_the_model(host: Host) -> None:
     host.ask("[plan] the front page", "Let us see.")
     assert "The user activated the skill nx-plan" in host.turns[0].text
@@ -404,6 +420,16 @@ def test_in_a_folder_that_is_not_trusted_agents_have_no_tools_of_ours_and_doctor
     assert any("was not told yet to trust" in text for text in host.doctor())
 
 
+def test_a_server_that_a_person_disabled_has_no_tools_for_the_model_and_doctor_says_so(host: Host) -> None:
+    path = host.home / ".claude.json"
+    told = json.loads(path.read_text())
+    told["projects"][str(host.work)]["disabledMcpServers"] = ["rolecall"]  # what /mcp writes
+    path.write_text(json.dumps(told))
+    events = host.ask("Go.", tool("nx_task_list"), "Thanks.")
+    assert ["No such tool available" in text for text in results(events)] == [True]
+    assert any("does not start our server: disabledMcpServers in" in text for text in host.doctor())
+
+
 def test_an_agent_is_told_its_task_and_is_on_record_while_it_works(host: Host) -> None:
     parts = ["--context", TASK["context"], "--acceptance", TASK["acceptance"], "--owner", "engineer"]
     host.rolecall("task", "add", TASK["title"], *parts)
@@ -490,6 +516,19 @@ def test_for_the_user_hooks_act_in_projects_and_nowhere_else(host: Host, folder:
     assert "No task is planned" in refused
     assert "created successfully" in written
     assert host.rolecall("doctor")["ready"]
+
+
+def test_for_the_user_a_repository_within_the_project_is_no_way_round_the_gate(host: Host) -> None:
+    host.uninstall()
+    host.install("--user")
+    (host.work / ".nexus").mkdir()
+    subprocess.run(["git", "init", "-q", host.work / "vendor"], check=True)
+    enter = Calls("Bash", {"command": "cd vendor", "description": "d"})
+    where = Calls("Bash", {"command": "pwd", "description": "d"})
+    _, place, refused = results(host.ask("Greet.", enter, where, host.write("a.txt"), "I see."))
+    assert "vendor" in place
+    assert "No task is planned" in refused
+    assert not (host.work / "a.txt").exists()
 
 
 def test_uninstalling_leaves_no_trace(host: Host) -> None:

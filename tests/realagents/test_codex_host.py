@@ -395,6 +395,32 @@ def test_of_a_project_that_is_not_trusted_nothing_is_read_and_doctor_says_so(
     assert any(f"not told yet to trust {host.work}" in text for text in host.doctor())
 
 
+def test_a_server_that_is_switched_off_for_the_user_has_no_tools_in_a_project_and_doctor_says_so(
+    host: Hosted, model: ModelServer
+) -> None:
+    host.install()
+    own = host.stage.home / ".codex" / "config.toml"
+    with own.open("a", encoding="utf-8") as file:
+        file.write("\n[mcp_servers.rolecall]\nenabled = false\n")
+    model.add(ours("nx_plan_status"), "done")
+    codex(host)
+    assert "unsupported call" in returned(model)[0]
+    assert any("does not start our server" in text and str(own) in text for text in host.doctor())
+
+
+def test_for_the_user_a_repository_within_the_project_is_no_way_round_the_gate(
+    host: Hosted, model: ModelServer
+) -> None:
+    host.install("--user")
+    (host.work / ".nexus").mkdir()
+    subprocess.run(["git", "init", "-q", host.work / "vendor"], check=True)
+    within = {"cmd": f"sleep 0.3; echo x > {host.work}/a.txt", "workdir": str(host.work / "vendor")}
+    model.add(Calls("exec_command", within), "done")
+    codex(host)
+    assert REFUSED in returned(model)[0]
+    assert not (host.work / "a.txt").exists()
+
+
 # -- taking it out --
 
 

@@ -85,6 +85,19 @@ def test_our_server_is_started_and_its_tools_are_called(host: Hosted, model: Mod
     ]
 
 
+def test_a_server_that_is_switched_off_has_no_tools_for_the_model_and_doctor_says_so(
+    host: Hosted, model: ModelServer
+) -> None:
+    host.install()
+    settings = host.work / "opencode.jsonc"
+    settings.write_text('{\n  // not now\n  "mcp": {"rolecall": {"enabled": false},},\n}\n', encoding="utf-8")
+    model.add("done")
+    opencode(host)
+    offered = {tool["function"]["name"] for turn in model.turns for tool in turn.body.get("tools", ())}
+    assert "bash" in offered and not any("rolecall" in name for name in offered)
+    assert any("does not start our server" in text and str(settings) in text for text in host.doctor())
+
+
 def test_an_edit_that_nobody_planned_is_refused_and_the_model_is_told_why(
     host: Hosted, model: ModelServer
 ) -> None:

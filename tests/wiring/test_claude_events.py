@@ -46,7 +46,7 @@ def deed(tool: str, **given: Any) -> Deed:
 
 @pytest.mark.parametrize(("source", "is_new"), [("startup", True), ("clear", True), ("resume", False)])
 def test_a_session_that_goes_on_is_told_from_a_new_one(source: str, is_new: bool) -> None:
-    assert event("SessionStart", source=source) == SessionStart("s1", is_new=is_new)
+    assert event("SessionStart", source=source) == SessionStart("s1", is_new=is_new, cwd=SESSION["cwd"])
 
 
 def test_a_session_that_starts_after_compaction_is_the_compaction() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,15 @@ def test_every_server_is_started_and_every_hook_fired(machine: Machine) -> None:
     assert re.fullmatch(r"10 servers answer, with up to \d+ tools", servers)
     assert hooks.startswith(f"{len(EVENTS)} hooks answer (slowest ")
     assert machine.files() == before  # nothing happened in the real project
+
+
+def test_also_within_claude_nothing_happens_to_the_real_project(machine: Machine) -> None:
+    machine.run("install", "claude", "--user")
+    (machine.project / ".nexus").mkdir()
+    before = machine.files()
+    machine.env["CLAUDE_PROJECT_DIR"] = str(machine.project)
+    assert any("hooks answer" in text for text in machine.doctor()["ok"])
+    assert machine.files() == before
 
 
 @pytest.mark.parametrize("host", ["codex", "opencode"])
@@ -141,6 +151,35 @@ def test_rolecall_is_no_longer_where_it_was(machine: Machine) -> None:
     machine.run("install", "claude")
     told = machine.doctor()
     assert (told["warning"], told["problem"]) == ([], [])
+
+
+@pytest.mark.parametrize("host", ["claude", "codex", "opencode"])
+def test_in_a_project_that_was_copied_or_moved_commands_for_the_old_place_are_named(
+    machine: Machine, host: str
+) -> None:
+    machine.run("install", host)
+    copy = machine.folder / "copy"
+    shutil.copytree(machine.project, copy)
+    old = f" would act on {machine.project}, not on this project"
+    told = machine.doctor(host, check=1, cwd=copy)
+    assert [text.partition(" ")[2].split()[0] for text in told["problem"] if text.endswith(old)] == [
+        *("servers" if host == "claude" else "server", "hooks")
+    ]
+    assert not any("answer" in text for text in told["ok"])
+    machine.run("install", host, cwd=copy)
+    assert machine.doctor(host, cwd=copy)["problem"] == []
+
+
+def test_commands_for_one_project_do_not_belong_to_the_user(machine: Machine) -> None:
+    machine.run("install", "claude", "--user")
+    settings = machine.user / ".claude" / "settings.json"
+    line = json.loads(settings.read_text())["hooks"]["Stop"][0]["hooks"][0]["command"]
+    settings.write_text(
+        settings.read_text().replace("claude Stop", f"claude Stop --project {machine.user}/shop")
+    )
+    assert "--project" not in line
+    problems = machine.doctor(check=1)["problem"]
+    assert problems == [f"the hook Stop would act on {machine.user}/shop alone"]
 
 
 def test_another_rolecall_that_works_is_only_named(machine: Machine) -> None:

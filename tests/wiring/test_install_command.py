@@ -52,7 +52,7 @@ def test_uninstalling_leaves_no_trace(machine: Machine, host: str, scope: str) -
     assert states(machine.run("uninstall", host, scope)) == {"removed"}
     assert machine.run("uninstall", host, scope)["changes"] == []
     assert sorted(one.name for one in machine.project.iterdir()) == [".git"]
-    assert [one for one in machine.user.rglob("*") if not one.is_dir()] == []
+    assert list(machine.user.rglob("*")) == []
 
 
 @every_scope

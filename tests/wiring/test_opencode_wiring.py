@@ -114,6 +114,38 @@ def test_each_sample_is_an_event_and_the_one_before_a_tool_is_an_edit(tmp_path: 
         assert host.deed(payload).writes == (str(tmp_path / "doctor.txt"),)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"mcp": {"rolecall": {"enabled": false}}}', "does not start our server"),
+        ('{"mcp": {"rolecall": {"type": "local", "command": ["their-server"]}}}', "which is not ours"),
+        ('// "mcp": {"rolecall": {"enabled": false}}\n{"url": "http://x", /* y */ "a": [1,],}', ""),
+        ('{"mcp": {"rolecall": {"type": "local", "command": ["/opt/v/bin/rolecall", "mcp"]}}}', ""),
+        *(('{"mcp": {"other": {"enabled": false}}}', ""), ("{", ""), ('{"mcp": []}', ""), ("[]", "")),
+    ],
+)
+def test_a_server_of_our_name_in_a_configuration_is_named_where_it_is_not_ours(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    setup = setup_in(tmp_path)
+    path = tmp_path / "my project" / "opencode.jsonc"
+    path.write_text(text)
+    said = [one.text for one in opencode.obstacles(setup)]
+    assert [told in one and str(path) in one for one in said] == ([True] if told else [])
+
+
+def test_of_several_configurations_the_nearest_counts(tmp_path: Path) -> None:
+    setup = setup_in(tmp_path)
+    folder = tmp_path / "home" / ".config" / "opencode"
+    folder.mkdir(parents=True)
+    (folder / "opencode.json").write_text(
+        '{"mcp": {"rolecall": {"command": ["/x/rolecall", "mcp"], "enabled": false}}}'
+    )
+    assert [one.text for one in opencode.obstacles(setup._replace(scope="user", project=""))]
+    (tmp_path / "my project" / "opencode.json").write_text('{"mcp": {"rolecall": {"enabled": true}}}')
+    assert opencode.obstacles(setup) == []
+
+
 def test_a_refusal_is_told_from_other_answers() -> None:
     assert opencode.is_refusal(host.output("tool.execute.before", Answer(block="No.")).stdout)
     assert not opencode.is_refusal(json.dumps({"context": "Yes."}))

@@ -387,6 +387,13 @@ def test_a_new_file_of_a_private_place_is_readable_by_its_owner_alone(place: Pla
     assert stat.S_IMODE(place.settings.stat().st_mode) == 0o600
 
 
+def test_a_name_with_blanks_is_told_from_what_follows_it_in_a_difference() -> None:
+    shown = change.difference([Change("/my project/a.md", b"a\n", b"b\n"), Change("/b.md", None, b"b\n")])
+    assert [line for line in shown.split("\n") if line.startswith(("---", "+++"))] == [
+        *("--- /my project/a.md\t", "+++ /my project/a.md\t", "--- /dev/null", "+++ /b.md")
+    ]
+
+
 def test_the_difference_shows_what_would_be_written_and_writes_nothing(place: Place) -> None:
     place.write(place.config, "a = 1")
     before = place.files()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from rolecall.cli import Verb
@@ -16,13 +17,15 @@ from rolecall.cli import Verb
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any, NoReturn
 
     from rolecall.hooks.event import Event
     from rolecall.hooks.kit import Kit
     from rolecall.mask import Mask
 
+_LONGEST_WAIT = 5.0
+"""Seconds for the lock: hosts give a hook 10."""
 _USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] < event.json"
 
 
@@ -53,10 +56,11 @@ def _run_words(args: list[str]) -> int:
     if words is None:
         print(f"rolecall hook: {_USAGE}", file=sys.stderr)
         return 1
-    project = words.project
+    project = words.project if os.path.isdir(words.project) else ""
     try:
         payload = _payload()
-        project = project or _project_around(payload)
+        _refuse_gone(words.project)
+        project = project or _project_around(words.host, payload)
         return _answered(words, payload, project) if project else 0
     except Exception as exc:  # a front door, and behind it a host that has to go on
         _failed(words, project, exc)
@@ -99,17 +103,34 @@ def _payload() -> Mapping[str, Any]:
     return payload
 
 
-def _project_around(payload: Mapping[str, Any]) -> str:
+def _refuse_gone(project: str) -> None:
+    """A project that the command names and that is gone: nothing that is edited lies in it, so that to go on would be
+    to let everything pass without a word."""
+    if project and not os.path.isdir(project):
+        from rolecall.errors import UsageError
+
+        raise UsageError(
+            f"there is no folder {project!r}, so nothing is checked",
+            hint="If the project was moved, run `rolecall install` where it is now.",
+        )
+
+
+def _project_around(host: str, payload: Mapping[str, Any]) -> str:
     """The repository that the session works in, if it is a project of ours; empty: hooks have no business there.
-    Hosts start hooks in the folder of the session; what they tell may be the folder of a single command."""
+    Hosts start hooks in the folder of the session; what they tell may be the folder of a single command. Claude Code
+    starts them where the last command went to, which may be a repository within the project, and tells the folder of
+    the session in a variable."""
     from contextlib import suppress
 
+    from rolecall import config
     from rolecall.repository import root_around
 
     told = payload.get("cwd")
     folders = [told] if isinstance(told, str) and os.path.isabs(told) else []
     with suppress(FileNotFoundError):  # the folder we were started in is gone
         folders.insert(0, os.getcwd())
+    if host == "claude" and os.path.isabs(config.session_folder()):
+        folders.insert(0, config.session_folder())
     for folder in folders:
         root = root_around(os.path.normpath(folder))
         if root and os.path.isdir(os.path.join(root, ".nexus")):
@@ -131,14 +152,40 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
     if event is None:
         return 0
     from rolecall.hooks import lifecycle
+    from rolecall.hooks.event import PreToolUse
     from rolecall.project import place
 
-    answer = lifecycle.handle(project, event, _kit(words, event), place.now())
+    # Before a tool nothing is written, so nobody has to be waited for.
+    with nullcontext() if isinstance(event, PreToolUse) else _patience(project):
+        answer = lifecycle.handle(project, event, _kit(words, event), place.now())
     output = host.output(words.event, answer)
     sys.stdout.write(output.stdout)
     sys.stderr.write(output.stderr)
     sys.stdout.flush()
     return int(output.code)
+
+
+@contextmanager
+def _patience(project: str) -> Iterator[None]:
+    """Wait for whoever writes to this project, but not for ever: a host would end us at some time, and nobody would
+    know why."""
+    import time
+
+    from rolecall.errors import Conflict
+    from rolecall.project import place, statefile
+
+    end = time.monotonic() + _LONGEST_WAIT
+    statefile.is_taken_back.set(lambda: time.monotonic() > end)
+    try:
+        yield
+    except Conflict as exc:
+        if time.monotonic() <= end:
+            raise
+        lock = place.ours(project, "lock")
+        raise Conflict(
+            f"{lock} was kept by another process for {_LONGEST_WAIT:g} s, so nothing was done",
+            hint=f"See which (`fuser {lock}`); if it was stopped, let it go on or end it.",
+        ) from exc
 
 
 def _kit(words: Words, event: Event) -> Kit:

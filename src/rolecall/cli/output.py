@@ -121,7 +121,7 @@ class LastLine:
 
     def draw(self, text: str) -> None:
         if self._out:
-            self._out.write("\r\033[K" + printable(text)[: _width() - 1])
+            self._out.write("\r\033[K" + _cut(printable(text), _width() - 1))
             self._out.flush()
             self._is_drawn = True
 
@@ -130,6 +130,19 @@ class LastLine:
             self._out.write("\r\033[K")
             self._out.flush()
             self._is_drawn = False
+
+
+def _cut(text: str, cells: int) -> str:
+    """As much of a line as so many cells of a terminal hold; letters of some scripts take two."""
+    if text.isascii():
+        return text[:cells]
+    from unicodedata import east_asian_width
+
+    for at, letter in enumerate(text):
+        cells -= 2 if east_asian_width(letter) in "WF" else 1
+        if cells < 0:
+            return text[:at]
+    return text
 
 
 def _width() -> int:
@@ -205,8 +218,9 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def fitted(rows: list[tuple[Any, ...]], headings: tuple[str, ...]) -> str:
-    """A table whose last column is as long as the terminal is wide; 60 characters where there is none."""
+def fitted(rows: list[tuple[Any, ...]], headings: tuple[str, ...], spared: Sequence[str] = ()) -> str:
+    """A table whose last column is as long as the terminal is wide; 60 characters where there is none. Of the columns
+    in `spared` as many are left out as it takes to leave the last one some room."""
     before = table([row[:-1] for row in rows], headings[:-1])
     used = max(len(line) for line in before.splitlines())
     try:
@@ -214,7 +228,20 @@ def fitted(rows: list[tuple[Any, ...]], headings: tuple[str, ...]) -> str:
     except (OSError, ValueError):
         width = 0
     room = max(width - used - 2, 8) if width else 60
-    return table([(*row[:-1], short(row[-1], room)) for row in rows], headings)
+    dropped = next((headings.index(name) for name in spared if name in headings), None)
+    if room < _LEAST_ROOM and dropped is not None:
+        fewer = [(*row[:dropped], *row[dropped + 1 :]) for row in rows]
+        return fitted(fewer, (*headings[:dropped], *headings[dropped + 1 :]), spared)
+    return table([(*row[:-1], _fitting(row[-1], room)) for row in rows], headings)
+
+
+_LEAST_ROOM = 20
+
+
+def _fitting(text: str | None, cells: int) -> str:
+    line = " ".join((text or "").split())
+    cut = _cut(line, cells)
+    return line if cut == line else _cut(line, cells - 1) + "…"
 
 
 def short(text: str | None, limit: int) -> str:

@@ -197,7 +197,7 @@ def _table(rows: Sequence[Row]) -> str:
         "title": [row.title for row in rows],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
-    return fitted(list(zip(*filled.values(), strict=True)), tuple(filled))
+    return fitted(list(zip(*filled.values(), strict=True)), tuple(filled), ("tokens", "cost $", "ended"))
 
 
 def _details(options: Namespace, row: Row) -> Iterator[str]:

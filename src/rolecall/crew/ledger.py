@@ -14,11 +14,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from rolecall import holder
 from rolecall.errors import Conflict
 from rolecall.project import place, statefile
 from rolecall.project.place import Folder
 
 FILE, _LOCK = "runs.json", "run.lock"
+_LONGEST_LOCK = 1_000
 
 Task = Mapping[str, Any]
 
@@ -83,7 +85,8 @@ def alone(project: Folder) -> Iterator[None]:
                 hint="Wait for it, or stop it: its threads are kept.",
             ) from None
         os.ftruncate(file, 0)
-        os.write(file, f"process {os.getpid()} since {place.now()}".encode())
+        told = f"process {os.getpid()} since {place.now()}\n{json.dumps(holder.process(os.getpid()))}\n"
+        os.write(file, told.encode())
         try:
             yield
         finally:
@@ -93,30 +96,22 @@ def alone(project: Folder) -> Iterator[None]:
 
 
 def _holder(file: int) -> str:
-    return os.pread(file, 200, 0).decode(errors="replace") or "another process"
+    return os.pread(file, _LONGEST_LOCK, 0).decode(errors="replace").partition("\n")[0] or "another process"
 
 
 def threads_at_work(project: Folder) -> tuple[str, ...]:
     """The threads of a runner that is at work; none where there is none. The lock itself is not asked: whoever tried it
-    would for a moment keep out a runner that begins just then."""
+    would for a moment keep out a runner that begins just then. A runner that was killed leaves its words there, and
+    its number is another process's by and by, so that the process is told by more than that."""
     try:
-        with open(place.ours(project, _LOCK), encoding="ascii", errors="replace") as file:
-            kind, pid, *_ = [*file.read(200).split(), "", ""]
-    except OSError:
+        with open(place.ours(project, _LOCK), encoding="utf-8", errors="replace") as file:
+            _, _, process = file.read(_LONGEST_LOCK).partition("\n")
+        is_at_work = holder.is_alive(json.loads(process), now=0)
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError):
         return ()
-    if kind != "process" or not pid.isdecimal() or not _is_alive(int(pid)):
+    if not is_at_work:
         return ()
     try:
         return tuple(run.thread for run in load(project).values())
     except statefile.DamagedFile:
         return ()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True

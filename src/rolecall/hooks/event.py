@@ -39,6 +39,8 @@ class SessionStart(NamedTuple):
     session: str
     is_new: bool = True
     """False where a session goes on: it was resumed."""
+    cwd: str = ""
+    """The folder it works in, where the host tells it."""
 
 
 class UserMessage(NamedTuple):

@@ -47,6 +47,11 @@ _COMMANDS: Mapping[tuple[str, str], str] = {
     ("thread", "resume"): "thread_answer",
 }
 """Commands of ours in a shell that do what a tool does."""
+_LEADS_NOUNS = frozenset(("run", "serve", "setup", "install", "uninstall"))
+_LEADS_COMMANDS = frozenset((
+    ("config", "set"), ("config", "unset"), ("thread", "fork"), ("thread", "kill"), ("trigger", "fire"),
+))  # fmt: skip
+"""Commands of ours that are no tools, and no agent's to run: they set threads going, or change what holds."""
 READ_ONLY_KINDS = frozenset(("explore", "plan"))
 """Kinds of agents that hosts bring along and that only look around."""
 _STRANGER = ("no_task_create", "no_task_update")
@@ -148,7 +153,7 @@ def _capability_refusal(who: Caller, deed: Deed, kit: Kit, ground: _Ground, insi
     if deed.starts and is_agent:
         return f"Only Lead starts agents, and {name} is not Lead. Say in your report what else is to be done."
     for tool in _our_tools(deed):
-        if tool in FOR_LEAD and is_held:
+        if is_held and (tool in FOR_LEAD or tool.startswith("rolecall ")):
             return f"{tool} is Lead's, and {name} is not Lead. Report what you found; Lead decides."
         if word := _denier(words, CHANGES.get(tool, ())):
             return f"{tool} is denied to {name} by {word}. Report to Lead instead."
@@ -193,7 +198,8 @@ def _our_tools(deed: Deed) -> Iterator[str]:
         for words in seen(deed.command, "/").calls:
             noun, verb = [*(word for word in words if not word.startswith("-")), "", ""][:2]
             is_look = (noun, verb) == ("memory", "gc") and not {"--delete", "--auto"}.intersection(words)
-            yield "" if is_look else _COMMANDS.get((noun, verb), "")
+            is_leads = noun in _LEADS_NOUNS or (noun, verb) in _LEADS_COMMANDS
+            yield "" if is_look else f"rolecall {noun}" if is_leads else _COMMANDS.get((noun, verb), "")
 
 
 def _our_tool(tool: str) -> str:

@@ -65,7 +65,9 @@ class Kit(NamedTuple):
 
 def load(host: str, *, with_tags: bool = True) -> Kit:
     """The kit for a host; tags are only needed where a message may have some."""
-    cache = os.path.join(config.cache_folder(), f"hooks-{host}.json")
+    # Of this very Rolecall: another one may have the same version and other words.
+    name = f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json"
+    cache = os.path.join(config.cache_folder(), name)
     content = _cached(cache)
     if content is None:
         stamps = _stamps()  # before anything is read: what changes meanwhile is another

@@ -27,6 +27,7 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answ
     toollog.forget_others(project, sessions.agents)
     is_alone = not began.others and not began.is_plan_run
     warnings = [
+        _elsewhere(project, event.cwd),
         *began.problems,
         *toollog.errors_before(project),
         *([_left_over(snapshot.Standing(project))] if event.is_new and is_alone else []),
@@ -36,6 +37,19 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answ
     said = [warning for warning in warnings if warning]
     lines = [*said, *snapshot.knowledge_lines(project, most=40)]
     return Answer(context=snapshot.fitted(lines, _START), notice="\n".join(said))
+
+
+def _elsewhere(project: str, cwd: str) -> str:
+    """Hooks for one project in a folder of another: it was copied with them, or moved and made anew."""
+    if not os.path.isabs(cwd):
+        return ""
+    root, folder = os.path.realpath(project), os.path.realpath(cwd.replace("\0", ""))
+    if os.path.join(folder, "").startswith(os.path.join(root, "")):
+        return ""
+    return (
+        f"Rolecall was installed here for {root}, and this session works in {folder}: edits here are not checked,"
+        f" and plan and tasks are those of {root}. `rolecall install` in this folder puts that right."
+    )
 
 
 def _remove_legacy_tracker(project: str) -> None:

@@ -37,7 +37,9 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
         },
     )
     if who.id and not kit.run:
-        toollog.touch(project, who.id, [name for name in written if _is_file_name(project, name)])
+        is_shell = bool(deed.command)
+        files = [name for name in written if _is_file(project, name, is_shell=is_shell)]
+        toollog.touch(project, who.id, files)
     if not event.error:
         _observe(project, read, who, now)
     return Answer()
@@ -49,9 +51,11 @@ def _names(root: str, paths: Sequence[str]) -> list[str]:
     return [path[len(root) + 1 :][:_LONGEST_NAME] for path in found if path.startswith(root + os.sep)]
 
 
-def _is_file_name(project: str, name: str) -> bool:
+def _is_file(project: str, name: str, *, is_shell: bool) -> bool:
     """Whether one file is meant: a command may name a folder, or files by a pattern."""
-    return not any(sign in name for sign in "*?${}") and not os.path.isdir(os.path.join(project, name))
+    path = os.path.join(project, name)
+    is_pattern = is_shell and any(sign in name for sign in "*?${}") and not os.path.lexists(path)
+    return not is_pattern and not os.path.isdir(path)
 
 
 def _observe(project: str, read: list[str], who: Caller, now: str) -> None:

@@ -59,6 +59,8 @@ _REDIRECTIONS = frozenset((">", ">>", ">|", "&>", "&>>", ">&", "<>"))
 _SOURCES = frozenset(("<", "<&"))
 _RESERVED = frozenset(("if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "coproc"))
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "fish"))
+_RUNNERS = frozenset(("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "rye"))
+_MODULE_OPTION = re.compile("-[A-Za-z]*m")
 _MOST_ROOTS = 50
 """Folders of one `find` for which a program that it runs is looked at."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
@@ -137,8 +139,8 @@ class _Shell:
                 self.read(script, depth + 1)
         elif name in ("rolecall", "uwf"):
             self._found.calls.append(tuple(word.text for word in rest))
-        elif name.startswith("python") and [word.text for word in rest[:2]] == ["-m", "rolecall"]:
-            self._found.calls.append(tuple(word.text for word in rest[2:]))
+        elif name.startswith("python") or name in _RUNNERS:
+            self._found.calls.extend(_started(name, rest))
         elif name == "find":
             self._find(rest, depth)
         elif name == "apply_patch":
@@ -184,6 +186,20 @@ class _Shell:
             at += 2 if words[at].text in ("-C", "-c", "--git-dir", "--work-tree", "--namespace") else 1
         if at < len(words):
             within.claim(*_git_writes(words[at].text, words[at + 1 :]))
+
+
+def _started(name: str, words: Sequence[Word]) -> Iterator[tuple[str, ...]]:
+    """The words for a Rolecall that Python has as a module, or that a tool for environments runs."""
+    texts = [word.text for word in words]
+    if name in _RUNNERS:
+        at = next((n for n, text in enumerate(texts) if os.path.basename(text) == "rolecall"), len(texts))
+        if at < len(texts):
+            yield tuple(texts[at + 1 :])
+        return
+    at = next((n for n, text in enumerate(texts) if _MODULE_OPTION.fullmatch(text)), len(texts))
+    is_first = all(n > 0 and texts[n - 1] in ("-W", "-X") for n in range(at) if texts[n][:1] != "-")
+    if is_first and texts[at + 1 : at + 2] == ["rolecall"]:
+        yield tuple(texts[at + 2 :])
 
 
 def _home(word: Word) -> str:
@@ -455,12 +471,22 @@ def _git_writes(verb: str, words: Sequence[Word]) -> Iterable[Word]:
         is_index_only = "--staged" in options and not options & {"--worktree", "-W"}
         return [] if is_index_only else _operands(words, ("-s", "--source"))
     if verb == "checkout":
-        at = next((n for n, word in enumerate(words) if word.text == "--"), None)
-        paths = words[at + 1 :] if at is not None else words[-1:]
-        return paths if at is not None or [word.text for word in paths] == ["."] else []
+        return _checked_out(words, options)
     if verb == "clean":
         is_dry = any(re.fullmatch("-[a-z]*n[a-z]*|--dry-run", option) for option in options)
         return [] if is_dry else _operands(words, ("-e",)) or [_HERE]
     if verb == "stash":
         return [_HERE] if words and words[0].text in ("pop", "apply") else []
     return [_HERE] if verb == "reset" and "--hard" in options else []
+
+
+def _checked_out(words: Sequence[Word], options: Collection[str]) -> Iterable[Word]:
+    """Paths behind a commit, or behind `--`. A single word may be a branch, and is taken for one."""
+    at = next((n for n, word in enumerate(words) if word.text == "--"), None)
+    if at is not None:
+        return words[at + 1 :]
+    if {"-b", "-B", "--orphan", "-t", "--track", "--detach", "-d"}.intersection(options):
+        return []
+    operands = _operands(words)
+    is_path_only = {"--ours", "--theirs"}.intersection(options) or [word.text for word in operands] == ["."]
+    return operands if is_path_only else operands[1:]

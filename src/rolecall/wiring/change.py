@@ -104,7 +104,9 @@ def difference(changes: Iterable[Change]) -> str:
 
 def _file_difference(change: Change) -> str:
     before, after = (_lines(data) for data in (change.before, change.after))
-    old, new = ("/dev/null" if data is None else change.path for data in (change.before, change.after))
+    # Behind a name with blanks in it, programs that apply differences want a tab.
+    name = f"{change.path}\t" if " " in change.path else change.path
+    old, new = ("/dev/null" if data is None else name for data in (change.before, change.after))
     return "".join(unified_diff(before, after, old, new, n=2))
 
 

@@ -181,7 +181,9 @@ class _Examination:
         """What is wrong with a hook; empty when nothing is."""
         payload = json.dumps(self._module.sample(event, folder))
         try:
-            done = _run(_in_project(words, folder), payload, folder, self._setup.env)
+            # Where an agent runs doctor, Claude Code may have told it a folder, which is the real project.
+            env = {**self._setup.env, "CLAUDE_PROJECT_DIR": folder}
+            done = _run(_in_project(words, folder), payload, folder, env)
         except subprocess.TimeoutExpired:
             return f"did not answer within {_PATIENCE:g} s"
         except OSError as exc:
@@ -199,6 +201,8 @@ class _Examination:
         own, project = self._setup.command, self._setup.project
         if not words:
             return "went missing"
+        if place := _other_project(words, project):
+            return f"would act on {place}, not on this project" if project else f"would act on {place} alone"
         if not project or tuple(words[: len(own)]) == own or os.sep not in words[0]:
             return ""
         path, root = os.path.join(project, words[0]), os.path.realpath(project)
@@ -229,6 +233,12 @@ def _unloadable(path: str) -> str:
         return " ".join(error.message.split())[:_QUOTED]
     missing = [key for key in ("name", "description") if not fields.get(key)]
     return f"it has no {' and no '.join(missing)}" if missing else ""
+
+
+def _other_project(words: Sequence[str], project: str) -> str:
+    """The project that a command names, if that is another than it stands in: the folder was copied, or moved."""
+    named = words[words.index("--project") + 1] if "--project" in words[:-1] else ""
+    return named if named and os.path.realpath(named) != project else ""
 
 
 def _in_project(words: Sequence[str], folder: str) -> list[str]:

@@ -227,10 +227,11 @@ def _switched_off(setup: Setup) -> Iterator[Obstacle]:
             yield Obstacle(f"Claude Code runs no hooks: disableAllHooks in {path}", f"Take it out of {path}.")
     if setup.scope == "project":
         for path, settings in {**found, _own_path(setup): _known_of(setup)}.items():
-            listed = settings.get("disabledMcpjsonServers")
-            if isinstance(listed, list) and SERVER in listed:
-                text = f"Claude Code does not start our server: disabledMcpjsonServers in {path}"
-                yield Obstacle(text, "Enable it again with /mcp in Claude Code, or take it out there.")
+            for key in ("disabledMcpjsonServers", "disabledMcpServers"):
+                listed = settings.get(key)
+                if isinstance(listed, list) and SERVER in listed:
+                    text = f"Claude Code does not start our server: {key} in {path}"
+                    yield Obstacle(text, "Enable it again with /mcp in Claude Code, or take it out there.")
 
 
 def _known_of(setup: Setup) -> Mapping[str, Any]:

@@ -59,7 +59,7 @@ def sweeps(setup: Setup) -> list[str]:
 
 def roots(setup: Setup) -> list[str]:
     """Folders that were there before us."""
-    return [setup.project] if setup.scope == "project" else [setup.home, _user_folder(setup)]
+    return [setup.project or setup.home, *filter(None, [setup.env.get("CODEX_HOME")])]
 
 
 def next_steps(setup: Setup) -> list[str]:
@@ -205,10 +205,12 @@ def _switched_off(setup: Setup, own: str, config: Mapping[str, Any]) -> Iterator
             yield Obstacle(
                 f"Codex runs no hooks: features.hooks is false in {name}", f"Take it out of {name}."
             )
-    if tomltext.at(read[path], ("mcp_servers", SERVER, "enabled")) is False:
-        yield Obstacle(
-            f"Codex does not start our server: it is not enabled in {path}", f"Enable it in {path}."
-        )
+    # Codex puts both together, and where both say it the project counts.
+    said = {name: tomltext.at(found, ("mcp_servers", SERVER, "enabled")) for name, found in read.items()}
+    *_, last = [(name, value) for name, value in said.items() if value is not None] or [("", None)]
+    if last[1] is False:
+        text = f"Codex does not start our server: it is not enabled in {last[0]}"
+        yield Obstacle(text, f"Enable it in {last[0]}.")
 
 
 def _config_in(path: str) -> Mapping[str, Any]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rolecall import capabilities
 from rolecall.agents.opencode import DENIES
+from rolecall.errors import RolecallError
 from rolecall.hooks import gate
 from rolecall.hooks.hosts import opencode as host
 from rolecall.project.catalog import Agent, Skill
@@ -47,7 +49,7 @@ def sweeps(setup: Setup) -> list[str]:
 
 def roots(setup: Setup) -> list[str]:
     """Folders that were there before us."""
-    return [setup.project] if setup.scope == "project" else [setup.home, os.path.dirname(_folder(setup))]
+    return [setup.project or setup.home, *filter(None, [setup.env.get("XDG_CONFIG_HOME")])]
 
 
 def next_steps(setup: Setup) -> list[str]:
@@ -153,8 +155,51 @@ def _words(value: Any, *verb: str) -> tuple[str, ...]:
     return words if is_ours(words, *verb) else ()
 
 
-def obstacles(setup: Setup) -> list[Obstacle]:  # noqa: ARG001 -- OpenCode asks for no trust
-    return []
+def obstacles(setup: Setup) -> list[Obstacle]:
+    """A server of our name in a configuration of the user's, which OpenCode takes in the place of ours."""
+    theirs: dict[str, Any] = {}
+    place = ""
+    for path in _configurations(setup):
+        found = _server_in(path)
+        theirs, place = {**theirs, **found}, path if found else place
+    if not place:
+        return []
+    if theirs.get("enabled") is False:
+        text = f"OpenCode does not start our server: it is not enabled in {place}"
+        return [Obstacle(text, f"Enable it in {place}, or take it out there.")]
+    if _words(theirs.get("command"), "mcp"):
+        return []
+    text = f"OpenCode takes the server {SERVER} of {place}, which is not ours, in the place of ours"
+    return [Obstacle(text, f"Give it another name in {place}.")]
+
+
+def _configurations(setup: Setup) -> list[str]:
+    """Where OpenCode reads what its user wants, the last one counts most."""
+    own = os.path.join(setup.env.get("XDG_CONFIG_HOME") or os.path.join(setup.home, ".config"), "opencode")
+    folders = [setup.project, os.path.join(setup.project, ".opencode")] if setup.project else []
+    names = ("opencode.json", "opencode.jsonc")
+    return [
+        *(os.path.join(own, name) for name in ("config.json", *names)),
+        *filter(None, [setup.env.get("OPENCODE_CONFIG")]),
+        *(os.path.join(folder, name) for folder in folders for name in names),
+    ]
+
+
+_COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMAS = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
+
+
+def _server_in(path: str) -> Mapping[str, Any]:
+    """What a configuration says of a server of our name: JSON with comments. One that cannot be read is OpenCode's to
+    complain about, which then does not start."""
+    try:
+        text = change.read_text(path) or "{}"
+        for pattern in (_COMMENTS, _LAST_COMMAS):
+            text = pattern.sub(lambda found: found[1] or "", text)
+        found = json.loads(text)["mcp"][SERVER]
+    except (ValueError, LookupError, TypeError, RecursionError, RolecallError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def sample(event: str, folder: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def events(
         source = text(payload, "source")
         if source == "compact":
             return ContextCompact(session_of(payload))
-        return SessionStart(session_of(payload), is_new=source != "resume")
+        return SessionStart(session_of(payload), is_new=source != "resume", cwd=text(payload, "cwd"))
 
     def spawn(payload: Payload) -> Event | None:
         agent = who(payload)

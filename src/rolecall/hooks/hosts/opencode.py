@@ -97,7 +97,7 @@ def _over(payload: Payload) -> Event:
 
 EVENTS: Mapping[str, Reader] = {
     "session.created": lambda payload: SessionStart(
-        _session(payload), is_new=payload.get("isNew") is not False
+        _session(payload), is_new=payload.get("isNew") is not False, cwd=text(payload, "cwd")
     ),
     "chat.message": _message,
     "tool.execute.before": lambda payload: PreToolUse(_session(payload), _who(payload), deed(payload)),

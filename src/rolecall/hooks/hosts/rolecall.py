@@ -1,6 +1,6 @@
 """A host that speaks our own words: the eight events by their names, a JSON object each. For any host without a module.
 
-    session_start      {"session", "is_new"?}
+    session_start      {"session", "is_new"?, "cwd"?}
     user_message       {"session", "text", "id"?}
     subagent_spawn     {"session", "agent", "agent_id"}
     subagent_complete  {"session", "agent"?, "agent_id", "last_message"?}
@@ -83,7 +83,9 @@ def _deed(payload: Payload) -> Deed:
 
 
 EVENTS: Mapping[str, Reader] = {
-    "session_start": lambda payload: SessionStart(_session(payload), _flag(payload, "is_new")),
+    "session_start": lambda payload: SessionStart(
+        _session(payload), _flag(payload, "is_new"), _text(payload, "cwd")
+    ),
     "user_message": lambda payload: UserMessage(
         _session(payload), _text(payload, "text"), _text(payload, "id")
     ),
