@@ -2,7 +2,8 @@
 
 Packages are split: the weights in `search.py` were chosen on the first group and are judged on the second, and no
 package is in both. `python -m benchmarks.knowledge_quality` measures both groups, with `--repo PATH` the history of
-another git repository.
+another git repository; with `--trees FOLDER` the source trees in a folder in their place, in any language and asked in
+more ways (`knowledge_sources`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from benchmarks import knowledge_questions as questions
-from benchmarks.knowledge_questions import KINDS, Question
+from benchmarks import knowledge_sources as sources
+from benchmarks.knowledge_questions import Question
 from rolecall.knowledge import settings
 from rolecall.knowledge.index import Reader
 from rolecall.knowledge.query import Knowledge, ask
@@ -40,6 +42,8 @@ GROUPS = {
 """Those of them that are installed are used; some come with Python."""
 WAYS = ("words", "vectors", "fused")
 _SETTINGS = settings.load('include: ["*.py", "*.md", "*.rst", "*.yaml", "*.toml"]')
+_ANY_FILE = settings.load('include: ["*"]')
+_KINDS = tuple(dict.fromkeys((*sources.KINDS, *questions.KINDS)))
 _ALL = "all"
 _TIMES_VECTORS = 1.25
 _IDENTIFIERS_FOUND = 0.95
@@ -63,7 +67,7 @@ class Table:
             self._scores[each, way].append(score)
 
     def kinds(self) -> list[str]:
-        return [kind for kind in (*KINDS, _ALL) if (kind, WAYS[0]) in self._scores]
+        return [kind for kind in (*_KINDS, _ALL) if (kind, WAYS[0]) in self._scores]
 
     def count(self, kind: str) -> int:
         return len(self._scores[kind, WAYS[0]])
@@ -85,8 +89,16 @@ def measured(group: str, *, most: int, history: Path | None, names: Iterable[str
     table = Table()
     with tempfile.TemporaryDirectory() as folder:
         for root, asked in _repositories(group, Path(folder), most, history, names or GROUPS[group]):
-            _measure(root, asked, table)
-            print(f"  {root.name}: {len(asked)} questions", file=sys.stderr, flush=True)
+            _measure(root, asked, table, _SETTINGS)
+    return table
+
+
+def measured_trees(trees: Path, *, most: int) -> Table:
+    table = Table()
+    with tempfile.TemporaryDirectory() as folder:
+        for tree in sorted(each for each in trees.iterdir() if each.is_dir()):
+            root = Path(folder) / tree.name
+            _measure(root, sources.from_tree(tree, root, most=most), table, _ANY_FILE)
     return table
 
 
@@ -116,14 +128,15 @@ def _documents(folder: Path, group: str, *, most: int) -> tuple[Path, list[Quest
     return target, questions.from_package(source, target, most=most)
 
 
-def _measure(root: Path, asked: list[Question], table: Table) -> None:
+def _measure(root: Path, asked: list[Question], table: Table, chosen: settings.Settings) -> None:
     model = StaticModel()
-    sync(str(root), _SETTINGS, model, mask=Mask([]), now="")
-    knowledge = Knowledge(str(root), _SETTINGS, Reader(str(root / "knowledge.db")), model)
+    sync(str(root), chosen, model, mask=Mask([]), now="")
+    knowledge = Knowledge(str(root), chosen, Reader(str(root / "knowledge.db")), model)
     for question in asked:
         for way in WAYS:
             table.add(question.kind, way, _score(knowledge, question, "" if way == "fused" else way))
     knowledge.reader.close()
+    print(f"  {root.name}: {len(asked)} questions", file=sys.stderr, flush=True)
 
 
 def _score(knowledge: Knowledge, question: Question, by: str) -> Score:
@@ -181,7 +194,13 @@ if __name__ == "__main__":
     parser.add_argument(
         "--repo", type=Path, default=Path(__file__).parents[1], help="a git repository with a history"
     )
+    parser.add_argument(
+        "--trees", type=Path, help="a folder of unpacked source packages, in place of the groups"
+    )
     options = parser.parse_args()
+    if options.trees:
+        show(options.trees.name, measured_trees(options.trees, most=options.most))
+        sys.exit()
     for each in [options.group] if options.group else GROUPS:
         only = options.only.split(",") if options.only else ()
         show(each, measured(each, most=options.most, history=options.repo, names=only))

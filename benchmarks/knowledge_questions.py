@@ -115,7 +115,7 @@ def _from_python(path: Path, copy: Path, relative: str) -> Iterator[Question]:
     moved = _moved(text.count("\n") + 1, gone)
     asked = [
         *(_Asked("docstring", _sentence(node), node) for node, _ in taken if _is_asked(node)),
-        *(_Asked("documented", _thinned(_sentence(node)), node) for node, _ in left if _is_asked(node)),
+        *(_Asked("documented", thinned(_sentence(node)), node) for node, _ in left if _is_asked(node)),
         *_names(tree, relative),
         *_errors(tree),
     ]
@@ -152,16 +152,16 @@ def _sentence(node: _Function) -> str:
     return re.split(r"(?<=[.!?])\s", paragraph)[0][:300]
 
 
-def _thinned(sentence: str) -> str:
+def thinned(sentence: str) -> str:
     return " ".join(word for number, word in enumerate(sentence.split(), 1) if number % 3)
 
 
 def _is_asked(node: _Function) -> bool:
     has_body = (node.end_lineno or 0) - node.body[1].lineno >= 2
-    return has_body and _has_words(_sentence(node), 4) and not _sentence(node).startswith((":", ">>>", "@"))
+    return has_body and has_words(_sentence(node), 4) and not _sentence(node).startswith((":", ">>>", "@"))
 
 
-def _has_words(text: str, least: int) -> bool:
+def has_words(text: str, least: int) -> bool:
     return len(re.findall(r"[A-Za-z]{2,}", text)) >= least
 
 
@@ -192,7 +192,7 @@ def _errors(tree: ast.AST) -> Iterator[_Asked]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             message = _message(node.exc.args[0])
-            if _has_words(message, 4):
+            if has_words(message, 4):
                 name = ast.unparse(node.exc.func).rpartition(".")[2]
                 yield _Asked("error", f"{name}: {message}" if node.lineno % 2 else message, node)
 
@@ -225,17 +225,22 @@ def _filled(text: str) -> str:
 
 def _from_document(path: Path, relative: str) -> Iterator[Question]:
     text = path.read_text(encoding="utf-8", errors="replace")
-    heads = list(_markdown_heads(text) if path.suffix == ".md" else _rst_heads(text))
+    heads = heads_of(path.suffix, text)
     count = text.count("\n") + 1
     titles = Counter(title.lower() for _, _, title in heads)
     for number, (line, level, title) in enumerate(heads):
         end = heads[number + 1][0] - 1 if number + 1 < len(heads) else count
         above = [outer for _, depth, outer in heads[:number] if depth < level]
         words = (
-            title if titles[title.lower()] == 1 and _has_words(title, 2) else " ".join([*above[-1:], title])
+            title if titles[title.lower()] == 1 and has_words(title, 2) else " ".join([*above[-1:], title])
         )
-        if end - line >= 2 and _has_words(words, 2):
+        if end - line >= 2 and has_words(words, 2):
             yield Question("heading", words, relative, line, end)
+
+
+def heads_of(suffix: str, text: str) -> list[tuple[int, int, str]]:
+    """The headings of a document: line, level and title."""
+    return list(_markdown_heads(text) if suffix == ".md" else _rst_heads(text))
 
 
 def _markdown_heads(text: str) -> Iterator[tuple[int, int, str]]:

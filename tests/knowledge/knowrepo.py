@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,13 @@ class Repo:
         self.home.mkdir(parents=True, exist_ok=True)
         entry = {"baseUrl": server.base_url, **({"apiKeyEnv": key} if key else {})}
         (self.home / "config.yaml").write_text(json.dumps({"providers": {"fake": entry}}))
+
+
+def read_terminal(master: int) -> str:
+    """All that a terminal was sent, of which the kernel hands over a part at a time; nobody writes to it any more."""
+    shown = b""
+    with suppress(OSError):  # how Linux says that this was all
+        while part := os.read(master, 65536):
+            shown += part
+    os.close(master)
+    return shown.decode()

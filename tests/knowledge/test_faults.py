@@ -133,7 +133,7 @@ def test_an_open_index_does_not_hold_up_a_sync(synced: Repo) -> None:
     before = reader.state.generation
     synced.write({"docs/new.md": "# New\n\nSomething new.\n"})
     child = synced.start("sync")
-    child.communicate(timeout=30)
+    child.communicate(timeout=PATIENCE)
     assert child.returncode == 0
     assert reader.digests().keys() == {"docs/guide.md", "src/parser.py", "src/retry.py"}
     reader.refresh()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from knowledge.knowrepo import PROGRAM, Repo
+from knowledge.knowrepo import PROGRAM, Repo, read_terminal
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +164,7 @@ def test_a_terminal_gets_its_own_marks_and_nothing_that_a_file_sends_it(repo: Re
         check=True,
     )
     os.close(slave)
-    shown = os.read(master, 20_000).decode()
-    os.close(master)
+    shown = read_terminal(master)
     assert "\x1b[1mlantern\x1b[0m" in shown and "\x1b]0" not in shown and "\x1b[2J" not in shown
 
 
@@ -183,6 +182,18 @@ def test_a_terminal_gets_its_own_marks_and_nothing_that_a_file_sends_it(repo: Re
 )
 def test_names_messages_and_questions_find_what_they_are_about(asked: Repo, text: str, path: str) -> None:
     assert asked.first(text) == path
+
+
+@pytest.mark.parametrize("way", [(), ("--words",)])
+def test_a_line_of_a_stack_trace_finds_what_stands_there(synced: Repo, way: tuple[str, ...]) -> None:
+    lamps = "\n".join(f"def lamp_{number}(oil):\n    light(oil)\n    return oil\n" for number in range(9))
+    synced.write({"src/lamps.py": lamps})
+    synced.sync()
+    for line in (1, 18, 35):
+        for text in (f"src/lamps.py:{line}", f'File "/srv/src/lamps.py", line {line}, in light'):
+            found = synced.query(text, "--limit", "1", *way)[0]
+            assert found["path"] == "src/lamps.py" and found["start"] <= line <= found["end"]
+            assert found["end"] - found["start"] < 5
 
 
 @pytest.mark.parametrize(

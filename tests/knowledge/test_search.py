@@ -45,6 +45,14 @@ def test_a_question_is_taken_for_a_name_a_message_or_a_sentence(text: str, kind:
     assert looks_like(text) == kind
 
 
+LONG = "Send an answer. The stream must not be closed, or an error is raised; the body may be missing. "
+
+
+def test_words_that_complain_do_not_make_a_message_of_a_text_but_an_exception_does() -> None:
+    assert looks_like(LONG) == "error" and looks_like(LONG * 3) == "prose"
+    assert looks_like(f'{LONG * 3}\n  File "a.py", line 3, in b\nlamp.LampError: no oil') == "error"
+
+
 def test_words_that_fill_sentences_are_not_what_passages_of_a_sentence_are_gathered_by() -> None:
     asked = question("how does the cache work")
     assert asked.telling == ("cach", "work")
@@ -58,6 +66,13 @@ def test_what_was_filled_in_is_not_what_passages_of_a_message_are_gathered_by() 
     assert "abc" in asked.terms and "65535" in asked.terms
     assert not {"abc", "65535", "1"} & set(asked.telling)
     assert {"port", "between", "think"} <= set(asked.telling)
+
+
+def test_numbers_are_not_what_a_message_is_known_again_by() -> None:
+    said = 'log.error("cannot reach host %s", host)'
+    asked = question("2024-05-01 12:00:01,123 ERROR cannot reach host 10.0.0.7")
+    assert asked.kind == "error" and quotes((), said, asked) == 1.0
+    assert (stem("gate"), "7") in question("lanterns hang at gate 7").pairs
 
 
 @pytest.mark.parametrize(
@@ -127,6 +142,20 @@ def test_a_question_names_files_with_or_without_folders() -> None:
     assert not asked.is_file("research.py") and not asked.is_file("guide.md")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'File "/home/ada/repo/src/lamp.py", line 12, in light',
+        "src/lamp.py:12:5: error: unused import",
+        "    at light (/app/src/lamp.py:12:5)",
+        "lamp.py(12): warning",
+    ],
+)
+def test_a_question_names_a_line_of_a_file_in_the_ways_of_programs(text: str) -> None:
+    assert question(text).lines_of("src/lamp.py") == {12}
+    assert question(text).lines_of("src/other.py") == set()
+
+
 @pytest.mark.parametrize("piece", ["x", "a.", "' 'a ", "A.b(", "x: ", "x.py ", "--", "/.", "the ", "\n", "'"])
 def test_a_question_without_end_is_read_in_time(piece: str) -> None:
     """What grows with the square of its length would not come to an end."""
@@ -134,13 +163,14 @@ def test_a_question_without_end_is_read_in_time(piece: str) -> None:
     assert asked.name == ""
 
 
-def candidate(number: int, **given: float) -> Candidate:
+def candidate(number: int, *, file: int = 0, **given: float) -> Candidate:
     plain = {"words": 0.0, "trail": 0.0, "name": 0.0, "quotes": 0.0, "nearness": 0.0}
     flags = {
         "is_definition": bool(given.pop("is_definition", 0)),
         "is_of_file": bool(given.pop("is_of_file", 0)),
+        "is_at_line": bool(given.pop("is_at_line", 0)),
     }
-    return Candidate((0, number), lines=5, **{**plain, **given}, **flags)  # type: ignore[arg-type]
+    return Candidate((0, number), file=file or number, lines=5, **{**plain, **given}, **flags)  # type: ignore[arg-type]
 
 
 def order(kind: Kind, *candidates: Candidate) -> list[int]:
@@ -161,8 +191,32 @@ def test_vectors_decide_only_as_far_as_words_are_in_doubt() -> None:
     assert order("prose", near, quoted) == [2, 1]
 
 
+def test_of_a_message_half_is_enough_to_be_sure() -> None:
+    near, said = candidate(1, words=6.0, nearness=0.9), candidate(2, words=8.0, nearness=0.1)
+    assert order("error", near, said) == [1, 2]
+    assert order("error", near, said._replace(quotes=0.5)) == [2, 1]
+
+
+@pytest.mark.parametrize("kind", ["prose", "error", "identifier"])
+def test_a_line_that_is_named_leaves_nothing_to_vectors(kind: Kind) -> None:
+    near, at_line = candidate(1, words=9.0, nearness=0.9, is_of_file=1), candidate(2, words=5.0, is_of_file=1)
+    assert order(kind, near, at_line._replace(is_at_line=True)) == [2, 1]
+
+
 def test_a_file_that_is_named_comes_first() -> None:
     assert order("prose", candidate(1, words=9.0), candidate(2, words=5.0, is_of_file=1)) == [2, 1]
+
+
+def test_of_two_alike_the_one_whose_file_holds_more_that_fits_comes_first() -> None:
+    alone, first = candidate(1, words=5.0, file=7), candidate(2, words=5.0, file=8)
+    assert order("prose", alone, first, candidate(3, words=4.0, file=8)) == [2, 1, 3]
+    assert order("prose", alone._replace(quotes=1.0), first, candidate(3, words=4.0, file=8))[0] == 1
+
+
+def test_vectors_alone_are_ranked_by_nothing_else() -> None:
+    near, others = candidate(1, nearness=0.9, file=7), [candidate(n, nearness=0.8, file=8) for n in (2, 3, 4)]
+    found = ranked([near, *others], [Weights(0.0, 1.0)], [Scale(0.1, 0.9)], "prose")
+    assert [score for _, score in found] == pytest.approx([1.0, 0.875, 0.875, 0.875])
 
 
 def test_ties_keep_their_order() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from knowledge.knowrepo import PROGRAM, SETTINGS, Repo
+from knowledge.knowrepo import PROGRAM, SETTINGS, Repo, read_terminal
 from knowledge.vectorserver import VectorServer
 
 
@@ -178,8 +178,7 @@ def test_a_terminal_sees_how_far_it_is_and_a_pipe_does_not(repo: Repo) -> None:
         check=True,
     )
     os.close(slave)
-    shown = os.read(master, 10_000).decode()
-    os.close(master)
+    shown = read_terminal(master)
     assert "0 of 4 files" in shown and "4 of 4 files" in shown
     assert shown.endswith("\r\x1b[K") and done.stdout
     assert repo("sync", "--rebuild").stderr == ""

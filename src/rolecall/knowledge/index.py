@@ -15,7 +15,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -181,7 +181,7 @@ class Reader:
             return {word: row[0] if row else 0 for word, row in found}
 
     def by_words(
-        self, expression: str, *, limit: int, files: Sequence[int] | None = None
+        self, expression: str, *, limit: int, files: Collection[int] | None = None
     ) -> dict[int, float]:
         """The passages that fit a full-text expression best, with their scores; those of `files` if given."""
         where = "" if files is None else f" AND rowid >> {FILE_BITS} IN (SELECT value FROM json_each(?))"
@@ -218,9 +218,21 @@ class Reader:
             raise _damaged(self.path, "vectors are missing")
         return Vectors(ids, matrix)
 
-    def files_where(self, fits: Callable[[str], bool]) -> list[int]:
+    def files_where(self, fits: Callable[[str], bool]) -> dict[int, str]:
         with _told(self.path):
-            return [file for file, path in self._db.execute("SELECT id, path FROM file") if fits(path)]
+            return {file: path for file, path in self._db.execute("SELECT id, path FROM file") if fits(path)}
+
+    def at_lines(self, places: Mapping[int, Collection[int]]) -> set[int]:
+        """The passages of files that hold one of the lines given for them."""
+        with _told(self.path):
+            return {
+                row
+                for file, lines in places.items()
+                for line in lines
+                for (row,) in self._db.execute(
+                    _AT_LINE, (file << FILE_BITS, (file + 1) << FILE_BITS, line, line)
+                )
+            }
 
     def stored(self, ids: Collection[int]) -> dict[int, Stored]:
         """Passages by their ids."""
@@ -278,6 +290,7 @@ _FREQUENCY = "SELECT doc FROM vocabulary WHERE term = ?"
 _BY_WORDS = (
     "SELECT rowid, bm25(words, ?, ?, ?) AS score FROM words WHERE words MATCH ?{} ORDER BY score LIMIT ?"
 )
+_AT_LINE = 'SELECT id FROM passage WHERE id >= ? AND id < ? AND start <= ? AND "end" >= ?'
 _FROM = f" FROM passage JOIN file ON file.id = passage.id >> {FILE_BITS}"
 _STORED = f'SELECT passage.id, file.path, start, "end", trail, text, passage.checksum{_FROM}'
 

@@ -6,7 +6,7 @@ has changed since it was indexed is told by its contents, and the answer says so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -138,7 +138,7 @@ def _gathered(
     limit: int,
 ) -> tuple[list[Candidate], Scale | None]:
     reader = knowledge.reader
-    chosen = None if fits is None else reader.files_where(fits.has)
+    chosen = None if fits is None else list(reader.files_where(fits.has))
     if chosen == [] or not reader.state.passages:
         return [], None
     frequencies = reader.frequencies({*asked.terms, *asked.parts})
@@ -146,7 +146,8 @@ def _gathered(
     by_words, read = (
         _by_words(reader, asked, frequencies, chosen, files, limit) if weights.words else ({}, {})
     )
-    also = {*by_words, *read}
+    at_lines = reader.at_lines(files) if weights.words else set()
+    also = {*by_words, *read, *at_lines}
     near, scale = _near(reader, vector, chosen, also=also, limit=limit) if vector is not None else ({}, None)
     ids = sorted({*also, *near})
     outlines = reader.outlines(ids) if weights.words else dict.fromkeys(ids, ((), 1))
@@ -154,12 +155,14 @@ def _gathered(
     return [
         Candidate(
             (number, each),
+            file=each >> index.FILE_BITS,
             words=by_words.get(each, 0.0),
             trail=search.overlap(trail, share),
             name=search.overlap(trail[-1:], share),
             quotes=search.quotes(trail, read[each].text, asked) if each in read else 0.0,
             is_definition=each in read and search.defines(trail, read[each].text, asked),
             is_of_file=each >> index.FILE_BITS in files,
+            is_at_line=each in at_lines,
             lines=lines,
             nearness=near.get(each, 0.0),
         )
@@ -167,9 +170,11 @@ def _gathered(
     ], scale
 
 
-def _named_files(reader: Reader, asked: Question, chosen: Sequence[int] | None) -> list[int]:
-    found = reader.files_where(asked.is_file) if asked.files else []
-    return found if chosen is None else sorted(set(found).intersection(chosen))
+def _named_files(reader: Reader, asked: Question, chosen: Sequence[int] | None) -> dict[int, set[int]]:
+    """The files that a question names, and the lines of them."""
+    found = reader.files_where(asked.is_file) if asked.files else {}
+    among = None if chosen is None else set(chosen)
+    return {file: asked.lines_of(path) for file, path in found.items() if among is None or file in among}
 
 
 def _by_words(
@@ -177,7 +182,7 @@ def _by_words(
     asked: Question,
     frequencies: Mapping[str, int],
     chosen: Sequence[int] | None,
-    files: Sequence[int],
+    files: Collection[int],
     limit: int,
 ) -> tuple[dict[int, float], dict[int, Stored]]:
     """Passages by the words of a question, and those whose text has to be looked at: where its words stand side by

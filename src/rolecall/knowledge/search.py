@@ -1,17 +1,18 @@
 """How passages are ranked: what a question looks like, and what its words and its vector say together. Pure.
 
-Six things speak for a passage. *Words*: it holds the words of the question, rare ones first (BM25, from the
+Seven things speak for a passage. *Words*: it holds the words of the question, rare ones first (BM25, from the
 index). *Names*: its own name, or its whole trail, is made of them. *Definitions*: it is where the name that was
-asked for comes from. *Files*: the question names its file. *Quotes*: it holds the words near each other and in
-order, as it does when the question is a message that a program printed. *Vectors*: it is about the same. How much
-each counts depends on what the question looks like, because a name is found by its letters and a thought by its
-meaning.
+asked for comes from. *Files*: the question names its file, or even its line. *Quotes*: it holds the words near each
+other and in order, as it does when the question is a message that a program printed. *Vectors*: it is about the
+same. *Company*: its file holds others for which all this speaks. How much each counts depends on what the question
+looks like, because a name is found by its letters and a thought by its meaning.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +32,8 @@ _LONGEST_NAME = 200
 
 _IDENTIFIER = re.compile(r"-{0,2}[\w$@]+(?:(?:\.|::|->|#|/|-)[\w$@]+)*(?:\([^()]*\))?")
 _FILLED_IN = re.compile(r"""(?<!\w)(['"`]).{0,200}?\1(?!\w)""")
-_PATH = re.compile(r"[\w./-]+")
+_PLACE = re.compile(r"""([\w./-]+)(?:(?:["']?,\ line\ |:|\()(\d{1,7}))?""", re.VERBOSE)
+"""A path, and a line of it as compilers, tracebacks and stack traces write them."""
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,4}")
 _OUTER = re.compile(r"\.|::|->|#|/")
 _COMPLAINT = re.compile(
@@ -46,6 +48,11 @@ _COMPLAINT = re.compile(
     )\b"""
 )
 _RAISED = re.compile(r"(?:E +)?(?:[\w.]+\.)?(?:[A-Z]\w+|(?i:error|warning|fatal|panic)[^:]{0,12}): ")
+_LONGEST_MESSAGE = 40
+"""In more words than this, some that complain are sure to be; only an exception that is named still tells a message."""
+_TRACEBACK = re.compile(
+    r"(?m)^(?:E +)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Warning)\b|^Traceback |^panic: |^[ \t]+at \S+ ?\("
+)
 _VALUE = re.compile(r"""['"`].*['"`]|\b\d+\b|\w\(\)|\w=|:\ \S""")
 _TELLING = re.compile(
     r"""(?ix)(?:gets?|returns?|sets?|creates?|computes?|checks?|is|are|make|convert|parse|how|what|where|why|which|when
@@ -69,7 +76,7 @@ class Weights:
 EMBEDDED: Mapping[str, Weights] = {
     "prose": Weights(1.0, 0.8),
     "identifier": Weights(1.0, 0.5),
-    "error": Weights(1.0, 0.02),
+    "error": Weights(1.0, 0.5),
 }
 """Tuned with the embedded model, whose vectors know less than the words do (benchmarks/knowledge_quality.py)."""
 STRONGER: Mapping[str, Weights] = {
@@ -82,6 +89,8 @@ _QUOTE_FROM = {"error": 0.3, "prose": 0.7, "identifier": 0.6}
 """The share of a question's neighbouring words from which on a passage quotes it."""
 _REACH = 3
 """Words this far from each other are still near: a value may stand between them, or one was left out."""
+_SAME_FILE, _COMPANY = 0.2, 3
+"""What the best few passages of a file count for each of its passages: a file is about something, too."""
 
 
 @dataclass(frozen=True)
@@ -100,23 +109,26 @@ class Question:
     """The name that is asked for, without outer ones; empty if the question is no name."""
     definition: re.Pattern[str] | None
     """How a text defines that name."""
-    files: tuple[str, ...]
-    """What may be names of files in it."""
+    files: tuple[tuple[str, int], ...]
+    """What may be names of files in it, each with a line, or 0."""
 
     def is_file(self, path: str) -> bool:
-        """Whether it names this file: with the end of its path, or with all of it as tracebacks do."""
-        return any(
-            name.endswith(f"/{path}") if name.startswith("/") else f"/{path}".endswith(f"/{name}")
-            for name in self.files
-        )
+        """Whether it names this file."""
+        return any(_is_named(path, name) for name, _ in self.files)
+
+    def lines_of(self, path: str) -> set[int]:
+        """The lines of this file that it names."""
+        return {line for name, line in self.files if line and _is_named(path, name)}
 
 
 def question(text: str) -> Question:
     kind, found = looks_like(text), tuple(terms(text))
+    # A message has other numbers each time.
+    lasting = [word for word in found if not word.isdecimal()] if kind == "error" else found
     name = _name_in(text.strip()) if kind == "identifier" else ""
     return Question(
         text, kind, terms=found, telling=_telling(text, kind) or found, parts=part_terms([text]),
-        pairs=frozenset(pairwise(found)), name=name, definition=_definition_of(name) if name else None,
+        pairs=frozenset(pairwise(lasting)), name=name, definition=_definition_of(name) if name else None,
         files=tuple(dict.fromkeys(_files_in(text)))[:_MOST_FILES],
     )  # fmt: skip
 
@@ -141,6 +153,8 @@ def looks_like(text: str) -> Kind:
     text = text.strip()
     if _IDENTIFIER.fullmatch(text):
         return "identifier"
+    if len(text.split(None, _LONGEST_MESSAGE)) > _LONGEST_MESSAGE:
+        return "error" if _TRACEBACK.search(text) else "prose"
     signs = 1.5 * min(len(_COMPLAINT.findall(text)), 2) + (0.8 if _VALUE.search(text) else 0)
     signs += 1.5 if _RAISED.match(text) else 0
     signs -= 1.5 if _TELLING.match(text) else 0
@@ -148,11 +162,16 @@ def looks_like(text: str) -> Kind:
     return "error" if signs >= 1.4 else "prose"
 
 
-def _files_in(text: str) -> Iterator[str]:
-    for found in _PATH.findall(text):
+def _files_in(text: str) -> Iterator[tuple[str, int]]:
+    for found, line in _PLACE.findall(text):
         path = found.rstrip("./-").removeprefix("./")
         if "." in path and _SUFFIX.fullmatch(path, path.rindex(".")):
-            yield path
+            yield path, int(line or 0)
+
+
+def _is_named(path: str, name: str) -> bool:
+    """Whether a name is the end of a path, or all of it and what is before it, as tracebacks say it."""
+    return name.endswith(f"/{path}") if name.startswith("/") else f"/{path}".endswith(f"/{name}")
 
 
 def _definition_of(name: str) -> re.Pattern[str]:
@@ -192,6 +211,8 @@ def any_pair_of(pairs: Iterable[tuple[str, str]]) -> str:
 class Candidate(NamedTuple):
     key: tuple[int, int]
     """Which index, and which passage of it."""
+    file: int
+    """Which file of that index."""
     words: float
     """BM25."""
     trail: float
@@ -204,6 +225,8 @@ class Candidate(NamedTuple):
     """The name that was asked for is defined in it."""
     is_of_file: bool
     """Its file is named in the question."""
+    is_at_line: bool
+    """So is a line that it holds."""
     lines: int
     nearness: float
     """The cosine of its vector and the question's."""
@@ -263,26 +286,36 @@ def ranked(
 ) -> list[tuple[tuple[int, int], float]]:
     """Keys and scores, best first, with the weights and scale of each index.
 
-    The surer words are of a passage, the less vectors have to say.
+    The surer words are of a passage, the less vectors have to say, and the less the other passages of its file.
     """
     found = list(candidates)
     best = max((each.words for each in found), default=0.0) or 1.0
     doubt = 1.0 - max((_certainty(each, kind) for each in found), default=0.0)
-    scored = []
+    scores: list[float] = []
+    of_file: dict[tuple[int, int], list[float]] = defaultdict(list)
     for each in found:
         own, scale = weights[each.key[0]], scales[each.key[0]]
         near = _relative(each.nearness, scale) if scale else 0.0
-        score = own.words * _said(each, best, kind) + own.vectors * (doubt if own.words else 1.0) * near
-        scored.append((each.key, score))
+        leave = doubt if own.words else 1.0
+        scores.append(own.words * _said(each, best, kind) + own.vectors * leave * near)
+        of_file[each.key[0], each.file].append(scores[-1])
+    about = {file: sum(sorted(those)[-_COMPANY:]) / _COMPANY for file, those in of_file.items()}
+    scored = [
+        (each.key, score + weights[each.key[0]].words * doubt * _SAME_FILE * about[each.key[0], each.file])
+        for each, score in zip(found, scores, strict=True)
+    ]
     return sorted(scored, key=lambda pair: (-pair[1], pair[0]))
 
 
 def _certainty(each: Candidate, kind: Kind) -> float:
-    """How sure words are that a passage is meant: it is called exactly what was asked, says exactly that, or defines
-    it. A name that is only met leaves that open."""
+    """How sure words are that a passage is meant: it is called exactly what was asked, says exactly that, defines it or
+    holds the line. A name that is only met leaves that open. Half of a message is enough: the rest was filled in."""
+    if each.is_at_line:
+        return 1.0
     if kind == "identifier":
         return float(each.is_definition)
-    return float(max(each.trail**4, each.quotes**1.5))
+    quoted = min(1.0, 2 * each.quotes) if kind == "error" else each.quotes**1.5
+    return float(max(each.trail**4, quoted))
 
 
 def _said(each: Candidate, best: float, kind: Kind) -> float:
@@ -292,7 +325,8 @@ def _said(each: Candidate, best: float, kind: Kind) -> float:
     quote = max(0.0, (each.quotes - least) / (1 - least))
     called = 0.3 * each.trail + 0.6 * each.trail**4 + (0.5 if kind == "prose" else 0.3) * each.name
     length = 0.1 * min(math.log(max(each.lines, 1)), 3.0) if kind == "prose" else 0.0
-    return each.words / best + called + quote + each.is_definition + each.is_of_file + length
+    place = each.is_of_file + 3 * each.is_at_line  # more than words may say for another passage of the file
+    return each.words / best + called + quote + each.is_definition + place + length
 
 
 def _relative(nearness: float, scale: Scale) -> float:
