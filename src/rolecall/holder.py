@@ -7,7 +7,6 @@ operating system says whether that very process still lives; of another host onl
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,15 +39,14 @@ def is_alive(lease: Mapping[str, Any], *, now: int) -> bool:
     return born is None or born == lease.get("born")
 
 
+def is_of_this_boot(lease: Mapping[str, Any]) -> bool:
+    """Whether the holder of a lease was started since the machine was, as far as can be told."""
+    theirs, ours = (str(host).split("/")[1:2] for host in (lease.get("host"), _host()))
+    return not theirs or theirs == ours or "" in (*theirs, *ours)
+
+
 def describe(lease: Mapping[str, Any]) -> str:
     return f"process {lease.get('pid')} on {str(lease.get('host', '')).partition('/')[0]}"
-
-
-def steady_ms() -> int:
-    """Milliseconds by a clock that nobody sets, the same for all processes of this host. It goes on while the machine
-    sleeps, where the system counts that."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1_000_000
 
 
 def _host() -> str:

@@ -128,11 +128,18 @@ def _queued(store: Store, priority: int) -> dict[str, Any]:
 
 
 def _enter_queue(
-    draft: Draft, ident: str, state: Mapping[str, Any], *, maker: Mapping[str, Any] | None = None
+    draft: Draft,
+    ident: str,
+    state: Mapping[str, Any],
+    *,
+    maker: Mapping[str, Any] | None = None,
+    is_begun: bool = False,
 ) -> None:
-    """`maker` still makes the thread's folders: as long as it lives, the thread is not admitted."""
+    """`maker` still makes the thread's folders: as long as it lives, the thread is not admitted. One that `is_begun`
+    is not discarded."""
     priority, at = state["service"]["priority"], state["service"]["queued_at"]
-    entry = {"maker": dict(maker)} if maker else {}
+    entry: dict[str, Any] = {"maker": dict(maker)} if maker else {}
+    entry |= {"begun": True} if is_begun else {}
     draft.move(thread.queue_name(state["name"], ident, priority=priority, at=at), None, state=entry)
 
 
@@ -148,7 +155,7 @@ def _going_on(store: Store, draft: Draft, ref: Ref, state: Mapping[str, Any]) ->
     if thread.in_service(store, ref):
         return {**state, "status": "queued" if ref.state.get("status") == "queued" else "idle"}
     state = {**state, **_queued(store, known["priority"])}
-    _enter_queue(draft, thread.id_of(ref), state)
+    _enter_queue(draft, thread.id_of(ref), state, is_begun=True)
     return state
 
 

@@ -110,6 +110,30 @@ def test_a_run_inside_a_run_carries_both_marks(tmp_path: Path) -> None:
     assert f"ROLECALL_RUN=outer/{started[0].run}" in ended.stdout.splitlines()
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_run_is_told_from_one_of_the_same_name_in_another_run(tmp_path: Path) -> None:
+    found: dict[str, list[int]] = {}
+    own: list[int] = []
+
+    def look(child: Started) -> None:
+        own.append(child.pid)
+        for path in (
+            "thread",
+            "here/thread",
+            "here",
+            "there/thread",
+            "ere/thread",
+            "here/thread/" + child.run,
+        ):
+            found[path] = process.survivors(path)
+
+    run(["cat"], tmp_path, env={**ENV, "ROLECALL_RUN": "outer/here/thread"}, on_start=look)
+    assert {path for path, pids in found.items() if pids == own} == {
+        "thread", "here", "here/thread", next(reversed(found)),
+    }  # fmt: skip
+    assert found["there/thread"] == found["ere/thread"] == []
+
+
 def test_a_flood_of_100_mb_keeps_head_and_tail_and_says_what_it_dropped(
     tmp_path: Path, program: Program
 ) -> None:
@@ -195,9 +219,12 @@ def test_death_by_signal_names_the_signal(tmp_path: Path, name: str) -> None:
 def test_a_hanging_child_is_ended_by_the_timeout_and_keeps_what_it_said(
     tmp_path: Path, program: Program
 ) -> None:
-    ended = run(["sh", "-c", "echo part; exec cat /dev/zero > /dev/null"], tmp_path, timeout=1.5)
+    for seconds in (1.5, 20.5):
+        ended = run(["sh", "-c", "echo part; exec cat /dev/zero > /dev/null"], tmp_path, timeout=seconds)
+        if ended.stdout:  # else the machine is so busy that it had not even begun
+            break
     assert (ended.ending, ended.stdout) == ("timeout", "part\n")
-    assert "1.5 s" in ended.reason
+    assert f"{seconds:g} s" in ended.reason
 
 
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path, program: Program) -> None:

@@ -34,8 +34,24 @@ from rolecall.mask import Mask
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 
-LEASE = 4.0
+LEASE = 12.0
+"""Seconds, where a machine is lost and others wait for its lease to end. Where none is, a lease is so long that nobody
+loses it however busy the system is."""
 _AS_HOST = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
+
+
+CLOCK = """
+import os, time
+_true = time.time_ns
+def time_ns():
+    try:
+        with open(os.environ["TEST_CLOCK"]) as file:
+            return _true() + int(file.read() or 0) * 1_000_000_000
+    except OSError:
+        return _true()
+time.time_ns, time.time = time_ns, lambda: time_ns() / 1e9
+"""
+"""Python imports it before anything else: a machine's clock that can be set."""
 
 
 def can_unshare(*kinds: str) -> bool:
@@ -60,6 +76,8 @@ class Relay:
         self._is_open = threading.Event()
         self._is_open.set()
         self._ends: list[socket.socket] = [self._listener]
+        self._is_closed = False
+        self._changing = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -79,11 +97,11 @@ class Relay:
         self._is_open.set()
 
     def close(self) -> None:
+        with self._changing:
+            self._is_closed = True
         self._is_open.set()
         for end in self._ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+            _end(end)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -102,7 +120,12 @@ class Relay:
             near.close()
             far.close()
             return
-        self._ends += [near, far]
+        with self._changing:
+            if self._is_closed:  # somebody who came while nothing was passed on
+                _end(near)
+                _end(far)
+                return
+            self._ends += [near, far]
         for one, other in ((near, far), (far, near)):
             threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
 
@@ -114,6 +137,12 @@ class Relay:
         for end in (one, other):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+def _end(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
+    line.close()
 
 
 class Network:
@@ -275,7 +304,7 @@ class Fleet:
         self.work.mkdir()
         self.options: tuple[str, ...] = ()
         """What every machine is started with besides."""
-        self.lease = LEASE
+        self.lease = 30.0
         self._server = server
         self._name = f"fleet_{os.getpid()}_{uuid4().hex[:12]}"
         create_database(server, self._name, template=migrated(server) if has_tables else "template1")

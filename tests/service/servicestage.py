@@ -307,6 +307,13 @@ def done(status: str = "done", **more: Any) -> dict[str, Any]:
     return {"output": {"$status": status}, "body": "The report.", **more}
 
 
+def within_a_day() -> None:
+    """Wait for midnight, by UTC, when it is near: what a day has cost is forgotten then."""
+    left = 86_400 - time.time() % 86_400
+    if left < PATIENCE:
+        time.sleep(left)
+
+
 def gone(pid: int) -> None:
     """Wait until a process has ended."""
     try:

@@ -100,6 +100,14 @@ def test_where_overflow_is_drop_what_comes_while_it_is_busy_is_discarded() -> No
     assert list(decide(policy(clean_up=rule), busy, NOW).discard) == ["c"]
 
 
+@pytest.mark.parametrize("rule", [WorkflowPolicy(overflow="drop"), WorkflowPolicy(max_queue=0)])
+def test_a_thread_that_was_begun_waits_whatever_becomes_of_those_that_were_not(rule: WorkflowPolicy) -> None:
+    crowd = [waiting("new", since=1), waiting("resumed", is_begun=True), waiting("newest", since=2)]
+    verdict = decide(policy(review_code=rule), State(crowd, admitted={"review-code": 1}), NOW)
+    assert set(verdict.discard) == {"new", "newest"}
+    assert set(verdict.wait) == {"resumed"}
+
+
 def test_where_overflow_is_drop_a_thread_waits_for_room_that_others_take() -> None:
     rule = WorkflowPolicy(concurrency=1, overflow="drop")
     full = State([waiting("a", "clean-up"), waiting("b", "clean-up", since=1)], admitted={"write-docs": 1})
@@ -190,6 +198,7 @@ crowds = st.lists(
         priority=st.integers(0, 3),
         since=st.integers(NOW - 20, NOW),
         agent=st.sampled_from(AGENTS),
+        is_begun=st.booleans(),
     ),
     max_size=14,
     unique_by=lambda one: one.thread,
@@ -271,8 +280,9 @@ def test_no_more_wait_than_may_and_none_of_those_is_older_than_one_that_was_kept
     for workflow in WORKFLOWS:
         rule = given.of(workflow)
         of_it = [one for one in state.waiting if one.workflow == workflow]
-        kept = [one for one in of_it if one.thread in verdict.wait]
+        kept = [one for one in of_it if one.thread in verdict.wait and not one.is_begun]
         gone = [one for one in of_it if one.thread in verdict.discard]
+        assert not any(one.is_begun for one in gone)
         if rule.overflow == "drop":
             busy = state.admitted.get(workflow, 0) + sum(one.thread in verdict.admit for one in of_it)
             assert len(kept) <= max(0, rule.concurrency - busy)

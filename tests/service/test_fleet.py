@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from fleetstage import Fleet, Host, fleet_in
+from fleetstage import CLOCK, HAS_HOST_NAMES, Fleet, Host, fleet_in
 from servicestage import PATIENCE, PROGRAM, done, gone
 
 from rolecall import thread
@@ -57,11 +57,11 @@ def beta(fleet: Fleet) -> Host:
     return fleet.hosts["beta"]
 
 
-def elsewhere(fleet: Fleet, *args: str) -> subprocess.CompletedProcess[str]:
+def elsewhere(fleet: Fleet, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     """The command, in a home that is no machine of the fleet."""
     home = fleet.folder / "laptop"
     home.mkdir(exist_ok=True)
-    own = {"ROLECALL_HOME": str(home), "HOME": str(home), "ROLECALL_STORE": fleet.url}
+    own = {"ROLECALL_HOME": str(home), "HOME": str(home), "ROLECALL_STORE": fleet.url, **env}
     return subprocess.run(
         [PROGRAM, *args],
         capture_output=True,
@@ -92,14 +92,17 @@ def test_threads_run_on_every_machine_and_no_more_than_it_has_slots_for(fleet: F
     for folder in ("running", "counts"):
         (fleet.work / folder).mkdir()
     here = "h=$(basename $(dirname $ROLECALL_HOME)); touch running/$h.$$"
-    counted = f"{here}; ls running | grep -c $h >> counts/$h; sleep 0.3; rm running/$h.$$"
+    counts = "ls running | grep -c $h >> counts/$h"
+    # Whoever is first waits for the other machine.
+    meets = "until test $(ls counts | wc -l) = 2; do sleep 0.05; done"
+    counted = f"{here}; {counts}; {meets}; sleep 0.3; rm running/$h.$$"
     step = done(run=[["sh", "-c", counted]])
     names = [fleet.enter(fleet.agent(step, {**step, **done("end")}, name="busy")) for _ in range(8)]
     assert fleet.ended(*names) == ["completed"] * 8
     fleet.assert_whole(*names, steps=2)
-    counts = {path.name: path.read_text().split() for path in (fleet.work / "counts").iterdir()}
-    assert counts.keys() == {"alpha", "beta"}
-    assert max(int(word) for words in counts.values() for word in words) <= 3
+    found = {path.name: path.read_text().split() for path in (fleet.work / "counts").iterdir()}
+    assert found.keys() == {"alpha", "beta"}
+    assert max(int(word) for words in found.values() for word in words) <= 3
 
 
 def test_orders_wait_for_a_slot_in_the_order_in_which_they_were_given_whatever_their_workflow_is_called(
@@ -134,11 +137,21 @@ def test_no_more_threads_of_a_workflow_run_at_once_than_its_queue_allows_whereve
 ) -> None:
     """Of two agents and in two folders, so that its orders are in several partitions of its one queue."""
     (fleet.work / "other").mkdir()
-    step: dict[str, Any] = {"run": [["sleep", "0.2"]]}
+    together = fleet.work / "together"
+    step: dict[str, Any] = {
+        "run": [["sh", "-c", f"until test -e {together}; do sleep 0.05; done; sleep 0.2"]]
+    }
     agents = [fleet.agent(done(**step), done("end", **step), name=name) for name in ("left", "right")]
     places = [fleet.work, fleet.work / "other"]
     names = [fleet.enter(agents[one % 2], cwd=places[one // 2 % 2]) for one in range(16)]
     taken = []
+
+    def at_once(begins: str, ends: str) -> int:
+        events = [event for event in fleet.store.events() if event.stream in names]
+        return most_at_once(events, begins, ends)
+
+    fleet.until(lambda: at_once("step_started", "step") == 6)
+    together.touch()
 
     def have_ended() -> bool:
         taken.append(fleet.rows(TAKEN)[0][0])
@@ -146,16 +159,15 @@ def test_no_more_threads_of_a_workflow_run_at_once_than_its_queue_allows_whereve
 
     fleet.until(have_ended)
     assert max(taken) <= 6
-    events = [event for event in fleet.store.events() if event.stream in names]
-    assert most_at_once(events, "started", "completed") == 6
-    assert most_at_once(events, "step_started", "step") <= 6
+    assert at_once("started", "completed") == 6
+    assert at_once("step_started", "step") == 6
     assert fleet.rows(QUEUES) == [("do-steps", 6)]
     fleet.assert_whole(*names, steps=2)
 
 
 def most_at_once(events: Sequence[Event], begins: str, ends: str) -> int:
     counts = accumulate((event.kind == begins) - (event.kind == ends) for event in events)
-    return max(counts)
+    return max(counts, default=0)
 
 
 def test_a_step_goes_only_where_its_agent_is(fleet: Fleet, alpha: Host) -> None:
@@ -230,12 +242,53 @@ def test_a_thread_that_is_killed_anywhere_is_ended_where_it_runs(fleet: Fleet) -
     assert killed[0]["exit_code"] == 137
 
 
+def test_a_thread_that_is_resumed_is_ordered_anew_at_once_however_often_its_step_has_failed(
+    fleet: Fleet,
+) -> None:
+    name = fleet.enter(fleet.agent({**done(), "run": [["false"]]}, name="failing"))
+    assert fleet.ended(name) == ["suspended"]
+    for _ in range(3):
+        fleet.until(lambda: not [order for order in fleet.open_orders() if order.startswith(name)])
+        with psycopg.connect(fleet.url, autocommit=True) as db:
+            db.execute("LISTEN rolecall_news")
+            assert elsewhere(fleet, "thread", "resume", name).returncode == 0
+            assert fleet.ended(name) == ["suspended"]
+            db.execute("NOTIFY rolecall_news, 'that is all'")
+            told = []
+            for news in db.notifies(timeout=PATIENCE):
+                if news.payload == "that is all":
+                    break
+                told.append(news.payload)
+        assert told.count(f"UPDATE slot/do-steps/{name}") == 1
+    ids = [order for order, _ in fleet.orders() if order.startswith(name)]
+    assert [order.split(":")[2:] for order in ids] == [[], ["2"], ["3"], ["4"]]
+
+
 def test_run_follows_a_thread_that_machines_elsewhere_take_the_steps_of(fleet: Fleet) -> None:
     (fleet.work / "do-one.yaml").write_text(_FLOW)
     told = elsewhere(fleet, "run", "./do-one.yaml", "-p", "Do it", "--agent", fleet.agent(done("end")))
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout.splitlines()[-1])["status"] == "completed"
     name = told.stderr.split()[1]
+    assert fleet.kinds(name) == ["queued", "started", "step", "completed"]
+
+
+@pytest.mark.skipif(not HAS_HOST_NAMES, reason="needs host names of the machines' own")
+def test_whoever_asks_with_a_clock_that_is_wrong_sees_the_fleet_as_it_is_and_takes_no_thread_from_it(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)
+    (tmp_path / "clock").write_text("3600")
+    env = {"PYTHONPATH": str(tmp_path), "TEST_CLOCK": str(tmp_path / "clock")}
+    holds = "echo > held; while ! test -e let-go; do sleep 0.05; done"
+    name = fleet.enter(fleet.agent(done("end", run=[["sh", "-c", holds]]), name="held"))
+    fleet.until((fleet.work / "held").exists)
+    shown = json.loads(elsewhere(fleet, "fleet", "status", **env).stdout)
+    assert [machine["alive"] for machine in shown["machines"]] == [True, True]
+    taken = elsewhere(fleet, "thread", "run", name, **env)
+    (fleet.work / "let-go").touch()
+    assert (taken.returncode, "is being run by" in taken.stderr) == (5, True), taken.stderr
+    assert fleet.ended(name) == ["completed"]
     assert fleet.kinds(name) == ["queued", "started", "step", "completed"]
 
 

@@ -13,7 +13,7 @@ import test_kill
 import test_recovery
 import test_supervisor
 from fleetstage import Fleet, Host, fleet_in
-from servicestage import STEPS, done, gone
+from servicestage import PATIENCE, STEPS, done, gone
 
 from rolecall.service.fleet import machines
 
@@ -116,6 +116,27 @@ def test_what_a_machines_project_says_holds_for_the_fleet_follows_its_file_and_e
         asked = host.folder / "asked"
         fleet.until(lambda: asked.exists() and asked.read_text().strip())
         fleet.assert_left_clean()
+
+
+def test_whoever_follows_a_thread_is_told_that_no_machine_is_left_to_run_it(
+    tmp_path: Path, postgres_server: Any
+) -> None:
+    with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
+        machine = machines.Presence(fleet.store, "alpha", "alpha:1", lease_ms=600_000)
+        machine.enter({"slots": 0})
+        laptop = fleet.host("laptop")
+        (laptop.folder / "do-steps.yaml").write_text(STEPS.format(name="do-steps"))
+        agent = fleet.agent(done("end"))
+        following = laptop.spawn("run", "./do-steps.yaml", "-p", "Do it", "--agent", agent)
+        try:
+            fleet.until(lambda: fleet.store.backend.names("queue/"))
+            machine.leave()
+            assert following.stderr is not None
+            told = next(line for line in following.stderr if not line.startswith("thread "))
+            assert told == "the service has ended: the thread waits for it to come back\n"
+        finally:
+            following.kill()
+            following.communicate(timeout=PATIENCE)
 
 
 def test_a_machine_in_the_background_is_told_the_address_in_private(

@@ -356,8 +356,11 @@ def test_a_machine_that_is_cut_off_in_a_transaction_holds_the_others_up_for_seco
 def lines(url: str) -> Iterator[Callable[..., Line]]:
     opened: list[Line] = []
 
-    def line(address: str = url, heard: Callable[[str], object] = lambda _news: None) -> Line:
-        made = Line(address, silence=2.0, heard=heard)
+    def line(
+        address: str = url, *, silence: float = 30.0, heard: Callable[[str], object] = lambda _news: None
+    ) -> Line:
+        """The server ends one of which it hears nothing for `silence`, as of a process that gets no turn."""
+        made = Line(address, silence=silence, heard=heard)
         made.open()
         opened.append(made)
         return made
@@ -385,7 +388,7 @@ def test_a_line_of_a_process_with_a_thousand_open_files_goes_on(lines: Callable[
 
 def test_one_machine_leads_and_when_it_is_cut_off_another_does(lines: Callable[..., Line], url: str) -> None:
     relay = Relay(url)
-    first = lines(relay.url)
+    first = lines(relay.url, silence=2.0)
     eventually(lambda: first.is_leading)
     second = lines()
     assert not second.is_leading
@@ -423,13 +426,13 @@ def test_a_line_on_which_much_is_heard_asks_the_server_all_the_same(
     lines: Callable[..., Line], url: str
 ) -> None:
     news: list[str] = []
-    line = lines(heard=news.append)
+    line = lines(silence=6.0, heard=news.append)
     before = line.contact
     with psycopg.connect(url, autocommit=True) as db:
 
         def has_asked_meanwhile() -> bool:
             db.execute("NOTIFY rolecall_news, 'INSERT something'")
-            return line.contact > before + 5
+            return line.contact > before + 8
 
         eventually(has_asked_meanwhile)
     assert news.count("connected") == 1  # or the server would have taken it for dead

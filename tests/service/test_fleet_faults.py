@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fleetstage import (
     AT_WORK,
+    CLOCK,
     HAS_HOST_NAMES,
     HAS_MOUNTS,
     HAS_NETWORKS,
@@ -62,6 +63,7 @@ def test_a_machine_that_is_gone_in_mid_step_is_replaced_within_its_lease_and_nev
     tmp_path: Path, postgres_server: Any, fault: str
 ) -> None:
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
+        fleet.lease = LEASE
         hosts = fleet.started("alpha", "beta", has_network=fault == "without a network")
         place = fleet.work / "thread"
         place.mkdir()
@@ -112,6 +114,7 @@ def test_what_a_machine_that_was_cut_off_has_to_say_afterwards_becomes_no_step(
 ) -> None:
     """Its agent answers while nothing can be written down, and when it can be, another machine has taken the step."""
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
+        fleet.lease = LEASE
         hosts = fleet.started("alpha", "beta")
         answers = f"{AT_WORK}; while ! test -e answer; do sleep 0.05; done; touch answered"
         first = done(run=[["sh", "-c", answers]], body="From the machine that was cut off.")
@@ -134,25 +137,12 @@ def test_what_a_machine_that_was_cut_off_has_to_say_afterwards_becomes_no_step(
         fleet.assert_left_clean()
 
 
-CLOCK = """
-import os, time
-_true = time.time_ns
-def time_ns():
-    try:
-        with open(os.environ["TEST_CLOCK"]) as file:
-            return _true() + int(file.read() or 0) * 1_000_000_000
-    except OSError:
-        return _true()
-time.time_ns, time.time = time_ns, lambda: time_ns() / 1e9
-"""
-"""Python imports it before anything else: a machine's clock that can be set."""
-
-
 @pytest.mark.skipif(not HAS_HOST_NAMES, reason="needs host names of the machines' own")
 def test_a_machine_whose_clock_is_set_in_mid_step_keeps_its_thread_and_promises_no_more_than_before(
     tmp_path: Path, postgres_server: Any
 ) -> None:
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
+        fleet.lease = LEASE
         (tmp_path / "sitecustomize.py").write_text(CLOCK)
         hosts = [fleet.host(name) for name in ("alpha", "beta")]
         for host in hosts:
@@ -185,6 +175,7 @@ def test_threads_end_and_no_step_is_lost_or_doubled_while_machines_die_and_are_c
 ) -> None:
     chance = random.Random(20260101)
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
+        fleet.lease = LEASE
         fleet.options = ("--concurrency", "9")
         hosts = fleet.started("alpha", "beta", "gamma", slots=3)
         works = f"sh -c '{AT_WORK}; sleep 0.1; {AT_WORK}; sleep 0.1; {AT_WORK}'"

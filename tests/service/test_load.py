@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servicestage import Service, done, served
+from servicestage import PATIENCE, Service, done, served
 
 from rolecall import thread
-from rolecall.service import queue
+from rolecall.service import control, queue
 from rolecall.service.policy import ServicePolicy, WorkflowPolicy
 from rolecall.store.backend import Backend, Ref
 from rolecall.store.store import Store
@@ -125,9 +126,8 @@ def test_a_service_that_cannot_write_takes_no_work_says_so_and_goes_on_when_it_c
 
 def until_problem(service: Service) -> str:
     """Poke the service until it has met the trouble: there is no event to wait for when nothing can be written."""
-    from rolecall.service import control
-
-    for _ in range(1_000):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         if problem := service.status()["problems"].get("store"):
             return str(problem)
         control.poke(str(service.home))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from servicestage import PATIENCE, PROGRAM, STEPS, Service, done, gone, served
 
 from rolecall import thread
-from rolecall.service import control
+from rolecall.service import control, recovery
+from rolecall.service.queue import Slot
+from rolecall.store.files import FilesBackend
+from rolecall.store.store import Store
 
 REMEMBERS = """
 import json, os, subprocess
@@ -79,7 +85,8 @@ def kill_all(service: Service, worker: int) -> None:
     zygote = service.status()["zygote"]
     service.kill()
     for pid in (zygote, worker):
-        os.kill(pid, signal.SIGKILL) if os.path.exists(f"/proc/{pid}") else None
+        with suppress(ProcessLookupError):  # it has found out already
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("crash", [kill_service, kill_worker, kill_zygote, kill_all])
@@ -194,6 +201,17 @@ def test_an_agent_that_fails_by_itself_is_no_crash(service: Service) -> None:
     assert service.kinds(name) == ["queued", "started", "suspended"]
 
 
+def test_attempts_that_failed_are_shown_in_the_order_in_which_they_were_made(service: Service) -> None:
+    fails = {**done(), "run": [["sh", "-c", "echo once >> tries; exit $((3 + $(wc -l < tries)))"]]}
+    name = service.enter(service.workflow(), service.script(fails))
+    assert service.ended(name) == ["suspended"]
+    assert service.rolecall("thread", "resume", name).returncode == 0
+    service.event(name, "suspended", count=2)
+    shown = service.rolecall("thread", "show", name, "--format", "text").stdout
+    failed = [line for line in shown.splitlines() if line.startswith("failed attempt")]
+    assert [re.findall("status ([0-9])", line) for line in failed] == [["4"], ["5"]]
+
+
 SLOW_GIT = """#!/bin/sh
 case "$*" in *"worktree add"*) echo there > "$REACHED"; exec sleep 600;; esac
 exec "$GIT" "$@"
@@ -265,21 +283,29 @@ def asleep(tmp_path: Path) -> Iterator[Service]:
     service.close()
 
 
-def test_after_a_reboot_a_thread_is_taken_up_once_the_lease_of_the_other_boot_has_run_out(
-    asleep: Service,
-) -> None:
-    """The same machine, another boot: process numbers mean nothing, so the deadline decides."""
+OF_ANOTHER_BOOT = {"host": f"{os.uname().nodename}/of-another-boot/1", "pid": os.getpid(), "born": "1"}
+
+
+def test_after_a_reboot_a_thread_is_taken_up_at_once(asleep: Service) -> None:
+    """The machine has forgotten every process of before, and nobody else can have the store open."""
     name = admitted(asleep)
-    host = f"{os.uname().nodename}/of-another-boot"
-    lease = {"host": host, "pid": os.getpid(), "born": "1", "token": "t"}
-    leased(asleep, name, **lease, deadline=asleep.store.now() + 600_000)
+    leased(asleep, name, **OF_ANOTHER_BOOT, token="t", deadline=asleep.store.now() + 600_000)
     asleep.start()
-    other = asleep.enter(asleep.workflow("other-steps"), asleep.script(done("end")))
-    assert asleep.ended(other) == ["completed"]
-    assert asleep.thread_status(name) == "running"  # as far as anybody knows
-    leased(asleep, name, **lease, deadline=asleep.store.now())
     assert asleep.ended(name) == ["completed"]
     assert asleep.kinds(name) == ["queued", "crashed", "step", "completed"]
+
+
+def test_where_machines_may_share_a_store_the_lease_of_another_boot_runs_out_first(tmp_path: Path) -> None:
+    """It may be that of another machine with the same name."""
+    now = 1_000_000
+    store = Store(FilesBackend(str(tmp_path / "store")), now=lambda: now)
+    slot = Slot("do-steps", thread.new_thread_id(now), now)
+    lease = {**OF_ANOTHER_BOOT, "token": "t", "deadline": now + 1}
+    state = {"status": "running", "name": "do-steps", "workflow": "0" * 13, "lease": lease}
+    store.move(thread.ref_name(slot.thread), None, state=state)
+    assert asyncio.run(recovery.take_up(store, slot)) == "held"
+    now += 1
+    assert asyncio.run(recovery.take_up(store, slot)) == "ready"
 
 
 def test_a_process_number_that_belongs_to_somebody_else_by_now_is_no_holder(asleep: Service) -> None:

@@ -115,6 +115,7 @@ def test_an_invalid_change_is_told_once_and_the_old_version_stays(stage: Stage) 
     refreshed(definitions)
     assert definitions.problems == ()
     assert stage.goal(definitions) == "Better."
+    assert stage.said[-1] == "what was wrong with the files is put right"
 
 
 def test_after_a_restart_a_broken_file_leaves_the_version_that_was_right(stage: Stage) -> None:
@@ -149,7 +150,8 @@ def test_a_changed_project_file_is_used_and_an_invalid_one_is_not(stage: Stage) 
     stage.write("rolecall.yaml", "service: {limit: 5}\n")
     refreshed(definitions)
     assert definitions.project.policy.limit == 5
-    assert stage.said[-1] == "rolecall.yaml: what it says now is used"
+    right_again = "what was wrong with the files is put right"
+    assert stage.said[-2:] == ["rolecall.yaml: what it says now is used", right_again]
 
 
 def test_a_file_whose_name_is_no_text_is_a_problem_and_keeps_nothing_else_back(stage: Stage) -> None:
@@ -172,6 +174,50 @@ def test_a_project_file_that_is_gone_configures_nothing_and_that_is_told(stage: 
     refreshed(definitions)
     assert definitions.project.policy.limit == 16
     assert stage.said[-1] == "rolecall.yaml is gone, so nothing is configured"
+
+
+def test_a_project_file_that_is_gone_for_a_while_does_not_leave_the_project_to_one_around_it(
+    stage: Stage,
+) -> None:
+    around = stage.folder.parent
+    (around / ".git").mkdir()
+    (around / ".git" / "HEAD").touch()
+    (around / "rolecall.yaml").write_text("name: around\nservice: {limit: 9}\n")
+    stage.write("rolecall.yaml", "name: inner\nservice: {limit: 3}\n")
+    definitions = stage.definitions()
+    refreshed(definitions)
+    (stage.folder / "rolecall.yaml").unlink()
+    refreshed(definitions)
+    assert (definitions.project.folder, definitions.project.policy.limit) == (str(stage.folder), 16)
+    stage.write("rolecall.yaml", "name: inner\nservice: {limit: 4}\n")
+    refreshed(definitions)
+    assert (definitions.project.name, definitions.project.policy.limit) == ("inner", 4)
+
+
+def test_a_file_that_can_be_read_now_is_looked_at_again(stage: Stage) -> None:
+    stage.write("workflows/hello.yaml", YAML.format(goal="First."))
+    file = stage.folder / "workflows" / "hello.yaml"
+    before = file.stat()
+    definitions = stage.definitions()
+    assert refreshed(definitions)
+    # As after `chmod`, or a file that was moved into place: neither its time nor its size is another.
+    changed = 0
+    while changed <= before.st_ctime_ns:  # the clock of files goes in steps
+        file.chmod(0o600)
+        changed = file.stat().st_ctime_ns
+    assert refreshed(definitions)
+
+
+def test_a_workflow_in_a_folder_that_is_a_link_is_followed_and_a_circle_of_links_is_not(stage: Stage) -> None:
+    stage.write("shared/hello/index.yaml", YAML.format(goal="First."))
+    os.symlink("../shared/hello", stage.folder / "workflows" / "hello")
+    os.symlink("..", stage.folder / "shared" / "hello" / "around")
+    definitions = stage.definitions()
+    assert refreshed(definitions)
+    assert not refreshed(definitions)
+    stage.write("shared/hello/index.yaml", YAML.format(goal="Second."))
+    assert refreshed(definitions)
+    assert stage.goal(definitions) == "Second."
 
 
 def test_a_project_file_that_is_wrong_at_the_start_is_refused(stage: Stage) -> None:

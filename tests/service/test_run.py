@@ -179,7 +179,12 @@ def test_many_threads_are_followed_and_how_each_ended_is_told_in_order(
         ('{"prompt": 7}', "must have a `prompt`"),
         ('{"promt": "x"}', "'promt'"),
         ('{"prompt": "x", "priority": 10}', "priority"),
+        ('{"prompt": "x", "priority": 5.0}', "priority"),
+        ('{"prompt": "x", "priority": true}', "priority"),
         ('{"prompt": "x"', "begins like JSON"),
+        ('""', "empty prompt"),
+        ('{"prompt": "x", "cwd": "nowhere"}', "nowhere', which does not exist"),
+        ('{"prompt": "\\ud800"}', "half of a character"),
         ("", "has no prompts"),
     ],
 )
@@ -191,6 +196,30 @@ def test_a_mistake_in_the_file_is_told_with_its_line_before_any_thread_is_made(
     assert told in given.stderr
     assert "prompts.txt:2" in given.stderr or not line
     assert alone.store.refs("thread/") == []
+
+
+def test_only_the_end_of_a_line_ends_a_prompt(alone: Service) -> None:
+    text = '\ufeff{"prompt": "one\u2028more"}\r\n\r\ntwo\x0cmore\x85\r\n'
+    (alone.folder / "prompts.txt").write_bytes(text.encode())
+    run(alone, "--each", "prompts.txt", "--agent", alone.script(done("end")), "--detach")
+    prompts = [
+        thread.Chain(alone.store, ref.target or "").start.prompt for ref in alone.store.refs("thread/")
+    ]
+    assert sorted(prompts) == ["one\u2028more", "two\x0cmore"]
+
+
+def test_how_far_it_came_is_told_where_a_thread_cannot_be_made(alone: Service) -> None:
+    text = STEPS.format(name="do-steps").replace("roles:", "workdir: worktree\nroles:", 1)
+    (alone.folder / "do-steps.yaml").write_text(text)
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        who = ["-c", "user.name=n", "-c", "user.email=e@example.com"]
+        subprocess.run(["git", *who, *words], cwd=alone.work, env=alone.env, check=True)
+    (alone.folder / "no-repository").mkdir()
+    lines = ["one", "two", json.dumps({"prompt": "three", "cwd": str(alone.folder / "no-repository")})]
+    (alone.folder / "prompts.txt").write_text("\n".join(lines))
+    given = run(alone, "--each", "prompts.txt", "--agent", alone.script(done("end")), "--detach", code=2)
+    last = max(thread.id_of(ref) for ref in alone.store.refs("thread/"))
+    assert f"2 of 3 threads were queued, the last is {last}" in given.stderr
 
 
 def test_an_agent_that_cannot_be_had_is_told_before_anything_is_queued(service: Service) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servicestage import STEPS, Service, done
+from servicestage import STEPS, Service, done, within_a_day
 
-from rolecall.service import queue
+from rolecall.service import control, queue
 
 RATES = "service: {rates: {scripted: 100/s}, spend_per_day: 5}\n"
 
@@ -33,6 +33,7 @@ def spoil(service: Service, name: str) -> None:
 
 
 def test_refs_that_somebody_else_has_put_beside_the_queue_hinder_nobody(asleep: Service) -> None:
+    within_a_day()
     today = queue.day_of(asleep.store.now())
     rubbish: dict[str, dict[str, Any]] = {
         "queue/x": {},
@@ -69,6 +70,18 @@ def test_a_damaged_place_in_the_queue_and_a_damaged_thread_are_told_and_stand_in
     assert {first, second} <= set(asleep.status()["problems"])
     later = asleep.enter(flow, agent)
     assert asleep.ended(later) == ["completed"]
+
+
+def test_a_thread_that_is_damaged_while_its_step_runs_stands_in_nobodys_way(asleep: Service) -> None:
+    asleep.start("--concurrency", "2")
+    flow = asleep.workflow()
+    name = asleep.enter(flow, asleep.script(done("end", run=[["sleep", "600"]]), name="sleeps"))
+    asleep.event(name, "process")
+    spoil(asleep, f"thread/{name}")
+    control.poke(str(asleep.home))  # every thread that runs is looked at, as it is now and then
+    other = asleep.enter(flow, asleep.script(done("end")))
+    assert asleep.ended(other) == ["completed"]
+    assert list(asleep.status()["problems"]) == [name]
 
 
 def test_a_damaged_slot_does_not_keep_the_service_from_starting(asleep: Service) -> None:

@@ -34,9 +34,13 @@ class Home(Service):
 
     def configure(self, triggers: str, more: str = "") -> None:
         text = f"name: shop\n{more}workflows: {{hello: {{concurrency: 4, triggers: {{{triggers}}}}}}}\n"
+        self.save("rolecall.yaml", text)
+
+    def save(self, name: str, text: str) -> None:
+        """Whole at once: somebody may be reading it."""
         draft = self.folder / ".draft"
         draft.write_text(text)
-        draft.rename(self.folder / "rolecall.yaml")
+        draft.rename(self.folder / name)
 
     def json(self, *args: str) -> Any:
         done = self.rolecall(*args)
@@ -118,6 +122,7 @@ def test_data_can_be_given_in_place_of_a_signal(home: Home) -> None:
     done = home.rolecall("trigger", "fire", "called")
     assert (done.returncode, done.stdout) == (2, "")
     assert "{{body.id}} has no value" in done.stderr
+    assert "--data" in done.stderr
     home.json("trigger", "fire", "called", "--data", '{"body": {"id": 7}}')
     assert home.prompts() == ["Fix 7."]
 
@@ -173,7 +178,7 @@ def test_serve_says_what_it_will_run_and_runs_that(home: Home) -> None:
         "hello/moved: runs `cat value` and fires when its output changes, every 1s",
     ]
     home.until_so(lambda: home.store.ref("trigger/shop/hello/moved") and _seen(home))
-    (home.folder / "value").write_text("2")
+    home.save("value", "2")
     threads_of(home, 1)
     assert home.prompts() == ["Now 2."]
     home.stop()
@@ -183,6 +188,12 @@ def test_serve_says_what_it_will_run_and_runs_that(home: Home) -> None:
 def _seen(home: Home) -> bool:
     ref = home.store.ref("trigger/shop/hello/moved")
     return bool(ref and ref.state.get("seen"))
+
+
+def test_a_service_that_was_started_where_no_project_is_says_that_nothing_is_triggered(home: Home) -> None:
+    home.start()
+    home.until_so(lambda: "there is no rolecall.yaml in" in home.output())
+    assert "nothing is triggered" in home.log()
 
 
 def test_a_thread_fired_by_hand_runs_at_once_in_the_service(home: Home) -> None:
@@ -240,11 +251,14 @@ def test_a_service_killed_again_and_again_fires_no_time_twice_and_leaves_nothing
     (home.folder / "senses" / "slow.py").write_text("import time\ndef sense():\n    time.sleep(600)\n")
     slow = "slow: {sense: slow, every: 1s, timeout: 10m, prompt: x}"
     home.configure(f'tick: {{every: 1s, prompt: "{{{{scheduled}}}}"}}, {slow}')
+    ended: set[int] = set()
+    """Processes of the services before, which the next one ends."""
     for count in (1, 2, 3, 4):
         home.start()
         threads_of(home, count)
-        home.until_so(lambda: sense_processes(home))
+        home.until_so(lambda: set(sense_processes(home)) - ended)
         home.kill()
+        ended.update(sense_processes(home))
     assert sense_processes(home)
     home.configure('tick: {every: 1h, prompt: "{{scheduled}}"}')
     home.start()

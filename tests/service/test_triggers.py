@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,8 @@ roles:
     meta: {type: object, properties: {text: {type: string}}}
 graph: {$START: greeter, greeter: $END}
 """
-NOON = 1_800_000_000_000
+NOON = 4_102_488_000_000
+"""Later than the time of any file that is written here, unless it is given one."""
 
 
 class Stage:
@@ -189,7 +193,7 @@ def test_an_interval_starts_a_queued_thread_with_its_prompt_and_priority(stage: 
     assert ref.state["status"] == "queued"
     assert ref.state["service"]["priority"] == 7
     assert ref.state["cwd"] == str(stage.folder)
-    assert stage.prompts() == ["It is 2027-01-15T09:00:00Z, hello/tick of shop."]
+    assert stage.prompts() == ["It is 2100-01-01T13:00:00Z, hello/tick of shop."]
     remembered = stage.memory("tick")
     assert (remembered.fired, remembered.thread) == (1, thread.id_of(ref))
     assert [event.kind for event in stage.store.events("trigger/shop/hello/tick")] == ["fired"]
@@ -218,7 +222,7 @@ def test_a_week_without_the_service_is_made_up_for_once(stage: Stage) -> None:
         return [await settled(after), await settled(after)]
 
     assert played(play) == [1, 0]
-    assert stage.prompts() == ["It is 2027-01-22T08:00:00Z, hello/tick of shop."]
+    assert stage.prompts() == ["It is 2100-01-08T12:00:00Z, hello/tick of shop."]
 
 
 def test_a_clock_that_jumps_a_year_ahead_and_back_starts_one_thread(stage: Stage) -> None:
@@ -286,8 +290,6 @@ def test_only_what_is_configured_now_is_looked_at(stage: Stage) -> None:
 
 
 def test_a_paused_trigger_does_nothing_and_makes_nothing_up(stage: Stage) -> None:
-    from dataclasses import replace
-
     project = stage.project(TICK)
     [trigger] = project.triggers
 
@@ -307,6 +309,69 @@ def test_a_paused_trigger_does_nothing_and_makes_nothing_up(stage: Stage) -> Non
         return [*looks, await settled(triggers)]
 
     assert played(play) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "source", ['files: ["src/*.py"]', "command: [cat, src/a.py], every: 1h"], ids=["files", "command"]
+)
+def test_what_changes_after_a_trigger_was_resumed_counts_and_what_changed_before_does_not(
+    stage: Stage, source: str
+) -> None:
+    project = stage.project(f"edited: {{{source}, prompt: x}}")
+    [trigger] = project.triggers
+
+    def change(moved: Callable[[Memory], Memory]) -> None:
+        ref, memory = memories.recall(stage.store, "shop", trigger, now=stage.now)
+        memories.save(stage.store, "shop", trigger, ref, moved(memory))
+
+    async def play() -> list[int]:
+        triggers, found = stage.triggers(project), []
+        stage.write("src/a.py", "1")
+        await settled(triggers)
+        stage.pass_time(3600)
+        await settled(triggers)
+        change(lambda memory: replace(memory, is_paused=True))
+        stage.write("src/a.py", "22")
+        change(lambda memory: memories.resumed(memory, stage.now))
+        stage.pass_time(20)
+        await settled(triggers)
+        found.append(len(stage.threads()))
+        stage.write("src/a.py", "333")
+        triggers.update(project, stage.workflows)  # looks at files again, as a change does
+        stage.pass_time(3600)
+        await settled(triggers)
+        return [*found, len(stage.threads())]
+
+    assert played(play) == [0, 1]
+
+
+@pytest.mark.parametrize("is_cooling", [False, True])
+def test_a_file_that_changes_before_the_first_look_after_a_trigger_was_resumed_counts(
+    stage: Stage, is_cooling: bool
+) -> None:
+    project = stage.project(EDITED)
+    [trigger] = project.triggers
+    stage.write("src/a.py", "1")
+
+    async def play() -> int:
+        triggers = stage.triggers(project)
+        await settled(triggers)
+        ref, memory = memories.recall(stage.store, "shop", trigger, now=stage.now)
+        memory = replace(memory, fired_at=stage.now if is_cooling else 0)
+        memories.save(stage.store, "shop", trigger, ref, memories.resumed(memory, stage.now))
+        stage.write("src/a.py", "22")
+        set_time(stage.folder / "src/a.py", stage.now / 1000 + 5)
+        stage.pass_time(20)
+        looks = await settled(triggers)
+        looks += await settled(triggers)
+        if is_cooling:
+            assert stage.threads() == []
+            stage.pass_time(600)
+            await settled(triggers)
+        return looks
+
+    assert played(play) == 1
+    assert stage.prompts() == ["Changed: src/a.py"]
 
 
 def test_within_the_cool_down_no_second_thread_is_started(stage: Stage) -> None:
@@ -486,18 +551,26 @@ def test_a_sense_is_as_it_lies_there_each_time_it_is_called(stage: Stage) -> Non
         ("x = 1\n", "there is no function `sense` in it"),
         ("def sense(:\n", "senses/feel.py:1: SyntaxError"),
         ("def sense():\n    return {'where': 'here'}\n", "{{what}} has no value"),
-        ("import time\ndef sense():\n    time.sleep(600)\n", "it took longer than 2 s"),
     ],
 )
 def test_a_sense_that_misbehaves_is_a_problem_and_starts_nothing(stage: Stage, body: str, told: str) -> None:
-    sensed(stage, body, extra='timeout: 2s, prompt: "{{what}}"')
+    sensed(stage, body)
     assert told in stage.memory("felt").problem
     assert told in stage.said[-1]
     assert stage.threads() == []
 
 
+def test_a_sense_that_takes_too_long_is_ended_and_starts_nothing(stage: Stage) -> None:
+    body = "import time\ndef sense():\n    time.sleep(600)\n"
+    sensed(stage, body, extra='timeout: 2s, prompt: "{{what}}"')
+    assert "it took longer than 2 s" in stage.memory("felt").problem
+    assert "it took longer than 2 s" in stage.said[-1]
+    assert stage.threads() == []
+
+
 # -- files --
 
+PLAIN = 'edited: {files: ["src/**/*.py"], prompt: "Changed: {{files}}"}'
 EDITED = 'edited: {files: ["src/**/*.py"], prompt: "Changed: {{files}}", cooldown: 10m}'
 
 
@@ -558,8 +631,9 @@ def test_a_change_within_the_cool_down_is_not_lost(stage: Stage) -> None:
     assert len(stage.threads()) == 2
 
 
-def started_after(stage: Stage, change: Callable[[], object]) -> int:
-    """How many threads there are after `change` of the files, which nobody tells the triggers of."""
+def started_after(stage: Stage, *changes: Callable[[], object]) -> int:
+    """How many threads there are after `changes` of the files, which nobody tells the triggers of; each is waited
+    for."""
 
     async def play() -> None:
         started = asyncio.Event()
@@ -571,8 +645,10 @@ def started_after(stage: Stage, change: Callable[[], object]) -> int:
         async with asyncio.timeout(90):
             while not stage.memory("edited").seen:
                 await asyncio.sleep(0.01)  # the first look
-            change()
-            await started.wait()
+            for change in changes:
+                started.clear()
+                change()
+                await started.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -593,6 +669,69 @@ def test_a_folder_that_comes_or_goes_with_all_its_files_starts_a_thread(
     stage.write("src/a.py", "1")
     stage.write(f"{origin}/b.py", "1")
     assert started_after(stage, lambda: os.rename(stage.folder / origin, stage.folder / goal)) == 1
+
+
+@pytest.mark.parametrize("change", ["renamed", "removed and made", "a link to another"])
+def test_a_watched_folder_that_another_takes_the_place_of_is_watched_from_then_on(
+    stage: Stage, change: str
+) -> None:
+    stage.write("first/a.py", "1")
+    os.symlink("first", stage.folder / "src")
+    if change != "a link to another":
+        (stage.folder / "src").unlink()
+        (stage.folder / "first").rename(stage.folder / "src")
+
+    def replaced() -> None:
+        if change == "a link to another":
+            stage.write("second/a.py", "22")
+            (stage.folder / "src").unlink()
+            os.symlink("second", stage.folder / "src")
+            return
+        if change == "renamed":
+            (stage.folder / "src").rename(stage.folder / "old")
+        else:
+            shutil.rmtree(stage.folder / "src")
+        stage.write("src/a.py", "22")
+
+    def edited() -> None:
+        stage.pass_time(600)
+        stage.write("src/a.py", "333")
+
+    assert started_after(stage, replaced, edited) == 2
+
+
+def test_a_change_that_the_file_system_does_not_tell_of_is_found_all_the_same(stage: Stage) -> None:
+    stage.write("src/a.py", "1")
+
+    async def play() -> None:
+        triggers = stage.triggers(PLAIN)
+        await settled(triggers)
+        stage.write("src/a.py", "22")
+        assert await settled(triggers) == 0
+        stage.pass_time(36_000)  # far longer than a look takes
+        assert await settled(triggers) == 1
+
+    played(play)
+    assert len(stage.threads()) == 1
+
+
+def test_files_that_came_from_elsewhere_as_they_are_are_named(stage: Stage) -> None:
+    for path in ("src/a.py", "elsewhere/b.py", "elsewhere/below/c.py", "d.py"):
+        stage.write(path, "1")
+        set_time(stage.folder / path, 1_000_000_000)
+
+    async def play() -> None:
+        stage.write("later", "")
+        for origin, goal in (("elsewhere", "src/new"), ("d.py", "src/d.py")):
+            stage.now = time.time_ns() // 1_000_000
+            await settled(stage.triggers(PLAIN))
+            while (stage.folder / "later").stat().st_ctime_ns // 1_000_000 <= stage.now + 1:
+                stage.write("later", "")  # the clock of files goes in steps
+            os.rename(stage.folder / origin, stage.folder / goal)
+            await settled(stage.triggers(PLAIN))
+
+    played(play)
+    assert sorted(stage.prompts()) == ["Changed: src/d.py", "Changed: src/new/b.py, src/new/below/c.py"]
 
 
 @pytest.mark.parametrize(
@@ -632,6 +771,24 @@ def test_a_workflow_that_cannot_be_used_is_a_problem_and_the_next_time_counts(st
     played(play)
     assert len(stage.threads()) == 1
     assert stage.memory("tick").problem == ""
+
+
+def test_a_store_that_refuses_for_a_while_costs_no_planned_time(stage: Stage) -> None:
+    """As a server does that is just away, or a disk that is full: only whoever makes the thread meets it here."""
+
+    async def play() -> list[int]:
+        triggers = stage.triggers(TICK)
+        await settled(triggers)
+        stage.pass_time(3600)
+        stage.env["ROLECALL_STORE"] = "/dev/null/store.db"
+        found = [await settled(triggers), await settled(triggers)]
+        stage.env["ROLECALL_STORE"] = stage.url
+        stage.pass_time(20)
+        return [*found, await settled(triggers)]
+
+    assert played(play) == [1, 0, 1]
+    assert len(stage.threads()) == 1
+    assert "/dev/null" in stage.said[0]
 
 
 def test_a_prompt_without_end_is_refused(stage: Stage) -> None:

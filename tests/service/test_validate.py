@@ -156,8 +156,13 @@ def test_a_python_workflow_that_hangs_is_ended_with_all_it_started(project: Proj
     project.python("hang-around", before=HANGS.format(file=str(child)))
     path = str(project.folder / "workflows" / "hang-around.py")
     env = {**project.env, "ROLECALL_HOME": str(tmp_path / "home")}
-    [report] = asyncio.run(filecheck.check([path], folder=str(project.folder), env=env, patience=8.0))
-    assert "took longer than 8 s" in report.problems[0].message
+    for patience in (4.0, 90.0):
+        [report] = asyncio.run(
+            filecheck.check([path], folder=str(project.folder), env=env, patience=patience)
+        )
+        assert f"took longer than {patience:g} s" in report.problems[0].message
+        if child.exists():  # else it was ended before it had begun, on a machine that is very busy
+            break
     assert report.workflow is None
     assert not is_running(int(child.read_text()))
 

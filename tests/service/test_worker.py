@@ -129,6 +129,21 @@ def test_a_step_that_takes_all_memory_is_refused_it_and_nobody_else_is(
     assert "MemoryError" in reason
 
 
+def test_a_step_that_has_used_its_processor_time_up_is_ended_by_a_signal_that_says_so(
+    service: Service,
+) -> None:
+    body = (
+        "import resource\n"
+        "first, last = resource.getrlimit(resource.RLIMIT_CPU)\n"
+        "assert first < last, 'the signal that says so never comes'\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (1, last))\n"  # not seven minutes
+        "while True: pass"
+    )
+    status, reason = outcome(service, role(service, "burn-time", body))
+    assert status == "suspended"
+    assert "its worker was ended by SIGXCPU, its cpu_minutes being used up" in reason
+
+
 def test_the_limits_of_a_step_hold_for_what_it_starts(service: Service) -> None:
     told = "subprocess.run(['sh', '-c', '(ulimit -d; ulimit -t; ulimit -c) > limits'], cwd=context.workdir)"
     assert outcome(service, role(service, "tell-limits", told))[0] == "completed"

@@ -139,7 +139,8 @@ async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int,
 
 
 def survivors(run: str, leader: int | None = None) -> list[int]:
-    """The living processes of a run; `leader` adds those of its group and session."""
+    """The living processes of a run; `leader` adds those of its group and session. `run` may begin with the runs that
+    it is nested in, as they stand in the mark: the same one elsewhere is another then."""
     if not _HAS_PROC:
         return [leader] if leader is not None and _has_group(leader) else []
     others = (name for name in os.listdir("/proc") if name.isdigit())
@@ -599,7 +600,7 @@ def _bytes_of(path: str) -> bytes:
 def _carries(environ: bytes, run: str) -> bool:
     mark = RUN_VARIABLE.encode() + b"="
     return any(
-        run.encode() in entry.removeprefix(mark).split(b"/")
+        b"/%b/" % run.encode() in b"/%b/" % entry.removeprefix(mark)
         for entry in environ.split(b"\0")
         if entry.startswith(mark)
     )

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall import config, lifecycle, registry, thread, workspace
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _KEYS = ("prompt", "cwd", "priority")
 _PATIENCE = 1.0
 """Seconds between two looks at the store when nobody says that something has happened."""
+
+
+_WHO_IS_THERE = 5.0
+"""Seconds between two looks for whoever runs threads, where no service is connected."""
 
 
 class Task(NamedTuple):
@@ -52,7 +56,7 @@ def _run(options: Namespace) -> int:
         is_served = control.is_served(config.home(), options.store, store)
         start = _Starting(options, store, found.node or book, limits, is_queued=is_served or options.detach)
         if options.detach:
-            return _detached(options, [start(task) for task in tasks], is_served=is_served)
+            return _detached(options, _all_started(tasks, start), is_served=is_served)
         if len(tasks) > 1:
             return _each(options, store, tasks, start, is_served=is_served)
         ref = start(tasks[0])
@@ -75,10 +79,17 @@ def _tasks(options: Namespace, book: Playbook) -> list[Task]:
     if options.each is None:
         return [Task(read_input(options.prompt), cwd, priority)]
     lines = read_input("-") if options.each == "-" else read_file(options.each)
-    entries = [(number, line.strip()) for number, line in enumerate(lines.splitlines(), 1) if line.strip()]
+    # Not splitlines: a text may hold characters that only some take for the end of a line.
+    each = lines.removeprefix("\ufeff").split("\n")
+    entries = [(number, line.strip()) for number, line in enumerate(each, 1) if line.strip()]
     if not entries:
         raise UsageError(f"{options.each} has no prompts", hint="Write one on each line.")
-    return [_task(line, f"{options.each}:{number}", Task("", cwd, priority)) for number, line in entries]
+    tasks = []
+    for number, line in entries:
+        place = f"{options.each}:{number}"
+        tasks.append(_task(line, place, Task("", cwd, priority)))
+        _check_task(tasks[-1], place)
+    return tasks
 
 
 def _task(line: str, place: str, default: Task) -> Task:
@@ -92,18 +103,31 @@ def _task(line: str, place: str, default: Task) -> Task:
             return default._replace(prompt=line)
         raise UsageError(f"{place} begins like JSON and is none: {error}") from error
     given = {"prompt": given} if isinstance(given, str) else given
-    _check_task(given, place)
+    _check_keys(given, place)
     cwd = os.path.join(default.cwd, os.path.expanduser(given.get("cwd", "")))
     return Task(given["prompt"], os.path.abspath(cwd), given.get("priority", default.priority))
 
 
-def _check_task(given: Mapping[str, Any], place: str) -> None:
+def _check_keys(given: Mapping[str, Any], place: str) -> None:
     if unknown := [key for key in given if key not in _KEYS]:
         raise UsageError(f"{place} has the key {unknown[0]!r}", hint=f"Known are {', '.join(_KEYS)}.")
     if not isinstance(given.get("prompt"), str) or not isinstance(given.get("cwd", ""), str):
         raise UsageError(f"{place} must have a `prompt`, and where it has a `cwd` both must be texts")
-    if given.get("priority", 0) not in range(10):
-        raise UsageError(f"{place} has the priority {given['priority']!r}", hint="It goes from 0 to 9.")
+    priority = given.get("priority", 0)
+    if type(priority) is not int or priority not in range(10):  # 5.0 and true are equal to one that is
+        raise UsageError(f"{place} has the priority {priority!r}", hint="It goes from 0 to 9.")
+
+
+def _check_task(task: Task, place: str) -> None:
+    """What would keep a thread from being made is told before any is."""
+    if not task.prompt.strip():
+        raise UsageError(f"{place} has an empty prompt", hint="Say what is to be done.")
+    if not os.path.isdir(task.cwd):
+        raise UsageError(f"{place} names the work folder {task.cwd!r}, which does not exist")
+    try:
+        task.prompt.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{place} holds half of a character and no text: {error.reason}") from error
 
 
 class _Starting:
@@ -143,6 +167,19 @@ class _Starting:
         return ref
 
 
+def _all_started(tasks: list[Task], start: _Starting) -> list[Ref]:
+    """All of them queued. Where that ends early, how far it came is told: those before run all the same."""
+    refs: list[Ref] = []
+    try:
+        for task in tasks:
+            refs.append(start(task))
+    finally:
+        if 0 < len(refs) < len(tasks):
+            last = thread.id_of(refs[-1])
+            print(f"{len(refs)} of {len(tasks)} threads were queued, the last is {last}", file=sys.stderr)
+    return refs
+
+
 def _detached(options: Namespace, refs: list[Ref], *, is_served: bool) -> int:
     """Say which threads wait, and how they are watched."""
     shown = [{"thread": thread.id_of(ref), "status": ref.state["status"]} for ref in refs]
@@ -162,14 +199,14 @@ def _each(options: Namespace, store: Store, tasks: list[Task], start: _Starting,
     """Run many threads and show how each has ended, in the order they were given."""
     from rolecall.cli.thread_live import Silence
 
-    started = [start(task) for task in tasks] if is_served else []
+    started = _all_started(tasks, start) if is_served else []
     codes = []
     last_line = LastLine()
     for place, task in enumerate(tasks):
         last_line.draw(f"… {place} of {len(tasks)} threads have ended")
         if is_served:
             ident = thread.id_of(started[place])
-            _, is_cancelled = _watched(store, ident, Silence())
+            _, is_cancelled = _watched(options, store, ident, Silence())
         else:
             ident = thread.id_of(start(task))
             is_cancelled = _played(options, store, ident)
@@ -197,7 +234,7 @@ def _played(options: Namespace, store: Store, ident: str) -> bool:
 def _follow(options: Namespace, store: Store, ident: str) -> int:
     from rolecall.cli.thread_live import view_of
 
-    step, is_cancelled = _watched(store, ident, view_of(options, store, ident, has_events=True))
+    step, is_cancelled = _watched(options, store, ident, view_of(options, store, ident, has_events=True))
     ref = thread.find(store, ident)
     if is_cancelled and ref.state.get("status") not in (*CODES, "completed"):
         from rolecall.service import control
@@ -210,16 +247,20 @@ def _follow(options: Namespace, store: Store, ident: str) -> int:
     return thread_run.leave(options, store, ref, step=step, is_run=True, is_cancelled=False)
 
 
-def _watched(store: Store, ident: str, view: View) -> tuple[str | None, bool]:
+def _watched(options: Namespace, store: Store, ident: str, view: View) -> tuple[str | None, bool]:
     """Show what happens in a thread until it ends or waits for a person; its last step, and whether whoever looks
     has had enough before."""
     import asyncio
 
     from rolecall.cli.thread_live import attended
+    from rolecall.service import control
+
+    def is_served() -> bool:
+        return control.is_served(config.home(), options.store, store)
 
     async def scene() -> tuple[str | None, bool]:
         step, seen = None, 0
-        async with attended(view) as stopped, _Bell(ident) as bell:
+        async with attended(view) as stopped, _Bell(ident, is_served) as bell:
             while True:
                 # The thread before its events: what it has come to by now is in them, then.
                 status = thread.find(store, ident).state.get("status")
@@ -246,10 +287,14 @@ def _is_shown(kind: str, body: Mapping[str, Any]) -> bool:
 
 
 class _Bell:
-    """Rings when the service says that a thread has a new event, and now and then without being told."""
+    """Rings when the service says that a thread has a new event, and now and then without being told. Says so when
+    nobody is there any more who runs it."""
 
-    def __init__(self, ident: str) -> None:
+    def __init__(self, ident: str, is_served: Callable[[], bool]) -> None:
         self._ident = ident
+        self._is_served = is_served
+        self._is_alone = False
+        self._ask_at = 0.0
         self._reader: Any = None
         self._writer: Any = None
 
@@ -266,6 +311,7 @@ class _Bell:
 
         if self._reader is None:
             await self._connect()
+        self._see_who_is_there()
         waits = [asyncio.ensure_future(cancel.wait())]
         if self._reader is not None:
             waits.append(asyncio.ensure_future(self._reader.read(4096)))
@@ -275,10 +321,27 @@ class _Bell:
         if len(waits) > 1 and waits[1] in done and not _heard(waits[1]):
             self._writer.close()
             self._reader = self._writer = None
-            over_last_line = "\r\033[K" if sys.stderr.isatty() else ""
-            ended = "the service has ended: the thread waits for it to come back"
-            print(f"{over_last_line}{ended}", file=sys.stderr, flush=True)
+            self._say_that_it_has_ended()
             await asyncio.wait([asyncio.ensure_future(cancel.wait())], timeout=_PATIENCE)
+
+    def _see_who_is_there(self) -> None:
+        """Machines of a fleet are elsewhere, and nothing breaks here when they end."""
+        from time import monotonic
+
+        if self._reader is not None:
+            self._is_alone = False
+        elif monotonic() >= self._ask_at:
+            self._ask_at = monotonic() + _WHO_IS_THERE
+            if self._is_served():
+                self._is_alone = False
+            elif not self._is_alone:
+                self._say_that_it_has_ended()
+
+    def _say_that_it_has_ended(self) -> None:
+        self._is_alone = True
+        over_last_line = "\r\033[K" if sys.stderr.isatty() else ""
+        ended = "the service has ended: the thread waits for it to come back"
+        print(f"{over_last_line}{ended}", file=sys.stderr, flush=True)
 
     async def _connect(self) -> None:
         import asyncio

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from contextlib import suppress
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from rolecall.service.policy import ServicePolicy
     from rolecall.service.supervisor import Companion
+
+_GLANCE = 0.2
+"""Seconds between two looks at the end of the log."""
 
 
 def _serve(options: Namespace) -> int:
@@ -44,7 +48,7 @@ def _serve(options: Namespace) -> int:
     serving.serve(
         adjust(project.policy),
         store_url=options.store,
-        companions=[beside] if beside else [],
+        companions=[beside or companion.of_no_project(folder)],
         show=_print_line,
         ready=lambda: _say_ready(options.ready_fd),
     )
@@ -223,7 +227,8 @@ def _logs(options: Namespace) -> None:
     path = control.log_path(config.home())
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file.readlines()[-options.lines :]:
+            lines = file.readlines()[-options.lines :]
+            for line in [*_lines_before(path, options.lines - len(lines)), *lines]:
                 print(printable(line.rstrip("\n")))
             if options.follow:
                 _follow(file, path)
@@ -233,21 +238,48 @@ def _logs(options: Namespace) -> None:
         ) from None
 
 
+def _lines_before(path: str, count: int) -> list[str]:
+    """The last lines of the log that was put aside when it had become long."""
+    if count == 0:
+        return []
+    try:
+        with open(f"{path}.1", encoding="utf-8", errors="replace") as file:
+            return file.readlines()[-count:]
+    except FileNotFoundError:
+        return []
+
+
 def _follow(file: Any, path: str) -> None:
+    """Until it is interrupted, through restarts of the service too: one that was killed says nothing itself."""
     from time import sleep
 
+    from rolecall.service import control
+
+    was_running = True
     while True:
-        sys.stdout.flush()
-        is_last = os.path.exists(path) and os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
+        # Both are asked before the file is read to its end, so nothing is missed.
+        is_running, is_last = control.held_by(config.home()) is not None, _is_at(file, path)
         for line in file.readlines():  # lines are written whole
             print(printable(line.rstrip("\n")))
-        if not is_last and os.path.exists(
-            path
-        ):  # looked at before it was read to its end, so nothing is missed
-            file.close()
-            file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 -- until we are stopped
-            continue
-        sleep(0.2)
+        sys.stdout.flush()
+        if was_running and not is_running:
+            print("no service is running; what the next one logs is shown", file=sys.stderr, flush=True)
+        was_running = is_running
+        if not is_last:
+            with suppress(FileNotFoundError):  # it is just being put aside
+                new = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 -- until we are stopped
+                file.close()
+                file = new
+                continue
+        sleep(_GLANCE)
+
+
+def _is_at(file: Any, path: str) -> bool:
+    """Whether a file is still the one at its path."""
+    try:
+        return os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False
 
 
 # -- arguments --

@@ -50,7 +50,9 @@ def _card_text(card: Mapping[str, Any]) -> str:
     if used := report.usage_table(card["usage"]):
         headings, rows = used
         lines += ["", table(rows, headings)]
-    lines += [f"failed attempt of {a['role']}: {short(a['error'], 200)}" for a in card["attempts"]]
+    # The card has the newest first; a person reads them in the order in which they were made.
+    failed = reversed(card["attempts"])
+    lines += [f"failed attempt of {a['role']}: {short(a['error'], 200)}" for a in failed]
     if card["continue"]:
         lines += ["", card["continue"]]
     return "\n".join(lines)

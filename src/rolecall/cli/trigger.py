@@ -109,9 +109,15 @@ def _fire(options: Namespace) -> None:
 
         def fire(now: int) -> str:
             ref, memory = memories.recall(store, project.name, trigger, now=now)
-            order = firing.order_for(
-                project, trigger, signal, ref, memory, workflow=node, now=now, mask=mask.text
-            )
+            try:
+                order = firing.order_for(
+                    project, trigger, signal, ref, memory, workflow=node, now=now, mask=mask.text
+                )
+            except UsageError as error:
+                if options.data is not None:
+                    raise
+                hint = 'Give what its prompt names: --data JSON, such as \'{"body": {"id": 7}}\'.'
+                raise UsageError(error.message, hint=hint) from error
             return firing.start(store, order, mask=mask, work=config.work_folder())
 
         thread = _again(lambda: fire(store.now()))

@@ -29,6 +29,8 @@ class Waiting:
     """When it was queued, in milliseconds."""
     agent: str = ""
     """Whom its next step calls; empty: nobody whose calls are counted."""
+    is_begun: bool = False
+    """It has run before and was resumed: what it has done is not thrown away, however busy its workflow is."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,8 @@ def _discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Counter
     """Of those that are left waiting, the ones that are not to wait."""
     by_workflow: dict[str, list[Waiting]] = {}
     for one in left:
-        by_workflow.setdefault(one.workflow, []).append(one)
+        if not one.is_begun:
+            by_workflow.setdefault(one.workflow, []).append(one)
     discard: dict[str, str] = {}
     for workflow, waiting in by_workflow.items():
         rule = policy.of(workflow)

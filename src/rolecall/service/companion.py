@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from rolecall import config, workspace
+from rolecall import config, projectfile, workspace
 from rolecall.agents.process import end_leftovers, marked
 from rolecall.service import control
 from rolecall.service.policy import ServicePolicy
@@ -59,6 +59,17 @@ def of_project(
             tasks.create_task(triggers.run())
 
     return project
+
+
+def of_no_project(folder: str) -> Companion:
+    """Beside a service that was started where no project is: says so, because one that comes later is not noticed."""
+
+    async def no_project(supervisor: Supervisor) -> None:
+        supervisor.log(
+            f"there is no {projectfile.FILE} in {folder}: no file is followed, nothing is triggered"
+        )
+
+    return no_project
 
 
 async def _environment(store_url: str | None) -> dict[str, str]:

@@ -188,7 +188,7 @@ def poke(home: str, thread: str = "") -> bool:
 
 
 def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
-    """The service's answer to a question."""
+    """The service's answer to a question; empty: it has ended meanwhile, or is about to."""
     pipe = connected(home)
     if pipe is None:
         raise NotFound(f"no service is running in {home}", hint="Start it: `rolecall serve --detach`.")
@@ -200,6 +200,8 @@ def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
         raise StorageError(
             f"the service of {home} does not answer", hint="`rolecall serve logs` shows what it does."
         ) from error
+    except (OSError, ValueError):
+        return {}
     return answer
 
 
@@ -213,8 +215,8 @@ def ended(home: str, *, finish: bool) -> None:
         )
     with pipe:
         pipe.settimeout(None)
-        pipe.sendall(line_of({"do": "stop", "finish": finish}))
         with suppress(OSError):
+            pipe.sendall(line_of({"do": "stop", "finish": finish}))
             while pipe.recv(4096):
                 pass
     # It has said good-bye, and is about to end. Not the lock is waited for: the next service may have it already.

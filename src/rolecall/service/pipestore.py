@@ -38,6 +38,8 @@ _KINDS: dict[str, type[RolecallError]] = {
 class PipeBackend:
     """The backend of a step's own store. `lost` is called when nobody answers any more, and does not return."""
 
+    clock = None
+
     def __init__(self, pipe: socket.socket, *, lost: Callable[[], NoReturn]) -> None:
         self._pipe = pipe
         self._lost = lost

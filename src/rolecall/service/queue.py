@@ -72,10 +72,10 @@ def standing(
         rule = policy.of(workflow)
         free = min(room, max(0, rule.concurrency - admitted.get(workflow, 0)))
         if _may_overflow(store, workflow, rule):
-            found += _entries(store.backend.names(f"queue/{workflow}/"))
+            found += _waiting(_refs(store, f"queue/{workflow}/"))
         elif free or at_least:
             page = _refs(store, f"queue/{workflow}/", limit=max(free and free + _LOOK_AHEAD, at_least))
-            found += _entries(ref.name for ref in page if not _is_being_made(ref, now))
+            found += _waiting(ref for ref in page if not _is_being_made(ref, now))
     if policy.rates:
         found = [_with_agent(store, one, agent_of) for one in found]
     return State(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
@@ -161,6 +161,12 @@ def _entries(names: Iterable[str]) -> Iterator[Waiting]:
         if match := _ENTRY.fullmatch(name):
             workflow, priority, since, ident = match.groups()
             yield Waiting(ident, workflow, 9 - int(priority), int(since))
+
+
+def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
+    begun = {ref.name: ref.state.get("begun") is True for ref in refs}
+    for one in _entries(begun):
+        yield replace(one, is_begun=begun[_entry_name(one)])
 
 
 def _with_agent(store: Store, one: Waiting, agent_of: AgentOf) -> Waiting:

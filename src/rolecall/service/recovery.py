@@ -12,6 +12,7 @@ from rolecall import holder, thread
 from rolecall.agents.process import end_leftovers
 from rolecall.service import queue
 from rolecall.service.queue import Slot
+from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 
 Finding = Literal["ready", "held", "gone"]
@@ -27,7 +28,9 @@ async def take_up(store: Store, slot: Slot) -> Finding:
     if status == "idle":
         return "ready"
     lease = ref.state.get("lease") or {}
-    if holder.is_alive(lease, now=store.now()):
+    # A SQLite file is open on one machine alone, so whoever had a thread before it was started is no more.
+    is_of_the_past = isinstance(store.backend, SqliteBackend) and not holder.is_of_this_boot(lease)
+    if holder.is_alive(lease, now=store.now()) and not is_of_the_past:
         return "held"
     await end_runs(store, slot.thread)
     reason = f"{holder.describe(lease)}, which ran it, is gone"

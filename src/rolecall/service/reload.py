@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from rolecall import filecheck, projectfile, registry
@@ -55,25 +55,34 @@ class Definitions:
         self._seen = stamp
         try:
             project, reports = self._read_project(), await self._read_workflows()
-        except (
-            RolecallError
-        ) as error:  # the store refuses, or the folder is gone: another try when it is time
+        except (RolecallError, OSError) as error:
+            # The store refuses, or a folder is gone or may not be read: another try when it is time.
             self._seen = ""
-            self.say(f"the files could not be looked at: {error.message}")
+            told = error.message if isinstance(error, RolecallError) else error
+            self.say(f"the files could not be looked at: {told}")
             return False
         wrong = (problem for one in reports for problem in one.problems if problem.severity == "error")
-        self.problems = (*project, *wrong)
+        before, self.problems = self.problems, (*project, *wrong)
+        if before and not self.problems:
+            self.say("what was wrong with the files is put right")
         self._tell([*self.problems, *(problem for one in reports for problem in one.agents)])
         return True
 
     def _read_project(self) -> tuple[Problem, ...]:
-        reading = projectfile.load(self.project.folder)
+        reading = self._reading()
         if not reading.problems and reading.project != self.project:
             self.project = reading.project
             is_there = reading.marks is not None
             says = ": what it says now is used" if is_there else " is gone, so nothing is configured"
             self.say(f"{projectfile.FILE}{says}")
         return reading.problems
+
+    def _reading(self) -> projectfile.Reading:
+        """What the file says. While it is gone, one in a folder around it is another project's."""
+        path = os.path.join(self.project.folder, projectfile.FILE)
+        if os.path.lexists(path):
+            return projectfile.load(self.project.folder)
+        return projectfile.Reading(projectfile.parse("", path=path).project, ())
 
     async def _read_workflows(self) -> list[Report]:
         entries = registry.listed(None, folder=self.project.folder)
@@ -125,21 +134,34 @@ class Definitions:
             place = os.path.dirname(place)
 
     def _stamp(self) -> str:
-        """Of the files as they lie there: their paths, times and sizes."""
+        """Of the files as they lie there: their paths, times and sizes. The time of the last change of its name or
+        rights is among them: a file that is moved into place brings its own time along."""
         digest = hashlib.sha256()
         files = [os.path.join(self.project.folder, projectfile.FILE)]
         for folder in self.folders():
-            for place, below, names in os.walk(folder):
-                below[:] = sorted(name for name in below if name != "__pycache__")
-                files += [os.path.join(place, name) for name in sorted(names)]
+            files += _files_below(folder)
         for file in files:
             try:
                 status = os.stat(file)
             except OSError:
                 continue
             digest.update(os.fsencode(file))
-            digest.update(f"\0{status.st_mtime_ns}\0{status.st_size}\0{status.st_ino}\0".encode())
+            digest.update(
+                f"\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0{status.st_size}\0{status.st_ino}\0".encode()
+            )
         return digest.hexdigest()
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """Every file in a folder of workflows and below it. A workflow's own folder may be a link; links in it, which may
+    lead anywhere, are left alone."""
+    links: list[str] = []
+    with suppress(OSError), os.scandir(folder) as entries:  # it may have gone just now
+        links = sorted(entry.path for entry in entries if entry.is_symlink() and entry.is_dir())
+    for top in (folder, *links):
+        for place, below, names in os.walk(top):
+            below[:] = sorted(name for name in below if name != "__pycache__")
+            yield from (os.path.join(place, name) for name in sorted(names))
 
 
 async def watch(definitions: Definitions, on_change: Callable[[], object]) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rolecall import thread
+from rolecall.clock import steady_ms
 from rolecall.errors import Damaged, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, State, Verdict, Waiting, decide
@@ -202,9 +203,16 @@ class Supervisor:
         self._poked.clear()
         for name in names:
             worker = self._workers.running.get(name)
-            ref = self.store.ref(thread.ref_name(name)) if worker else None
-            if worker and ref and ref.state.get("status") in thread.ENDED:
+            if worker and self._is_ended(name):
                 worker.stop()
+
+    def _is_ended(self, name: str) -> bool:
+        try:
+            ref = self.store.ref(thread.ref_name(name))
+        except Damaged as error:  # its step finds out, and nobody else waits for it
+            self._trouble(name, f"{name} cannot be read: {error.message}")
+            return False
+        return ref is not None and ref.state.get("status") in thread.ENDED
 
     def _decide(self, now: int) -> Verdict:
         due = self._due(now)
@@ -287,13 +295,18 @@ class Supervisor:
         held.is_ready = False
         try:
             gate = Gate(self.store, held.slot, host=self._host, checked=self._checked, told=self._door.tell)
-            ended = await self._workers.step(name, gate, limits=self.policy.worker)
+            ended = await self._workers.step(name, gate, limits=self.policy.worker, timing=self._timing())
             self._after(held, ended)
         except Exception as error:  # one thread's trouble, whatever it is, is no other's
             self._retry_later(held, _told(error))
         finally:
             held.task = None
             self._woken.set()
+
+    def _timing(self) -> Mapping[str, int]:
+        """By which clock a step promises: this machine's, unless others share the store and have its server's."""
+        clock = self.store.backend.clock
+        return {"clock_ahead_ms": clock() - steady_ms()} if clock else {}
 
     def _after(self, held: _Held, ended: Ended) -> None:
         """What a step's end means for its thread."""

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from rolecall import holder, registry, thread, workspace
+from rolecall import config, holder, registry, thread, workspace
 from rolecall.agents import process
+from rolecall.clock import steady_ms
 from rolecall.engine import Engine
 from rolecall.errors import AgentError, RolecallError
 from rolecall.service.pipestore import PipeBackend
@@ -29,9 +30,9 @@ def run(order: Mapping[str, Any], pipe: socket.socket) -> None:
     ident: str = order["thread"]
     # The engine hands its environment on, so every process of the step is found by this mark.
     os.environ |= process.marked(dict(os.environ), ident)
-    backend = PipeBackend(pipe, lost=lambda: _give_up(ident))
+    backend = PipeBackend(pipe, lost=_give_up)
     ahead: int | None = order.get("clock_ahead_ms")  # None: no fleet, so leases go by this machine's clock
-    store = Store(backend) if ahead is None else Store(backend, now=lambda: holder.steady_ms() + ahead)
+    store = Store(backend) if ahead is None else Store(backend, now=lambda: steady_ms() + ahead)
     backend.done(asyncio.run(_step(store, pipe, order)))
 
 
@@ -40,7 +41,7 @@ async def _step(store: Store, pipe: socket.socket, order: Mapping[str, Any]) -> 
     loop, cancel = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, cancel.set)
     # Answers are read where they are asked for; what can be read at any other time is the end.
-    loop.add_reader(pipe, lambda: _give_up(ident) if _is_closed(pipe) else None)
+    loop.add_reader(pipe, lambda: _give_up() if _is_closed(pipe) else None)
     try:
         state = thread.find(store, ident).state
         engine = workspace.engine(store, agent=state.get("agent"), folder=state.get("cwd"))
@@ -86,8 +87,8 @@ def _is_closed(pipe: socket.socket) -> bool:
         return True
 
 
-def _give_up(ident: str) -> NoReturn:
-    for pid in process.survivors(ident):
+def _give_up() -> NoReturn:
+    for pid in process.survivors(config.run()):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     os._exit(1)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
-from rolecall.agents.process import end_leftovers
+from rolecall.agents.process import RUN_VARIABLE, end_leftovers, marked
 from rolecall.service.gate import Violation
 from rolecall.service.pipestore import HEADER, LARGEST
 from rolecall.service.policy import WorkerLimits
@@ -59,7 +59,8 @@ class Ended(NamedTuple):
         """Why it died, in words."""
         last = f": {self.output.strip().splitlines()[-1][:200]}" if self.output.strip() else ""
         if self.code is not None and self.code < 0:
-            return f"its worker was ended by {_signal_name(-self.code)}{last}"
+            why = ", its cpu_minutes being used up" if -self.code == signal.SIGXCPU else ""
+            return f"its worker was ended by {_signal_name(-self.code)}{why}{last}"
         return (
             f"its worker ended with status {self.code}{last}" if self.code else f"its worker was lost{last}"
         )
@@ -150,7 +151,8 @@ class Workers:
             output.close()
         ended = Ended(gate.report, fault or output.fault, code, output.text())
         if ended.report is None or ended.fault:
-            await end_leftovers(thread)
+            # Its own: another machine on this host may have the thread by now.
+            await end_leftovers(marked(self._environ, thread)[RUN_VARIABLE])
         return ended
 
     async def _ready_zygote(self) -> Zygote:

@@ -46,6 +46,8 @@ _PATIENCE = 5.0
 """Seconds for workers to end by themselves once the supervisor is gone."""
 _STRAY_PATIENCE = 1.0
 _BROKEN = 70
+_CPU_SPARE = 5
+"""Seconds of processor time between SIGXCPU and SIGKILL."""
 
 
 def main() -> None:
@@ -222,13 +224,15 @@ def _set_apart(output: int, limits: Mapping[str, int]) -> None:
         # Not the address space: programs on V8 reserve far more of it than they ever use.
         _limit(resource.RLIMIT_DATA, limits["memory_mb"] * 1024 * 1024)
     if "cpu_minutes" in limits:
-        _limit(resource.RLIMIT_CPU, limits["cpu_minutes"] * 60)
+        # Asked to end by a signal whose name says why, a little before it is ended.
+        _limit(resource.RLIMIT_CPU, limits["cpu_minutes"] * 60, spare=_CPU_SPARE)
 
 
-def _limit(kind: int, amount: int) -> None:
+def _limit(kind: int, amount: int, *, spare: int = 0) -> None:
     _, hard = resource.getrlimit(kind)
-    most = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-    resource.setrlimit(kind, (most, most))
+    is_bounded = hard != resource.RLIM_INFINITY
+    most = min(amount + spare, hard) if is_bounded else amount + spare
+    resource.setrlimit(kind, (min(amount, most), most))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ compare-and-swap like any other, is no root for garbage collection and keeps no 
 # No `from __future__ import annotations` here: it would make every field of a NamedTuple a string
 # that is compiled when the module is imported, and every command imports this one.
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -126,6 +126,11 @@ class Backend(Protocol):
 
     Errors are those of `rolecall.errors`; nothing of a driver leaks out.
     """
+
+    @property
+    def clock(self) -> Callable[[], int] | None:
+        """Milliseconds by the clock of the server that all who share it go by; None: by that of this machine, where
+        all of them are."""
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         """Apply `change` whole or not at all; the refs as moved, in the order of the moves.

@@ -59,6 +59,8 @@ class FilesBackend:
     the nodes, and the lock of one says nothing to the others.
     """
 
+    clock = None
+
     def __init__(self, path: str, *, create: bool = True, cas: str | None = None) -> None:
         self.path = path
         self._root = Path(path).absolute()

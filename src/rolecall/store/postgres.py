@@ -30,6 +30,7 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from rolecall.clock import steady_ms
 from rolecall.errors import Damaged, RolecallError, StorageError
 from rolecall.ids import NODE_ID_LENGTH
 from rolecall.store.backend import (
@@ -463,11 +464,18 @@ class PostgresBackend:
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         db = psycopg.connect(self._url, autocommit=True, client_encoding="utf8")
-        db.execute(
-            "SELECT set_config('search_path', quote_ident(%s), false), set_config('lock_timeout', '60s', false)",
+        before = steady_ms()
+        row = db.execute(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,"
+            " set_config('search_path', quote_ident(%s), false), set_config('lock_timeout', '60s', false)",
             (self._schema,),
-        )
+        ).fetchone()
+        assert row is not None  # noqa: S101 -- a select without a table has one row
+        self._clock_ahead_ms: int = row[0] - (before + steady_ms()) // 2
         return db
+
+    def clock(self) -> int:
+        return steady_ms() + self._clock_ahead_ms
 
     def _prepare(self, *, create: bool) -> None:
         version = self._format()

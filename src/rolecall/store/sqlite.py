@@ -90,6 +90,8 @@ class SqliteBackend:
     `create=False` refuses to make one.
     """
 
+    clock = None
+
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:
         self.path = path = os.path.abspath(path)  # which SQLite cannot take for a URI or for memory
         self._durability = durability

@@ -54,11 +54,10 @@ class Dangling(NamedTuple):
 class Store:
     """Nodes, refs and events in one place. `now` gives the time in milliseconds."""
 
-    def __init__(
-        self, backend: Backend, *, now: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    ) -> None:
+    def __init__(self, backend: Backend, *, now: Callable[[], int] | None = None) -> None:
+        """`now` is the time in milliseconds, if it is not what whoever shares the backend goes by."""
         self.backend = backend
-        self.now = now
+        self.now = now or backend.clock or _wall_ms
         self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
         self._has_builtins = False
         self.registered: dict[int, tuple[Record, dict[str, Any]]] = {}
@@ -498,6 +497,10 @@ def checked_name(name: str) -> str:
             hint="Use segments of letters, digits and @ . _ $ - joined by /, at most 200 characters.",
         )
     return name
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 # -- builtin types --

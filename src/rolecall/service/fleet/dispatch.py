@@ -131,7 +131,9 @@ class Dispatcher:
         if ref is None or ref.state.get("status") != "idle":
             return
         head = ref.target or ""
-        order = Order(order_id(name, head, before=slot.state.get("order", "")), name, workflow, head)
+        before = slot.state.get("order", "")
+        ident = order_id(name, head, before=before) if before else self._orders.next_id(name, head)
+        order = Order(ident, name, workflow, head)
         need, rule = self._need(ref), self.policy.of(workflow)
         priority = (ref.state.get("service") or {}).get("priority", rule.priority)
         self._orders.give(order, need.partition, limit=rule.concurrency, priority=priority)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from rolecall import holder
+from rolecall.clock import steady_ms
 from rolecall.errors import StorageError
 from rolecall.service.fleet.database import CHANNEL, LEADER_LOCK, shown, with_timeouts, without_password
 from rolecall.store.postgres import shut_down
@@ -44,7 +44,7 @@ class Line(threading.Thread):
 
     def now(self) -> int:
         """Milliseconds by the server's clock, which is the one of the whole fleet."""
-        return holder.steady_ms() + self.clock_ahead_ms
+        return steady_ms() + self.clock_ahead_ms
 
     def open(self) -> None:
         """Connect, or raise: what is wrong with an address is told before anything runs."""
@@ -105,11 +105,11 @@ class Line(threading.Thread):
                 news.poll(left * 1000)
 
     def _ask(self, db: psycopg.Connection[Any]) -> None:
-        before, since = holder.steady_ms(), time.monotonic()
+        before, since = steady_ms(), time.monotonic()
         ask = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         row = db.execute(ask if self.is_leading else f"{ask}, pg_try_advisory_lock({LEADER_LOCK})").fetchone()
         assert row is not None  # noqa: S101 -- a select without a table has one row
-        self.clock_ahead_ms = row[0] - (before + holder.steady_ms()) // 2
+        self.clock_ahead_ms = row[0] - (before + steady_ms()) // 2
         self.contact = since
         if not self.is_leading and row[1]:
             self.is_leading = True

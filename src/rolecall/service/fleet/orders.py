@@ -45,6 +45,8 @@ _NAME = "rolecall.step"
 _POOL = 4
 _QUIET = 60.0
 """Seconds in which the same complaint is not passed on again."""
+_PROBED = 8
+"""Ids that are asked about at once."""
 _HINT = "Check that the PostgreSQL server runs; it is tried again."
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -175,6 +177,17 @@ class Orders:
         options = SetEnqueueOptions(priority=10 - priority, queue_partition_key=partition)
         with SetWorkflowID(order.id), options:
             DBOS.enqueue_workflow(queue.name, self._workflow, *order)
+
+    def next_id(self, thread: str, head: str) -> str:
+        """The id of the next order for a thread's head, where nobody knows the one before: the first that is free,
+        or that of one which waits or is being carried out. A thread that is resumed may have many that are over."""
+        last = ""
+        while True:
+            ids = [last := order_id(thread, head, before=last) for _ in range(_PROBED)]
+            known = self.standing(ids)
+            for one in ids:
+                if one not in known or not known[one].is_over:
+                    return one
 
     def _queue(self, workflow: str, limit: int) -> Queue:
         """The queue of a workflow, with the limit that it has now. A partition's limit makes it have partitions."""

@@ -33,6 +33,9 @@ class SharedBackend:
     Only an event that was committed alone may be told twice.
     """
 
+    clock = None
+    """The time is the line's: it is asked for again and again."""
+
     _VERBS = frozenset(
         ("record", "records", "stored", "ids_with_prefix", "ref", "refs", "names", "history", "events")
     )

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from rolecall import holder, thread
+from rolecall import thread
+from rolecall.clock import steady_ms
 from rolecall.errors import Conflict, RolecallError, StorageError
 from rolecall.service import queue
 from rolecall.service.fleet.orders import Order
@@ -187,10 +188,10 @@ class Step:
             return
         lease = ref.state.get("lease") or {}
         self.token = lease.get("token", self.token)
-        self.until = holder.steady_ms() + lease["deadline"] - now() if lease else None
+        self.until = steady_ms() + lease["deadline"] - now() if lease else None
 
     def ends_within(self, seconds: float) -> bool:
-        return self.until is not None and holder.steady_ms() > self.until - seconds * 1000
+        return self.until is not None and steady_ms() > self.until - seconds * 1000
 
 
 class Threaded:

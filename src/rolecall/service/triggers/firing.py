@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolecall import template
-from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.errors import Conflict, RolecallError, StorageError, UsageError
 from rolecall.mask import Mask
 from rolecall.projectfile import Project
 from rolecall.service.triggers import memory as memories
@@ -141,6 +141,7 @@ def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
 
 
 async def start_in_child(order: Order, env: Mapping[str, str]) -> Result:
+    """`StorageError` when the store refuses, which passes."""
     from rolecall.agents import process
 
     ended = await process.run(
@@ -154,10 +155,13 @@ async def start_in_child(order: Order, env: Mapping[str, str]) -> Result:
     try:
         answer = json.loads(ended.stdout)
         told = {key: str(answer.get(key, "")) for key in ("thread", "problem")}
-        return Result(is_late=bool(answer.get("is_late")), **told)
+        result = Result(is_late=bool(answer.get("is_late")), **told)
     except (ValueError, AttributeError):
         last = ended.stderr.strip().rpartition("\n")[2][:300]
         return Result(problem=f"the process that starts the thread failed: {ended.reason} {last}".strip())
+    if answer.get("is_refused"):
+        raise StorageError(result.problem)
+    return result
 
 
 def main() -> None:
@@ -178,7 +182,8 @@ def _started(order: Order) -> dict[str, Any]:
     except Conflict as error:
         return {"is_late": True, "problem": error.message}
     except RolecallError as error:
-        return {"problem": f"{error.message}. {error.hint}".rstrip(". ")}
+        problem = f"{error.message}. {error.hint}".rstrip(". ")
+        return {"problem": problem, "is_refused": isinstance(error, StorageError)}
 
 
 if __name__ == "__main__":

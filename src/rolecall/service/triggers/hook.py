@@ -75,7 +75,7 @@ class Server:
         self._open += 1
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         try:
-            answer = await self._answered(connection, reader)
+            answer = await self._answered(connection, reader, writer)
             with suppress(OSError, TimeoutError, h11.LocalProtocolError):
                 async with asyncio.timeout(_PATIENCE):
                     await _send(connection, writer, answer)
@@ -85,12 +85,14 @@ class Server:
             self._open -= 1
             writer.close()
 
-    async def _answered(self, connection: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+    async def _answered(
+        self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Answer:
         try:
             if self._open > _AT_ONCE:
                 raise _Refused(503, "too many requests at once")
             async with asyncio.timeout(_PATIENCE):
-                guarded, data = await self._heard(connection, reader)
+                guarded, data = await self._heard(connection, reader, writer)
             return await guarded.deliver(data)
         except _Refused as refused:
             return refused.answer
@@ -100,7 +102,7 @@ class Server:
             return Answer(408, {"error": "the request did not arrive in time"})
 
     async def _heard(
-        self, connection: h11.Connection, reader: asyncio.StreamReader
+        self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Guarded, dict[str, Any]]:
         event = await _next(connection, reader)
         if not isinstance(event, h11.Request):
@@ -116,6 +118,8 @@ class Server:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         if not guarded.hook.signature and not _knows_secret(headers, guarded.secret):
             raise _Refused(401, "the secret is missing or wrong")
+        if connection.they_are_waiting_for_100_continue:  # and some wait without end
+            writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         body = await _body(connection, reader)
         if guarded.hook.signature and not _is_signed(headers, guarded, body):
             raise _Refused(401, "the signature is missing or wrong")

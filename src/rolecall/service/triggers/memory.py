@@ -31,6 +31,7 @@ class Memory:
     seen: str = ""
     """The digest of the value that was seen last."""
     seen_at: int = 0
+    """When; with nothing seen, when it was resumed."""
     fired: int = 0
     """How many threads it has started."""
     fired_at: int = 0
@@ -122,7 +123,7 @@ def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
         return "this time was heeded already"
     if signal.seen and signal.seen == memory.seen:
         return UNCHANGED
-    if signal.seen and not memory.seen:
+    if signal.seen and not memory.seen and not _is_change(memory, signal):
         return FIRST
     if signal.key and digest_of(signal.key) in memory.keys:
         return f"a signal with the key {signal.key[:80]!r} was heeded already"
@@ -164,7 +165,18 @@ def after_trouble(memory: Memory, slot: int, problem: str, now: int) -> Memory:
 
 def resumed(memory: Memory, now: int) -> Memory:
     """A trigger that was paused goes on; what happened in the meantime is not made up for."""
-    return replace(memory, is_paused=False, since=now, seen="", seen_at=0)
+    return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="", problem_at=0)
+
+
+def is_resumed(memory: Memory) -> bool:
+    """Whether nothing was looked at since a trigger was resumed."""
+    is_quiet = not memory.problem and memory.skipped_at < memory.seen_at
+    return bool(memory.seen_at and not memory.seen and is_quiet)
+
+
+def _is_change(memory: Memory, signal: Signal) -> bool:
+    """Whether the first look after a trigger was resumed has found files that were changed since it was."""
+    return bool(memory.seen_at and signal.data.get("files"))
 
 
 def digest_of(text: str) -> str:

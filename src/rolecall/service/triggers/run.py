@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,11 @@ from rolecall.service.triggers.trigger import Clock, Command, Files, Hook, Sense
 from rolecall.store.store import Store
 
 _LONGEST_SLEEP_MS = 15_000
+_LOOK_ANYWAY_MS = 60_000
+"""After which files are looked at although nothing was heard of them: some file systems tell nothing."""
+_LOOK_SELDOM = 1000
+"""As many times as long as a look has taken is the pause after it, at least: where there are many files, looks without
+a reason must cost next to nothing."""
 _CHILDREN = 2
 """How many children look or start threads at once."""
 _MOST_WAITING = 32
@@ -154,11 +160,14 @@ class Triggers:
             self._ask_at[trigger.id] = min(at, self._ask_at[trigger.id])
 
     def _turn(self, trigger: Trigger, now: int) -> tuple[int | None, int]:
-        """The slot that is due, 0 for files, and when to ask again."""
+        """The slot that is due, 0 for a look that was not planned, and when to ask again."""
         later = now + _LONGEST_SLEEP_MS
         ref, memory = self._delivery.recall(trigger)
         if memory.is_paused:
             return None, later
+        is_compared = isinstance(trigger.source, Files | Command)
+        if is_compared and memories.is_resumed(memory):
+            return 0, now  # changes count from now on, not from the next time it is looked at
         if trigger.schedule is None:
             at = self._again.get(trigger.id, later)
             return (0, now) if at <= now else (None, at)
@@ -173,10 +182,9 @@ class Triggers:
         async def guarded(work: Coroutine[Any, Any, None]) -> None:
             try:
                 await work
-            except (
-                Exception
-            ) as error:  # the store refuses, or somebody is mistaken: a later look finds it better
-                self._say(f"{trigger.id}: {error}")
+            except Exception as error:
+                # The store refuses, or somebody is mistaken: a later look finds it better.
+                self._problem(f"{_ABOUT}{trigger.id}", f"{trigger.id}: {error}")
                 self._ask_at[trigger.id] = self._store.now() + _LONGEST_SLEEP_MS
                 self._again |= {trigger.id: 0} if trigger.schedule is None else {}
             finally:
@@ -190,9 +198,10 @@ class Triggers:
     # -- looking --
 
     async def _look(self, trigger: Trigger, slot: int) -> None:
-        seen_at = self._store.now()
+        seen_at, began = self._store.now(), time.monotonic()
         async with self._gate:
             found = await self._found(trigger, slot)
+        took = time.monotonic() - began
         if found.problem:
             self._delivery.trouble(trigger, slot, found.problem)
         elif found.data is None:
@@ -203,6 +212,9 @@ class Triggers:
             result = await self._delivery.deliver(trigger, signal)
             if result.skipped == memories.COOLING and isinstance(trigger.source, Files):
                 self._look_after_rest(trigger)
+        if isinstance(trigger.source, Files):
+            pause = max(_LOOK_ANYWAY_MS, round(took * 1000 * _LOOK_SELDOM))
+            self._again.setdefault(trigger.id, self._store.now() + pause)
 
     def _look_after_rest(self, trigger: Trigger) -> None:
         """What changed while a trigger cooled down is still changed when it has."""
@@ -276,8 +288,10 @@ class Triggers:
         self._waiting[trigger.id] = waiting + 1
         try:
             result = await self._delivery.deliver(trigger, Signal(data))
-        except RolecallError as error:
-            return Answer(503, {"error": error.message})
+        except Exception as error:  # the store refuses, or no process can be had: who asked may ask again
+            self._say(f"{trigger.id}: {error}")
+            told = error.message if isinstance(error, RolecallError) else "it cannot be heeded just now"
+            return Answer(503, {"error": told})
         finally:
             self._waiting[trigger.id] -= 1
         if result.problem:
@@ -316,6 +330,7 @@ class Triggers:
                     for name, wanted in patterns.items()
                     if any(sources.concerns(path, self._project.folder, wanted) for path in paths)
                 )
+                self._arrange_at = 0.0  # a folder that came or went may be another one to watch
                 self._news.set()
         except (RolecallError, OSError) as error:
             self._problem("files", f"files are not watched: {error}")

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.errors import AgentError, UsageError
 from rolecall.service.triggers.trigger import Command, Files, Sense
@@ -114,21 +114,33 @@ async def call_sense(
 def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
     """The files as they are; those that were changed after `since_ms` are named."""
     try:
-        found = dict(sorted(_stamps(folder, source.patterns)))
+        found = dict(sorted(_stamps(folder, source.patterns, (since_ms + 1) * 1_000_000)))
     except UsageError as error:
         return Look(problem=error.message)
-    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
-    changed = [path for path, (stamp, _) in found.items() if stamp // 1_000_000 > since_ms]
+    stamps = {path: (one.modified, one.size) for path, one in found.items()}
+    digest = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:32]
+    changed = [path for path, one in found.items() if one.is_changed]
     # A name of a file may be no text, which a prompt is.
     named = [os.fsencode(path).decode("utf-8", "replace") for path in changed[:_NAMED_FILES]]
     return Look({"files": named}, digest)
 
 
-def _stamps(folder: str, patterns: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Path, and time and size, of every file that fits; the folders that a pattern begins with are walked."""
+class _Stamp(NamedTuple):
+    modified: int
+    size: int
+    is_changed: bool
+    """It is another than it was, or came from elsewhere as it is, alone or with its folder."""
+
+
+def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, _Stamp]]:
+    """Path and stamp of every file that fits; the folders that a pattern begins with are walked. Changed is what was
+    at the time `since`, in nanoseconds, or after it."""
     fits, count = matcher(tuple(patterns)), 0
+    moved: set[str] = set()
     for root in roots(folder, patterns):
         for place, folders, files in os.walk(root):
+            if os.path.dirname(place) in moved or _is_moved(place, since):
+                moved.add(place)
             folders[:] = [name for name in folders if not _is_ignored(name, patterns)]
             count += len(files)
             if count > _MOST_SEEN:
@@ -137,16 +149,26 @@ def _stamps(folder: str, patterns: Sequence[str]) -> Iterator[tuple[str, tuple[i
                 )
             for name in files:
                 path = os.path.relpath(os.path.join(place, name), folder)
-                if fits(path) and (stamp := _stamp(os.path.join(folder, path))):
+                if fits(path) and (stamp := _stamp(os.path.join(place, name), since, place in moved)):
                     yield path, stamp
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
+def _stamp(path: str, since: int, is_moved: bool) -> _Stamp | None:
     try:
         status = os.stat(path)
     except OSError:  # gone since, or a link that leads nowhere
         return None
-    return status.st_mtime_ns, status.st_size
+    is_changed = is_moved or max(status.st_mtime_ns, status.st_ctime_ns) >= since
+    return _Stamp(status.st_mtime_ns, status.st_size, is_changed)
+
+
+def _is_moved(folder: str, since: int) -> bool:
+    """Whether a folder came from elsewhere: its name has changed since, and what is in it has not."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return False
+    return status.st_mtime_ns < since <= status.st_ctime_ns
 
 
 def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
