@@ -146,7 +146,7 @@ class ModelServer:
             self._next += [item for item in items if not isinstance(item, When)]
             self._matched += [item for item in items if isinstance(item, When)]
 
-    def wait_for_turn(self, number: int, timeout: float = 30.0) -> bool:
+    def wait_for_turn(self, number: int, timeout: float = 60.0) -> bool:
         """Wait until the `number`-th request that takes an item has come; False when it did not."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.turns) >= number, timeout)

@@ -339,10 +339,10 @@ def test_an_agent_that_hangs_is_ended_by_a_cancelled_run_and_the_thread_goes_on(
         step = loop.create_task(
             workspace.engine(bench.store, agent=hanging).step(bench.thread, cancel=cancel)
         )
-        await asyncio.wait_for(waits.wait(), 30)
+        await asyncio.wait_for(waits.wait(), 60)
         cancel.set()
         await looking
-        return await asyncio.wait_for(step, 30)
+        return await asyncio.wait_for(step, 60)
 
     outcome = asyncio.run(scene())
     assert (outcome.status, outcome.took) == ("idle", None)

@@ -481,9 +481,9 @@ def test_a_function_is_given_up_when_the_run_is_cancelled(store: Store, tmp_path
     async def scene() -> Outcome:
         cancel = asyncio.Event()
         step = asyncio.create_task(engine.step(thread, cancel=cancel))
-        await asyncio.wait_for(begun.wait(), 30)
+        await asyncio.wait_for(begun.wait(), 60)
         cancel.set()
-        return await asyncio.wait_for(step, 30)
+        return await asyncio.wait_for(step, 60)
 
     assert asyncio.run(scene()).status == "idle"
     assert ended == ["cleaned up"]

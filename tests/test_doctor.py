@@ -109,10 +109,13 @@ def test_a_program_runs_in_a_folder_of_its_own_without_input_and_without_updates
 
 
 def test_no_more_than_two_programs_run_at_once(tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
+    """The first two wait for each other, so that both are there when they count."""
+    marks, begun = tmp_path / "marks", tmp_path / "begun"
     marks.mkdir()
+    begun.mkdir()
     script = f"""
-        mkdir '{marks}'/$$
+        mkdir '{marks}'/$$ '{begun}'/$$
+        while [ "$(ls '{begun}' | wc -l)" -lt 2 ]; do sleep 0.02; done
         ls '{marks}' | wc -l >>'{tmp_path}/counts'
         sleep 0.1
         rmdir '{marks}'/$$
@@ -122,7 +125,7 @@ def test_no_more_than_two_programs_run_at_once(tmp_path: Path) -> None:
     for number in range(4):
         path = executable(tmp_path / f"claude{number}", script)
         casts.append(Cast(f"alias{number}", claude(executable=str(path))))
-    findings = look(place_in(tmp_path), *casts, has_flags=False)
+    findings = look(place_in(tmp_path, patience=60), *casts, has_flags=False)
     assert [finding.agent for finding in findings] == ["alias0", "alias1", "alias2", "alias3"]
     counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
     assert len(counts) == 4

@@ -797,8 +797,12 @@ def test_a_cancel_is_told_to_the_agent_and_what_it_gave_is_kept(stage: Stage) ->
 
 def test_a_timeout_is_told_to_the_agent_and_ends_it_with_its_children(stage: Stage) -> None:
     turn: list[Json] = [{"start_child": True}, {"say": "half"}, {"wait_for_cancel": True}]
-    with pytest.raises(AgentError, match=r"longer than 1\.5 s") as caught:
-        stage.run(stage.agent(turn, timeout=1.5))
+    for seconds in (1.5, 20.5):
+        (stage.folder / "heard.jsonl").unlink(missing_ok=True)
+        with pytest.raises(AgentError, match=rf"longer than {seconds:g} s") as caught:
+            stage.run(stage.agent(turn, timeout=seconds))
+        if caught.value.text:  # else the machine is so busy that the agent had not even begun
+            break
     assert (caught.value.ending, caught.value.text) == ("timeout", "half")
     assert len(stage.heard("session/cancel")) == 1
     assert stage.leftovers() == []

@@ -479,10 +479,10 @@ async def cancelled_at(
     if kind == "request":
         assert await asyncio.to_thread(server.wait_for_turn, 1)
     else:
-        await asyncio.wait_for(seen.wait(), 30)
+        await asyncio.wait_for(seen.wait(), 60)
     cancel.set()
     with pytest.raises(AgentError) as caught:
-        await asyncio.wait_for(asked, 30)
+        await asyncio.wait_for(asked, 60)
     return caught.value, recorder
 
 
@@ -502,10 +502,13 @@ def test_a_cancel_ends_a_command_that_hangs_with_all_it_started(tmp_path: Path, 
 
 
 def test_a_timeout_counts_over_all_of_a_call(tmp_path: Path) -> None:
-    with ModelServer([Calls("list_files", {}, text="I look."), Hangs()]) as server:
-        error = failing(agent_of(server, timeout=1.0), tmp_path)
+    for seconds in (1.0, 21.0):
+        with ModelServer([Calls("list_files", {}, text="I look."), Hangs()]) as server:
+            error = failing(agent_of(server, timeout=seconds), tmp_path)
+        if error.text:  # else the machine is so busy that not even the first request was answered in time
+            break
     assert (error.ending, error.text) == ("timeout", "I look.")
-    assert "1 s" in error.message
+    assert f"{seconds:g} s" in error.message
 
 
 # -- sessions --

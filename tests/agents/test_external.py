@@ -96,9 +96,9 @@ def test_a_program_that_hangs_is_ended_with_its_children_when_cancelled(tmp_path
         context = context_for(tmp_path, recorder, env=ENV)
         agent = external(["sh", "-c", "cat /dev/zero > /dev/null & cat /dev/zero > /dev/null"])
         asked = asyncio.create_task(ask(agent, "", context=context))
-        await asyncio.wait_for(recorder.first.wait(), 30)
+        await asyncio.wait_for(recorder.first.wait(), 60)
         context.cancel.set()  # type: ignore[attr-defined]
-        await asyncio.wait_for(asked, 30)
+        await asyncio.wait_for(asked, 60)
 
     with pytest.raises(AgentError) as caught:
         asyncio.run(scene())

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -213,8 +214,10 @@ def test_a_link_put_in_the_way_while_files_are_written_is_never_followed(bench: 
     thread = threading.Thread(target=swap)
     thread.start()
     outcomes: list[bool | None] = []
+    deadline = time.monotonic() + 60
     try:
-        for _ in range(3000):
+        # Until it was swapped before some writes and not before others.
+        while len(outcomes) < 3000 or not ({True, None} <= set(outcomes) or time.monotonic() > deadline):
             try:
                 outcomes.append(folder.write("place/stolen.txt", b"x"))
             except (Refused, OSError):
@@ -299,10 +302,12 @@ def test_a_search_is_bounded_in_matches_and_sizes(bench: Bench) -> None:
 def test_a_pattern_that_never_ends_is_ended_and_nothing_waits_for_it(bench: Bench) -> None:
     (bench.work / "a.txt").write_text("first aaa\n" + "a" * 60 + "!\n")
 
-    async def scene() -> tuple[Result, int]:
+    async def scene(patience: float) -> tuple[Result, int]:
         context = context_for(bench.work, bench.recorder, env=ENV)
         asked = asyncio.ensure_future(
-            Toolbox(context, bench.touched.append, patience=0.5).use("search", {"pattern": "first|^(a|a)*$"})
+            Toolbox(context, bench.touched.append, patience=patience).use(
+                "search", {"pattern": "first|^(a|a)*$"}
+            )
         )
         turns = 0
         while not asked.done():
@@ -310,7 +315,10 @@ def test_a_pattern_that_never_ends_is_ended_and_nothing_waits_for_it(bench: Benc
             turns += 1
         return await asked, turns
 
-    result, turns = asyncio.run(scene())
+    for patience in (0.5, 30.0):
+        result, turns = asyncio.run(scene(patience))
+        if "first" in result.text and turns > 20:  # else the machine is so busy that neither had its turn
+            break
     assert result.text.startswith("a.txt:1: first aaa\n[the search took too long")
     assert turns > 20
 

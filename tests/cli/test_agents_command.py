@@ -187,7 +187,7 @@ def test_an_interrupt_ends_the_agent(rolecall: Rolecall, env: dict[str, str], tm
     )
     agent = int(started.read_text())  # waits until the agent runs
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=60)
     assert (child.returncode, out, err) == (130, "", "rolecall: interrupted\n")
     with pytest.raises(ProcessLookupError):
         os.kill(agent, 0)

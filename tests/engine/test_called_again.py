@@ -130,9 +130,9 @@ def test_an_interruption_while_a_model_reads_keeps_the_answer(store: Store, tmp_
     async def scene() -> str:
         model, cancel = Reading("hang"), asyncio.Event()
         task = asyncio.ensure_future(engine(store, mumble, extract=model).step(name, cancel=cancel))
-        await asyncio.wait_for(model.begun.wait(), 30)
+        await asyncio.wait_for(model.begun.wait(), 60)
         cancel.set()
-        return (await asyncio.wait_for(task, 30)).status
+        return (await asyncio.wait_for(task, 60)).status
 
     assert asyncio.run(scene()) == "idle"
     assert attempts(store, name)[0]["ending"] == "interrupted"

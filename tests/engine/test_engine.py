@@ -312,7 +312,7 @@ def test_cancelling_the_task_passes_through_and_lets_the_thread_go(store: Store,
             return ""
 
         task = asyncio.ensure_future(engine(store, hang).step(name, cancel=asyncio.Event()))
-        await asyncio.wait_for(begun.wait(), 30)
+        await asyncio.wait_for(begun.wait(), 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

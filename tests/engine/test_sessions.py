@@ -285,4 +285,4 @@ def test_a_process_that_was_kept_from_an_earlier_step_is_ended_after_a_crash(
         run(engine(store, keep), name)
     assert kept[0].poll() is None
     assert run(engine(store, says(answer("end"))), name)[-1].status == "completed"
-    assert kept[0].wait(timeout=30) == -signal.SIGTERM
+    assert kept[0].wait(timeout=60) == -signal.SIGTERM

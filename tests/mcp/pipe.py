@@ -13,7 +13,7 @@ from threading import Timer
 from typing import Any
 
 PROGRAM = str(Path(sys.executable).parent / "rolecall")
-PATIENCE = 60
+PATIENCE = 120
 """Seconds after which a server that does not answer is killed, so that a test fails instead of hanging."""
 
 

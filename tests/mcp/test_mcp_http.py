@@ -42,7 +42,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 @pytest.fixture(scope="module")
 def door(stage: Stage) -> Iterator[Served]:
     """A server for all tests that leave it as it was: starting one takes the SDK a second."""
-    with served(stage.project) as door:
+    with served(stage.project, lasting=1200) as door:
         yield door
 
 
@@ -71,7 +71,8 @@ class Served:
 
 
 @contextmanager
-def served(project: Path, *options: str, **more: str) -> Iterator[Served]:
+def served(project: Path, *options: str, lasting: float = PATIENCE, **more: str) -> Iterator[Served]:
+    """A server, which is killed after a while so that a test fails instead of hanging."""
     with open(project.parent / "stderr", "ab") as errors:
         child = subprocess.Popen(
             [PROGRAM, "mcp", "--http", "--project", str(project), *options],
@@ -80,7 +81,7 @@ def served(project: Path, *options: str, **more: str) -> Iterator[Served]:
             text=True,
             env=environment(project.parent, **more),
         )
-    watchdog = Timer(PATIENCE, child.kill)
+    watchdog = Timer(lasting, child.kill)
     watchdog.start()
     assert child.stdout is not None
     try:
@@ -331,7 +332,7 @@ def test_clients_that_never_finish_hold_up_neither_others_nor_the_end(project: P
                 held.enter_context(socket.create_connection(address, PATIENCE)).sendall(part)
         assert door.post() == 200
         door.child.terminate()
-        assert door.child.wait(30) == -signal.SIGTERM
+        assert door.child.wait(PATIENCE) == -signal.SIGTERM
 
 
 def test_a_port_that_is_taken_is_named(project: Path, door: Served) -> None:
@@ -344,7 +345,7 @@ def test_an_interrupt_ends_the_http_door(project: Path) -> None:
     with served(project) as door:
         assert door.post() == 200
         door.child.send_signal(signal.SIGINT)
-        assert door.child.wait(30) == 130
+        assert door.child.wait(PATIENCE) == 130
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -378,7 +379,7 @@ def test_a_step_over_http_is_stopped_when_the_server_is_told_to_end(tmp_path: Pa
 
     with served(stage.project) as door:
         asyncio.run(asyncio.wait_for(scene(door), PATIENCE))
-        assert door.child.wait(30) == -signal.SIGTERM
+        assert door.child.wait(PATIENCE) == -signal.SIGTERM
 
 
 async def begun_step(client: Client) -> asyncio.Future[types.CallToolResult]:

@@ -93,7 +93,7 @@ def test_a_lock_left_by_a_dead_process_delays_nobody(project: Path, start: Calla
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     waiting = start("add", project, "w", "1")
     holder.kill()
-    holder.wait(timeout=30)
+    holder.wait(timeout=60)
     # The file is still there, and in nobody's way: neither of who waited nor of who comes now.
     assert lock.exists()
     assert lines(waiting) == [["w-0", "1"]]

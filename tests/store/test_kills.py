@@ -67,14 +67,14 @@ def kill_from_outside(address: Address, acknowledgements: int, steps: int) -> li
             pass
         process.kill()
         acknowledged += numbers(process.stdout)
-        assert process.wait(timeout=30) == -signal.SIGKILL, process.stderr and process.stderr.read()
+        assert process.wait(timeout=60) == -signal.SIGKILL, process.stderr and process.stderr.read()
     return acknowledged
 
 
 def kill_from_inside(address: Address, part: float) -> list[int]:
     with child("batches", "w", str(part), *address) as process:
         acknowledged = numbers(process.stdout)
-        assert process.wait(timeout=30) == -signal.SIGKILL, process.stderr and process.stderr.read()
+        assert process.wait(timeout=60) == -signal.SIGKILL, process.stderr and process.stderr.read()
     return acknowledged
 
 
@@ -154,7 +154,7 @@ def test_kill_while_the_store_is_made_leaves_none_or_a_whole_one(address: Addres
             schemas_dropped(address, kill),
             child("create", str((kill + chance.random() * 0.9) / KILLS), *place) as process,
         ):
-            assert process.wait(timeout=30) == -signal.SIGKILL, process.stderr and process.stderr.read()
+            assert process.wait(timeout=60) == -signal.SIGKILL, process.stderr and process.stderr.read()
             try:
                 with writer.connect(place, create=False) as store:
                     seen.add(True)
