@@ -107,6 +107,7 @@ ATTEMPTS = [
     Attempt("stranger-adds-task", "mcp__rolecall__nx_task_add", {"title": "T"}, agent="general-purpose"),
     shell("agent-own-command", "rolecall task add T --context c", agent="engineer", has_tasks=True),
     shell("agent-own-command-as-module", "python3 -P -m rolecall task add T", agent="engineer", has_tasks=True),
+    shell("agent-own-command-with-package", "uvx --from rolecall rolecall task add", agent="engineer", has_tasks=True),
     shell("agent-runs-workflow", "rolecall run solve-issue", agent="engineer", has_tasks=True),
     shell("agent-switches-off", "rolecall config set project.unplannedEdits off", agent="engineer", has_tasks=True),
     shell("lead-switches-off", "rolecall config set project.unplannedEdits off", is_blocked=False),

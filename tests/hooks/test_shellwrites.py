@@ -149,13 +149,52 @@ def test_our_own_commands_are_seen_with_their_words() -> None:
             "python -P -m rolecall",
             "/opt/v/bin/python3.12 -u -W error -Pm rolecall",
             "python3 -X dev -m rolecall",
+            "python -mrolecall",
+            "python3 -W error -Pmrolecall",
         ),
         *("uvx rolecall", "uv run --with x rolecall", "pipx run rolecall", "poetry run rolecall"),
+        *(
+            "uvx rolecall@latest",
+            "uvx rolecall==1.0",
+            "uvx 'rolecall>=1'",
+            "uvx 'rolecall<2'",
+            "uvx rolecall~=1.0",
+        ),
+        *(
+            "uv run python -mrolecall",
+            "uvx 'rolecall @ git+https://example.org/x'",
+            "uv run /opt/a@1/bin/rolecall",
+        ),
+        *("uvx 'rolecall!=1.1'", "pipx run 'rolecall[service]'", "uv run .venv/bin/rolecall"),
     ],
 )
 def test_our_own_commands_are_seen_however_rolecall_is_started(start: str) -> None:
     assert seen(f"{start} task close", "/p").calls == (("task", "close"),)
     assert seen(f"{start.replace('rolecall', 'other')} task close", "/p") == seen("", "/p")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "uvx --from rolecall rolecall",
+        "uvx --from 'rolecall[service]==1.0' rolecall",
+        "uv run --with rolecall rolecall",
+        "pipx run --spec rolecall@latest rolecall",
+    ],
+)
+def test_what_stands_behind_the_package_is_not_taken_for_all_that_rolecall_is_told(start: str) -> None:
+    assert seen(f"{start} task close", "/p").calls[-1] == ("task", "close")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("uvx rolecaller run x", "uvx my-rolecall run x", "uv run --with=x pytest tests/rolecall.py run"),
+        *("python -mother rolecall", "python tool.py -mrolecall run x", "python -mrolecall.x run"),
+    ],
+)
+def test_what_is_only_named_like_rolecall_is_not_taken_for_it(command: str) -> None:
+    assert seen(command, "/p").calls == ()
 
 
 def test_a_patch_says_which_files_it_is_about() -> None:
@@ -185,6 +224,7 @@ HOSTILE = {
     "variables": "$a",
     "empty parts": "''$a",
     "wrappers": "sudo ",
+    "starts": "uv rolecall ",
     "searches": "find a -exec b ; ",
     "backslashes": "\\",
     "tests": "[[ ",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -177,6 +178,22 @@ def test_whoever_gives_up_while_somebody_else_writes_writes_nothing(tmp_path: Pa
     finally:
         statefile.is_taken_back.reset(token)
     assert tools.task_list(str(tmp_path))["summary"]["total"] == 2
+
+
+def test_what_can_be_had_at_once_is_had_also_when_patience_has_ended(tmp_path: Path) -> None:
+    token = statefile.patience_ends.set(time.monotonic() - 1)
+    try:
+        add(tmp_path)
+        add(tmp_path)
+        lock = os.open(tmp_path / ".nexus/state/rolecall/lock", os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Conflict, match="rolecall/lock is kept by another process"):
+            add(tmp_path)
+        os.close(lock)
+        add(tmp_path)
+    finally:
+        statefile.patience_ends.reset(token)
+    assert tools.task_list(str(tmp_path))["summary"]["total"] == 3
 
 
 # -- what is no folder, or no file --

@@ -220,6 +220,18 @@ def test_a_workflow_in_a_folder_that_is_a_link_is_followed_and_a_circle_of_links
     assert stage.goal(definitions) == "Second."
 
 
+def test_a_link_to_a_folder_that_is_no_workflow_is_not_looked_into_until_it_is_one(stage: Stage) -> None:
+    stage.write("elsewhere/notes.txt", "First.")
+    os.symlink("../elsewhere", stage.folder / "workflows" / "hello")
+    definitions = stage.definitions()
+    assert refreshed(definitions)
+    stage.write("elsewhere/more.txt", "Second.")
+    assert not refreshed(definitions)
+    stage.write("elsewhere/index.yaml", YAML.format(goal="Third."))
+    assert refreshed(definitions)
+    assert stage.goal(definitions) == "Third."
+
+
 def test_a_project_file_that_is_wrong_at_the_start_is_refused(stage: Stage) -> None:
     stage.write("rolecall.yaml", "service: 7\n")
     with pytest.raises(UsageError, match="must be a mapping"):

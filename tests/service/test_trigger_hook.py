@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_triggers import Stage
+from test_triggers import WORKFLOW, Stage
 
-from rolecall import projectfile
+from rolecall import projectfile, registry
 from rolecall.mask import MASKED, Mask
+from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.run import Triggers
 
 SECRET = "a-secret-of-some-length"
@@ -158,6 +159,25 @@ def test_of_requests_with_the_same_key_the_first_counts(stage: Stage) -> None:
         200,
         {"thread": None, "reason": "a signal with the key 'two' was heeded already"},
     )
+
+
+def test_a_thread_whose_folder_cannot_be_made_uses_up_its_key_and_is_a_problem_of_its_trigger(
+    stage: Stage,
+) -> None:
+    """Whoever was told to ask again would only hear that this was heeded already."""
+    stage.write("workflows/hello.yaml", WORKFLOW.replace("    goal:", "    workdir: copy\n    goal:"))
+    book = registry.load_file(str(stage.folder / "workflows" / "hello.yaml"))
+    stage.workflows["hello"] = registry.register(stage.store, book)
+    home = Path(stage.env["ROLECALL_HOME"])
+    home.mkdir()
+    (home / "work").write_text("no folder")
+    once = f'{PLAIN[:-1]}, dedupe: "{{{{body.text}}}}"}}'
+    status, told = served(stage, once, lambda port: asked(port, bearer()))
+    assert status == 422
+    assert "copy cannot be made" in told["error"]
+    assert "copy cannot be made" in stage.memory("called").problem
+    assert stage.memory("called").keys == (memories.digest_of("hi"),)
+    assert stage.threads() == []
 
 
 def test_a_template_in_a_payload_is_text(stage: Stage) -> None:

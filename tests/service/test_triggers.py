@@ -21,6 +21,7 @@ from rolecall.projectfile import Project
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.memory import Memory
 from rolecall.service.triggers.run import Triggers
+from rolecall.service.triggers.trigger import Files
 from rolecall.store.backend import Change, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
@@ -728,10 +729,56 @@ def test_files_that_came_from_elsewhere_as_they_are_are_named(stage: Stage) -> N
             while (stage.folder / "later").stat().st_ctime_ns // 1_000_000 <= stage.now + 1:
                 stage.write("later", "")  # the clock of files goes in steps
             os.rename(stage.folder / origin, stage.folder / goal)
+            stage.now = time.time_ns() // 1_000_000
             await settled(stage.triggers(PLAIN))
 
     played(play)
     assert sorted(stage.prompts()) == ["Changed: src/d.py", "Changed: src/new/b.py, src/new/below/c.py"]
+
+
+def test_a_look_that_finds_nothing_new_writes_nothing(stage: Stage) -> None:
+    """The store may lie among the files, and be the next thing that changes."""
+    stage.write("src/a.py", "1")
+
+    async def play() -> list[Ref]:
+        await settled(stage.triggers(EDITED))
+        before = stage.store.refs("trigger/")
+        stage.pass_time(60)
+        assert await settled(stage.triggers(EDITED)) == 1
+        return before
+
+    assert played(play) == stage.store.refs("trigger/")
+
+
+def test_what_is_gone_is_looked_at_only_if_it_held_files_that_fit(stage: Stage) -> None:
+    from rolecall.service.triggers import sources
+
+    stage.write("src/deep/within/a.py", "1")
+    stage.write("src/other/b.txt", "1")
+    look = sources.look_at_files(Files(("src/**/*.py",)), str(stage.folder), since_ms=0)
+    shutil.rmtree(stage.folder / "src")
+
+    def concerns(path: str) -> bool:
+        return sources.concerns(str(stage.folder / path), str(stage.folder), ("src/**/*.py",), look.folders)
+
+    assert all(map(concerns, ("src", "src/deep", "src/deep/within", "src/gone.py")))
+    assert not any(map(concerns, ("src/other", "src/x.tmp", "elsewhere")))
+
+
+def test_files_are_named_also_where_the_stores_clock_is_ahead_of_theirs(stage: Stage) -> None:
+    class Ahead(SqliteBackend):
+        clock = staticmethod(lambda: time.time_ns() // 1_000_000 + 3_600_000)
+
+    stage.write("src/a.py", "1")
+
+    async def play() -> None:
+        with Store(Ahead(stage.url)) as store:
+            await settled(stage.triggers(EDITED, store))
+            stage.write("src/b.py", "1")
+            await settled(stage.triggers(EDITED, store))
+
+    played(play)
+    assert stage.prompts() == ["Changed: src/b.py"]
 
 
 @pytest.mark.parametrize(

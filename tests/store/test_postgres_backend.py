@@ -14,6 +14,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from rolecall.clock import steady_ms
 from rolecall.errors import Conflict, Damaged, NotFound, StorageError
 from rolecall.store.backend import Change, Move, NewEvent
 from rolecall.store.postgres import PostgresBackend
@@ -140,6 +141,31 @@ def test_an_ended_connection_is_made_again_for_reads_and_for_new_commits(
         assert store.get(node).payload == "there"
         _end_connections(store, postgres_url)
         assert store.has(store.put_text("after"))
+
+
+@pytest.mark.parametrize("wrong_by", [-3_600_000, 3_600_000])
+def test_a_clock_that_has_gone_wrong_is_put_right_by_the_next_write(
+    postgres_url: str, postgres_schema: str, wrong_by: int
+) -> None:
+    """As after the server's clock was set, or a machine stood still for a while: the connection lives on."""
+    with opened(postgres_url, postgres_schema) as store, psycopg.connect(postgres_url) as db:
+        assert isinstance(store.backend, PostgresBackend)
+        store.backend._clock_ahead_ms += wrong_by
+        store.put_text("written at a wrong time")
+        row = db.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetchone()
+        assert row is not None
+        assert abs(store.now() - row[0]) < WAIT * 1000
+
+
+def test_an_answer_that_was_long_on_its_way_does_not_move_a_clock_that_is_right(
+    postgres_url: str, postgres_schema: str
+) -> None:
+    """As when a machine sleeps while it waits for the lock."""
+    with opened(postgres_url, postgres_schema) as store:
+        assert isinstance(store.backend, PostgresBackend)
+        right, asked = store.backend._clock_ahead_ms, steady_ms() - 3_600_000
+        store.backend._set_clock(asked + right, asked=asked)
+        assert store.backend._clock_ahead_ms == right
 
 
 def _end_connections(store: Store, url: str) -> None:

@@ -22,23 +22,28 @@ _UNHELD = "rolecall-new-"
 @contextmanager
 def folder() -> Iterator[Path]:
     remove_unheld()
-    made = tempfile.mkdtemp(prefix=_UNHELD)
-    held = os.open(made, os.O_RDONLY)
+    path = Path(tempfile.mkdtemp(prefix=_UNHELD))
+    lock = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_SH)
-        path = Path(made).rename(made.replace(_UNHELD, _PREFIX))
+        # A file system without locks: it keeps the name by which nobody removes it.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            path = path.rename(path.with_name(path.name.replace(_UNHELD, _PREFIX)))
         try:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 def remove_unheld() -> None:
     """Remove the folders of runs whose process is gone; those of other users are theirs."""
     place = tempfile.gettempdir()
-    for name in os.listdir(place):
+    names: list[str] = []
+    with suppress(PermissionError):  # one may be written to and not be listed
+        names = os.listdir(place)
+    for name in names:
         if name.startswith(_PREFIX):
             # It is held, or somebody else's, or somebody was quicker.
             with suppress(OSError):

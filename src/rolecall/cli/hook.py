@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from rolecall.cli import Verb
@@ -17,7 +16,7 @@ from rolecall.cli import Verb
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any, NoReturn
 
     from rolecall.hooks.event import Event
@@ -156,8 +155,9 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
     from rolecall.project import place
 
     # Before a tool nothing is written, so nobody has to be waited for.
-    with nullcontext() if isinstance(event, PreToolUse) else _patience(project):
-        answer = lifecycle.handle(project, event, _kit(words, event), place.now())
+    if not isinstance(event, PreToolUse):
+        _limit_patience()
+    answer = lifecycle.handle(project, event, _kit(words, event), place.now())
     output = host.output(words.event, answer)
     sys.stdout.write(output.stdout)
     sys.stderr.write(output.stderr)
@@ -165,27 +165,14 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
     return int(output.code)
 
 
-@contextmanager
-def _patience(project: str) -> Iterator[None]:
+def _limit_patience() -> None:
     """Wait for whoever writes to this project, but not for ever: a host would end us at some time, and nobody would
     know why."""
     import time
 
-    from rolecall.errors import Conflict
-    from rolecall.project import place, statefile
+    from rolecall.project import statefile
 
-    end = time.monotonic() + _LONGEST_WAIT
-    statefile.is_taken_back.set(lambda: time.monotonic() > end)
-    try:
-        yield
-    except Conflict as exc:
-        if time.monotonic() <= end:
-            raise
-        lock = place.ours(project, "lock")
-        raise Conflict(
-            f"{lock} was kept by another process for {_LONGEST_WAIT:g} s, so nothing was done",
-            hint=f"See which (`fuser {lock}`); if it was stopped, let it go on or end it.",
-        ) from exc
+    statefile.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
 
 
 def _kit(words: Words, event: Event) -> Kit:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from rolecall.hooks.shellwords import DEEPEST, Here, Lexer, Operator, Token, Word
@@ -60,7 +61,12 @@ _SOURCES = frozenset(("<", "<&"))
 _RESERVED = frozenset(("if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "coproc"))
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "fish"))
 _RUNNERS = frozenset(("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "rye"))
-_MODULE_OPTION = re.compile("-[A-Za-z]*m")
+_MODULE_OPTION = re.compile("-[bBdEiIOPqRsSuvx]*m.*", re.DOTALL)
+"""Of Python, behind options without a value; the module stands in the same word or in the next."""
+_NAMES_ROLECALL = re.compile(r"(?:^|/|^-[A-Za-z]*m)rolecall(?:$|[@=<>~!\[\s])")
+"""As a program, with a version or parts of the package, or as a module."""
+_MOST_STARTS = 50
+"""Words of one command behind which a call of ours may begin."""
 _MOST_ROOTS = 50
 """Folders of one `find` for which a program that it runs is looked at."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
@@ -192,14 +198,16 @@ def _started(name: str, words: Sequence[Word]) -> Iterator[tuple[str, ...]]:
     """The words for a Rolecall that Python has as a module, or that a tool for environments runs."""
     texts = [word.text for word in words]
     if name in _RUNNERS:
-        at = next((n for n, text in enumerate(texts) if os.path.basename(text) == "rolecall"), len(texts))
-        if at < len(texts):
-            yield tuple(texts[at + 1 :])
+        # Which of their options have a value is not known, as in `uvx --from rolecall rolecall run`.
+        starts = (n for n, text in enumerate(texts, 1) if _NAMES_ROLECALL.search(text))
+        yield from (tuple(texts[n:]) for n in islice(starts, _MOST_STARTS))
         return
     at = next((n for n, text in enumerate(texts) if _MODULE_OPTION.fullmatch(text)), len(texts))
     is_first = all(n > 0 and texts[n - 1] in ("-W", "-X") for n in range(at) if texts[n][:1] != "-")
-    if is_first and texts[at + 1 : at + 2] == ["rolecall"]:
-        yield tuple(texts[at + 2 :])
+    attached = texts[at].partition("m")[2] if at < len(texts) else ""
+    told = [attached, *texts[at + 1 :]] if attached else texts[at + 1 :]
+    if is_first and told[:1] == ["rolecall"]:
+        yield tuple(told[1:])
 
 
 def _home(word: Word) -> str:

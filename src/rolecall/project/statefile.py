@@ -32,6 +32,9 @@ _FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
 
 is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)
 """Whether the caller has given up meanwhile, asked while the lock is waited for; None: nobody can."""
+patience_ends: ContextVar[float | None] = ContextVar("patience_ends", default=None)
+"""Until when the lock is waited for, on the clock of `time.monotonic`; if it is free it is taken also later. None: for
+ever."""
 
 
 def read(path: str) -> bytes | None:
@@ -101,7 +104,7 @@ def _take(path: str) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            _wait_for(file)
+            _wait_for(file, path)
             if os.path.samestat(os.stat(path), os.fstat(file)):
                 return file
         except FileNotFoundError:
@@ -114,22 +117,31 @@ def _take(path: str) -> int:
         os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
-def _wait_for(file: int) -> None:
+def _wait_for(file: int, path: str) -> None:
     """Take the lock, unless the caller gives up before it is ours."""
-    has_given_up = is_taken_back.get()
-    if has_given_up is None:
+    has_given_up, end = is_taken_back.get(), patience_ends.get()
+    if has_given_up is None and end is None:
         fcntl.flock(file, fcntl.LOCK_EX)
         return
     nap = _FIRST_NAP
-    while not has_given_up():
+    while has_given_up is None or not has_given_up():
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if end is not None and time.monotonic() > end:
+                raise _kept(path) from None
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
         else:
             return
     raise Conflict("the call was taken back while somebody else wrote", hint="Nothing was written.")
+
+
+def _kept(lock: str) -> Conflict:
+    return Conflict(
+        f"{lock} is kept by another process, and the time to wait for it is over: what was begun is not finished",
+        hint=f"See which (`fuser {lock}`); if it was stopped, let it go on or end it.",
+    )
 
 
 def _make_folders(project: Folder) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from rolecall import filecheck, projectfile, registry
@@ -138,8 +138,11 @@ class Definitions:
         rights is among them: a file that is moved into place brings its own time along."""
         digest = hashlib.sha256()
         files = [os.path.join(self.project.folder, projectfile.FILE)]
+        workflows: set[str] = set()
+        with suppress(OSError):  # it is told when they are read
+            workflows.update(map(os.path.dirname, registry.project_files(self.project.folder)))
         for folder in self.folders():
-            files += _files_below(folder)
+            files += _files_below(folder, workflows)
         for file in files:
             try:
                 status = os.stat(file)
@@ -152,12 +155,12 @@ class Definitions:
         return digest.hexdigest()
 
 
-def _files_below(folder: str) -> Iterator[str]:
-    """Every file in a folder of workflows and below it. A workflow's own folder may be a link; links in it, which may
-    lead anywhere, are left alone."""
+def _files_below(folder: str, workflows: Container[str]) -> Iterator[str]:
+    """Every file in a folder of workflows and below it. A workflow's own folder, one of `workflows`, may be a link;
+    others, and links in it, which may lead anywhere, are left alone."""
     links: list[str] = []
     with suppress(OSError), os.scandir(folder) as entries:  # it may have gone just now
-        links = sorted(entry.path for entry in entries if entry.is_symlink() and entry.is_dir())
+        links = sorted(entry.path for entry in entries if entry.is_symlink() and entry.path in workflows)
     for top in (folder, *links):
         for place, below, names in os.walk(top):
             below[:] = sorted(name for name in below if name != "__pycache__")

@@ -59,7 +59,7 @@ class FilesBackend:
     the nodes, and the lock of one says nothing to the others.
     """
 
-    clock = None
+    clock: Callable[[], int] | None = None
 
     def __init__(self, path: str, *, create: bool = True, cas: str | None = None) -> None:
         self.path = path

@@ -96,6 +96,7 @@ CREATE TABLE format (version integer NOT NULL);
 
 _RECORD = "id, type, data, created, refs, sha256"
 _REF = "name, target, state, version, updated"
+_SERVER_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PUT_NODE = f"""
 INSERT INTO nodes (seq, {_RECORD}, put_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, put_at = excluded.put_at
@@ -116,6 +117,7 @@ class PostgresBackend:
         self._url = url
         self._schema = schema
         self._inside = False
+        self._clock_ahead_ms = 0
         self._server = _Server(url, schema)
         self._writers, self._order = (_lock_key(schema, purpose) for purpose in ("writers", "order"))
         with self._server.translated():
@@ -230,10 +232,14 @@ class PostgresBackend:
         self._begin()
         self._inside = True
         try:
-            self._db.execute(
-                f"SELECT set_config('synchronous_commit', %s, true), {lock}(%s)",
+            asked = steady_ms()
+            row = self._db.execute(
+                f"SELECT set_config('synchronous_commit', %s, true), {lock}(%s), {_SERVER_MS}",
                 ("on" if durable else "off", self._writers),
-            )
+            ).fetchone()
+            assert row is not None  # noqa: S101 -- a select without a table has one row
+            # A connection lives on when the server's clock is set or this machine stands still for a while.
+            self._set_clock(row[2], asked=asked)
             yield
             self._end()
         except BaseException:
@@ -464,18 +470,24 @@ class PostgresBackend:
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         db = psycopg.connect(self._url, autocommit=True, client_encoding="utf8")
-        before = steady_ms()
+        asked = steady_ms()
         row = db.execute(
-            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,"
+            f"SELECT {_SERVER_MS},"
             " set_config('search_path', quote_ident(%s), false), set_config('lock_timeout', '60s', false)",
             (self._schema,),
         ).fetchone()
         assert row is not None  # noqa: S101 -- a select without a table has one row
-        self._clock_ahead_ms: int = row[0] - (before + steady_ms()) // 2
+        self._set_clock(row[0], asked=asked)
         return db
 
     def clock(self) -> int:
         return steady_ms() + self._clock_ahead_ms
+
+    def _set_clock(self, server_ms: int, *, asked: int) -> None:
+        """The server's clock showed `server_ms` at some moment between `asked` and now. What is known stays as far
+        as that allows it: an answer that took long says little, and time must not go back a bit at each write."""
+        least, most = server_ms - steady_ms(), server_ms - asked
+        self._clock_ahead_ms = min(max(self._clock_ahead_ms, least), most)
 
     def _prepare(self, *, create: bool) -> None:
         version = self._format()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,7 +90,7 @@ class SqliteBackend:
     `create=False` refuses to make one.
     """
 
-    clock = None
+    clock: Callable[[], int] | None = None
 
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:
         self.path = path = os.path.abspath(path)  # which SQLite cannot take for a URI or for memory

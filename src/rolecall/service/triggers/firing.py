@@ -141,7 +141,7 @@ def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
 
 
 async def start_in_child(order: Order, env: Mapping[str, str]) -> Result:
-    """`StorageError` when the store refuses, which passes."""
+    """`StorageError` when the store refuses, which passes; then the trigger's ref has not moved."""
     from rolecall.agents import process
 
     ended = await process.run(
@@ -178,12 +178,24 @@ def _started(order: Order) -> dict[str, Any]:
 
     try:
         with workspace.open_store() as store:
-            return {"thread": start(store, order, mask=workspace.mask(), work=config.work_folder())}
+            try:
+                return {"thread": start(store, order, mask=workspace.mask(), work=config.work_folder())}
+            except StorageError as error:
+                # A folder that cannot be made is one too, and by then the signal is used up.
+                return {"problem": _told(error), "is_refused": not _is_moved(store, order)}
     except Conflict as error:
         return {"is_late": True, "problem": error.message}
     except RolecallError as error:
-        problem = f"{error.message}. {error.hint}".rstrip(". ")
-        return {"problem": problem, "is_refused": isinstance(error, StorageError)}
+        return {"problem": _told(error), "is_refused": isinstance(error, StorageError)}
+
+
+def _is_moved(store: Store, order: Order) -> bool:
+    ref = store.ref(order.ref)
+    return (ref.version if ref else 0) != order.version
+
+
+def _told(error: RolecallError) -> str:
+    return f"{error.message}. {error.hint}".rstrip(". ")
 
 
 if __name__ == "__main__":

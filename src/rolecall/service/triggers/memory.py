@@ -31,7 +31,7 @@ class Memory:
     seen: str = ""
     """The digest of the value that was seen last."""
     seen_at: int = 0
-    """When; with nothing seen, when it was resumed."""
+    """When it was seen first; with nothing seen, when it was resumed."""
     fired: int = 0
     """How many threads it has started."""
     fired_at: int = 0
@@ -138,7 +138,9 @@ def after_skip(memory: Memory, signal: Signal, reason: str, now: int) -> Memory:
     """What is remembered of a signal that started no thread. A change that came while the trigger cooled down
     is still one when it is looked at again."""
     after = replace(memory, scheduled=max(memory.scheduled, signal.slot))
-    if signal.seen and reason != COOLING:
+    if signal.seen and reason == UNCHANGED:
+        after = replace(after, problem="", problem_at=0)
+    elif signal.seen and reason != COOLING:
         after = replace(after, seen=signal.seen, seen_at=signal.seen_at, problem="", problem_at=0)
     return after if reason in _QUIET else replace(after, skipped=reason, skipped_at=now)
 

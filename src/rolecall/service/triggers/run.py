@@ -31,8 +31,8 @@ _LONGEST_SLEEP_MS = 15_000
 _LOOK_ANYWAY_MS = 60_000
 """After which files are looked at although nothing was heard of them: some file systems tell nothing."""
 _LOOK_SELDOM = 1000
-"""As many times as long as a look has taken is the pause after it, at least: where there are many files, looks without
-a reason must cost next to nothing."""
+"""As many times as long as a look has kept a processor busy is the pause after it, at least: where there are many
+files, looks without a reason must cost next to nothing."""
 _CHILDREN = 2
 """How many children look or start threads at once."""
 _MOST_WAITING = 32
@@ -74,6 +74,8 @@ class Triggers:
         """Before when there is no need to ask whether a trigger is due; one that is not in it is asked about now."""
         self._arrange_at = 0.0
         """When to see, by the loop's clock, whether requests are heard and files watched where they should be."""
+        self._folders: dict[str, frozenset[str]] = {}
+        """By trigger of files: the folders in which the last look has found some."""
         self._watcher: asyncio.Task[None] | None = None
         self._watched: tuple[str, ...] = ()
         self._server: Any = None
@@ -179,14 +181,18 @@ class Triggers:
         return schedule.turn(trigger.schedule, last, now)
 
     def _begin(self, trigger: Trigger, slot: int) -> None:
+        looking = f"{_ABOUT}{trigger.id}, looking"
+
         async def guarded(work: Coroutine[Any, Any, None]) -> None:
             try:
                 await work
             except Exception as error:
                 # The store refuses, or somebody is mistaken: a later look finds it better.
-                self._problem(f"{_ABOUT}{trigger.id}", f"{trigger.id}: {error}")
+                self._problem(looking, f"{trigger.id}: {error}")
                 self._ask_at[trigger.id] = self._store.now() + _LONGEST_SLEEP_MS
                 self._again |= {trigger.id: 0} if trigger.schedule is None else {}
+            else:
+                self._problem(looking, "")
             finally:
                 self._looks.pop(trigger.id, None)
                 self._news.set()
@@ -198,10 +204,9 @@ class Triggers:
     # -- looking --
 
     async def _look(self, trigger: Trigger, slot: int) -> None:
-        seen_at, began = self._store.now(), time.monotonic()
+        seen_at = self._store.now()
         async with self._gate:
             found = await self._found(trigger, slot)
-        took = time.monotonic() - began
         if found.problem:
             self._delivery.trouble(trigger, slot, found.problem)
         elif found.data is None:
@@ -213,7 +218,8 @@ class Triggers:
             if result.skipped == memories.COOLING and isinstance(trigger.source, Files):
                 self._look_after_rest(trigger)
         if isinstance(trigger.source, Files):
-            pause = max(_LOOK_ANYWAY_MS, round(took * 1000 * _LOOK_SELDOM))
+            self._folders |= {} if found.problem else {trigger.id: found.folders}
+            pause = max(_LOOK_ANYWAY_MS, round(found.took * 1000 * _LOOK_SELDOM))
             self._again.setdefault(trigger.id, self._store.now() + pause)
 
     def _look_after_rest(self, trigger: Trigger) -> None:
@@ -231,10 +237,15 @@ class Triggers:
             case Sense():
                 return await sources.look_with_sense(source, folder, self._env)
             case Files():
-                since = self._delivery.recall(trigger)[1].seen_at
+                since = self._delivery.recall(trigger)[1].seen_at - self._clock_ahead_ms()
                 return await asyncio.to_thread(sources.look_at_files, source, folder, since_ms=since)
             case Clock() | Hook():
                 return sources.Look(scheduled)
+
+    def _clock_ahead_ms(self) -> int:
+        """How far the store's clock is before the one by which files here have their times."""
+        clock = self._store.backend.clock
+        return clock() - time.time_ns() // 1_000_000 if clock else 0
 
     # -- requests --
 
@@ -314,10 +325,10 @@ class Triggers:
             self._watcher.cancel()
         if wanted != self._watched:
             self._problem("files", "")
+            # What changed while these were not watched, nobody tells of.
+            self._look_again(one.id for one in self._of(Files))
         self._watched = wanted
         self._watcher = asyncio.create_task(self._watch(folders)) if wanted else None
-        # What changed while nothing was watched, nobody tells of.
-        self._look_again(one.id for one in self._of(Files))
 
     async def _watch(self, folders: list[str]) -> None:
         from rolecall.service.watch import changes
@@ -328,7 +339,10 @@ class Triggers:
                 self._look_again(
                     name
                     for name, wanted in patterns.items()
-                    if any(sources.concerns(path, self._project.folder, wanted) for path in paths)
+                    if any(
+                        sources.concerns(path, self._project.folder, wanted, self._folders.get(name, ()))
+                        for path in paths
+                    )
                 )
                 self._arrange_at = 0.0  # a folder that came or went may be another one to watch
                 self._news.set()

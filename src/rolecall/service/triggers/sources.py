@@ -11,9 +11,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,10 @@ class Look:
     """Of the value that was seen; empty where every signal counts."""
     problem: str = ""
     """Why nothing could be seen."""
+    folders: frozenset[str] = frozenset()
+    """Those that files which fit lie in, and the ones around them."""
+    took: float = 0.0
+    """Seconds of processor time, where it may be much."""
 
 
 # -- commands --
@@ -113,16 +118,25 @@ async def call_sense(
 
 def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
     """The files as they are; those that were changed after `since_ms` are named."""
+    began = time.thread_time()
     try:
         found = dict(sorted(_stamps(folder, source.patterns, (since_ms + 1) * 1_000_000)))
     except UsageError as error:
         return Look(problem=error.message)
+    except OSError as error:  # what cannot be read just now is not gone
+        return Look(problem=f"{error.filename}: {error.strerror}")
     stamps = {path: (one.modified, one.size) for path, one in found.items()}
     digest = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:32]
     changed = [path for path, one in found.items() if one.is_changed]
     # A name of a file may be no text, which a prompt is.
     named = [os.fsencode(path).decode("utf-8", "replace") for path in changed[:_NAMED_FILES]]
-    return Look({"files": named}, digest)
+    folders = frozenset(above for path in found for above in _folders_around(path))
+    return Look({"files": named}, digest, folders=folders, took=time.thread_time() - began)
+
+
+def _folders_around(path: str) -> Iterator[str]:
+    while path := os.path.dirname(path):
+        yield path
 
 
 class _Stamp(NamedTuple):
@@ -138,7 +152,7 @@ def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[
     fits, count = matcher(tuple(patterns)), 0
     moved: set[str] = set()
     for root in roots(folder, patterns):
-        for place, folders, files in os.walk(root):
+        for place, folders, files in os.walk(root, onerror=partial(_heed, root)):
             if os.path.dirname(place) in moved or _is_moved(place, since):
                 moved.add(place)
             folders[:] = [name for name in folders if not _is_ignored(name, patterns)]
@@ -151,6 +165,13 @@ def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[
                 path = os.path.relpath(os.path.join(place, name), folder)
                 if fits(path) and (stamp := _stamp(os.path.join(place, name), since, place in moved)):
                     yield path, stamp
+
+
+def _heed(root: str, error: OSError) -> None:
+    """A folder that is gone has no files, and one within that nobody lets us read is none of ours."""
+    is_theirs = isinstance(error, PermissionError) and error.filename != root
+    if not isinstance(error, FileNotFoundError) and not is_theirs:
+        raise error
 
 
 def _stamp(path: str, since: int, is_moved: bool) -> _Stamp | None:
@@ -175,17 +196,17 @@ def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
     return name in _IGNORED and not any(name in pattern.split("/") for pattern in patterns)
 
 
-def concerns(path: str, folder: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a change of `path` may be one of the files that fit.
+def concerns(path: str, folder: str, patterns: tuple[str, ...], known: Collection[str]) -> bool:
+    """Whether a change of `path` may be one of the files that fit. `known` are the folders of those that were seen.
 
     Of a folder that came or went with files in it, and of one that filled before it was watched, the kernel tells
-    the name alone; of something that is gone nobody can say whether it was a folder.
+    the name alone.
     """
     seen = os.path.relpath(path, folder)
     if matcher(patterns)(seen):
         return True
     is_ignored = any(_is_ignored(part, patterns) for part in seen.split(os.sep))
-    return not is_ignored and (os.path.isdir(path) or not os.path.lexists(path))
+    return not is_ignored and (os.path.isdir(path) or seen in known)
 
 
 def roots(folder: str, patterns: Sequence[str]) -> list[str]:
