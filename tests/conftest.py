@@ -14,11 +14,8 @@ import jsonata  # noqa: F401 -- raises the recursion limit, so it does before th
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is slow, and that is no fault of what is tested. The same examples each time, so that the same code
-# always has the same verdict; `--hypothesis-profile default` looks for others.
-settings.register_profile(
-    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+# A busy machine is slow, and that is no fault of what is tested.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 pytest_plugins = ["home_guard", "postgres_fixture", "program_fixture"]

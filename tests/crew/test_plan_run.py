@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
 from typing import Any
 from unicodedata import east_asian_width
 
 import pytest
+from terminal import shown_by
 
 from crew.stage import AGAIN, BLOCKED, BOUND, DONE, PASS, PROGRAM, Crew
 from rolecall.project import tools, tracker
@@ -495,7 +490,7 @@ def test_the_table_is_not_wider_than_the_terminal_and_tells_titles_apart(crew: C
     crew.score(**{"engineer: Bad": [BLOCKED]})
     for title in ("A title that is wider than any terminal " * 3, "日本語のとても長いタイトル" * 5, "Bad"):
         crew.task(title, owner="engineer")
-    shown = on_terminal([PROGRAM, "plan", "run"], crew)
+    shown = on_terminal([PROGRAM, "plan", "run"], crew, code=7)
     table = [line for line in shown if re.match(r" *(id|[123]) +(status|completed|waiting) ", line)]
     assert [line.rpartition("  ")[2][:7] for line in table] == ["title", "A title", "日本語のとても", "Bad"]
     assert max(map(cells, table)) <= 80 and min(map(cells, table[1:3])) >= 79
@@ -512,23 +507,10 @@ def cells(line: str) -> int:
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in line)
 
 
-def on_terminal(words: list[str], crew: Crew) -> list[str]:
-    """The lines that a program shows on a terminal of 80 columns."""
-    mine, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    env = {**os.environ, "ROLECALL_HOME": str(crew.rolecall.home)}
-    child = subprocess.Popen(words, stdout=theirs, stderr=theirs, cwd=crew.project, env=env)
-    os.close(theirs)
-    shown = b""
-    try:
-        while part := os.read(mine, 65536):
-            shown += part
-    except OSError:  # the other end is closed
-        pass
-    finally:
-        os.close(mine)
-    child.wait(BOUND)
-    return re.findall(r"[^\r\n]+", shown.decode())
+def on_terminal(words: list[str], crew: Crew, *, code: int = 0) -> list[str]:
+    """The lines that a program shows."""
+    shown = shown_by(words, cwd=crew.project, env={"ROLECALL_HOME": str(crew.rolecall.home)}, code=code)
+    return re.findall(r"[^\r\n]+", shown)
 
 
 @pytest.mark.parametrize("wrong", ["{", '{"runs": [1]}', '{"runs": {"1@x": {}}}'])

@@ -117,7 +117,7 @@ def test_a_thousand_tasks_of_depth_fifty_are_no_work(limit: int) -> None:
     started = time.process_time()
     found = outlook(rows, done=(), limit=limit, others={})
     assert sum(map(len, found.waves)) == 1000
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 2
 
 
 def test_a_hundred_thousand_tasks_in_one_row_do_not_end_in_a_recursion() -> None:

@@ -509,7 +509,7 @@ def test_no_text_takes_long_to_be_looked_through_for_secrets(part: str) -> None:
     began = time.process_time()
     with suppress(UsageError):
         keyscan.refuse_secrets(part * (note.LARGEST // len(part)), NOTHING)
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,7 @@ def test_no_note_takes_long_to_be_judged(project: Path, part: str) -> None:
     put(project, "long-note.md", part * (300_000 // len(part)), days=20)
     began = time.process_time()
     memory_gc.candidates(project, at=NOW)
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 4
 
 
 def test_a_known_secret_is_refused_by_its_value(project: Path) -> None:

@@ -384,14 +384,14 @@ def test_the_time_for_a_message_follows_its_size(piece: str, before: str, behind
     message = before + piece * (100_000 // len(piece)) + behind
     start = time.process_time()
     detect(message, TAGS)
-    assert time.process_time() - start < 20  # with its square it would be minutes
+    assert time.process_time() - start < 3  # with its square it would be minutes
 
 
 def test_deep_brackets_are_no_burden() -> None:
     start = time.process_time()
     assert triggers("[" * 200_000 + "[plan] " + "]" * 200_000) == []
     assert triggers("[x " * 100_000 + "[plan] " + "]" * 100_000) == ["plan"]
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 3
 
 
 # -- slash commands and the active skill --

@@ -301,16 +301,19 @@ def test_the_status_shows_machines_slots_queue_and_throughput(fleet: Fleet) -> N
     assert fleet.ended(*names) == ["completed"] * 3
 
     def seen() -> Any:
+        """What both forms show while no machine says anything new: each speaks of itself from time to time."""
         shown = json.loads(elsewhere(fleet, "fleet", "status").stdout)
-        return shown if taken(shown) >= before + 6 else None
+        text = elsewhere(fleet, "fleet", "status", "--format", "text").stdout
+        is_told = taken(shown) >= before + 6 and not any(one["busy"] for one in shown["machines"])
+        after = json.loads(elsewhere(fleet, "fleet", "status").stdout)
+        return (shown, text) if is_told and shown["per_minute"] == after["per_minute"] else None
 
-    shown = fleet.until(seen)
+    shown, text = fleet.until(seen)
     assert [machine["machine"] for machine in shown["machines"]] == ["alpha", "beta"]
     assert all(machine["alive"] and machine["slots"] == 3 for machine in shown["machines"])
     assert sum(machine["leads"] for machine in shown["machines"]) == 1
     assert shown["per_minute"] == sum(machine["per_minute"] for machine in shown["machines"])
     assert (shown["limit"], shown["queued"]) == (16, {})
-    text = elsewhere(fleet, "fleet", "status", "--format", "text").stdout
     head, waiting, titles, *rows = text.splitlines()
     assert head == f"2 machines, 0 of 16 threads, {shown['per_minute']} steps a minute"
     assert waiting == "waiting: nobody"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from terminal import shown_by
 from usermachine import SCRIPT, Machine, states
 
 from rolecall.hooks.hosts.claude import EVENTS
@@ -166,20 +166,8 @@ def test_a_terminal_gets_a_table_and_what_to_do_next(machine: Machine) -> None:
 
 
 def on_terminal(machine: Machine, *args: str) -> str:
-    mine, theirs = pty.openpty()
-    env = {**os.environ, **machine.env, "ROLECALL_HOME": str(machine.rolecall.home)}
-    child = subprocess.Popen([SCRIPT, *args], stdout=theirs, cwd=machine.project, env=env)
-    os.close(theirs)
-    shown = b""
-    try:
-        while part := os.read(mine, 65536):
-            shown += part
-    except OSError:  # the other end is closed
-        pass
-    finally:
-        os.close(mine)
-    assert child.wait(60) == 0
-    return shown.decode()
+    env = {**machine.env, "ROLECALL_HOME": str(machine.rolecall.home)}
+    return shown_by([str(SCRIPT), *args], cwd=machine.project, env=env)
 
 
 # -- refusing --

@@ -96,7 +96,8 @@ CREATE TABLE format (version integer NOT NULL);
 
 _RECORD = "id, type, data, created, refs, sha256"
 _REF = "name, target, state, version, updated"
-_SERVER_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+SERVER_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+"""What the server's clock shows, in milliseconds, as part of a query."""
 _PUT_NODE = f"""
 INSERT INTO nodes (seq, {_RECORD}, put_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, put_at = excluded.put_at
@@ -234,7 +235,7 @@ class PostgresBackend:
         try:
             asked = steady_ms()
             row = self._db.execute(
-                f"SELECT set_config('synchronous_commit', %s, true), {lock}(%s), {_SERVER_MS}",
+                f"SELECT set_config('synchronous_commit', %s, true), {lock}(%s), {SERVER_MS}",
                 ("on" if durable else "off", self._writers),
             ).fetchone()
             assert row is not None  # noqa: S101 -- a select without a table has one row
@@ -472,7 +473,7 @@ class PostgresBackend:
         db = psycopg.connect(self._url, autocommit=True, client_encoding="utf8")
         asked = steady_ms()
         row = db.execute(
-            f"SELECT {_SERVER_MS},"
+            f"SELECT {SERVER_MS},"
             " set_config('search_path', quote_ident(%s), false), set_config('lock_timeout', '60s', false)",
             (self._schema,),
         ).fetchone()

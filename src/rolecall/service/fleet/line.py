@@ -13,7 +13,7 @@ import psycopg
 from rolecall.clock import steady_ms
 from rolecall.errors import StorageError
 from rolecall.service.fleet.database import CHANNEL, LEADER_LOCK, shown, with_timeouts, without_password
-from rolecall.store.postgres import shut_down
+from rolecall.store.postgres import SERVER_MS, shut_down
 
 _PAUSE = 3.0
 """Seconds between two questions to the server."""
@@ -106,7 +106,7 @@ class Line(threading.Thread):
 
     def _ask(self, db: psycopg.Connection[Any]) -> None:
         before, since = steady_ms(), time.monotonic()
-        ask = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        ask = f"SELECT {SERVER_MS}"
         row = db.execute(ask if self.is_leading else f"{ask}, pg_try_advisory_lock({LEADER_LOCK})").fetchone()
         assert row is not None  # noqa: S101 -- a select without a table has one row
         self.clock_ahead_ms = row[0] - (before + steady_ms()) // 2
