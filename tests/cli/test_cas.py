@@ -616,6 +616,24 @@ def test_a_reader_that_leaves_early_is_no_error(rolecall: Rolecall, verb: str, k
     assert child.wait(60) in (0, 141)  # 0 when the system took everything in one write
 
 
+@pytest.mark.parametrize("args", ["cas get " + HELLO, "--help", "--version"])
+def test_a_reader_that_never_reads_is_a_broken_pipe_also_where_output_is_buffered(
+    rolecall: Rolecall, small: dict[str, str], args: str
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [PROGRAM, *args.split()],
+        env={**child_env(rolecall), "PYTHONUNBUFFERED": ""},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("args", [["cas", "get", HELLO], ["--version"]], ids=" ".join)
 def test_output_that_cannot_be_written_is_an_error(

@@ -109,12 +109,16 @@ def main(argv: list[str] | None = None) -> int:
         if args in (["--version"], ["-V"]):
             print(f"rolecall {__version__}", flush=True)
             return 0
-        return _run(args)
+        try:
+            return _run(args)
+        finally:
+            sys.stdout.flush()  # here, where a reader that is gone or a full disk is still noticed
     except KeyboardInterrupt:
         print("rolecall: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output is gone (`| head`); there is nobody left to tell.
+        sys.stdout = None  # or Python flushes its buffer once more at exit, fails, and ends with 120
         sys.stderr.close()
         return 141
     except OSError as error:
@@ -133,7 +137,6 @@ def _run(args: list[str]) -> int:
     options = _parse(args)
     try:
         status = options.run(options)
-        sys.stdout.flush()
     except RolecallError as error:
         return report(error)
     return int(status or 0)
