@@ -72,7 +72,21 @@ def diff(kind: str, folder: Folder) -> str:
     return _worktree_diff(folder) if kind == "worktree" else _copy_diff(folder)
 
 
+def changed_files(kind: str, folder: Folder) -> list[str] | None:
+    """The files that were changed, made or removed in a thread's own folder, committed or not. None if the folder is
+    gone."""
+    if "removed" in folder or not os.path.isdir(folder["path"]):
+        return None
+    if kind == "worktree":
+        return _diff_from_base(folder, "--name-only", "-z").words
+    return sorted(path for _, path in treestate.differences(*_states(folder)))
+
+
 def _worktree_diff(folder: Folder) -> str:
+    return _diff_from_base(folder).out.decode("utf-8", "replace")
+
+
+def _diff_from_base(folder: Folder, *options: str) -> git.Result:
     path = folder["path"]
     with tempfile.TemporaryDirectory() as scratch:
         # In an index of our own, so that files git does not know yet are part of it and nothing is staged.
@@ -80,9 +94,8 @@ def _worktree_diff(folder: Folder) -> str:
         # With its time: git takes a file for unchanged that is older than the index and has the same size.
         shutil.copy2(os.path.join(path, git.run(path, "rev-parse", "--git-path", "index").text), index)
         git.run(path, "add", "--all", env={"GIT_INDEX_FILE": index})
-        options = ("--cached", "--no-ext-diff", "--no-textconv")
-        found = git.run(path, "diff", *options, folder["base"], env={"GIT_INDEX_FILE": index})
-    return found.out.decode("utf-8", "replace")
+        safe = ("--cached", "--no-ext-diff", "--no-textconv")
+        return git.run(path, "diff", *safe, *options, folder["base"], env={"GIT_INDEX_FILE": index})
 
 
 def _copy_diff(folder: Folder) -> str:

@@ -310,6 +310,28 @@ def attempt_view(store: Store, node: str, payload: Mapping[str, Any], *, with_te
     }
 
 
+def result(store: Store, ref: Ref) -> dict[str, Any] | None:
+    """What a thread has come to: its last answer, the files its agents reported, and what it used. None before any
+    role has answered."""
+    chain = Chain(store, ref.target or "")
+    steps = [step for step in chain if not step.role.startswith("$")]
+    if not steps:
+        return None
+    last = steps[0]
+    reported = (
+        file for step in reversed(steps) for file in _detail(store, step.payload.get("detail"))["files"]
+    )
+    return {
+        "step": last.id,
+        "role": last.role,
+        "status": _status_in(last.output),
+        "output": last.output,
+        "text": report.shortened(last.body.strip(), report.SHORT),
+        "files": list(dict.fromkeys(reported)),
+        "usage": {key: value for key, value in card(store, ref)["usage"].items() if key != "roles"},
+    }
+
+
 def gather(store: Store, ref: Ref) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A thread's card and all its steps in full, oldest first: what a report is made of."""
     chain = Chain(store, ref.target or "")

@@ -137,6 +137,20 @@ def project(rolecall: Rolecall, tmp_path: Path) -> Project:
     return Project(rolecall, tmp_path)
 
 
+def test_a_finished_run_names_the_files_of_the_worktree_and_the_command_that_merges_it(
+    project: Project,
+) -> None:
+    ident = project.start({**DONE, "run": [["sh", "-c", "echo two > ä.txt; echo new > made.txt"]]})
+    text = project.rolecall("thread", "run", ident, "--format", "text", check=0).stdout
+    assert "\nfiles changed: sub dir/made.txt, sub dir/ä.txt\n" in text
+    assert text.endswith(f"\nmerge it: rolecall thread folder merge {ident}\n")
+    project.folder_verb("merge", ident)
+    project.folder_verb("remove", ident)
+    done = project.rolecall("thread", "run", ident, "--format", "json", check=0)
+    result = json.loads(done.stdout.splitlines()[-1])["result"]
+    assert (result["files"], result["merge"]) == ([], None)
+
+
 # -- starting --
 
 

@@ -292,6 +292,46 @@ def test_fail_and_end_are_told_apart_by_the_exit_code(flow: Flow) -> None:
     assert (reply["status"], reply["reason"]) == ("failed", "Blocked after 1 steps.")
 
 
+def test_a_finished_run_shows_its_result_and_what_leads_to_the_rest(flow: Flow) -> None:
+    wrote = PAID | {"edit": {"a.py": "print(1)"}}
+    verdict = {
+        "output": {"status": "approved"},
+        "body": "Good.\n\n" + "\n".join(f"line {n}" for n in range(20)),
+    }
+    ident = flow.start(flow.script([wrote], [verdict]))
+    text = flow.rolecall("thread", "run", ident, "--format", "text", check=0).stdout
+    assert text[text.index(f"{ident} is completed") :] == (
+        f"{ident} is completed\n\nreviewer: approved\n  Good.\n"
+        + "".join(f"  line {n}\n" for n in range(5))
+        + "  … 15 more lines\n\nfiles changed: a.py\nused: 2 steps, 1,000 tokens, $0.5000\n"
+        f"read it all: rolecall thread read {ident}\n"
+    )
+    result = flow.thread("run", ident, "--format", "json")["result"]
+    assert (result["role"], result["status"], result["output"]) == (
+        "reviewer",
+        "approved",
+        {"status": "approved"},
+    )
+    assert (result["text"], result["files"]) == (verdict["body"], ["a.py"])
+    assert (result["usage"]["tokens"], result["usage"]["cost"]) == (1000, 0.5)
+    assert (result["read"], result["merge"]) == (f"rolecall thread read {ident}", None)
+
+
+def test_a_failed_run_shows_what_the_last_role_said(flow: Flow) -> None:
+    words = (
+        "run",
+        str(flow.file),
+        "-p",
+        "Fix it",
+        "--cwd",
+        str(flow.work),
+        "--agent",
+        flow.script([BLOCKED]),
+    )
+    text = flow.rolecall(*words, "--format", "text", check=6).stdout
+    assert "is failed: Blocked after 1 steps.\n\ndeveloper: blocked\n  No access.\n\nused: 1 step\n" in text
+
+
 def test_a_run_of_some_steps_ends_with_the_command_for_the_rest(flow: Flow) -> None:
     agent = flow.script([DONE])
     ident = flow.start(None)

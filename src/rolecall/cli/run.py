@@ -216,7 +216,7 @@ def _each(options: Namespace, store: Store, tasks: list[Task], start: _Starting,
             left = len(tasks) - place
             print(f"{left} of {len(tasks)} threads have not ended: `rolecall thread list`", file=sys.stderr)
             return INTERRUPTED
-        thread_run.show_standing(options, store, ref, is_after_events=True)
+        thread_run.show_standing(options, store, ref, is_after_events=True, is_brief=True)
         codes.append(CODES.get(ref.state.get("status", ""), 0))
     return max(codes)
 

@@ -6,15 +6,17 @@ stopped short is left with the command that continues it as the last line on sta
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import report
-from rolecall.cli.output import format_of, printable, read_input, show
+from rolecall.cli.output import format_of, printable, read_input, short, show
 from rolecall.cli.thread_arguments import agent_option, at_least_one, common, in_this_store, one_thread
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.store.backend import Ref
@@ -219,10 +221,12 @@ def show_standing(
     step: str | None = None,
     reason: str = "",
     is_after_events: bool = False,
+    is_brief: bool = False,
 ) -> None:
-    """Where a thread stands, by the predecessor's names."""
+    """Where a thread stands, by the predecessor's names, and its result if it has ended. As text the result is left
+    out where it `is_brief`."""
     status = threadview.status_of(store, ref)
-    shown = {
+    shown: dict[str, Any] = {
         "workflow": ref.state.get("workflow"),
         "thread": thread.id_of(ref),
         "head": ref.target,
@@ -232,10 +236,11 @@ def show_standing(
         "background": None,
         "reason": reason or ref.state.get("reason", ""),
         "step": step,
+        "result": _result(options, store, ref) if status in thread.ENDED else None,
     }
     if is_after_events and format_of(options) == "yaml":
         print("---")
-    show(options, shown, lambda: _standing(shown))
+    show(options, shown, lambda: _standing(shown) + ("" if is_brief else _result_text(shown["result"])))
     sys.stdout.flush()
 
 
@@ -247,6 +252,62 @@ def _standing(shown: Mapping[str, Any]) -> str:
     if shown["status"] == "idle":
         line += next_role
     return line + (f": {shown['reason']}" if shown["reason"] else "")
+
+
+def _result(options: Namespace, store: Store, ref: Ref) -> dict[str, Any] | None:
+    """The result of a thread that has ended, with the commands that show all of it and merge it."""
+    found = threadview.result(store, ref)
+    if found is None:
+        return None
+    ident, folders = thread.id_of(ref), ref.state.get("folders") or {}
+    changed: list[list[str] | None] = []
+    if folders:
+        from rolecall import handover
+
+        with suppress(RolecallError):  # the repository is gone or broken: the agents' reports remain
+            changed = [handover.changed_files(kind, folder) for kind, folder in folders.items()]
+    if any(files is not None for files in changed):
+        found["files"] = list(dict.fromkeys(file for files in changed for file in files or ()))
+    can_merge = found["files"] and "worktree" in folders and "removed" not in folders["worktree"]
+    return {
+        **found,
+        "read": in_this_store(options, f"rolecall thread read {ident}"),
+        "merge": in_this_store(options, f"rolecall thread folder merge {ident}") if can_merge else None,
+    }
+
+
+_SHOWN_LINES = 6
+_SHOWN_FILES = 10
+_LINE = 76
+
+
+def _result_text(result: Mapping[str, Any] | None) -> str:
+    if result is None:
+        return ""
+    from rolecall.route import STATUS_KEYS
+
+    said = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
+    output = result["output"] if isinstance(result["output"], Mapping) else {}
+    for name, value in output.items():
+        if name not in STATUS_KEYS and value not in (None, "", [], {}):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            said.append(short(f"  {name}: {text}", _LINE))
+    lines = [line for line in result["text"].splitlines() if line.strip()]
+    said += [f"  {short(line, 2 * _LINE)}" for line in lines[:_SHOWN_LINES]]
+    said += [f"  … {len(lines) - _SHOWN_LINES} more lines"] if lines[_SHOWN_LINES:] else []
+
+    files, usage = result["files"], result["usage"]
+    more = f", and {len(files) - _SHOWN_FILES} more" if files[_SHOWN_FILES:] else ""
+    used = [f"{usage['steps']:,} step{'s' if usage['steps'] != 1 else ''}"] if usage.get("steps") else []
+    used += [f"{usage['tokens']:,} tokens"] if usage.get("tokens") else []
+    used += [f"${usage['cost']:.4f}"] if usage.get("cost") else []
+    facts = {
+        "files changed": ", ".join(files[:_SHOWN_FILES]) + more,
+        "used": ", ".join(used),
+        "read it all": result["read"],
+        "merge it": result["merge"],
+    }
+    return "\n".join(["", "", *said, "", *(f"{name}: {value}" for name, value in facts.items() if value)])
 
 
 def tell_continuation(
