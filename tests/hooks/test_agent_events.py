@@ -210,7 +210,61 @@ def test_tasks_that_cannot_be_read_do_not_keep_an_agent_from_ending(tmp_path: Pa
     assert read(tmp_path, TRACKER)[0]["status"] == "completed"
 
 
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ("STATUS: blocked\nWhich database?", "in_progress"),
+        ("I tried.\n\n**STATUS:** blocked", "in_progress"),
+        ("status: Partial.", "in_progress"),
+        ("STATUS: blocked at first\nSTATUS: done", "completed"),
+        ("STATUS: done", "completed"),
+        ("The status is: blocked", "completed"),
+    ],
+)
+def test_a_report_that_says_blocked_leaves_the_task_open(tmp_path: Path, report: str, expected: str) -> None:
+    tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    answer = tell(tmp_path, SubagentComplete("s1", ENGINEER, report))
+    assert status(tmp_path, 1) == expected
+    assert ("is not completed: its agent ended with STATUS: " in answer.context) is (
+        expected == "in_progress"
+    )
+    assert read(tmp_path, TRACKER)[0]["status"] == "completed"
+
+
 # -- an agent that goes on --
+
+
+def test_a_resumed_agent_gets_the_task_in_progress_under_its_id_and_completes_that_one(
+    tmp_path: Path,
+) -> None:
+    old, new = task(1, owner="engineer"), task(2, owner="engineer", owner_agent_id="e1")
+    tasks(tmp_path, {**old, "status": "in_progress"})
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    tell(tmp_path, SubagentComplete("s1", ENGINEER, "STATUS: blocked"), now=at(1))
+    tasks(tmp_path, {**old, "status": "in_progress"}, {**new, "status": "in_progress"})
+    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(2)).context
+    assert told.startswith("TASK: Task 2") and "Task 1" not in told
+    tell(tmp_path, SubagentComplete("s1", ENGINEER, "STATUS: done"), now=at(3))
+    assert [status(tmp_path, 1), status(tmp_path, 2)] == ["in_progress", "completed"]
+
+
+def test_a_resumed_agent_is_not_given_a_task_it_has_completed(tmp_path: Path) -> None:
+    old, new = task(1, owner="engineer", owner_agent_id="e1"), task(2, owner="engineer")
+    tasks(tmp_path, {**old, "status": "in_progress"})
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    tell(tmp_path, SubagentComplete("s1", ENGINEER), now=at(1))
+    tasks(tmp_path, {**old, "status": "completed"}, {**new, "status": "in_progress"})
+    assert tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(2)).context.startswith("TASK: Task 2")
+    tell(tmp_path, SubagentComplete("s1", ENGINEER), now=at(3))
+    assert status(tmp_path, 2) == "completed"
+
+
+def test_a_task_set_in_progress_after_the_start_of_its_agent_is_the_one_completed(tmp_path: Path) -> None:
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER))
+    tasks(tmp_path, task(1, owner="engineer", owner_agent_id="e1", status="in_progress"))
+    tell(tmp_path, SubagentComplete("s1", ENGINEER))
+    assert status(tmp_path, 1) == "completed"
 
 
 def resumed(project: Path, who: Caller) -> str:

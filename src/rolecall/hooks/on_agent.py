@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rolecall.capabilities import TASK_UPDATE, check_allowed
@@ -20,6 +20,10 @@ T = TypeVar("T")
 _LONGEST_BRIEF = 8_000
 """Characters of a task: a host shows the model only the beginning of what is longer, and not where it was cut."""
 _MOST_FILES = 200
+_TURN = {"in_progress": 0, "pending": 1, "completed": 2}
+"""Which of several tasks of one agent it works on."""
+_NOT_DONE = ("blocked", "partial")
+"""The words behind `STATUS:` in a report with which an agent leaves its task open."""
 _SINCE = "9999"
 """Later than any time: that a file was written after an agent had ended is known from the file."""
 
@@ -64,14 +68,26 @@ def _with_agent(found: Session, agent: str, task: str) -> Session:
 
 
 def _task_of(who: Caller, standing: Standing, known: str, taken: Collection[str]) -> Task | None:
-    """The task that an agent was started for, if that is certain: its own, else the only one it can be."""
-    for task in standing.tasks:
-        if task.get("owner_agent_id") == who.id or is_known_by(known, task):
-            return task
+    """The task that an agent was started for, if that is certain: its own, else the only one it can be. An agent that
+    was resumed has a task of its own in progress now, and others from before."""
+    found = _own_task(standing.tasks, who.id, known)
+    if found is not None and found["status"] != "completed":
+        return found
     own, ready = [task for task in standing.tasks if task.get("owner") == who.agent], standing.ready_ids
     begun = [task for task in own if task["status"] == "in_progress" and task_key(task) not in taken]
-    found = begun or [task for task in own if task["id"] in ready and task_key(task) not in taken]
-    return found[0] if len(found) == 1 else None
+    free = begun or [task for task in own if task["id"] in ready and task_key(task) not in taken]
+    return free[0] if len(free) == 1 else None
+
+
+def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
+    """The task of an instance: the one under its `owner_agent_id` or, failing that, the one it was started for. One in
+    progress comes before one that is open, and that before one that is completed."""
+    ranked = [
+        (_TURN[task["status"]], task.get("owner_agent_id") != agent, not is_known_by(known, task), number)
+        for number, task in enumerate(tasks)
+    ]
+    own = [rank for rank in ranked if not (rank[1] and rank[2])]
+    return tasks[min(own)[-1]] if own else None
 
 
 def _spawn_words(
@@ -143,14 +159,14 @@ def _changed_since(project: str, files: frozenset[str], ended: str) -> frozenset
 
 
 def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> Answer:
-    """On record as ended with the files it touched; its task is completed, and a check of it is called for."""
+    """On record as ended with the files it touched; its task is completed, unless its report says otherwise, and a
+    check of it is called for."""
     who = event.who
     if not who.id:
         return Answer()
     entries = _tracked(project, kit, lambda: tracker.entries(project, harness=kit.harness))
     is_over = any(entry.get("agent_id") == who.id and entry.get("status") == "completed" for entry in entries)
-    task = sessions.working(project).get(who.id)
-    said = _completed_words(project, task, kit) if task and not is_over else ""
+    said = "" if is_over else _completed_words(project, who.id, _status_in(event.last_message), kit)
     files = toollog.touched(project, who.id)
     tracker.completed(
         project,
@@ -165,21 +181,38 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
     return Answer(context=said, notice=said)
 
 
-def _completed_words(project: str, key: str, kit: Kit) -> str:
+def _status_in(report: str) -> str:
+    """The word behind the last `STATUS:` at the beginning of a line; empty where there is no such line."""
+    found = ""
+    for line in report.splitlines():
+        name, _, word = line.strip(" \t>*_`#-").partition(":")
+        if name.rstrip("*_` ").upper() == "STATUS":
+            found = word.strip(" \t*_`.").lower()
+    return found
+
+
+def _completed_words(project: str, agent: str, status: str, kit: Kit) -> str:
     """Complete the task of an agent if it is being worked on; what is to be said about it."""
+    known = sessions.working(project).get(agent, "")
     found, problem = snapshot.checked_tasks(project)
     if problem:
-        return f"Its task was not set to completed, because the tasks cannot be read: {problem}"
-    task = next((task for task in found if is_known_by(key, task)), None)
+        return (
+            f"Its task was not set to completed, because the tasks cannot be read: {problem}" if known else ""
+        )
+    task = _own_task(found, agent, known)
     if task is None or task["status"] != "in_progress":
         return ""
+    title = f"Task {snapshot.number(task['id'])} ({task['title'][:80]})"
+    if status in _NOT_DONE:
+        return (
+            f"{title} is not completed: its agent ended with STATUS: {status}. Read its report, then decide."
+        )
     try:
         check_allowed(kit.restrictions, "nx_task_update", TASK_UPDATE)
     except UsageError as exc:
         return f"Its task was not set to completed: {exc.message}. {exc.hint}"
     if not tools.update_as_read(project, task, "completed"):
-        return _completed_words(project, key, kit)  # it was changed just now
-    title = f"Task {snapshot.number(task['id'])} ({task['title'][:80]})"
+        return _completed_words(project, agent, status, kit)  # it was changed just now
     if task not in snapshot.unverified(found, kit):
         return f"{title} is completed."
     return (
