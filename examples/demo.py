@@ -60,7 +60,6 @@ class Demo:
             **os.environ,
             "ROLECALL_HOME": str(folder / "home"),
             "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._program = str(scripts / "rolecall")
 
