@@ -41,7 +41,12 @@ def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
         named = settings.catalog(load(environ))
     except UsageError as exc:
         raise UsageError(f"{config_path(environ)}: {exc.message}", hint=exc.hint) from None
-    return os.path.join(home(environ), os.path.expanduser(named)) if named else None
+    return folder_in_home(named, environ) if named else None
+
+
+def folder_in_home(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The folder that a setting names; a relative path is meant from the home."""
+    return os.path.join(home(environ), os.path.expanduser(name))
 
 
 def work_folder(environ: Mapping[str, str] = os.environ) -> str:

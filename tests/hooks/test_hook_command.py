@@ -205,6 +205,20 @@ def test_the_mode_of_the_configuration_counts(project: Path, tmp_path: Path) -> 
     assert "while no task is planned" in said["context"] and "block" not in said
 
 
+def test_a_catalogue_that_cannot_be_read_opens_no_gate_and_is_said(project: Path, tmp_path: Path) -> None:
+    env = {"ROLECALL_HOME": str(tmp_path / "home")}
+    write(tmp_path / "home", "config.yaml", "catalog: gone\n")
+    assert "No task is planned" in answer(hook(project, "pre_tool_use", WRITE, env=env))["block"]
+    tasks(project, task(1))
+    assert answer(hook(project, "pre_tool_use", WRITE, env=env)) == {}
+    for agent in ("tester", "auditor"):  # the second one may be in the catalogue that cannot be read
+        done = hook(project, "pre_tool_use", {**WRITE, "agent": agent, "agent_id": "a"}, env=env)
+        assert "by no_file_edit" in answer(done)["block"]
+    for event in ("session_start", "user_message"):
+        told = answer(hook(project, event, {"session": "s", "text": "hello"}, env=env))["context"]
+        assert "gone/manifest.json" in told and "rolecall config unset catalog" in told
+
+
 def test_the_mode_is_set_by_a_command_and_one_that_does_not_exist_is_refused(
     project: Path, tmp_path: Path
 ) -> None:

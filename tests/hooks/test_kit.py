@@ -16,7 +16,6 @@ import pytest
 from hook_stage import side_by_side
 
 from rolecall import yaml12
-from rolecall.errors import UsageError
 from rolecall.hooks import kit
 from rolecall.project import catalog
 
@@ -91,14 +90,27 @@ def test_a_configuration_that_comes_changes_or_goes_is_noticed(home: Path) -> No
     assert kit.load("rolecall").gate == "block"
 
 
-def test_a_mode_that_does_not_exist_is_an_error_and_not_the_last_one(home: Path) -> None:
+def test_a_mode_that_does_not_exist_is_said_and_is_not_the_last_one(home: Path) -> None:
     kit.load("rolecall")
     (home / "config.yaml").write_text("project: {unplannedEdits: maybe}\n")
     for _ in range(2):
-        with pytest.raises(
-            UsageError, match=r"project\.unplannedEdits must be one of block, warn, off, not 'maybe'"
-        ):
-            kit.load("rolecall")
+        found = kit.load("rolecall")
+        assert found.gate == "block"
+        assert "project.unplannedEdits must be one of block, warn, off, not 'maybe'" in found.problem
+    (home / "config.yaml").write_text("project: {unplannedEdits: off}\n")
+    assert (kit.load("rolecall").gate, kit.load("rolecall").problem) == ("off", "")
+
+
+@pytest.mark.parametrize("mode", ["block", "warn"])
+def test_without_a_catalogue_that_can_be_read_ours_holds_and_that_is_said(home: Path, mode: str) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.yaml").write_text(f"catalog: gone\nproject: {{unplannedEdits: {mode}}}\n")
+    found = kit.load("rolecall")
+    assert f"there is no {home / 'gone/manifest.json'}" in found.problem
+    assert "no_file_edit" in found.agents["tester"].capabilities and found.gate == mode
+    shutil.copytree(catalog.OWN_FOLDER, home / "gone")
+    manifest(home / "gone")
+    assert kit.load("rolecall").problem == ""
 
 
 @pytest.mark.parametrize(
@@ -161,8 +173,7 @@ def test_a_catalogue_whose_agent_changes_is_noticed(home: Path) -> None:
 
 def test_a_home_that_cannot_be_written_is_only_slower(home: Path) -> None:
     home.parent.joinpath("home").write_text("a file, not a folder")
-    with pytest.raises(UsageError):
-        kit.load("rolecall")  # config.yaml cannot be read there
+    assert (kit.load("rolecall").gate, kit.load("rolecall").problem != "") == ("block", True)
     home.unlink()
     home.mkdir()
     (home / "cache").write_text("a file, not a folder")

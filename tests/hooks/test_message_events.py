@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from hook_stage import PLAN, SESSIONS, known_kit, plan, read, task, tasks, tell, write
 
+from rolecall.hooks import kit as kits
 from rolecall.hooks import snapshot
 from rolecall.hooks.event import Answer, ContextCompact, SessionStart, UserMessage
+from rolecall.hooks.hosts import claude
 from rolecall.mask import Mask
+from rolecall.project import catalog
 from rolecall.project.tags import NO_PLAN
 
 
@@ -89,6 +93,28 @@ def test_a_tag_puts_the_body_before_the_model_with_mode_and_words(tmp_path: Path
     assert context.endswith("What the user said with it: add a login")
     record = read(tmp_path, SESSIONS)["s1"]
     assert (record["skill"], record["mode"]) == ("nx-plan", "auto")
+
+
+@pytest.mark.parametrize("place", [".claude/skills/nx-plan/SKILL.md", ""])
+def test_a_skill_longer_than_the_host_takes_ends_at_a_section_and_names_the_file(
+    tmp_path: Path, place: str
+) -> None:
+    sections = "".join(
+        f"## {number}. Part\n\n```\n# no section\n```\n{'x' * 900}\n\n" for number in range(1, 30)
+    )
+    kit = kits.load("claude")._replace(skills={"nx-plan": f"# Plan\n\n{sections}"})
+    file = write(tmp_path, place, "x") if place else Path(catalog.OWN_FOLDER) / "skills/nx-plan/body.md"
+    plan(tmp_path, "Which format?")
+    told = tell(tmp_path, UserMessage("s1", f"[plan] {'w' * 500}"), kit).context
+    context = json.loads(claude.output("UserPromptSubmit", Answer(context=told)).stdout)
+    assert context["hookSpecificOutput"]["additionalContext"] == told  # nothing more was cut
+    assert 8_000 < len(told) < 9_900
+    kept, _, rest = told.partition("\n\n(The skill is longer than the host lets through. ")
+    number = kept.count("## ") + 1
+    assert rest.startswith(f'Read {file} from "{number}. Part" on before you act on it.)')
+    assert kept.endswith("x" * 900) and "Which format?" in rest and "w" * 500 in rest
+    again = tell(tmp_path, ContextCompact("s1"), kit).context
+    assert f"Read {file} from" in again and len(again) < 9_900
 
 
 def test_another_skill_replaces_it_and_an_inline_tag_does_not(tmp_path: Path) -> None:

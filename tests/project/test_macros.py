@@ -52,6 +52,9 @@ READ: dict[str, list[tuple[str, dict[str, Any]]]] = {
     '{{x a=[\n  {"label": "yes"},\n  {"label": "no"}\n] b=1}}': [
         ("x", {"a": ({"label": "yes"}, {"label": "no"}), "b": "1"})
     ],
+    "{{x a=[<list of them, or: none...>, {label: <a name>}, {...}] b=<which one>}}": [
+        ("x", {"a": ("<list of them, or: none...>", {"label": "<a name>"}, "{...}"), "b": "<which one>"})
+    ],
     "{{x p=>>END b=1}}\nline\n\n  {{not}} read\n<<END": [("x", {"p": "line\n\n  {{not}} read", "b": "1"})],
     "{{x p=>>END\nline <<END\n <<ENDS\n<<END\nb=1}}": [("x", {"p": "line <<END\n <<ENDS", "b": "1"})],
     "{{x p=>>A q=>>B}}\nfirst\n<<A\nsecond\n<<B": [("x", {"p": "first", "q": "second"})],

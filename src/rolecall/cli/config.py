@@ -57,6 +57,8 @@ def _set(options: Namespace) -> None:
     def edit(text: str) -> str:
         changed = configfile.with_value(text, path, value, source=file)
         _refuse_dangling(config.parse(changed, file), path)
+        if path == ("catalog",):
+            _check_catalog(config.folder_in_home(value))
         return changed
 
     configfile.change(file, edit)
@@ -77,6 +79,17 @@ def _refuse_dangling(settings: dict[str, Any], path: Path) -> None:
     found = [one for one in dangling(settings, adapters=_adapters()) if one.startswith(".".join(path) + ":")]
     if found:
         raise UsageError(found[0], hint="Nothing was changed.")
+
+
+def _check_catalog(folder: str) -> None:
+    """A catalogue that cannot be used is refused when it is named, not when a host or a plan needs it."""
+    from rolecall.errors import RolecallError
+    from rolecall.project import catalog
+
+    try:
+        catalog.load(folder)
+    except RolecallError as exc:
+        raise UsageError(exc.message, hint=f"{exc.hint} Nothing was changed.".strip()) from exc
 
 
 def _adapters() -> tuple[str, ...]:

@@ -180,7 +180,9 @@ def capabilities_of(agent: str, kit: Kit) -> tuple[str, ...]:
     rules = kit.agents.get(agent)
     if rules is not None:
         return rules.capabilities
-    return (*_STRANGER, "no_file_edit") if agent.lower() in READ_ONLY_KINDS else _STRANGER
+    # Without the catalogue that is meant, an agent that ours does not know may be one that must not edit.
+    is_reader = agent.lower() in READ_ONLY_KINDS or bool(kit.problem)
+    return (*_STRANGER, "no_file_edit") if is_reader else _STRANGER
 
 
 def _denier(words: Collection[str], classes: Collection[str]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import crc32
 
 from rolecall import __version__, config
+from rolecall.errors import RolecallError
 from rolecall.hooks.event import GateMode
 from rolecall.project.place import HARNESS
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rolecall.project.macros import Render
     from rolecall.project.tags import Tag
 
+_LONGEST_PROBLEM = 600
 Stamp = list[Any]
 """A path, and what is another when it was written: time, size, inode."""
 
@@ -59,6 +61,12 @@ class Kit(NamedTuple):
     """Under which name agents are tracked."""
     process: Process | None = None
     """The host's process, where it is known."""
+    limit: tuple[int, str] | None = None
+    """How many bytes of a hook's words the host puts before the model, and in which encoding; None: all of them."""
+    skill_files: tuple[str, ...] = ()
+    """Where a skill may stand in a file, from the project's folder, its id as `{}`; the last one is the catalogue's."""
+    problem: str = ""
+    """Why our own catalogue and the strictest rules hold in the place of what the configuration names."""
     mask: Callable[[], Mask] = _no_secrets
     """Hides what must not be written down; costly, so it is asked for when something is."""
 
@@ -90,6 +98,9 @@ def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
         agents,
         skills=content["skills"],
         has_skill_commands=content["has_skill_commands"],
+        limit=tuple(content["limit"]) if content["limit"] else None,
+        skill_files=tuple(content["skill_files"]),
+        problem=content.get("problem", ""),
     )
     if not with_tags:
         return kit
@@ -138,7 +149,10 @@ def _stamps() -> list[Stamp]:
     """Of everything that is read, our own code among it; what is not there has a stamp, too, for it may come."""
     from rolecall.project import catalog
 
-    folder = config.catalog_folder() or catalog.OWN_FOLDER
+    try:
+        folder = config.catalog_folder() or catalog.OWN_FOLDER
+    except RolecallError:  # what is wrong with it is told when it is read
+        folder = catalog.OWN_FOLDER
     hosts = os.path.join(os.path.dirname(__file__), "hosts")
     files = [config.config_path(), __file__, *_files(hosts, ".py"), *(_files(folder) or [folder])]
     return [_stamp(path) for path in files]
@@ -165,9 +179,26 @@ def _stamp(path: str) -> Stamp:
 
 
 def _made(host: str) -> dict[str, Any]:
+    """What the configuration says. Where that cannot be read, our own catalogue holds, because a hook that failed
+    would let everything pass."""
     from rolecall.project import catalog
 
-    return _compiled(host, catalog.load(config.catalog_folder()), config.load())
+    configuration: Mapping[str, Any] = {}
+    try:
+        configuration = config.load()
+        return _compiled(host, catalog.load(config.catalog_folder()), configuration)
+    except (RolecallError, OSError) as exc:
+        told = exc.message if isinstance(exc, RolecallError) else str(exc)
+    problem = (
+        f"Rolecall's own agents, skills and limits hold until this is put right: {told[:_LONGEST_PROBLEM]}"
+        " (`rolecall config list` shows the configuration, `rolecall config unset catalog` goes back to our own"
+        " catalogue)."
+    )
+    try:
+        content = _compiled(host, catalog.load(), configuration)
+    except RolecallError:  # the configuration is what cannot be read
+        content = _compiled(host, catalog.load(), {})
+    return {**content, "problem": problem}
 
 
 def _compiled(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,6 +214,11 @@ def _compiled(host: str, found: Catalog, configuration: Mapping[str, Any]) -> di
         "tags": [tag._asdict() for tag in found.vocabulary.tags.values()],
         "skills": _bodies(found, module),
         "has_skill_commands": bool(getattr(module, "HAS_SKILL_COMMANDS", False)),
+        "limit": getattr(module, "LIMIT", None),
+        "skill_files": [
+            *getattr(module, "SKILL_FILES", ()),
+            os.path.join(found.folder, "skills", "{}", "body.md"),
+        ],
     }
 
 

@@ -37,8 +37,11 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer
     sessions.note(project, event.session, now, before, after, process=kit.process)
     errors = toollog.errors_before(project)
     news = standing if after.told != before.told else ""
-    parts = [_skill_words(asked.activation, before, kit), *acted, *asked.slips, *errors, news]
-    return Answer(context="\n\n".join(filter(None, parts)), notice="\n".join([*asked.slips, *errors]))
+    beside = "\n\n".join(filter(None, [*acted, *asked.slips, *errors, news]))
+    skill = _skill_words(project, asked.activation, before, kit, beside)
+    return Answer(
+        context="\n\n".join(filter(None, [skill, beside])), notice="\n".join([*asked.slips, *errors])
+    )
 
 
 class _Asked(NamedTuple):
@@ -61,7 +64,7 @@ def _asked(text: str, kit: Kit) -> _Asked:
     return _Asked(activation, actions, tuple(map(str, detected.near_misses)))
 
 
-def _skill_words(activation: Activation | None, before: Session, kit: Kit) -> str:
+def _skill_words(project: str, activation: Activation | None, before: Session, kit: Kit, beside: str) -> str:
     if activation is None:
         return ""
     if not activation.tag and kit.has_skill_commands:
@@ -71,11 +74,14 @@ def _skill_words(activation: Activation | None, before: Session, kit: Kit) -> st
     mode = f" in the mode {activation.mode}" if activation.mode else ""
     is_other = before.skill and before.skill != activation.skill
     replaced = f" It replaces the skill {before.skill}." if is_other else ""
-    words = f"\n\nWhat the user said with it: {activation.text[:2_000]}" if activation.text else ""
-    return (
+    head = (
         f"The user activated the skill {activation.skill}{mode}. What follows is how you work until it is done or"
-        f" another skill is activated.{replaced}\n\n{kit.skills[activation.skill].strip()}{words}"
+        f" another skill is activated.{replaced}\n\n"
     )
+    said = f"\n\nWhat the user said with it: {activation.text[:2_000]}" if activation.text else ""
+    from rolecall.hooks import skilltext
+
+    return f"{head}{skilltext.body_of(project, activation.skill, kit, beside=head + said + beside)}{said}"
 
 
 def _acted(project: str, actions: Sequence[Action], kit: Kit, *, is_repeat: bool) -> list[str]:

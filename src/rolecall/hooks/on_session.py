@@ -28,6 +28,7 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answ
     is_alone = not began.others and not began.is_plan_run
     warnings = [
         _elsewhere(project, event.cwd),
+        kit.problem,
         *began.problems,
         *toollog.errors_before(project),
         *([_left_over(snapshot.Standing(project))] if event.is_new and is_alone else []),
@@ -122,8 +123,12 @@ def _unfinished(now: Standing) -> str:
 def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> Answer:
     """Everything that the model has forgotten, from disk: how the project stands, and the words of the active skill."""
     base = sessions.known(project, event.session) or sessions.Session(now)
-    body = kit.skills.get(base.skill, "").strip()
-    words = f"How you work while the skill {base.skill} is active:\n\n{body}" if body else ""
+    words = ""
+    if base.skill in kit.skills:
+        from rolecall.hooks import skilltext
+
+        words = f"How you work while the skill {base.skill} is active:\n\n"
+        words += skilltext.body_of(project, base.skill, kit, beside=words + " " * 4 * snapshot.SHORT)
     budget = max(snapshot.SHORT, min(snapshot.LONG, _COMPACTED - snapshot.tokens(words)))
     standing = snapshot.long(project, base, kit, budget)
     sessions.note(project, event.session, now, base, base._replace(told=""), process=kit.process)

@@ -119,7 +119,7 @@ def _task_list(project: str) -> Mapping[str, Any]:
 def short(project: str, kit: Kit) -> str:
     """Plan, tasks and knowledge in a few lines; empty where there is none of them."""
     now = Standing(project)
-    lines = [*_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
+    lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
     known = knowledge_files.counted(knowledge_files.counts(project))
     if known:
         lines.append(f"Knowledge in .nexus/: {known}.")

@@ -1,9 +1,9 @@
 """Invocation macros in skill bodies: `{{primitive key=value ...}}`, read and turned into a host's words.
 
-A value is a bare word, a quoted text (`\\"`, `\\\\`, `\\n` and `\\t` are its escapes), a list
-(`[a, "b c", {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text from the next line on,
-then `<<NAME` alone on its line. The `}}` may stand on the heredoc's first line, before the text, or after its
-last. A heredoc's text is literal. `{{` with no letter after it is text, unless a name and `key=` follow behind
+A value is a bare word, a placeholder (`<which one>`), a quoted text (`\\"`, `\\\\`, `\\n` and `\\t` are its escapes), a
+list (`[a, "b c", <more of them>, {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text from the next
+line on, then `<<NAME` alone on its line. The `}}` may stand on the heredoc's first line, before the text, or after
+its last. A heredoc's text is literal. `{{` with no letter after it is text, unless a name and `key=` follow behind
 blanks, which is a mistake; so is everything outside of macros.
 
 Which primitives there are and what they take is the vocabulary's to say, and the catalogue's what their values
@@ -65,8 +65,12 @@ _START = re.compile(
 )
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
-_BARE = re.compile(r'[^\s"\[\]{}]+')
-_BARE_ITEM = re.compile(r'[^\s",\[\]{}:]+')
+_PLACEHOLDER = r'<[^<>"\[\]{}\r\n]*>'
+"""`<what stands here>`: words for whoever reads the text, with blanks in them."""
+_BARE = re.compile(rf'(?:{_PLACEHOLDER}|[^\s"\[\]{{}}])+')
+_BARE_ITEM = re.compile(rf'(?:{_PLACEHOLDER}|[^\s",\[\]{{}}:])+')
+_MORE_ITEMS = re.compile(r"\{(?:\.\.\.|…)\}")
+"""In a list: and others like it."""
 _QUOTED = re.compile(r'"((?:[^"\\\r\n]|\\[^\r\n])*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
@@ -289,6 +293,8 @@ class _Parser:
         return _ESCAPES[escape[1]]
 
     def _item(self) -> Item:
+        if more := self._match(_MORE_ITEMS):
+            return more[0]
         if not self._is_at("{"):
             return self._word(_BARE_ITEM, "an entry of the list")
         pairs: dict[str, str] = {}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HAS_SKILL_COMMANDS = True
 """Skills are installed as such, so `/nx-plan` has the host put the skill's body before the model."""
+SKILL_FILES = (".claude/skills/{}/SKILL.md", "~/.claude/skills/{}/SKILL.md")
+"""Where `install` puts skills, for the project or for the user."""
 LIMIT = Limit(2 * 9_900, "utf-16-le")
 """Of more than 10,000 characters the host shows the model the first 2,000 and the path of a file with the rest."""
 _NOTIFICATION = "<task-notification>"

@@ -25,6 +25,8 @@ CONTEXT_TOKENS = 8_000
 """What Codex is told to let through of a hook's words; without being told, it cuts them at 2,500 tokens."""
 LIMIT = Limit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
 """Codex takes four bytes for a token."""
+SKILL_FILES = (".codex/skills/{}/SKILL.md", "~/.codex/skills/{}/SKILL.md")
+"""Where `install` puts skills, for the project or for the user."""
 _ANY_AGENT = "default"
 
 

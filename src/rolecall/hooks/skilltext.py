@@ -1,0 +1,57 @@
+"""The words of a skill as far as a host puts them before the model: whole, or up to a section and where to read on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from rolecall.hooks.kit import Kit
+
+_NO_TITLE = "where this ends"
+
+
+def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
+    """The body of a skill. Where it is too long for the host together with `beside`, it ends before a section, and the
+    file that has all of it is named."""
+    body = kit.skills[skill].strip()
+    if kit.limit is None:
+        return body
+    most, encoding = kit.limit
+
+    def size(text: str) -> int:
+        return len(text.encode(encoding, errors="replace"))
+
+    if size(body) + size(beside) <= most:
+        return body
+    file = _file(project, skill, kit)
+    room = most - size(beside) - size(_onward(file, "x" * 80))
+    end, title = _last_break(body, room, size)
+    return f"{body[:end].rstrip()}\n\n{_onward(file, title)}"
+
+
+def _onward(file: str, title: str) -> str:
+    return (
+        f"(The skill is longer than the host lets through. Read {file} from {title} on before you act on it.)"
+    )
+
+
+def _file(project: str, skill: str, kit: Kit) -> str:
+    """The file with the skill in the host's words, as it was installed; else the catalogue's own."""
+    places = [os.path.expanduser(os.path.join(project, place.format(skill))) for place in kit.skill_files]
+    return next(filter(os.path.isfile, places), places[-1] if places else f"skills/{skill}/body.md")
+
+
+def _last_break(text: str, room: int, size: Callable[[str], int]) -> tuple[int, str]:
+    """Where the first section begins that does not fit, and its title; a paragraph where there is no section."""
+    section, paragraph, at, used, is_code = (0, ""), 0, 0, 0, False
+    for line in text.splitlines(keepends=True):
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code and line.startswith("#"):
+            section = (at, f'"{line.strip().lstrip("# ")[:80]}"')
+        elif not is_code and not line.strip():
+            paragraph = at
+        used += size(line)
+        if used > room:
+            break
+        at += len(line)
+    return section if section[0] else (paragraph or at, _NO_TITLE)
