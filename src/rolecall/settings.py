@@ -7,6 +7,7 @@ defaultAgent:   an alias or a spec such as `command:prog`
 defaultModel:   a model alias
 agentOverrides: {WORKFLOW: {ROLE: alias}}
 modelOverrides: {SCENE: model alias}         the scene `extract` reads answers
+modelTiers:     {HOST | AGENT: {high, standard}}     the models for the tiers of the catalogue's agents
 extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
 catalog:        a folder with agents and skills to use instead of our own
 memory:         {autoDelete}                 whether notes may be deleted without asking
@@ -37,6 +38,7 @@ _SECTIONS: dict[str, Any] = {
     "defaultModel": "text",
     "agentOverrides": {"*": {"*": "text"}},
     "modelOverrides": {"*": "text"},
+    "modelTiers": {"*": {"high": "text", "standard": "text"}},
     "extract": {
         "provider": "text",
         "baseUrl": "url",
@@ -117,6 +119,14 @@ def is_known_agent(settings: Mapping[str, Any], alias: str, adapters: Collection
 def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> NotFound:
     known = sorted({*_mapping(settings, "agents"), *adapters})
     return NotFound(f"there is no agent {alias!r}", hint=f"{_guess(alias, known)}Known: {', '.join(known)}.")
+
+
+def tier_model(settings: Mapping[str, Any], names: Sequence[str], tier: str) -> str:
+    """The model that the configuration has for a tier of the catalogue's agents under the first of the names that has
+    one: an alias, then its adapter, or a host. Empty: the agent's own default."""
+    tiers = _mapping(settings, "modelTiers")
+    found = (_mapping(tiers.get(name)).get(tier) for name in names)
+    return next((str(model) for model in found if model), "")
 
 
 # -- the project --

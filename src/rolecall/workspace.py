@@ -88,9 +88,10 @@ def engine(
     agent: str | None = None,
     folder: str | None = None,
     watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
+    tiers: Mapping[str, str] | None = None,
 ) -> Engine:
     """An engine on `store` with the configured agents; `agent` plays every role when given. `folder` is where its
-    threads were started, for what the project there says."""
+    threads were started, for what the project there says; `tiers` are the model tiers of roles that have one."""
     import os
 
     from rolecall import registry
@@ -111,7 +112,7 @@ def engine(
         """Agents are made once, because some keep a connection from step to step."""
         key = (book.workflow.name, role)
         if key not in hired:
-            made = cast(settings, book, role, override=agent, environment=environment)
+            made = cast(settings, book, role, override=agent, environment=environment, tiers=tiers)
             check_present(made.agent, env=environment)
             same = (other for other in hired.values() if other == made)
             hired[key] = next(same, made)  # roles with the same agent and options share its connection
@@ -203,13 +204,15 @@ def cast(
     *,
     override: str | None = None,
     environment: Mapping[str, str] | None = None,
+    tiers: Mapping[str, str] | None = None,
 ) -> Cast:
     """The agent that plays a role; one that is unknown, or that the role's restrictions cannot be enforced
-    on, is an error before anything runs."""
+    on, is an error before anything runs. `tiers` are the model tiers of roles that have one."""
     from rolecall import capabilities
     from rolecall.engine import HUMAN
 
-    made = _cast(settings, book, role, override=override, environment=environment)
+    tier = (tiers or {}).get(role, "")
+    made = _cast(settings, book, role, override=override, environment=environment, tier=tier)
     deniable = getattr(made.agent, "deniable", None)
     if (
         deniable is not None and made.name != HUMAN
@@ -225,10 +228,11 @@ def _cast(
     *,
     override: str | None,
     environment: Mapping[str, str] | None,
+    tier: str,
 ) -> Cast:
     from rolecall import agents
     from rolecall.engine import HUMAN, Cast
-    from rolecall.settings import agent_for, configured_agent, unknown_agent
+    from rolecall.settings import agent_for, configured_agent, tier_model, unknown_agent
 
     named = book.workflow.roles[role].agent
     if named == HUMAN:  # a person was asked for, and nobody else may answer instead
@@ -243,6 +247,9 @@ def _cast(
         return Cast(HUMAN, _nobody)
     if kind not in agents.ADAPTERS:
         raise unknown_agent(settings, name, (*agents.ADAPTERS, HUMAN))
+    model = tier_model(settings, (name, kind), tier) if tier else ""
+    if model and (kind == "acp" or kind not in agents.SPOKEN):
+        options = {"model": model, **options}  # what the agent's own entry or its spec says comes first
     if kind == "builtin":
         from rolecall.settings import builtin_options
 

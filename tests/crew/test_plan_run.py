@@ -190,8 +190,47 @@ def test_an_agent_that_cannot_be_held_to_them_is_refused_before_anything_runs(cr
     crew.task("One", owner="engineer")
     done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project)
     assert done.returncode == 2
-    assert "the agent 'command:true' cannot be held to 'no_file_edit'" in done.stderr
+    assert "command:true cannot play architect: the agent 'command:true' cannot be held to" in done.stderr
+    assert "These can here: player" in done.stderr and "`rolecall plan run --agent player`" in done.stderr
     assert crew.statuses() == {1: "pending"}
+
+
+def test_every_role_that_one_agent_cannot_play_is_named(crew: Crew) -> None:
+    crew.task("One", owner="engineer", acceptance=RUNS)
+    crew.task("Two", owner="researcher")
+    done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project)
+    assert "command:true cannot play tester, architect, researcher, postdoc: " in done.stderr
+    crew.configure(agents={}, defaultAgent="")
+    done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project, env={"PATH": "/nowhere"})
+    assert "No agent on this machine can; `rolecall agents list` shows which there are." in done.stderr
+
+
+# -- models --
+
+
+def model_in(call: dict[str, Any]) -> str | None:
+    arguments = call["arguments"]
+    return arguments[arguments.index("--model") + 1] if "--model" in arguments else None
+
+
+def test_the_tier_of_a_role_reaches_the_model_of_its_agent(crew: Crew) -> None:
+    crew.configure(
+        modelTiers={"player": {"high": "large"}, "claude": {"high": "unused", "standard": "small"}}
+    )
+    crew.score(engineer=[BLOCKED, DONE])
+    crew.task("One", owner="engineer")
+    assert crew.run("--dry-run")["agents"] == {"engineer": "player (small)", "architect": "player (large)"}
+    crew.run()
+    found = [(call["role"], model_in(call)) for call in crew.calls()]
+    assert found == [("engineer", "small"), ("architect", "large"), ("engineer", "small")]
+
+
+def test_a_model_that_the_agent_itself_names_comes_before_its_tier(crew: Crew) -> None:
+    own = {"adapter": "claude", "executable": str(crew.player), "model": "mine"}
+    crew.configure(agents={"player": own}, modelTiers={"player": {"standard": "small"}})
+    crew.task("One", owner="engineer")
+    crew.run()
+    assert [model_in(call) for call in crew.calls()] == ["mine"]
 
 
 def test_overrides_of_the_configuration_say_who_plays_which_role(crew: Crew) -> None:

@@ -46,6 +46,17 @@ def test_installing_twice_changes_nothing_the_second_time_and_says_so(
 
 
 @every_host
+def test_the_tier_of_an_agent_becomes_the_model_in_its_file(machine: Machine, host: str) -> None:
+    machine.run("install", host)
+    assert "large-one" not in "".join(map(str, machine.files().values()))
+    machine.rolecall("config", "set", f"modelTiers.{host}.high", "large-one", check=0)
+    changed = [one["path"] for one in machine.run("install", host)["changes"] if one["state"] != "same"]
+    assert sorted(Path(path).stem for path in changed) == ["architect", "designer", "postdoc", "strategist"]
+    assert all('"large-one"' in Path(path).read_text() for path in changed)
+    assert states(machine.run("install", host)) == {"same"}
+
+
+@every_host
 @every_scope
 def test_uninstalling_leaves_no_trace(machine: Machine, host: str, scope: str) -> None:
     machine.run("install", host, scope)
@@ -237,7 +248,8 @@ def test_outside_of_a_repository_the_project_has_to_be_named(machine: Machine) -
 
 def test_uninstalling_needs_neither_the_catalogue_nor_the_configuration(machine: Machine) -> None:
     machine.run("install", "claude")
-    machine.run("config", "set", "catalog", "/nowhere")
+    machine.rolecall.home.mkdir(exist_ok=True)
+    (machine.rolecall.home / "config.yaml").write_text("catalog: /nowhere\n")
     assert "/nowhere is no catalogue" in machine.run("install", "claude", check=3)
     (machine.rolecall.home / "config.yaml").write_text("catalog: [")
     assert states(machine.run("uninstall", "claude")) == {"removed"}

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
@@ -21,10 +22,11 @@ _WORDS = {"same": "up to date", "kept": "left alone"}
 
 
 def _install(options: Namespace) -> None:
+    from rolecall import config
     from rolecall.wiring import host_module, wiring_of
     from rolecall.wiring.piece import installed
 
-    setup = setup_for(options, _catalog())
+    setup = setup_for(options, _catalog(), config.load())
     changes = installed(wiring_of(options.host, setup), force=options.force)
     carry_out(options, setup, changes)
     steps = []
@@ -64,9 +66,9 @@ def other_scope(host: str, setup: Setup) -> str:
 # -- what is installed from --
 
 
-def setup_for(options: Namespace, catalog: Catalog) -> Setup:
+def setup_for(options: Namespace, catalog: Catalog, settings: Mapping[str, Any]) -> Setup:
     """What the command was asked to install."""
-    setup = _for_user(catalog)
+    setup = _for_user(catalog, settings)
     if not options.user:
         setup = setup._replace(scope="project", project=_project(options.project))
     if setup.project == os.path.realpath(setup.home):  # its files are those of the user
@@ -79,7 +81,9 @@ def setup_for(options: Namespace, catalog: Catalog) -> Setup:
 
 def setups_here() -> list[Setup]:
     """What may be installed that counts in this folder: for the project around it, for itself, and for the user."""
-    user = _for_user(_catalog())
+    from rolecall import config
+
+    user = _for_user(_catalog(), config.load())
     folders = [_repository(), os.getcwd()]
     projects = [
         folder for folder in dict.fromkeys(folders) if folder and folder != os.path.realpath(user.home)
@@ -87,12 +91,12 @@ def setups_here() -> list[Setup]:
     return [*(user._replace(scope="project", project=folder) for folder in projects), user]
 
 
-def _for_user(catalog: Catalog) -> Setup:
+def _for_user(catalog: Catalog, settings: Mapping[str, Any]) -> Setup:
     from rolecall import config
     from rolecall.wiring.setup import Setup
 
     home = os.path.abspath(os.path.expanduser("~"))
-    return Setup("user", "", home, own_command(), catalog, config.environment())
+    return Setup("user", "", home, own_command(), catalog, config.environment(), settings)
 
 
 def _catalog() -> Catalog:

@@ -34,13 +34,18 @@ if TYPE_CHECKING:
 class Part(NamedTuple):
     """A role and the agent that plays it, or why nobody can."""
 
+    book: Playbook
     role: str
-    agent: str
+    agent: str = ""
+    model: str = ""
+    """By the tier of the role."""
     problem: RolecallError | None = None
 
     @property
     def shown(self) -> str:
-        return f"nobody: {self.problem.message}" if self.problem else self.agent
+        if self.problem:
+            return f"nobody: {self.problem.message}"
+        return f"{self.agent} ({self.model})" if self.model else self.agent
 
 
 FAILED, WAITING, INTERRUPTED = 6, 7, 130
@@ -57,25 +62,55 @@ def run_plan(options: Namespace) -> int:
         return _look_ahead(options, project, agents)
     with workspace.open_store(options.store) as store:
         board, jobs = _taken_stock(options, project, store, agents)
-        _refuse_gaps(_cast(board, jobs, agents, options.agent), is_one_for_all=bool(options.agent))
+        _refuse_gaps(_cast(board, jobs, agents, options.agent), options.agent)
         return _carry_out(options, project, store, board, agents)
 
 
-def _refuse_gaps(parts: Iterable[Part], *, is_one_for_all: bool) -> None:
-    """An error for the first thing that keeps a role from being played, with everybody it is about."""
+def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
+    """An error for everything that keeps roles from being played, with who can play them."""
     missing = [part for part in parts if part.problem]
+    if not missing:
+        return
+    reasons: dict[str, list[str]] = {}
+    hints = dict.fromkeys(part.problem.hint for part in missing if part.problem)
     for part in missing:
-        if part.problem is not None:
-            roles = ", ".join(other.role for other in missing if other.shown == part.shown)
-            name = f"`rolecall config set agentOverrides.{taskflow.NAME}.{part.role} NAME`"
-            one = (
-                f"Without --agent, {name} names one for a role."
-                if is_one_for_all
-                else f"{name} names one for a role."
-            )
-            raise UsageError(
-                f"nobody can be {roles}: {part.problem.message}", hint=f"{part.problem.hint} {one}"
-            )
+        reasons.setdefault(part.problem.message if part.problem else "", []).append(part.role)
+    listed = "; ".join(f"{', '.join(dict.fromkeys(roles))}: {reason}" for reason, roles in reasons.items())
+    name = f"`rolecall config set agentOverrides.{taskflow.NAME}.{missing[0].role} NAME`"
+    if not override:
+        raise UsageError(
+            f"nobody can be {listed}", hint=f"{' '.join(filter(None, hints))} {name} names one for a role."
+        )
+    able = _able(missing)
+    proposal = (
+        f"These can here: {', '.join(able)}. `rolecall plan run --agent {able[0]}` has one play every role."
+        if able
+        else "No agent on this machine can; `rolecall agents list` shows which there are."
+    )
+    raise UsageError(
+        f"{override} cannot play {listed}",
+        hint=f"{' '.join(filter(None, hints))} {proposal} Without --agent, {name} names one for a role, and"
+        " `defaultAgent` plays the others.",
+    )
+
+
+def _able(missing: Sequence[Part]) -> list[str]:
+    """The agents of the configuration, and those on this machine, that can play all of these roles."""
+    from rolecall.agents import ADAPTERS, SPOKEN
+    from rolecall.agents.presence import check_present
+
+    settings, found = config.load(), []
+    for name in dict.fromkeys(
+        (*(settings.get("agents") or {}), *(one for one in ADAPTERS if one not in SPOKEN))
+    ):
+        try:
+            for part in missing:
+                cast = workspace.cast(settings, part.book, part.role, override=name)
+                check_present(cast.agent, env=config.environment())
+        except RolecallError:
+            continue
+        found.append(name)
+    return found
 
 
 def _look_ahead(options: Namespace, project: str, agents: Catalog) -> int:
@@ -149,11 +184,13 @@ def _cast(board: Board, jobs: Sequence[Job], agents: Catalog, override: str | No
             seen.add((role, chosen))
             try:
                 _check_named(settings, role, chosen)
-                cast = workspace.cast(settings, book, role, override=chosen)
+                tier = agents.agent(role).model_tier
+                cast = workspace.cast(settings, book, role, override=chosen, tiers={role: tier})
                 check_present(cast.agent, env=config.environment())
-                yield Part(role, cast.name)
+                named = settings.get("modelTiers") and getattr(cast.agent, "model", "")
+                yield Part(book, role, cast.name, named or "")
             except RolecallError as exc:
-                yield Part(role, "", exc)
+                yield Part(book, role, problem=exc)
 
 
 def _check_named(settings: Mapping[str, Any], role: str, chosen: str | None) -> None:
@@ -177,11 +214,12 @@ def _carry_out(options: Namespace, project: str, store: Store, board: Board, age
 
     view = Lines(store) if format_of(options) == "text" else Records(options)
     engines: dict[str | None, Engine] = {}
+    tiers = {agent.id: agent.model_tier for agent in agents.agents.values()}
 
     def engine_of(agent: str | None) -> Engine:
         """One for each agent that threads were begun with: they keep connections from step to step."""
         if agent not in engines:
-            engines[agent] = workspace.engine(store, agent=agent)
+            engines[agent] = workspace.engine(store, agent=agent, tiers=tiers)
         return engines[agent]
 
     mask = workspace.mask()

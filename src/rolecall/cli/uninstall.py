@@ -13,8 +13,8 @@ def _uninstall(options: Namespace) -> None:
     from rolecall.wiring import wiring_of
     from rolecall.wiring.piece import removed
 
-    # Ours is told by what it is: our own catalogue will do, also where the configured one cannot be read.
-    setup = setup_for(options, catalog.load())
+    # Ours is told by what it is: our own catalogue will do, also where the configuration cannot be read.
+    setup = setup_for(options, catalog.load(), {})
     changes = [
         change
         for change in removed(wiring_of(options.host, setup), force=options.force)

@@ -167,6 +167,7 @@ def _agent_file(agent: Agent, setup: Setup) -> str:
     head = {
         "name": agent.id,
         "description": hostfile.summary(agent),
+        **setup.model(_NAME, agent),
         "disallowedTools": ", ".join(sorted(own.union(_FOR_LEAD))),
         "mcpServers": [{server: _started(setup.server_command(agent.id))}],
     }

@@ -44,7 +44,7 @@ def pieces(setup: Setup) -> list[Piece]:
         _server(setup),
         *(_hook(setup, event) for event in host.EVENTS),
         *(
-            OwnFile(_path(setup, "agents", f"{agent.id}.toml"), _agent_file(agent))
+            OwnFile(_path(setup, "agents", f"{agent.id}.toml"), _agent_file(agent, setup))
             for agent in setup.catalog.agents.values()
         ),
         *(piece for skill in setup.catalog.skills.values() for piece in _skill_files(setup, skill)),
@@ -117,12 +117,13 @@ def _hook(setup: Setup, event: str) -> JsonItems:
 # -- agents and skills --
 
 
-def _agent_file(agent: Agent) -> str:
+def _agent_file(agent: Agent, setup: Setup) -> str:
     """Settings of Codex that deny what the agent's capabilities do, as far as it has such; the gates of the hooks hold
     an agent to all of them."""
     settings = {
         "name": tomltext.quoted(agent.id),
         "description": tomltext.quoted(hostfile.summary(agent)),
+        **{key: tomltext.quoted(value) for key, value in setup.model(_NAME, agent).items()},
         "developer_instructions": _long_text(f"{agent.body.strip()}\n\n{hostfile.TOOL_NAMES}\n"),
     }
     for name in capabilities.denied(agent.capabilities):

@@ -34,7 +34,7 @@ def pieces(setup: Setup) -> list[Piece]:
     return [
         OwnFile(_plugin_path(setup), _plugin(setup)),
         *(
-            OwnFile(_path(setup, "agents", f"{agent.id}.md"), _agent_file(agent))
+            OwnFile(_path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup))
             for agent in setup.catalog.agents.values()
         ),
         *(piece for skill in setup.catalog.skills.values() for piece in _skill_files(setup, skill)),
@@ -95,11 +95,12 @@ def _plugin(setup: Setup) -> str:
 # -- agents and skills --
 
 
-def _agent_file(agent: Agent) -> str:
+def _agent_file(agent: Agent, setup: Setup) -> str:
     head = {
         "name": agent.id,
         "description": hostfile.summary(agent),
         "mode": "subagent",
+        **setup.model(_NAME, agent),
         "permission": dict.fromkeys(_denied(agent), "deny"),
     }
     return hostfile.headed(head, f"{agent.body.strip()}\n\n{_tool_names()}")

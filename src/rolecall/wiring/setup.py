@@ -19,8 +19,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from rolecall.settings import tier_model
+
 if TYPE_CHECKING:
-    from rolecall.project.catalog import Catalog
+    from rolecall.project.catalog import Agent, Catalog
 
 Scope: TypeAlias = Literal["project", "user"]
 
@@ -39,6 +41,8 @@ class Setup(NamedTuple):
     catalog: Catalog
     env: Mapping[str, str]
     """The environment: hosts have variables that say where their configuration is."""
+    settings: Mapping[str, Any] = {}
+    """The configuration, for the models of the agents."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
         """Starts the MCP server; for an agent of the catalogue, one that holds it to its limits."""
@@ -46,6 +50,11 @@ class Setup(NamedTuple):
 
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
         return (*self.command, "hook", host, event, *self._place())
+
+    def model(self, host: str, agent: Agent) -> dict[str, str]:
+        """The model of an agent by its tier, as the field of its file in a host; nothing where none is set."""
+        model = tier_model(self.settings, (host,), agent.model_tier)
+        return {"model": model} if model else {}
 
     def _place(self) -> tuple[str, ...]:
         return ("--project", self.project) if self.scope == "project" else ()
