@@ -5,11 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
+import signal
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 
 
 def shown_by(words: Sequence[str], *, cwd: Path, env: Mapping[str, str], code: int = 0) -> str:
@@ -28,3 +32,43 @@ def shown_by(words: Sequence[str], *, cwd: Path, env: Mapping[str, str], code: i
         os.close(mine)
     assert child.wait(60) == code, shown
     return shown.decode()
+
+
+class Terminal:
+    """The command on a terminal of its own; every wait is bounded."""
+
+    def __init__(self, *args: str, home: Path) -> None:
+        """`rolecall` with these arguments; no agent's program is found."""
+        self.seen = ""
+        program = str(Path(sys.executable).parent / "rolecall")
+        self.pid, self._end = pty.fork()
+        if self.pid == 0:
+            environment = {**os.environ, "ROLECALL_HOME": str(home), "PATH": "/nowhere"}
+            os.execve(program, [program, *args], environment)
+
+    def expect(self, text: str) -> None:
+        until = monotonic() + 60
+        while text not in self.seen:
+            ready, _, _ = select.select([self._end], [], [], max(0.0, until - monotonic()))
+            assert ready, f"waited for {text!r}, saw {self.seen!r}"
+            try:
+                data = os.read(self._end, 4096).decode()
+            except OSError:
+                data = ""
+            assert data, f"ended before {text!r}, saw {self.seen!r}"
+            self.seen += data
+
+    def type(self, text: str) -> None:
+        self.seen = ""
+        os.write(self._end, text.encode())
+
+    def close(self) -> int:
+        try:
+            while select.select([self._end], [], [], 60)[0] and (data := os.read(self._end, 4096)):
+                self.seen += data.decode()
+        except OSError:
+            pass  # the other end is closed, which is what was waited for
+        else:
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(self._end)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -151,8 +151,8 @@ class Engine:
             return await self._call(held, record, cancel)
         cast = self.cast(turn.playbook, way.role)
         if cast.name == HUMAN:
-            reason = f"{way.role} is played by a person: answer with `rolecall thread answer {held.thread}`"
-            return self._settle(held, Suspended(reason), f"answer {held.thread}")
+            reason = f"{way.role} is played by a person"
+            return self._settle(held, Suspended(reason), f"answer {held.thread} --run")
         try:
             found = await self.perform(record, cast, cancel=cancel)
         except (AgentError, ExtractError, NotFound, UsageError) as error:

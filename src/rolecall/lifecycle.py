@@ -297,7 +297,7 @@ def resume(
     if status == "suspended" and not has_answer and "role" not in ref.state:
         raise UsageError(
             f"thread {thread.id_of(ref)} waits for an answer: {ref.state.get('reason', '')}",
-            hint=f"Give it: `rolecall thread resume {thread.id_of(ref)} -p '…'`.",
+            hint=f"Give it: `rolecall thread answer {thread.id_of(ref)}`.",
         )
     chain = Chain(store, ref.target or "")
     draft = store.draft()
@@ -367,9 +367,17 @@ def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any]
 
 
 def answer(
-    store: Store, ref: Ref, playbook: Playbook, output: Mapping[str, Any], *, body: str, mask: Mask
+    store: Store,
+    ref: Ref,
+    playbook: Playbook,
+    output: Mapping[str, Any],
+    *,
+    body: str,
+    mask: Mask,
+    is_run_here: bool = False,
 ) -> Ref:
-    """A person plays the role that is due: the typed output, checked, becomes the step."""
+    """A person plays the role that is due: the typed output, checked, becomes the step. A thread that the service had
+    is left to the service, unless it `is_run_here`."""
     from rolecall.engine import status_after
     from rolecall.record import Recorder
     from rolecall.reply import Shape
@@ -402,7 +410,7 @@ def answer(
     state["steps"] = record.number
     draft.event(turn.thread, "step", {"step": step, "role": way.role, "status": status, "next": role})
     record.settle(draft)
-    state = _going_on(store, draft, ref, state)
+    state = state if is_run_here else _going_on(store, draft, ref, state)
     draft.move(ref.name, ref, step, {key: value for key, value in state.items() if value not in (None, "")})
     draft.commit(durable=True)
     return thread.find(store, turn.thread)

@@ -225,7 +225,7 @@ def continuation(ref: Ref, *, is_held: bool = False) -> str | None:
     if status in ENDED:
         return None
     if status == "suspended":
-        return "rolecall thread " + (ref.state.get("onward") or f"resume {ident} -p '…' --run")
+        return "rolecall thread " + (ref.state.get("onward") or f"answer {ident} --run")
     return (
         f"rolecall thread watch {ident}" if is_held or status == "queued" else f"rolecall thread run {ident}"
     )

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import select
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from terminal import Terminal
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -183,46 +179,8 @@ def test_setup_finds_the_agents_that_are_installed(rolecall: Rolecall, tmp_path:
 # -- setup on a terminal --
 
 
-class Terminal:
-    """The command on a terminal of its own; every wait is bounded."""
-
-    def __init__(self, rolecall: Rolecall, *args: str) -> None:
-        self.seen = ""
-        self.pid, self._end = pty.fork()
-        if self.pid == 0:
-            environment = {**os.environ, "ROLECALL_HOME": str(rolecall.home), "PATH": "/nowhere"}
-            os.execve(PROGRAM, [PROGRAM, *args], environment)
-
-    def expect(self, text: str) -> None:
-        until = monotonic() + 60
-        while text not in self.seen:
-            ready, _, _ = select.select([self._end], [], [], max(0.0, until - monotonic()))
-            assert ready, f"waited for {text!r}, saw {self.seen!r}"
-            try:
-                data = os.read(self._end, 4096).decode()
-            except OSError:
-                data = ""
-            assert data, f"ended before {text!r}, saw {self.seen!r}"
-            self.seen += data
-
-    def type(self, text: str) -> None:
-        self.seen = ""
-        os.write(self._end, text.encode())
-
-    def close(self) -> int:
-        try:
-            while select.select([self._end], [], [], 60)[0] and (data := os.read(self._end, 4096)):
-                self.seen += data.decode()
-        except OSError:
-            pass  # the other end is closed, which is what was waited for
-        else:
-            os.kill(self.pid, signal.SIGKILL)
-        os.close(self._end)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
 def test_setup_asks_on_a_terminal_and_does_not_show_the_key(rolecall: Rolecall) -> None:
-    terminal = Terminal(rolecall, "setup")
+    terminal = Terminal("setup", home=rolecall.home)
     shown = ""
     for question, answer in (
         ("Agent that plays roles", "human"),
@@ -248,7 +206,7 @@ def test_setup_offers_what_is_set_and_empty_answers_keep_it(rolecall: Rolecall) 
     flags = ["--provider", "openai", "--model", "m1", "--agent", "human", "--api-key", KEY]
     rolecall("setup", *flags, check=0)
     before = (rolecall.home / "config.yaml").read_text()
-    terminal = Terminal(rolecall, "setup")
+    terminal = Terminal("setup", home=rolecall.home)
     for question in (
         "[human]: ",
         "[openai]: ",
@@ -264,7 +222,7 @@ def test_setup_offers_what_is_set_and_empty_answers_keep_it(rolecall: Rolecall) 
 
 
 def test_setup_that_is_left_writes_nothing(rolecall: Rolecall) -> None:
-    terminal = Terminal(rolecall, "setup")
+    terminal = Terminal("setup", home=rolecall.home)
     terminal.expect("Agent that plays roles")
     terminal.type("human\n")
     terminal.expect("Provider of the model")

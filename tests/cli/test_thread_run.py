@@ -19,6 +19,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from terminal import Terminal
 
 from rolecall import lifecycle, thread
 from rolecall.agents import process
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 PROGRAM = str(Path(sys.executable).parent / "rolecall")
 DONE: dict[str, Any] = {"output": {"status": "done", "files": ["a.py"]}, "body": "Did it."}
-BLOCKED: dict[str, Any] = {"output": {"status": "blocked", "files": []}, "body": "No access."}
+BLOCKED: dict[str, Any] = {"output": {"status": "blocked", "files": ["x"]}, "body": "No access."}
 APPROVED: dict[str, Any] = {"output": {"status": "approved"}, "body": "Good."}
 REJECTED: dict[str, Any] = {"output": {"status": "rejected"}, "body": "Not yet."}
 ASKS: dict[str, Any] = {"output": {"$status": "$SUSPEND", "reason": "Which database?"}}
@@ -329,7 +330,10 @@ def test_a_failed_run_shows_what_the_last_role_said(flow: Flow) -> None:
         flow.script([BLOCKED]),
     )
     text = flow.rolecall(*words, "--format", "text", check=6).stdout
-    assert "is failed: Blocked after 1 steps.\n\ndeveloper: blocked\n  No access.\n\nused: 1 step\n" in text
+    assert (
+        'is failed: Blocked after 1 steps.\n\ndeveloper: blocked\n  files: ["x"]\n  No access.\n\nused: 1 step\n'
+        in text
+    )
 
 
 def test_a_run_of_some_steps_ends_with_the_command_for_the_rest(flow: Flow) -> None:
@@ -354,7 +358,7 @@ def test_the_command_that_goes_on_names_the_store_that_was_named(flow: Flow, tmp
     assert flow.thread(*shlex.split(fork["continue"])[2:])["status"] == "completed"
     waiting = flow.start("human", *store)
     asked = flow.thread("run", waiting, *store, check=7)["continue"]
-    assert asked == f"rolecall thread answer {waiting} {named}"
+    assert asked == f"rolecall thread answer {waiting} --run {named}"
     assert named in flow.thread("answer", waiting, *store)["answer"]
 
 
@@ -427,7 +431,7 @@ def test_an_answer_becomes_part_of_the_chain_and_of_the_next_prompt(flow: Flow) 
     ident = flow.start(flow.script([ASKS, DONE]))
     reply = flow.thread("run", ident, check=7)
     assert (reply["status"], reply["reason"]) == ("suspended", "Which database?")
-    assert reply["continue"] == f"rolecall thread resume {ident} -p '…' --run"
+    assert reply["continue"] == f"rolecall thread answer {ident} --run"
     assert "waits for an answer" in flow.rolecall("thread", "resume", ident, check=2).stderr
     resumed = flow.thread("resume", ident, "-p", "The second one, with ünïcode")
     assert (resumed["status"], resumed["currentRole"]) == ("idle", "developer")
@@ -483,7 +487,7 @@ def test_a_role_of_a_person_asks_and_takes_only_what_fits(flow: Flow) -> None:
     (flow.rolecall.home / "config.yaml").write_text(f"defaultAgent: {flow.script([])}\n")
     ident = flow.start(None)
     reply = flow.thread("run", ident, check=7)
-    assert reply["continue"] == f"rolecall thread answer {ident}"
+    assert reply["continue"] == f"rolecall thread answer {ident} --run"
     asked = flow.thread("answer", ident)
     assert (asked["currentRole"], asked["task"], asked["instruction"]) == (
         "developer",
@@ -561,11 +565,134 @@ def test_each_form_of_an_answer_is_shown_with_its_command(flow: Flow) -> None:
     assert "- why (required): string. In short." in text
     commands = [line.strip() for line in text.splitlines() if line.startswith("  rolecall thread answer")]
     assert commands == [
-        f"rolecall thread answer {ident} --field '$status=yes' --body 'Your report.'",
-        f"rolecall thread answer {ident} --field '$status=no' --field why=text --body 'Your report.'",
+        f"rolecall thread answer {ident} --field status=yes --body 'Your report.'",
+        f"rolecall thread answer {ident} --field status=no --field why=text --body 'Your report.'",
     ]
     given = flow.thread(*shlex.split(commands[1])[2:], check=6)
     assert (given["status"], given["currentRole"]) == ("failed", None)
+
+
+def ask_a_person(flow: Flow, schema: dict[str, Any], **more: Any) -> str:
+    """A thread in which a person is asked for an output of this schema, with the status `$status`."""
+    boss = {"agent": "human", "goal": "Decide.", "meta": schema}
+    after: dict[str, Any] = {"ship": "$END", "hold": "$FAIL"}
+    flow.write(roles={"boss": boss}, graph={"$START": "boss", "boss": after}, **more)
+    return flow.start(None)
+
+
+SHIP = {"type": "object", "properties": {"$status": {"enum": ["ship", "hold"]}}, "required": ["$status"]}
+
+
+@pytest.mark.parametrize("given", [["--field", "status=ship"], ["--output", '{"status": "ship"}'],
+                                   ["--field", "$status=ship"]])  # fmt: skip
+def test_status_is_taken_for_the_name_that_a_shell_would_expand(flow: Flow, given: list[str]) -> None:
+    ident = ask_a_person(flow, SHIP)
+    assert flow.thread("answer", ident, *given)["status"] == "completed"
+    assert shown(flow.steps(ident)[0])[0] == {"$status": "ship"}
+
+
+@pytest.mark.parametrize("given", [["--field", "=ship"], ["--output", '{"": "ship"}']])
+def test_a_name_that_the_shell_expanded_to_nothing_is_explained(flow: Flow, given: list[str]) -> None:
+    ident = ask_a_person(flow, SHIP)
+    told = " ".join(flow.rolecall("thread", "answer", ident, *given, check=2).stderr.split())
+    assert "Your shell takes $status for a variable" in told
+    assert "Write status=…, or put it in single quotes: '$status=…'." in told
+
+
+def test_a_terminal_asks_for_the_fields_one_by_one_and_checks_each_at_once(flow: Flow) -> None:
+    fields = {
+        "$status": {"enum": ["ship", "hold"]},
+        "why": {"type": "string", "minLength": 3, "description": "In short."},
+        "count": {"type": "integer"},
+        "names": {"type": "array", "items": {"type": "string"}},
+        "urgent": {"type": "boolean"},
+    }
+    ident = ask_a_person(
+        flow, {"type": "object", "properties": fields, "required": ["$status", "why", "names"]}
+    )
+    terminal = Terminal("thread", "answer", ident, home=flow.rolecall.home)
+    for question, answer in (
+        ("status\r\n  1) ship\r\n  2) hold\r\n1 to 2: ", "3"),
+        ("'3' is not one of them.\r\n1 to 2: ", "1"),
+        ("why (required): string, at least 3 characters. In short: ", "no"),
+        ("why (required): string, at least 3 characters. In short: ", "It works."),
+        ("names (required): list, each item: string (separated by commas): ", "a.py, b.py"),
+        ("count (optional): integer (Enter: leave it out): ", "many"),
+        ("count (optional): integer (Enter: leave it out): ", ""),
+        ("urgent\r\n  1) true\r\n  2) false\r\n1 to 2 (Enter: leave it out): ", "2"),
+        ("Your report (an empty line ends it; Enter: none):", "First.\nSecond.\n"),
+    ):
+        terminal.expect(question)
+        terminal.type(answer + "\n")
+    assert terminal.close() == 0
+    assert f"{ident} is completed" in terminal.seen
+    output, body, _ = shown(flow.steps(ident)[0])
+    assert output == {"$status": "ship", "why": "It works.", "names": ["a.py", "b.py"], "urgent": False}
+    assert body == "First.\nSecond."
+
+
+def test_a_terminal_asks_for_the_fields_of_the_form_that_was_chosen(flow: Flow) -> None:
+    forms = [
+        {"type": "object", "properties": {"$status": {"const": "ship"}}, "required": ["$status"]},
+        {
+            "type": "object",
+            "properties": {"$status": {"const": "hold"}, "why": {"type": "string"}},
+            "required": ["$status", "why"],
+        },
+    ]
+    ident = ask_a_person(flow, {"oneOf": forms})
+    terminal = Terminal("thread", "answer", ident, home=flow.rolecall.home)
+    for question, answer in (("1 to 2: ", "hold"), ("why (required): string: ", ""), ("needed", "Not yet."),
+                             ("Your report", "")):  # fmt: skip
+        terminal.expect(question)
+        terminal.type(answer + "\n")
+    assert terminal.close() == 6
+    assert shown(flow.steps(ident)[0])[0] == {"$status": "hold", "why": "Not yet."}
+
+
+def test_an_answer_that_is_broken_off_records_nothing(flow: Flow) -> None:
+    ident = ask_a_person(flow, SHIP)
+    terminal = Terminal("thread", "answer", ident, home=flow.rolecall.home)
+    terminal.expect("1 to 2: ")
+    terminal.type("\x04")
+    assert terminal.close() == 2
+    assert "the input ended before everything was answered" in terminal.seen
+    assert flow.steps(ident) == []
+
+
+def test_a_question_of_an_agent_is_answered_by_the_same_verb_and_the_thread_goes_on(flow: Flow) -> None:
+    ident = flow.start(flow.script([ASKS, DONE]), prompt="Store it")
+    text = flow.rolecall("thread", "run", ident, "--format", "text", check=7)
+    assert f"{ident} is suspended: Store it\n  Which database?\n" in text.stdout
+    assert (text.stdout + text.stderr).count("Which database?") == 1
+    assert text.stderr.splitlines()[-1] == f"continue: rolecall thread answer {ident} --run"
+    asked = flow.thread("answer", ident)
+    assert (asked["currentRole"], asked["question"]) == ("developer", "Which database?")
+    assert asked["answer"] == f"rolecall thread answer {ident} -p '…' --run"
+    refused = flow.rolecall("thread", "answer", ident, "--field", "status=done", check=2).stderr
+    assert "waits for a text, not for fields: Which database?" in refused
+    assert "empty" in flow.rolecall("thread", "answer", ident, "-p", " ", check=2).stderr
+    assert flow.thread("answer", ident, "-p", "The second one", "--run")["status"] == "completed"
+    assert "The second one" in shown(flow.steps(ident)[2])[2]
+
+
+def test_a_question_of_an_agent_is_asked_on_a_terminal(flow: Flow) -> None:
+    ident = flow.start(flow.script([ASKS, DONE]))
+    flow.thread("run", ident, check=7)
+    terminal = Terminal("thread", "answer", ident, "--run", home=flow.rolecall.home)
+    terminal.expect("Your answer (an empty line ends it):")
+    assert "# Fix the bug" in terminal.seen and terminal.seen.count("Which database?") == 1
+    terminal.type("\n")
+    terminal.expect("An answer is needed.")
+    terminal.type("The second one\n\n")
+    assert terminal.close() == 0
+    assert "✓ 4 reviewer · approved" in terminal.seen
+
+
+def test_a_failed_attempt_that_suspends_the_thread_is_told_once(flow: Flow) -> None:
+    ident = flow.start(flow.script([{"fail": {"ending": "failed", "reason": "no credit"}}]))
+    told = flow.rolecall("thread", "run", ident, "--format", "text", check=7)
+    assert (told.stdout + told.stderr).count("no credit") == 1
 
 
 def test_the_role_that_is_stuck_is_named_by_every_verb(flow: Flow) -> None:
@@ -748,7 +875,7 @@ def test_watching_a_thread_that_nobody_runs_says_so(flow: Flow) -> None:
 def test_watch_ends_at_a_suspension_unless_told_to_follow(flow: Flow) -> None:
     ident = flow.start(flow.script([ASKS, BLOCKED]))
     flow.thread("run", ident, check=7)
-    assert flow.thread("watch", ident, check=7)["continue"].startswith(f"rolecall thread resume {ident} -p")
+    assert flow.thread("watch", ident, check=7)["continue"] == f"rolecall thread answer {ident} --run"
     child = flow.spawn("watch", ident, "--follow")
     until(child, "step")
     flow.thread("resume", ident, "-p", "Any", "--run", check=6)

@@ -49,7 +49,7 @@ def test_the_second_failure_is_for_a_person_and_the_others_go_on(crew: Crew) -> 
     result = crew.run(check=7)
     row = result["rows"][1]
     assert roles(crew, row["thread"]) == ["engineer", "architect", "engineer"]
-    assert (row["status"], row["command"]) == ("waiting", f"rolecall thread answer {row['thread']}")
+    assert (row["status"], row["command"]) == ("waiting", f"rolecall thread answer {row['thread']} --run")
     assert row["reason"].startswith("engineer ended with `blocked`: The door is shut. The task has failed")
     assert result["rows"][2]["status"] == "completed"
     assert result["rows"][3]["reason"] == "waits for 1, which waits for a person"
@@ -140,7 +140,7 @@ def test_a_role_that_asks_a_person_itself_waits_for_the_answer(crew: Crew) -> No
     crew.task("Add", owner="engineer")
     row = crew.run(check=7)["rows"][1]
     assert (row["status"], row["reason"]) == ("waiting", "Which of the two doors?")
-    assert row["command"] == f"rolecall thread resume {row['thread']} -p '…' --run"
+    assert row["command"] == f"rolecall thread answer {row['thread']} --run"
     assert crew.run(check=7)["rows"][1]["status"] == "waiting"
     assert len(crew.asked()) == 1
 

@@ -186,7 +186,7 @@ def test_nothing_that_is_said_of_threads_names_a_command(stage: Stage) -> None:
         thread = pipe.call("thread_start", workflow="change-code", prompt="x")["thread"]
         said += [pipe.call("thread_step", thread=thread), pipe.call("thread_step", thread=thread)]
         asked = said[-1]["reason"]
-        assert asked == f"reviewer is played by a person: answer with `thread_answer` for {thread}"
+        assert asked == "reviewer is played by a person"
         said += [pipe.call("thread_show", thread=thread), pipe.call("thread_list")]
         said.append(pipe.call("thread_answer", thread=thread, output={"$status": "rejected"}))
         read = pipe.call("thread_read", thread=thread, quota=1)

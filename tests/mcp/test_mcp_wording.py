@@ -27,7 +27,7 @@ PARENT, CHILD = "01M7FM569QCK6S24ZXRES2P0SA", "01M7FM56VVWJ4GH475N1JGCX20"
         ("Install it: npm install -g @openai/codex", "Install it: npm install -g @openai/codex"),
         ("Set a default (`rolecall config set defaultAgent NAME`), or use --agent. Or wait.", "Or wait."),
         (
-            f"Answer it with `rolecall thread resume {CHILD} -p '…'`, "
+            f"Answer it with `rolecall thread answer {CHILD} --run`, "
             f"then go on with `rolecall thread resume {PARENT} --run`.",
             f"Answer it with `thread_answer` for {CHILD}, then go on with `thread_answer` for {PARENT}.",
         ),

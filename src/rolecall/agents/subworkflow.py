@@ -61,7 +61,7 @@ def _hint(played: Played, parent: str) -> str:
     if played.status != "suspended":
         return f"See it: `rolecall thread show {played.thread}`."
     return (
-        f"Answer it with `rolecall thread resume {played.thread} -p '…'`, "
+        f"Answer it with `rolecall thread answer {played.thread} --run`, "
         f"then go on with `rolecall thread resume {parent} --run`."
     )
 

@@ -51,15 +51,15 @@ _ROWS = (
     (
         _RUN,
         "resume",
-        "let a suspended thread go on, with an answer or a higher limit",
-        "rolecall thread resume 01M7F72S -p 'Use the second one' --run\n"
-        "rolecall thread resume 01M7F72S --limit steps=40 --run",
+        "let a suspended thread go on, with a higher limit or a word to its role",
+        "rolecall thread resume 01M7F72S --run\nrolecall thread resume 01M7F72S --limit steps=40 --run",
     ),
     (
         _ANSWER,
         "answer",
-        "play the role that is due yourself; without an answer, see what is asked",
-        "rolecall thread answer 01M7F72S\n"
+        "answer an agent's question, or play the role that is due; asks on a terminal",
+        "rolecall thread answer 01M7F72S --run\n"
+        "rolecall thread answer 01M7F72S -p 'Use the second one' --run\n"
         "rolecall thread answer 01M7F72S --field status=approved --body 'Looks right.'",
     ),
     (_RUN, "kill", "end a thread for good, and the process that runs it", "rolecall thread kill 01M7F72S"),

@@ -1,4 +1,4 @@
-"""`rolecall thread answer`: what a person is asked, and the answer that becomes the step."""
+"""`rolecall thread answer`: what a person is asked, and the answer: a role's output, or words an agent waits for."""
 
 from __future__ import annotations
 
@@ -7,38 +7,102 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rolecall import lifecycle, registry, thread, workspace
-from rolecall.cli.output import parse_json, read_input, show
-from rolecall.cli.thread_arguments import in_this_store, one_thread
-from rolecall.cli.thread_run import CODES, show_standing, tell_continuation, tell_service
-from rolecall.errors import UsageError
+from rolecall import lifecycle, registry, thread, threadview, workspace
+from rolecall.cli import asking
+from rolecall.cli.output import format_of, parse_json, read_input, show
+from rolecall.cli.thread_arguments import agent_option, in_this_store, one_thread
+from rolecall.cli.thread_run import CODES, play, show_standing, tell_continuation, tell_service
+from rolecall.errors import InvalidPayload, UsageError
+from rolecall.route import Next
 from rolecall.thread import Chain
 
 if TYPE_CHECKING:
-    from rolecall.route import Next
+    from rolecall.store.backend import Ref
+    from rolecall.store.store import Store
     from rolecall.turn import Turn
 
 
 def run_answer(options: Namespace) -> int:
-    from rolecall.route import Next
     from rolecall.turn import Turn, next_of
 
+    if options.agent and not options.run_on:
+        raise UsageError("--agent says who goes on, so it needs --run")
     with workspace.open_store(options.store, create=False) as store:
         ref = thread.find(store, options.thread)
         chain = Chain(store, ref.target or "")
         turn = Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow))
         way = next_of(turn)
-        is_asking = options.output is None and not options.field and options.body is None
-        if is_asking and isinstance(way, Next) and ref.state.get("status") not in thread.ENDED:
-            _show_question(options, turn, way)
+        if isinstance(way, Next) or ref.state.get("status") != "suspended":
+            answered = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
+        else:
+            answered = _answer_question(options, store, ref, turn)
+        if answered is None:  # it was only shown what is asked
             return 0
-        output = _given_output(options, turn.role(way.role).schema if isinstance(way, Next) else {})
+        tell_service(answered)
+        if options.run_on:
+            return play(options, store, answered, steps=None, is_run=True)
+        show_standing(options, store, answered, step=answered.target)
+        tell_continuation(options, store, answered)
+    return CODES.get(answered.state["status"], 0)
+
+
+def _is_asked_here(options: Namespace) -> bool:
+    return format_of(options) == "text" and asking.can_ask()
+
+
+# -- a question of an agent --
+
+
+def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn) -> Ref | None:
+    """Give the role that asked what it waits for. None when nothing was given and nobody can be asked."""
+    if options.output is not None or options.field:
+        raise UsageError(
+            f"thread {turn.thread} waits for a text, not for fields: {ref.state.get('reason', '')}",
+            hint=f"Answer with `rolecall thread answer {turn.thread} -p TEXT`.",
+        )
+    if options.body is None:
+        command = in_this_store(options, f"rolecall thread answer {turn.thread} -p '…' --run")
+        shown = {
+            "thread": turn.thread,
+            "currentRole": threadview.role_of(store, ref),
+            "title": ref.state.get("title"),
+            "question": ref.state.get("reason", ""),
+            "task": turn.task,
+            "answer": command,
+        }
+        parts = [f"# {shown['title']}", f"{shown['currentRole']} asks:", shown["question"]]
+        parts.append("What was done so far: " + in_this_store(options, f"rolecall thread read {turn.thread}"))
+        if not _is_asked_here(options):
+            show(options, shown, lambda: "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
+            return None
+        asking.say("\n\n".join(parts) + "\n")
+        text = asking.ask_text("Your answer", is_required=True)
+    else:
+        text = read_input(options.body)
+        if not text.strip():
+            raise UsageError("the answer is empty", hint="Say what the agent needs to know: -p TEXT.")
+    return lifecycle.resume(store, ref, mask=workspace.mask(), answer=text, is_run_here=options.run_on)
+
+
+# -- a role that a person plays --
+
+
+def _play_role(options: Namespace, store: Store, ref: Ref, turn: Turn, way: Next | None) -> Ref | None:
+    """Take the step of the role that is due. None when nothing was given and nobody can be asked."""
+    is_asking = options.output is None and not options.field and options.body is None
+    if not is_asking or way is None or ref.state.get("status") in thread.ENDED:
+        output = _given_output(options, turn.role(way.role).schema if way else {})
         body = "" if options.body is None else read_input(options.body)
-        ref = lifecycle.answer(store, ref, turn.playbook, output, body=body, mask=workspace.mask())
-        tell_service(ref)
-        show_standing(options, store, ref, step=ref.target)
-        tell_continuation(options, store, ref)
-    return CODES.get(ref.state["status"], 0)
+    elif not _is_asked_here(options):
+        _show_question(options, turn, way)
+        return None
+    else:
+        asking.say("\n\n".join(_question(options, turn, way)) + "\n")
+        output = _ask_output(turn.role(way.role).schema)
+        body = asking.ask_text("Your report", is_required=False)
+    return lifecycle.answer(
+        store, ref, turn.playbook, output, body=body, mask=workspace.mask(), is_run_here=options.run_on
+    )
 
 
 def _given_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,8 +111,16 @@ def _given_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, An
     output = {} if options.output is None else parse_json(read_input(options.output))
     if not isinstance(output, dict):
         raise UsageError("--output must be a JSON object", hint='For example \'{"status": "approved"}\'.')
-    texts = Shape(schema).strings
-    return output | {name: text if name in texts else _value(text) for name, text in options.field}
+    if "" in output:
+        raise UsageError("a field of --output has no name", hint=_EMPTY_NAME)
+    shape = Shape(schema)
+    # `$status` has to be quoted in a shell, so `status` is taken for it where there is no such field.
+    names = {"status": "$status"} if "$status" in shape.declared and "status" not in shape.declared else {}
+    output = {names.get(name, name): value for name, value in output.items()}
+    for given, text in options.field:
+        name = names.get(given, given)
+        output[name] = text if name in shape.strings else _value(text)
+    return output
 
 
 def _value(text: str) -> Any:
@@ -57,6 +129,71 @@ def _value(text: str) -> Any:
         return parse_json(text)
     except UsageError:
         return text
+
+
+def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask for the fields one after the other, each checked at once; for all again if they do not fit together."""
+    from rolecall.prompt import required_fields
+    from rolecall.reply import Shape
+    from rolecall.route import STATUS_KEYS
+
+    whole = Shape(schema)
+    while True:
+        form, output = schema, dict[str, Any]()
+        if whole.variants and whole.status_field:
+            statuses = [variant.status for variant in whole.variants]
+            chosen = asking.ask_choice(whole.status_field.lstrip("$"), statuses, is_required=True) or 0
+            output[whole.status_field], form = statuses[chosen], whole.variants[chosen].schema
+        required = required_fields(form)
+        declared = Shape(form).declared
+        for name in sorted(declared, key=lambda name: (name not in STATUS_KEYS, name not in required)):
+            if name in output:
+                continue
+            value = _ask_field(name, declared[name][0], schema, is_required=name in required)
+            if value is not None:
+                output[name] = value
+        misfits = whole.misfits(output)
+        if not misfits:
+            return output
+        asking.say("\n".join(["These do not fit together:", *(f"  {misfit}" for misfit in misfits)]))
+
+
+def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *, is_required: bool) -> Any:
+    """The value of a field; None when it is left out."""
+    from rolecall.prompt import field_line
+    from rolecall.schema import Type
+
+    if "const" in item:
+        return item["const"]
+    shown = name.lstrip("$")
+    about = f" ({item['description'].strip()})" if item.get("description") else ""
+    choices = item.get("enum") or ([True, False] if item.get("type") == "boolean" else None)
+    if choices:
+        words = [word if isinstance(word, str) else json.dumps(word, ensure_ascii=False) for word in choices]
+        place = asking.ask_choice(f"{shown}{about}", words, is_required=is_required)
+        return None if place is None else choices[place]
+
+    is_list = item.get("type") == "array"
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    alone = Type({**definitions, "type": "object", "properties": {name: item}})
+
+    def check(text: str) -> Any:
+        if not text and not is_required:
+            return None
+        value = text if item.get("type") == "string" else _value(text)
+        if is_list and not isinstance(value, list):
+            value = [part.strip() for part in text.split(",") if part.strip()]
+            if item.get("items", {}).get("type") != "string":
+                value = [_value(part) for part in value]
+        if not text and not is_list and item.get("minLength") != 0:
+            raise UsageError("An answer is needed.")
+        if misfits := alone.misfits({name: value}):
+            raise InvalidPayload("\n  ".join(misfits), misfits)
+        return value
+
+    line = field_line(shown, item, is_required=is_required).splitlines()[0].strip("- .").replace("`", "")
+    line += " (separated by commas)" if is_list else ""
+    return asking.ask(line if is_required else f"{line} (Enter: leave it out)", check)
 
 
 # -- the question --
@@ -75,10 +212,13 @@ def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
         "schema": dict(role.schema),
         "answer": commands[0],
     }
-    show(options, shown, lambda: "\n\n".join(_question(options, turn, way, commands)))
+    which = "one of these commands" if commands[1:] else "this command"
+    how = "\n".join([f"Answer with {which}, with your own values in it:", *(f"  {one}" for one in commands)])
+    parts = [*_question(options, turn, way), *_fields(role.schema), how]
+    show(options, shown, lambda: "\n\n".join(parts))
 
 
-def _question(options: Namespace, turn: Turn, way: Next, commands: list[str]) -> Iterator[str]:
+def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
     role = turn.role(way.role)
     about = role.description.strip()
     yield f"# You are asked as {way.role}: {about}" if about else f"# You are asked as {way.role}"
@@ -89,9 +229,6 @@ def _question(options: Namespace, turn: Turn, way: Next, commands: list[str]) ->
             yield f"## {title}\n\n{text.strip()}"
     if turn.last is not None:
         yield "What was done so far: " + in_this_store(options, f"rolecall thread read {turn.thread}")
-    yield from _fields(role.schema)
-    which = "one of these commands" if commands[1:] else "this command"
-    yield "\n".join([f"Answer with {which}, with your own values in it:", *(f"  {one}" for one in commands)])
 
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -135,8 +272,9 @@ def _command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
 
     # The store sorts names; the status is what a person decides first.
     example = sorted(example_output(schema).items(), key=lambda field: field[0] not in STATUS_KEYS)
+    plain = {"$status": "status"} if "status" not in dict(example) else {}  # no shell takes it for a variable
     fields = (
-        f"--field {quote(f'{name}={value if isinstance(value, str) else json.dumps(value)}')}"
+        f"--field {quote(f'{plain.get(name, name)}={value if isinstance(value, str) else json.dumps(value)}')}"
         for name, value in example
     )
     words = " ".join([f"rolecall thread answer {ident}", *fields, "--body 'Your report.'"])
@@ -145,11 +283,19 @@ def _command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
 
 # -- arguments --
 
+_EMPTY_NAME = (
+    "Your shell takes $status for a variable and puts its value, which is empty, in its place. "
+    "Write status=…, or put it in single quotes: '$status=…'."
+)
+
 
 def answer_arguments(parser: ArgumentParser) -> None:
     one_thread(parser)
     parser.add_argument(
-        "--output", metavar="JSON", help="the role's output; @FILE reads a file, - standard input"
+        "-p",
+        "--body",
+        metavar="TEXT",
+        help="the answer to a question, or the report of a role; @FILE reads a file, - standard input",
     )
     parser.add_argument(
         "--field",
@@ -157,13 +303,22 @@ def answer_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="one field of the output; may be repeated",
+        help="one field of the role's output, such as status=done; may be repeated",
     )
-    parser.add_argument("--body", metavar="TEXT", help="the report; @FILE reads a file, - standard input")
+    parser.add_argument(
+        "--output",
+        metavar="JSON",
+        help="all fields of the role's output; @FILE reads a file, - standard input",
+    )
+    # `run` is taken: it is where the parser keeps the verb itself.
+    parser.add_argument("--run", dest="run_on", action="store_true", help="go on at once, as `thread run`")
+    agent_option(parser)
 
 
 def _field(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not name:
+    if not equals:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    if not name:
+        raise ArgumentTypeError(f"{text!r} has no name. {_EMPTY_NAME}")
     return name, value

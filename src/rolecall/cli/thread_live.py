@@ -76,8 +76,14 @@ class Terminal:
         self._role = self._agent = self._latest = ""
         self._since = 0.0
         self._tokens = 0
+        self._failed = ""
+        """A failed attempt that was not shown yet: a suspension that follows says it, too."""
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
+        if self._failed:
+            failed, self._failed = self._failed, ""
+            if kind != "suspended" or not str(body.get("reason", "")).startswith(failed):
+                self._say(f"✗ {failed}")
         if kind == "step_started":
             self._role, self._agent = str(body["role"]), str(body["agent"])
             self._since, self._tokens, self._latest = time.monotonic(), 0, ""
@@ -87,7 +93,7 @@ class Terminal:
             self._say(step_line(Step(self._store, self._store.get(body["step"]))))
             self._role = ""
         elif kind == "attempt_failed":
-            self._say(f"✗ {body['role']}: {body['error']}")
+            self._failed = f"{body['role']}: {body['error']}"
         elif kind == "remark":
             self._say(f"⚠ {body['text']}")
         elif kind == "crashed":
@@ -105,6 +111,9 @@ class Terminal:
 
     def close(self) -> None:
         self._now.clear()
+        if self._failed:
+            failed, self._failed = self._failed, ""
+            self._say(f"✗ {failed}")
 
     def _say(self, line: str) -> None:
         self.close()

@@ -229,6 +229,7 @@ def show_standing(
     shown: dict[str, Any] = {
         "workflow": ref.state.get("workflow"),
         "thread": thread.id_of(ref),
+        "title": ref.state.get("title"),
         "head": ref.target,
         "status": status,
         "currentRole": threadview.role_of(store, ref),
@@ -251,6 +252,8 @@ def _standing(shown: Mapping[str, Any]) -> str:
     line = f"{shown['thread']} is {shown['status']}"
     if shown["status"] == "idle":
         line += next_role
+    if shown["status"] == "suspended":
+        return f"{line}: {shown['title']}\n  {shown['reason']}"
     return line + (f": {shown['reason']}" if shown["reason"] else "")
 
 
@@ -291,7 +294,7 @@ def _result_text(result: Mapping[str, Any] | None) -> str:
     for name, value in output.items():
         if name not in STATUS_KEYS and value not in (None, "", [], {}):
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            said.append(short(f"  {name}: {text}", _LINE))
+            said.append("  " + short(f"{name}: {text}", _LINE))
     lines = [line for line in result["text"].splitlines() if line.strip()]
     said += [f"  {short(line, 2 * _LINE)}" for line in lines[:_SHOWN_LINES]]
     said += [f"  … {len(lines) - _SHOWN_LINES} more lines"] if lines[_SHOWN_LINES:] else []
@@ -318,7 +321,8 @@ def tell_continuation(
     command = instead or thread.continuation(ref, is_held=is_held)
     if command is None:
         return
-    if agent and command.startswith("rolecall thread r"):
+    goes_on = command.startswith("rolecall thread run ") or command.endswith(" --run")
+    if agent and goes_on and agent != ref.state.get("agent"):
         from shlex import quote
 
         command += f" --agent {quote(agent)}"

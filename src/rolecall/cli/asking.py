@@ -1,0 +1,68 @@
+"""Questions to a person on a terminal. They go to standard error, so that standard output has the result alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rolecall.cli.output import printable
+from rolecall.errors import RolecallError, UsageError
+
+T = TypeVar("T")
+
+
+def can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def ask(question: str, check: Callable[[str], T]) -> T:
+    """The answer as `check` reads it; what it refuses is explained and asked again."""
+    while True:
+        sys.stderr.write(printable(f"{question}: "))
+        sys.stderr.flush()
+        answer = _read_line().strip()
+        try:
+            return check(answer)
+        except RolecallError as error:
+            say("\n".join(filter(None, (f"  {error.message}", f"  {error.hint}" if error.hint else ""))))
+
+
+def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> int | None:
+    """The place of the choice, which is given by its number or its name; None when it is left out."""
+    say("\n".join([question, *(f"  {number}) {choice}" for number, choice in enumerate(choices, 1))]))
+
+    def check(text: str) -> int | None:
+        if not text and not is_required:
+            return None
+        if text.isdecimal() and 1 <= int(text) <= len(choices):
+            return int(text) - 1
+        if text in choices:
+            return choices.index(text)
+        raise UsageError(f"{text!r} is not one of them." if text else "An answer is needed.")
+
+    return ask(f"1 to {len(choices)}{'' if is_required else ' (Enter: leave it out)'}", check)
+
+
+def ask_text(question: str, *, is_required: bool) -> str:
+    """Lines up to an empty one."""
+    say(f"{question} (an empty line ends it{'' if is_required else '; Enter: none'}):")
+    while True:
+        lines: list[str] = []
+        while line := _read_line().rstrip("\n"):
+            lines.append(line)
+        if lines or not is_required:
+            return "\n".join(lines)
+        say("  An answer is needed.")
+
+
+def _read_line() -> str:
+    line = sys.stdin.readline()
+    if not line:
+        say("")
+        raise UsageError("the input ended before everything was answered", hint="Nothing was written.")
+    return line
