@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
-pytest_plugins = ["home_guard", "postgres_fixture", "program_fixture"]
+pytest_plugins = ["disk_fixture", "home_guard", "postgres_fixture", "program_fixture"]
 
 SCRIPTS = Path(sys.executable).parent
 

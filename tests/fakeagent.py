@@ -56,4 +56,4 @@ def claude_says(text: str, *, session: str = "s-1", cost: float = 0.25) -> str:
             "terminal_reason": "completed",
         },
     ]
-    return "cat >/dev/null; " + "; ".join(f"echo '{json.dumps(event)}'" for event in events)
+    return "cat >/dev/null; " + "; ".join(f"printf '%s\\n' '{json.dumps(event)}'" for event in events)

@@ -414,6 +414,19 @@ def test_a_callback_that_fails_ends_the_child_and_is_raised(tmp_path: Path, prog
         os.kill(started[0].pid, 0)
 
 
+def test_a_start_that_cannot_be_noted_ends_the_child_and_is_raised(tmp_path: Path, program: Program) -> None:
+    started: list[Started] = []
+
+    def fail(child: Started) -> None:
+        started.append(child)
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        run(program(WAITS_FOR_EVER), tmp_path, on_start=fail)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0].pid, 0)
+
+
 def test_a_callback_that_fails_on_the_last_words_is_raised(tmp_path: Path) -> None:
     def fail(text: str) -> None:
         raise OSError(text)

@@ -61,6 +61,8 @@ class Service:
             "HOME": str(folder),
             "SERVICE_TEST": self.mark,
         }
+        self.program = [PROGRAM]
+        """What the service is started with."""
         self.process: subprocess.Popen[bytes] | None = None
         self._store: Store | None = None
 
@@ -70,7 +72,7 @@ class Service:
         read, write = os.pipe()
         with open(self.folder / "serve.out", "ab") as output:
             self.process = subprocess.Popen(
-                [PROGRAM, "serve", "--ready-fd", str(write), *options],
+                [*self.program, "serve", "--ready-fd", str(write), *options],
                 pass_fds=[write],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import writer
+from disk_fixture import fill_up, mount
 from writer import HEAD
 
 from rolecall.errors import StorageError
@@ -24,40 +24,8 @@ from rolecall.store.verify import verify
 KINDS = pytest.mark.parametrize("kind", ["sqlite", "files"])
 
 
-def mount(*args: str) -> str:
-    """Empty when it worked, else why not."""
-    try:
-        done = subprocess.run(["mount", *args], capture_output=True, text=True, timeout=30)
-    except FileNotFoundError as exc:
-        return str(exc)
-    return done.stderr.strip() if done.returncode else ""
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB, where this process may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    refused = mount("-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", str(folder))
-    if refused:
-        pytest.skip(f"no small disk to fill: {refused}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=30)
-
-
 def url(kind: str, path: Path) -> str:
     return f"files:{path}" if kind == "files" else str(path)
-
-
-def fill_up(folder: Path) -> Path:
-    """Take all the room there is; removing the file gives it back."""
-    ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
-    return ballast
 
 
 def put_until_full(store: Store) -> tuple[list[str], StorageError]:

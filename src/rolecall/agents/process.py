@@ -468,8 +468,6 @@ class _Child:
         try:
             left = await _end_members(self.run, self.popen.pid, grace=grace)
             await self._drained(_LINGER)
-            if not left:
-                await self._exited.wait()
         except asyncio.CancelledError:
             _send(signal.SIGKILL, survivors(self.run, self.popen.pid), leader=self.popen.pid)
             raise

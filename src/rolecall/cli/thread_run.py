@@ -317,7 +317,9 @@ def tell_continuation(
     options: Namespace, store: Store, ref: Ref, *, agent: str | None = None, instead: str | None = None
 ) -> None:
     """The last line: the exact command that goes on from here."""
-    is_held = threadview.status_of(store, ref) == "running"
+    # A lease of this process could not be given back, on a full disk: nobody will run the thread.
+    is_ours = holder.process(os.getpid()).items() <= (ref.state.get("lease") or {}).items()
+    is_held = not is_ours and threadview.status_of(store, ref) == "running"
     command = instead or thread.continuation(ref, is_held=is_held)
     if command is None:
         return
