@@ -86,16 +86,14 @@ class Demo:
 
     def rolecall(self, *args: str) -> None:
         self._show(args)
-        done = subprocess.run(
-            [self._program, *args, *self._as_text(args)], cwd=self._work, env=self._env, check=False
-        )
+        done = subprocess.run([self._program, *args], cwd=self._work, env=self._env, check=False)
         if done.returncode != 0:
             sys.exit(f"`rolecall {shlex.join(args)}` ended with exit code {done.returncode}")
 
     def rolecall_json(self, *args: str) -> Any:
         self._show(args)
         done = subprocess.run(
-            [self._program, *args, "--format", "json"],
+            [self._program, *args, "--json"],
             cwd=self._work,
             env=self._env,
             capture_output=True,
@@ -110,11 +108,6 @@ class Demo:
 
     def _show(self, args: tuple[str, ...]) -> None:
         print("$ rolecall " + shlex.join(args), flush=True)
-
-    @staticmethod
-    def _as_text(args: tuple[str, ...]) -> list[str]:
-        """People read this, also when it is piped."""
-        return [] if args[1] in ("graph", "read") else ["--format", "text"]
 
 
 if __name__ == "__main__":

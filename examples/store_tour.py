@@ -55,9 +55,11 @@ class Tour:
 
     def run(self, *args: str, fails: int = 0) -> dict[str, str]:
         """Show a command and what it prints; stop the tour if it does not end as it should."""
-        print("$ rolecall " + shlex.join(args), flush=True)
+        print("$ rolecall " + shlex.join([*args, "--json"]), flush=True)
         env = {**os.environ, "ROLECALL_HOME": str(self._home)}
-        done = subprocess.run([self._program, *args], env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [self._program, *args, "--json"], env=env, capture_output=True, text=True, check=False
+        )
         print((done.stdout + done.stderr).rstrip(), flush=True)
         if done.returncode != fails:
             sys.exit(f"the demo expected exit code {fails} and got {done.returncode}")

@@ -56,7 +56,10 @@ class Rolecall:
         return result
 
     def json(self, *args: str, **options: Any) -> Any:
-        return json.loads(self(*args, **{"check": 0, **options}).stdout)
+        """The reply to a command as a value."""
+        cut = args.index("--") if "--" in args else len(args)
+        done = self(*args[:cut], "--json", *args[cut:], **{"check": 0, **options})
+        return json.loads(done.stdout)
 
 
 @pytest.fixture(autouse=True, scope="session")

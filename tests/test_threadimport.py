@@ -306,7 +306,7 @@ def test_a_thread_whose_nodes_are_missing_is_named_and_the_others_come(
     folder = filled(tmp_path / "uwf")
     missing = folder.threads[IDLE]
     (folder.cas / f"{missing}.bin").unlink()
-    done = rolecall("thread", "import", str(folder.root), check=4)
+    done = rolecall("thread", "import", str(folder.root), "--json", check=4)
     told = json.loads(done.stdout)
     assert [unread["name"] for unread in told["unread"]] == [f"thread/{IDLE}"]
     assert missing in told["unread"][0]["reason"]

@@ -131,7 +131,7 @@ def test_an_agent_that_fails_ends_with_six_and_everything_it_said(
     rolecall: Rolecall, env: dict[str, str], tmp_path: Path
 ) -> None:
     fake_claude(tmp_path / "bin", run='echo "no access with $MY_API_KEY" >&2; exit 1')
-    done = rolecall("agents", "test", "claude", "--yes", env={**env, "MY_API_KEY": KEY}, check=6)
+    done = rolecall("agents", "test", "claude", "--yes", "--json", env={**env, "MY_API_KEY": KEY}, check=6)
     shown = json.loads(done.stdout)
     assert (shown["ok"], shown["ending"]) == (False, "failed")
     assert "no access with ***MASKED***" in shown["reason"]
@@ -140,7 +140,9 @@ def test_an_agent_that_fails_ends_with_six_and_everything_it_said(
 
 def test_an_answer_without_words_is_none(rolecall: Rolecall, env: dict[str, str], tmp_path: Path) -> None:
     fake_claude(tmp_path / "bin", run=claude_says(""))
-    assert not json.loads(rolecall("agents", "test", "claude", "--yes", env=env, check=6).stdout)["ok"]
+    assert not json.loads(rolecall("agents", "test", "claude", "--yes", "--json", env=env, check=6).stdout)[
+        "ok"
+    ]
 
 
 def test_an_alias_and_a_command_can_be_tried(rolecall: Rolecall, env: dict[str, str], tmp_path: Path) -> None:

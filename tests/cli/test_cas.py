@@ -86,7 +86,7 @@ def test_a_reply_in_json_is_one_line(rolecall: Rolecall, small: dict[str, str]) 
         ["schema", "list"],
         ["gc"],
     ):
-        assert rolecall("cas", *args, check=0).stdout.count("\n") == 1
+        assert rolecall("cas", *args, "--json", check=0).stdout.count("\n") == 1
 
 
 def test_timestamp_is_shown_on_request(rolecall: Rolecall, small: dict[str, str]) -> None:
@@ -411,7 +411,7 @@ def test_a_value_that_json_cannot_say_is_not_shown_as_json(rolecall: Rolecall) -
         store.put_text("x")
         record = make_record(BUILTIN["number"], data, (), 1)
         store.backend.commit(Change([record]), now=1, durable=True)
-    assert_error(rolecall("cas", "get", record.id), 2, "NaN", "--format yaml")
+    assert_error(rolecall("cas", "get", record.id, "--json"), 2, "NaN", "--format yaml")
     assert ".nan" in rolecall("cas", "get", record.id, "--format", "yaml", check=0).stdout
 
 
@@ -433,7 +433,7 @@ def test_a_walk_that_meets_damage_ends_its_reply_and_says_so(
     rolecall: Rolecall, small: dict[str, str]
 ) -> None:
     tamper(rolecall, "UPDATE nodes SET data = X'6568756c6c6f' WHERE id = ?", HELLO)
-    done = rolecall("cas", "walk", small["root"], check=4)
+    done = rolecall("cas", "walk", small["root"], "--json", check=4)
     assert json.loads(done.stdout) == {"hashes": [small["root"]]}
     assert HELLO in done.stderr and "damaged" in done.stderr
 

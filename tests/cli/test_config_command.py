@@ -49,7 +49,7 @@ def test_set_get_and_list_answer_like_the_predecessor(rolecall: Rolecall) -> Non
 
 
 def test_keys_are_masked_until_they_are_asked_for(rolecall: Rolecall) -> None:
-    done = rolecall("config", "set", "providers.a.apiKey", "-", input=KEY + "\n", check=0)
+    done = rolecall("config", "set", "providers.a.apiKey", "-", "--json", input=KEY + "\n", check=0)
     assert json.loads(done.stdout) == {"key": "providers.a.apiKey", "value": MASKED}
     assert "apiKeyEnv" in done.stderr
     assert KEY not in done.stdout + done.stderr
@@ -67,8 +67,8 @@ def test_keys_are_masked_until_they_are_asked_for(rolecall: Rolecall) -> None:
 
 def test_secrets_of_the_environment_are_masked_wherever_they_stand(rolecall: Rolecall) -> None:
     rolecall("config", "set", "agents.a.args", json.dumps([f"--key={KEY}"]), check=0)
-    shown = rolecall("config", "list", env={"MY_API_KEY": KEY}, check=0).stdout
-    assert json.loads(shown) == {"agents": {"a": {"args": [f"--key={MASKED}"]}}}
+    shown = rolecall.json("config", "list", env={"MY_API_KEY": KEY})
+    assert shown == {"agents": {"a": {"args": [f"--key={MASKED}"]}}}
 
 
 def test_comments_stay_where_they_are(rolecall: Rolecall) -> None:

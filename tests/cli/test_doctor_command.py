@@ -67,13 +67,13 @@ class Machine:
         return self.rolecall(*args, env={**self.env, **env}, cwd=self.project)
 
     def doctor(self, *args: str, code: int, **env: str) -> Any:
-        done = self.run("doctor", *args, **env)
+        done = self.run("doctor", *args, "--json", **env)
         assert done.returncode == code, (done.stdout, done.stderr)
         assert done.stderr == ""
         return json.loads(done.stdout)
 
     def validate(self, *args: str) -> Any:
-        done = self.run("workflow", "validate", *args)
+        done = self.run("workflow", "validate", *args, "--json")
         assert done.returncode == 0, (done.stdout, done.stderr)
         [report] = json.loads(done.stdout)
         return report

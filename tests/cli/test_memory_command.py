@@ -238,7 +238,7 @@ def test_a_kill_after_the_commit_is_told_by_who_looks_and_finished_by_gc(
     as_tester = {"ROLECALL_RESTRICTIONS": "no_task_create"}
     assert "warning: " in rolecall("memory", "gc", cwd=two_notes, env=as_tester, check=0).stderr
     assert path.read_text() == RELEASES + "\n", "who looks changes nothing, and who is restricted only looks"
-    done = rolecall("memory", "gc", cwd=two_notes, check=0)
+    done = rolecall("memory", "gc", "--json", cwd=two_notes, check=0)
     assert json.loads(done.stdout) == {"candidates": []}
     assert "release-steps.md was removed by commit " in done.stderr
     assert not path.exists()
@@ -388,4 +388,4 @@ def test_outside_git_the_project_has_to_be_named(rolecall: Rolecall, tmp_path: P
     rolecall("memory", "add", "retry-limits", "-m", LIMITS, "--project", str(tmp_path), check=0)
     done = rolecall("memory", "gc", "--delete", "retry-limits", "--project", str(tmp_path), check=2)
     assert "lies in no git repository" in done.stderr
-    assert json.loads(rolecall("memory", "list", "--project", str(tmp_path), check=0).stdout)
+    assert json.loads(rolecall("memory", "list", "--project", str(tmp_path), "--json", check=0).stdout)

@@ -411,7 +411,7 @@ def test_bytes_on_standard_input_that_are_no_text_are_refused(
 def test_a_project_may_lie_in_a_folder_whose_name_is_no_text(rolecall: Rolecall, tmp_path: Path) -> None:
     folder = tmp_path / BAD
     folder.mkdir()
-    done = rolecall("artifact", "write", "a.md", "--project", str(folder), input="x", check=0)
+    done = rolecall("artifact", "write", "a.md", "--project", str(folder), "--json", input="x", check=0)
     assert json.loads(done.stdout)["path"] == str(folder / ".nexus/state/artifacts/a.md")
 
 

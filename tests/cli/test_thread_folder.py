@@ -116,7 +116,7 @@ class Project:
         return not left and git(self.repo, "branch", "--list", "rolecall/*") == ""
 
     def folder_verb(self, verb: str, ident: str, *more: str, check: int = 0) -> Any:
-        done = self.rolecall("thread", "folder", verb, ident, *more, check=check)
+        done = self.rolecall("thread", "folder", verb, ident, *more, "--json", check=check)
         return json.loads(done.stdout) if check == 0 else done.stderr
 
     def events(self, ident: str, kind: str) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ def test_threads_that_run_at_once_do_not_meet(project: Project) -> None:
 def test_changes_that_are_not_committed_are_left_out_and_told(project: Project) -> None:
     (project.sub / "ä.txt").write_text("mine\n")
     (project.repo / "new.txt").write_text("mine\n")
-    done = project.rolecall(*project.words(project.script(DONE)), check=0)
+    done = project.rolecall(*project.words(project.script(DONE)), "--json", check=0)
     assert (
         f"note: the thread's worktree begins without 2 uncommitted changes in {project.repo}" in done.stderr
     )
@@ -352,7 +352,7 @@ def test_a_worktree_that_was_worked_in_and_is_gone_suspends_the_thread_until_it_
     project.rolecall("thread", "run", ident, check=7)
     reason = project.state(ident)["reason"]
     assert "is gone, and what was not committed there with it" in reason
-    forked = project.rolecall("thread", "fork", ident, check=0)
+    forked = project.rolecall("thread", "fork", ident, "--json", check=0)
     assert "begins without" not in forked.stderr
     assert (project.tree(json.loads(forked.stdout)["thread"]) / "ä.txt").read_text() == "two\n"
     (back,) = re.findall(r"`(git .*?)`", reason)
@@ -388,7 +388,7 @@ def test_a_thread_whose_worktree_was_removed_goes_on_as_a_fork(project: Project)
 
 def test_a_fork_begins_at_the_last_commit_of_the_other_branch(project: Project) -> None:
     ident = project.worked_in(commit=True, rest="rest.txt")
-    done = project.rolecall("thread", "fork", ident, "--at", "start", check=0)
+    done = project.rolecall("thread", "fork", ident, "--at", "start", "--json", check=0)
     tip = git(project.repo, "rev-parse", f"rolecall/{ident}")
     tree = project.work / ident / "tree"
     assert f"begins without 1 uncommitted change in {tree}" in done.stderr
@@ -549,7 +549,7 @@ def test_merge_needs_both_sides_on_their_branches_and_at_rest(project: Project) 
 def test_neither_merge_nor_remove_while_the_thread_runs(project: Project) -> None:
     ident = project.start({"hang": True, "emit": [{"kind": "text", "text": "thinking"}]})
     env = {**os.environ, "ROLECALL_HOME": str(project.rolecall.home)}
-    argv = [PROGRAM, "thread", "run", ident]
+    argv = [PROGRAM, "thread", "run", ident, "--json"]
     child = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout
@@ -598,7 +598,7 @@ def test_a_branch_that_is_checked_out_elsewhere_is_kept_and_told(project: Projec
     ident = project.start(DONE)
     git(project.tree(ident), "switch", "--quiet", "--detach")
     git(project.repo, "switch", "--quiet", f"rolecall/{ident}")
-    done = project.rolecall("thread", "folder", "remove", ident, check=0)
+    done = project.rolecall("thread", "folder", "remove", ident, "--json", check=0)
     assert json.loads(done.stdout)["kept"] == [f"rolecall/{ident}"]
     assert f"the branch rolecall/{ident} is kept" in done.stderr
 

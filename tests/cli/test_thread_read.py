@@ -251,7 +251,7 @@ def test_a_thread_whose_head_is_missing_is_shown_as_damaged(
     with sqlite3.connect(rolecall.home / "store.db") as db:
         db.execute("DELETE FROM nodes WHERE id = ?", (head,))
     db.close()
-    shown = rolecall("thread", "show", done, check=4)
+    shown = rolecall("thread", "show", done, "--json", check=4)
     assert json.loads(shown.stdout)["status"] == "damaged"
     assert head is not None
     assert head in json.loads(shown.stdout)["reason"]
@@ -320,7 +320,7 @@ def test_pages_follow_each_other_without_a_gap(rolecall: Rolecall, shelf: Shelf)
     seen: list[str] = []
     while True:
         page = ["--page", seen[-1]] if seen else []
-        done = rolecall("thread", "list", "--limit", "2", *page, check=0)
+        done = rolecall("thread", "list", "--limit", "2", *page, "--json", check=0)
         found = [entry["thread"] for entry in json.loads(done.stdout)]
         seen += found
         if "there are more" not in done.stderr:

@@ -94,7 +94,7 @@ class Flow:
 
     def thread(self, *args: str, check: int = 0) -> dict[str, Any]:
         """The reply, which is the last line, and under `continue` the last line on standard error."""
-        done = self.rolecall("thread", *args, check=check)
+        done = self.rolecall("thread", *args, "--json", check=check)
         told = done.stderr.splitlines()[-1:]
         command = told[0].removeprefix("continue: ") if told and told[0].startswith("continue: ") else None
         reply: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -102,7 +102,7 @@ class Flow:
 
     def spawn(self, *args: str, out: int = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [PROGRAM, "thread", *args],
+            [PROGRAM, "thread", *args, "--json"],
             stdout=out,
             stderr=out,
             text=True,
@@ -215,7 +215,9 @@ def test_an_unknown_agent_of_a_later_role_stops_a_run_before_the_first_role_is_p
         "developer": role(["done", "blocked"], agent="command:touch ran"),
         "reviewer": role(["approved", "rejected"], agent="revewer"),
     })  # fmt: skip
-    done = flow.rolecall("thread", "start", str(flow.file), "-p", "x", "--cwd", str(flow.work), check=0)
+    done = flow.rolecall(
+        "thread", "start", str(flow.file), "-p", "x", "--cwd", str(flow.work), "--json", check=0
+    )
     assert "warning: reviewer: there is no agent 'revewer'" in done.stderr
     ident = json.loads(done.stdout)["thread"]
     refused = flow.rolecall("thread", "run", ident, check=3)
@@ -257,7 +259,7 @@ def test_step_takes_exactly_one_step_and_answers_by_the_old_names(flow: Flow) ->
 
 def test_a_run_goes_round_the_loop_and_prints_an_event_a_line(flow: Flow) -> None:
     ident = flow.start(flow.script([PAID, DONE], [REJECTED, APPROVED]))
-    done = flow.rolecall("thread", "run", ident, check=0)
+    done = flow.rolecall("thread", "run", ident, "--json", check=0)
     *events, last = map(json.loads, done.stdout.splitlines())
     assert [event["role"] for event in events if event["event"] == "step"] == [
         "developer", "reviewer", "developer", "reviewer",
@@ -931,7 +933,7 @@ def test_a_program_that_is_not_installed_is_told_before_anybody_is_paid(flow: Fl
     definition["roles"]["reviewer"]["agent"] = "claude:executable=/nowhere/claude"
     flow.file.write_text(json.dumps(definition))
     started = flow.rolecall(
-        "thread", "start", str(flow.file), "-p", "Fix it", "--cwd", str(flow.work), check=0
+        "thread", "start", str(flow.file), "-p", "Fix it", "--cwd", str(flow.work), "--json", check=0
     )
     assert "warning: reviewer:" in started.stderr and "/nowhere/claude" in started.stderr
     ident = json.loads(started.stdout)["thread"]

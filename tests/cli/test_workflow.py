@@ -99,7 +99,7 @@ def test_put_reports_every_problem_with_its_place_and_stores_nothing(
 def test_put_shows_warnings_and_goes_on(rolecall: Rolecall, project: Path) -> None:
     file = project / "solve-issue.yaml"
     file.write_text(SOLVE.replace("limits: {steps: 20}\n", ""))
-    done = rolecall("workflow", "put", "solve-issue.yaml", cwd=project, check=0)
+    done = rolecall("workflow", "put", "solve-issue.yaml", "--json", cwd=project, check=0)
     assert re.search(rf"{re.escape(str(file))}:\d+:\d+: warning: ", done.stderr)
     assert json.loads(done.stdout)["name"] == "solve-issue"
 
@@ -162,7 +162,7 @@ def test_list_shows_the_projects_own_and_the_registered(rolecall: Rolecall, proj
 def test_validate_reports_all_files_and_needs_no_store(rolecall: Rolecall, project: Path) -> None:
     (project / "break-it.yaml").write_text(BROKEN)
     done = rolecall(
-        "workflow", "validate", "solve-issue.yaml", "break-it.yaml", "nowhere", cwd=project, check=2
+        "workflow", "validate", "solve-issue.yaml", "break-it.yaml", "nowhere", "--json", cwd=project, check=2
     )
     good, bad, missing = json.loads(done.stdout)
     assert (good["valid"], good["name"], good["problems"]) == (True, "solve-issue", [])
@@ -221,7 +221,7 @@ def test_graph_draws_text_svg_and_mermaid(rolecall: Rolecall, project: Path) -> 
 
 
 def test_the_printed_schema_accepts_what_the_reader_accepts(rolecall: Rolecall) -> None:
-    schema = json.loads(rolecall("workflow", "schema", check=0).stdout)
+    schema = json.loads(rolecall("workflow", "schema", "--json", check=0).stdout)
     assert schema == json_schema()
     validator = jsonschema_rs.validator_for(schema)
     assert validator.is_valid(yaml.safe_load(SOLVE))

@@ -108,7 +108,7 @@ class Crew:
 
     def run(self, *args: str, check: int = 0, **options: Any) -> dict[str, Any]:
         """The result, which is the last line; the events before it under `events`."""
-        done = self.rolecall("plan", "run", *args, check=check, cwd=self.project, **options)
+        done = self.rolecall("plan", "run", *args, "--json", check=check, cwd=self.project, **options)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         result: dict[str, Any] = lines[-1]
         rows = {row["task"]: row for row in result.get("tasks", [])}
@@ -117,7 +117,7 @@ class Crew:
 
     def spawn(self, *args: str) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [PROGRAM, "plan", "run", *args],
+            [PROGRAM, "plan", "run", *args, "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -170,7 +170,9 @@ def test_a_check_that_fails_has_its_work_done_again_and_checks_once_more(crew: C
 
 def test_work_that_failed_its_check_is_not_completed_any_more(crew: Crew) -> None:
     """The status is looked at by the agent that does it again, in the middle of the run."""
-    crew.score(**{"tester": [FAIL, PASS], "engineer: Try it": [DONE | {"run": [PROGRAM, "task", "list"]}]})
+    crew.score(
+        **{"tester": [FAIL, PASS], "engineer: Try it": [DONE | {"run": [PROGRAM, "task", "list", "--json"]}]}
+    )
     crew.task("Add", owner="engineer")
     crew.task("Try it", owner="tester", deps=(1,))
     crew.run()

@@ -86,7 +86,7 @@ class Repo:
         )
 
     def json(self, *args: str, **more: Any) -> Any:
-        return json.loads(self(*args, **more).stdout)
+        return json.loads(self(*args, "--json", **more).stdout)
 
     def sync(self, *args: str) -> Any:
         return self.json("sync", *args)

@@ -34,7 +34,7 @@ def pages(count: int, word: str) -> dict[str, str | bytes]:
 
 def is_whole(repo: Repo, *words: str) -> str:
     """Which of the states that the files were in an index shows; nothing in between is ever seen."""
-    done = repo("query", "stands alone", "--words", "--limit", "1000", code=None)
+    done = repo("query", "stands alone", "--words", "--limit", "1000", "--json", code=None)
     if done.returncode not in (0, 1):
         assert "nothing has been indexed" in done.stderr and "knowledge sync" in done.stderr, done
         return ""
@@ -118,9 +118,9 @@ def test_a_question_beside_a_sync_is_answered_from_the_state_before(
 
 def test_the_second_of_two_syncs_waits_and_finds_it_done(remote: Repo, server: VectorServer) -> None:
     server.hold = "elevated"
-    first = remote.start("sync")
+    first = remote.start("sync", "--json")
     assert server.held.wait(PATIENCE)
-    second = remote.start("sync")
+    second = remote.start("sync", "--json")
     server.release.set()
     outs = [json.loads(child.communicate(timeout=PATIENCE)[0]) for child in (first, second)]
     assert [len(out["indexed"]) for out in outs] == [3, 0]
@@ -279,7 +279,7 @@ def test_damage_that_only_a_question_finds_is_told_with_what_mends_it(synced: Re
     synced.sync("--rebuild")
     assert synced.first("elevated rights") == "docs/guide.md"
     spoil(synced, statement)
-    done = synced("query", "elevated rights")
+    done = synced("query", "elevated rights", "--json")
     assert "made anew" in done.stderr and json.loads(done.stdout)["results"][0]["path"] == "docs/guide.md"
 
 
@@ -335,7 +335,7 @@ def test_an_older_version_is_made_anew(synced: Repo) -> None:
     db = sqlite3.connect(synced.index)
     db.execute("PRAGMA user_version=0")
     db.close()
-    done = synced("query", "elevated rights")
+    done = synced("query", "elevated rights", "--json")
     assert "made anew" in done.stderr and json.loads(done.stdout)["results"][0]["path"] == "docs/guide.md"
 
 
@@ -374,7 +374,7 @@ def test_a_vector_that_was_damaged_in_the_cache_is_not_used(synced: Repo) -> Non
             spoiled = (bytes(len(vector) - 8) + vector[-8:], 7, "text")[at % 3]
             db.execute("UPDATE vector SET vector = ? WHERE digest = ?", (spoiled, key))
     db.close()
-    done = synced("sync", "--rebuild")
+    done = synced("sync", "--rebuild", "--json")
     assert "were damaged: they are computed anew" in done.stderr and json.loads(done.stdout)["computed"] > 0
     assert synced.query("elevated rights") == right
     assert synced("sync", "--rebuild").stderr == ""
@@ -390,7 +390,7 @@ def test_a_damaged_cache_costs_time_and_nothing_else(synced: Repo, spoil: bytes 
         cache.mkdir()
     else:
         cache.write_bytes(spoil)
-    done = synced("sync", "--rebuild")
+    done = synced("sync", "--rebuild", "--json")
     assert json.loads(done.stdout)["computed"] > 0 and synced.first("elevated rights") == "docs/guide.md"
     assert not spoil or "damaged" in done.stderr
     assert spoil is not None or "cannot be used" in done.stderr
@@ -407,7 +407,7 @@ def test_an_index_that_may_only_be_read_can_be_asked(synced: Repo, tmp_path: Pat
     caps = "-dac_override,-dac_read_search,-fowner"
     lesser = ["setpriv", "--bounding-set", caps, "--inh-caps", caps] if os.geteuid() == 0 else []
     try:
-        command = [*lesser, *synced.command("query", "elevated rights", "--limit", "1")]
+        command = [*lesser, *synced.command("query", "elevated rights", "--limit", "1", "--json")]
         asked = subprocess.run(
             command, cwd=synced.folder, env=synced.env, capture_output=True, text=True, check=False
         )

@@ -241,7 +241,7 @@ def test_a_file_that_may_not_be_read_is_named(repo: Repo) -> None:
     repo.write({"closed.md": "# Closed\n", "shut/page.md": "# Shut\n"})
     (repo.folder / "closed.md").chmod(0)
     (repo.folder / "shut").chmod(0)
-    command = repo.command("sync")
+    command = repo.command("sync", "--json")
     if os.geteuid() == 0:  # who may read everything has to give that up first
         if not shutil.which("setpriv"):
             pytest.skip("there is no setpriv")

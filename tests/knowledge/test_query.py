@@ -66,7 +66,7 @@ def test_a_repository_that_cannot_be_asked_is_named_and_the_others_are(repo: Rep
     repo.sync()
     other.sync()
     os.rename(other.folder, tmp_path / "moved")
-    done = repo("query", "-g", "retry_limit")
+    done = repo("query", "-g", "retry_limit", "--json")
     reply = json.loads(done.stdout)
     assert {found["repository"] for found in reply["results"]} == {str(repo.folder)}
     assert (
@@ -207,7 +207,7 @@ def test_whatever_is_asked_is_only_text(asked: Repo, text: str) -> None:
 
 def test_an_answer_from_a_file_that_has_changed_says_so(synced: Repo) -> None:
     synced.write({"docs/guide.md": "# Guide\n\nNothing of it is left.\n"})
-    done = synced("query", "elevated rights", "--limit", "1")
+    done = synced("query", "elevated rights", "--limit", "1", "--json")
     assert json.loads(done.stdout)["results"][0]["stale"] is True
     assert "have changed since they were indexed" in done.stderr
     (synced.folder / "docs" / "guide.md").unlink()

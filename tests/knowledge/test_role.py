@@ -63,7 +63,7 @@ class Stage:
 
     def _thread(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
-            [PROGRAM, "thread", *words],
+            [PROGRAM, "thread", *words, "--json"],
             env=self.repo.env,
             capture_output=True,
             text=True,

@@ -307,7 +307,7 @@ def test_a_failure_is_explained_by_path_expected_and_found(rolecall: Rolecall, t
         "wrong", action=start, postcondition={"return_value": {"$.plan_id": 2}, "state_files": state}
     )
     folder = written(tmp_path, wrong, a_case())
-    done = rolecall("conformance", "run", str(folder), "--over", "both", check=1, env=QUICK)
+    done = rolecall("conformance", "run", str(folder), "--over", "both", "--json", check=1, env=QUICK)
     report = json.loads(done.stdout)
     assert report["summary"] == {"passed": 1, "failed": 1, "not_run": 0, "malformed": 0}
     found = [tuple(failure.values()) for failure in report["cases"][0]["failures"]]

@@ -32,7 +32,7 @@ class Hosted:
 
     def rolecall(self, *args: str) -> Any:
         """What a command of ours says, as JSON."""
-        done = self._run([ROLECALL, *args])
+        done = self._run([ROLECALL, *args, "--json"])
         assert done.returncode == 0, (args, done.stdout, done.stderr)
         return json.loads(done.stdout) if done.stdout else None
 
@@ -75,7 +75,7 @@ class Hosted:
 
     def doctor(self) -> list[str]:
         """What doctor has to say against the installation."""
-        checks = json.loads(self._run([ROLECALL, "doctor"]).stdout)["checks"]
+        checks = json.loads(self._run([ROLECALL, "doctor", "--json"]).stdout)["checks"]
         return [
             check["text"]
             for check in checks

@@ -61,7 +61,7 @@ class Plan:
         seen = len(self.model.turns)
         self.model.add(*script)
         ended = subprocess.run(
-            [ROLECALL, "plan", "run"],
+            [ROLECALL, "plan", "run", "--json"],
             cwd=self.work,
             env=self.hosted.stage.env,
             capture_output=True,

@@ -181,7 +181,7 @@ def test_a_step_for_which_no_machine_has_the_agent_waits_and_the_status_says_for
     name = fleet.enter("someone-else")
 
     def stuck() -> Any:
-        return json.loads(elsewhere(fleet, "fleet", "status").stdout)["stuck"]
+        return json.loads(elsewhere(fleet, "fleet", "status", "--json").stdout)["stuck"]
 
     assert fleet.until(stuck) == [
         {"workflow": "do-steps", "threads": 1, "reason": "there is no agent 'someone-else'"}
@@ -266,7 +266,9 @@ def test_a_thread_that_is_resumed_is_ordered_anew_at_once_however_often_its_step
 
 def test_run_follows_a_thread_that_machines_elsewhere_take_the_steps_of(fleet: Fleet) -> None:
     (fleet.work / "do-one.yaml").write_text(_FLOW)
-    told = elsewhere(fleet, "run", "./do-one.yaml", "-p", "Do it", "--agent", fleet.agent(done("end")))
+    told = elsewhere(
+        fleet, "run", "./do-one.yaml", "-p", "Do it", "--agent", fleet.agent(done("end")), "--json"
+    )
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout.splitlines()[-1])["status"] == "completed"
     name = told.stderr.split()[1]
@@ -283,7 +285,7 @@ def test_whoever_asks_with_a_clock_that_is_wrong_sees_the_fleet_as_it_is_and_tak
     holds = "echo > held; while ! test -e let-go; do sleep 0.05; done"
     name = fleet.enter(fleet.agent(done("end", run=[["sh", "-c", holds]]), name="held"))
     fleet.until((fleet.work / "held").exists)
-    shown = json.loads(elsewhere(fleet, "fleet", "status", **env).stdout)
+    shown = json.loads(elsewhere(fleet, "fleet", "status", "--json", **env).stdout)
     assert [machine["alive"] for machine in shown["machines"]] == [True, True]
     taken = elsewhere(fleet, "thread", "run", name, **env)
     (fleet.work / "let-go").touch()
@@ -296,16 +298,16 @@ def test_the_status_shows_machines_slots_queue_and_throughput(fleet: Fleet) -> N
     def taken(shown: Any) -> int:
         return sum(machine["steps"] for machine in shown["machines"])
 
-    before = taken(json.loads(elsewhere(fleet, "fleet", "status").stdout))
+    before = taken(json.loads(elsewhere(fleet, "fleet", "status", "--json").stdout))
     names = [fleet.enter(fleet.agent(done(), done("end"))) for _ in range(3)]
     assert fleet.ended(*names) == ["completed"] * 3
 
     def seen() -> Any:
         """What both forms show while no machine says anything new: each speaks of itself from time to time."""
-        shown = json.loads(elsewhere(fleet, "fleet", "status").stdout)
+        shown = json.loads(elsewhere(fleet, "fleet", "status", "--json").stdout)
         text = elsewhere(fleet, "fleet", "status", "--format", "text").stdout
         is_told = taken(shown) >= before + 6 and not any(one["busy"] for one in shown["machines"])
-        after = json.loads(elsewhere(fleet, "fleet", "status").stdout)
+        after = json.loads(elsewhere(fleet, "fleet", "status", "--json").stdout)
         return (shown, text) if is_told and shown["per_minute"] == after["per_minute"] else None
 
     shown, text = fleet.until(seen)
@@ -324,9 +326,9 @@ def test_the_status_shows_machines_slots_queue_and_throughput(fleet: Fleet) -> N
 
 
 def test_a_machine_can_be_asked_in_its_home_as_a_single_service_can(fleet: Fleet, beta: Host) -> None:
-    told = json.loads(beta.rolecall("serve", "status").stdout)
+    told = json.loads(beta.rolecall("serve", "status", "--json").stdout)
     assert (told["running"], told["machine"], told["limit"]) == (True, "beta", 3)
-    inside = json.loads(beta.rolecall("fleet", "status").stdout)
+    inside = json.loads(beta.rolecall("fleet", "status", "--json").stdout)
     assert [machine["machine"] for machine in inside["machines"]] == ["alpha", "beta"]
     refused = beta.rolecall("serve", "--database", beta.relay.url)
     assert refused.returncode == 5 and "is running already" in refused.stderr
@@ -343,7 +345,7 @@ def test_a_second_machine_of_the_same_name_is_refused_and_the_first_goes_on(
         assert other.process.wait(PATIENCE) == 5
         assert "a machine 'alpha' is in this fleet already" in other.output()
         assert "--machine NAME" in other.output()
-        assert json.loads(alpha.rolecall("serve", "status").stdout)["running"]
+        assert json.loads(alpha.rolecall("serve", "status", "--json").stdout)["running"]
     finally:
         other.process = None
         fleet.hosts.pop("gamma").close()
@@ -400,7 +402,7 @@ def test_a_machine_that_is_stopped_hands_its_steps_to_the_others_and_that_is_no_
     assert fleet.kinds(name) == ["queued", "started", "step", "completed"]
     (other,) = homes
     assert _read(fleet.work / "homes") == other
-    shown = json.loads(elsewhere(fleet, "fleet", "status").stdout)
+    shown = json.loads(elsewhere(fleet, "fleet", "status", "--json").stdout)
     assert [machine["machine"] for machine in shown["machines"]] == [homes[other].name]
 
 
@@ -420,7 +422,7 @@ def test_a_machine_that_may_finish_takes_no_more_and_ends_when_its_step_has(flee
     host.process = None
     assert fleet.kinds(name) == ["queued", "started", "step"]
     assert fleet.status(later) in ("queued", "idle")
-    nobody = elsewhere(fleet, "fleet", "status")
+    nobody = elsewhere(fleet, "fleet", "status", "--json")
     assert (nobody.returncode, json.loads(nobody.stdout)["machines"]) == (1, [])
     fleet.hosts["alpha"].start()
     assert fleet.ended(name, later) == ["completed", "completed"]

@@ -145,7 +145,7 @@ def test_a_machine_in_the_background_is_told_the_address_in_private(
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
         host = fleet.host("alpha")
         words = ("--machine", "alpha", "--slots", "2", "--detach")
-        started = host.rolecall("serve", "--database", host.relay.url, *words)
+        started = host.rolecall("serve", "--database", host.relay.url, *words, "--json")
         assert started.returncode == 0, started.stderr
         pid = json.loads(started.stdout)["pid"]
         assert b"secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -31,7 +31,7 @@ class Machine:
         }
 
     def run(self, *args: str, check: int = 0, **env: str) -> Any:
-        done = self.rolecall(*args, check=check, env={**self.env, **env}, cwd=self.project)
+        done = self.rolecall(*args, "--json", check=check, env={**self.env, **env}, cwd=self.project)
         return json.loads(done.stdout.strip().splitlines()[-1])
 
 

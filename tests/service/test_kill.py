@@ -23,7 +23,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def killed(service: Service, name: str) -> dict[str, object]:
-    told = service.rolecall("thread", "kill", name)
+    told = service.rolecall("thread", "kill", name, "--json")
     assert told.returncode == 0, told.stderr
     reply: dict[str, object] = json.loads(told.stdout)
     return reply
@@ -136,7 +136,7 @@ def test_whoever_follows_is_told_and_exits_with_the_code_of_a_kill(service: Serv
     flow = service.folder / "do-steps.yaml"
     flow.write_text(STEPS.format(name="do-steps"))
     agent = service.script({"hang": True})
-    following = service.spawn("run", str(flow), "-p", "Do it", "--agent", agent, "--cwd", "work")
+    following = service.spawn("run", str(flow), "-p", "Do it", "--agent", agent, "--cwd", "work", "--json")
     assert following.stdout is not None
     for line in following.stdout:
         if json.loads(line).get("event") == "step_started":

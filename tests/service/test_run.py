@@ -89,7 +89,9 @@ def test_a_thread_that_is_detached_waits_and_its_id_is_all_that_is_printed(alone
     name = text.stdout.strip()
     assert alone.thread_status(name) == "queued"
     assert "no service is running here" in text.stderr
-    reply = json.loads(run(alone, "-p", "Do it", "--agent", agent, "--detach", "--priority", "9").stdout)
+    reply = json.loads(
+        run(alone, "-p", "Do it", "--agent", agent, "--detach", "--priority", "9", "--json").stdout
+    )
     assert reply["status"] == "queued"
     assert alone.state(reply["thread"])["service"]["priority"] == 9
     alone.start()
@@ -99,7 +101,7 @@ def test_a_thread_that_is_detached_waits_and_its_id_is_all_that_is_printed(alone
 
 
 def test_a_detached_thread_is_run_by_the_service_that_is_there(service: Service) -> None:
-    told = run(service, "-p", "Do it", "--agent", service.script(done("end")), "--detach")
+    told = run(service, "-p", "Do it", "--agent", service.script(done("end")), "--detach", "--json")
     assert told.stderr == ""
     assert service.ended(json.loads(told.stdout)["thread"]) == ["completed"]
 
@@ -134,6 +136,7 @@ def test_each_line_of_a_file_becomes_a_thread_in_the_order_of_the_lines(
         "--agent",
         service.script(done("end")),
         "--detach",
+        "--json",
         input=PROMPTS if source != "file" else "",
     )
     names = [entry["thread"] for entry in json.loads(told.stdout)]
@@ -162,7 +165,13 @@ def test_many_threads_are_followed_and_how_each_ended_is_told_in_order(
             (service.folder / "do-steps.yaml").write_text(STEPS.format(name="do-steps"))
             (service.folder / "prompts.txt").write_text("one\ntwo\nthree\nfour\n")
             given = run(
-                service, "--each", "prompts.txt", "--agent", service.script(done(), done("fail")), code=6
+                service,
+                "--each",
+                "prompts.txt",
+                "--agent",
+                service.script(done(), done("fail")),
+                "--json",
+                code=6,
             )
             lines = [json.loads(line) for line in given.stdout.splitlines()]
             assert [line["status"] for line in lines] == ["failed"] * 4
@@ -232,17 +241,19 @@ def test_an_agent_that_cannot_be_had_is_told_before_anything_is_queued(service: 
 def test_the_priority_of_a_workflow_is_the_projects(alone: Service) -> None:
     (alone.folder / "rolecall.yaml").write_text("workflows: {do-steps: {priority: 6}}\n")
     agent = alone.script(done("end"))
-    name = json.loads(run(alone, "-p", "Do it", "--agent", agent, "--detach").stdout)["thread"]
+    name = json.loads(run(alone, "-p", "Do it", "--agent", agent, "--detach", "--json").stdout)["thread"]
     assert alone.state(name)["service"]["priority"] == 6
-    name = json.loads(run(alone, "-p", "Do it", "--agent", agent, "--detach", "--priority", "1").stdout)[
-        "thread"
-    ]
+    name = json.loads(
+        run(alone, "-p", "Do it", "--agent", agent, "--detach", "--priority", "1", "--json").stdout
+    )["thread"]
     assert alone.state(name)["service"]["priority"] == 1
 
 
 def test_whoever_stops_following_leaves_the_thread_to_the_service(service: Service) -> None:
     agent = service.script({"hang": True, "again": [done("end")]})
-    following = service.spawn("run", "./do-steps.yaml", "-p", "Do it", "--agent", agent, "--cwd", "work")
+    following = service.spawn(
+        "run", "./do-steps.yaml", "-p", "Do it", "--agent", agent, "--cwd", "work", "--json"
+    )
     assert following.stdout is not None
     for line in following.stdout:
         if json.loads(line).get("event") == "step_started":
@@ -279,7 +290,7 @@ def test_whoever_follows_waits_for_a_service_that_died_to_come_back(service: Ser
 def test_a_service_on_another_store_is_not_asked(service: Service) -> None:
     other = service.folder / "other.db"
     agent = service.script(done("end"))
-    given = run(service, "-p", "Do it", "--agent", agent, "--store", str(other))
+    given = run(service, "-p", "Do it", "--agent", agent, "--store", str(other), "--json")
     assert json.loads(given.stdout.splitlines()[-1])["status"] == "completed"
     assert service.store.refs("thread/") == []
 
@@ -290,7 +301,7 @@ def test_a_discarded_thread_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
         (tmp_path / "do-steps.yaml").write_text(STEPS.format(name="do-steps"))
         busy = service.enter(service.workflow(), service.script({"hang": True}, name="hangs"))
         service.event(busy, "step_started")
-        given = run(service, "-p", "Do it", "--agent", service.script(done("end")), code=9)
+        given = run(service, "-p", "Do it", "--agent", service.script(done("end")), "--json", code=9)
         last = json.loads(given.stdout.splitlines()[-1])
         assert (last["status"], last["done"]) == ("discarded", True)
         assert "was busy" in last["reason"]
@@ -299,7 +310,9 @@ def test_a_discarded_thread_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
 def test_thread_watch_tells_the_whole_life_with_its_times(service: Service) -> None:
     name = service.enter(service.workflow(), service.script(done("end")))
     service.ended(name)
-    shown = [json.loads(line) for line in service.rolecall("thread", "watch", name).stdout.splitlines()]
+    shown = [
+        json.loads(line) for line in service.rolecall("thread", "watch", name, "--json").stdout.splitlines()
+    ]
     life = [(line["event"], line["at"] > 0) for line in shown if "event" in line]
     told = [kind for kind, _ in life]
     assert [kind for kind in told if kind in ("queued", "started", "step", "completed")] == [
@@ -331,7 +344,7 @@ def test_copies_of_python_workflows_that_no_thread_was_started_with_go_with_the_
     copies = alone.home / "versions"
     assert len(list(copies.glob("*/*/count-up.py"))) == 3
     for options, count, left in ((["--grace", "1h", "--delete"], 0, 3), (["--grace", "0", "--delete"], 1, 2)):
-        assert json.loads(alone.rolecall("cas", "gc", *options).stdout)["copies"] == count
+        assert json.loads(alone.rolecall("cas", "gc", *options, "--json").stdout)["copies"] == count
         assert len(list(copies.glob("*/*/count-up.py"))) == left
     alone.start()
     assert alone.ended(*waiting) == ["completed"] * 2

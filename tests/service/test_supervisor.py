@@ -111,7 +111,7 @@ def test_what_comes_while_a_workflow_is_busy_is_discarded_where_the_project_says
         second = service.enter(flow, service.script(done("end")))
         assert service.ended(second) == ["discarded"]
         assert service.state(second)["reason"] == "clean-up was busy (concurrency 1, overflow drop)"
-        shown = json.loads(service.rolecall("thread", "show", second).stdout)
+        shown = json.loads(service.rolecall("thread", "show", second, "--json").stdout)
         assert (shown["status"], shown["done"]) == ("discarded", True)
         assert service.thread_status(first) == "running"
 
@@ -258,7 +258,7 @@ def test_status_shows_who_runs_in_which_process_and_who_waits_and_why(service: S
     for name in hanging:
         service.event(name, "step_started")
     late = service.enter(flow, service.script(done("end")))
-    shown = json.loads(service.rolecall("serve", "status").stdout)
+    shown = json.loads(service.rolecall("serve", "status", "--json").stdout)
     assert shown["running"] is True
     assert service.process is not None and shown["pid"] == service.process.pid
     assert {entry["thread"] for entry in shown["threads"]} == set(hanging)
@@ -348,15 +348,15 @@ def test_a_service_in_the_background_says_when_it_can_be_spoken_to(tmp_path: Pat
         (tmp_path / "rolecall.yaml").write_text(
             "workflows: {do-it: {triggers: {daily: {every: 1d, prompt: x}}}}\n"
         )
-        started = json.loads(service.rolecall("serve", "--detach").stdout)
+        started = json.loads(service.rolecall("serve", "--detach", "--json").stdout)
         assert started["triggers"] == ["do-it/daily: every 1d"]  # what it will run by itself
-        assert json.loads(service.rolecall("serve", "status").stdout)["pid"] == started["pid"]
+        assert json.loads(service.rolecall("serve", "status", "--json").stdout)["pid"] == started["pid"]
         again = service.rolecall("serve", "--detach")
         assert again.returncode == 5
         assert "is running already" in again.stderr
         name = service.enter(service.workflow(), service.script(done("end")))
         assert service.ended(name) == ["completed"]
-        assert json.loads(service.rolecall("serve", "stop").stdout) == {
+        assert json.loads(service.rolecall("serve", "stop", "--json").stdout) == {
             "stopped": True,
             "pid": started["pid"],
         }
@@ -372,7 +372,9 @@ def test_the_address_of_a_store_is_not_among_the_words_of_a_service_in_the_backg
     """It may hold a password, and everybody on a machine sees the words of its commands."""
     service = Service(tmp_path)
     try:
-        started = json.loads(service.rolecall("serve", "--detach", "--store", "files:secret-place").stdout)
+        started = json.loads(
+            service.rolecall("serve", "--detach", "--store", "files:secret-place", "--json").stdout
+        )
         assert b"secret-place" not in Path("/proc", str(started["pid"]), "cmdline").read_bytes()
         held = control.held_by(str(service.home))
         assert held is not None and held["store"] == f"files:{tmp_path / 'secret-place'}"
@@ -507,7 +509,7 @@ def test_a_service_that_dies_before_it_answers_is_no_mistake_of_whoever_asked(tm
 
 def test_without_a_service_its_commands_say_so(tmp_path: Path) -> None:
     service = Service(tmp_path)
-    status = service.rolecall("serve", "status")
+    status = service.rolecall("serve", "status", "--json")
     assert (status.returncode, json.loads(status.stdout)["running"]) == (1, False)
     stop = service.rolecall("serve", "stop")
     assert stop.returncode == 3

@@ -43,7 +43,7 @@ class Home(Service):
         draft.rename(self.folder / name)
 
     def json(self, *args: str) -> Any:
-        done = self.rolecall(*args)
+        done = self.rolecall(*args, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

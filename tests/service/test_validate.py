@@ -58,7 +58,9 @@ class Project:
         self.write(f"workflows/{name}.py", PYTHON.format(name=name, before=before))
 
     def validate(self, *args: str, code: int, **env: str) -> Any:
-        done = self.rolecall("validate", *args, env={**self.env, **env}, cwd=self.folder, check=code)
+        done = self.rolecall(
+            "validate", *args, "--json", env={**self.env, **env}, cwd=self.folder, check=code
+        )
         assert done.stderr == ""
         return json.loads(done.stdout)
 
@@ -216,7 +218,7 @@ def test_the_projects_own_endpoint_reads_the_answers_of_its_threads(project: Pro
     with ModelServer([json.dumps({"plan": "well"})]) as server:
         project.write("rolecall.yaml", f"extract: {{baseUrl: '{server.base_url}', model: reader}}\n")
         done = project.rolecall(
-            "run", "solve-issue", "-p", "Plan it.", env=project.env, cwd=project.folder, check=0
+            "run", "solve-issue", "-p", "Plan it.", "--json", env=project.env, cwd=project.folder, check=0
         )
         [request] = server.requests
     assert json.loads(done.stdout.splitlines()[-1])["status"] == "completed"
@@ -229,12 +231,17 @@ def test_a_project_file_that_is_wrong_suspends_only_a_thread_that_needs_it(proje
     project.write("rolecall.yaml", "service: {limit: 4}\n")
     started = [
         json.loads(
-            project.rolecall("thread", "start", name, "-p", "x", env=project.env, cwd=project.folder).stdout
+            project.rolecall(
+                "thread", "start", name, "-p", "x", "--json", env=project.env, cwd=project.folder
+            ).stdout
         )["thread"]
         for name in ("solve-issue", "talk-plainly")
     ]
     project.write("rolecall.yaml", "extract: 7\n")
-    ran = [project.rolecall("thread", "run", one, env=project.env, cwd=project.folder) for one in started]
+    ran = [
+        project.rolecall("thread", "run", one, "--json", env=project.env, cwd=project.folder)
+        for one in started
+    ]
     assert [done.returncode for done in ran] == [7, 0]
     assert "rolecall.yaml cannot be used" in json.loads(ran[0].stdout.splitlines()[-1])["reason"]
 

@@ -42,7 +42,7 @@ class Machine:
 
     def run(self, *args: str, check: int = 0, cwd: Path | None = None) -> Any:
         """What a command says: its JSON, or its words where it fails."""
-        done = self.rolecall(*args, env=self.env, cwd=cwd or self.project)
+        done = self.rolecall(*args, "--json", env=self.env, cwd=cwd or self.project)
         assert done.returncode == check, (done.stdout, done.stderr)
         return json.loads(done.stdout) if done.stdout else done.stderr
 

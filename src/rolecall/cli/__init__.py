@@ -71,6 +71,11 @@ class Verb:
         self.arguments = arguments
 
 
+def program() -> str:
+    """The name the command was started under: `rolecall`, or `uwf` like the predecessor."""
+    return "uwf" if sys.argv[0].rpartition("/")[2] == "uwf" else "rolecall"
+
+
 def command() -> int:
     """The program itself. Most commands end before there is garbage, and looking for it among all that was
     imported takes a tenth of the time of a step."""
@@ -193,7 +198,7 @@ def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> 
         add_help=add_help,
     )
     verb.arguments(parser)
-    parser.set_defaults(run=verb.run)
+    parser.set_defaults(run=verb.run, noun=noun.partition(" ")[0])
     return parser
 
 

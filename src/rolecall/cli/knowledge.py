@@ -132,8 +132,6 @@ class _Bar(LastLine):
 
 def _query(options: Namespace) -> int:
     found = _found(options)
-    if options.json:
-        options.format = "json"
     for note in found.notes:
         _tell(note)
     reply = {
@@ -422,7 +420,6 @@ def _query_arguments(parser: ArgumentParser) -> None:
         "--path", metavar="GLOB", help="only files that match, as in a .gitignore: 'docs/', '*.py'"
     )
     parser.add_argument("--words", action="store_true", help="ask by words alone, without the model")
-    parser.add_argument("--json", action="store_true", help="the same as --format json")
     _add_scope(parser)
 
 

@@ -1,4 +1,4 @@
-"""How results are shown: text for a terminal, JSON when piped, YAML on request."""
+"""How results are shown: text, or JSON and YAML on request."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rolecall.cli import program
 from rolecall.errors import InvalidValue, UsageError
 
 FORMATS = ("text", "json", "yaml")
+_PREDECESSORS = ("workflow", "thread", "step", "cas", "config", "log", "setup")
+"""The commands that `uwf` had before it became another name of `rolecall`."""
 
 
 def add_format(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", choices=FORMATS, help="text on a terminal, json when piped (default)")
+    parser.add_argument("--format", choices=FORMATS, help="text (default), json or yaml")
+    parser.add_argument(
+        "--json", dest="format", action="store_const", const="json", help="short for --format json"
+    )
 
 
 def add_store(parser: ArgumentParser) -> None:
@@ -27,7 +33,10 @@ def add_store(parser: ArgumentParser) -> None:
 
 
 def format_of(options: Namespace) -> str:
-    return options.format or ("text" if sys.stdout.isatty() else "json")
+    """The format asked for, else text; in a pipe the predecessor's commands answer its name with JSON, as they did."""
+    if options.format is None and program() == "uwf" and options.noun in _PREDECESSORS:
+        return "text" if sys.stdout.isatty() else "json"
+    return options.format or "text"
 
 
 def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) -> None:
@@ -43,6 +52,14 @@ def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) 
         print(printable(text()))
     else:
         print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
+
+
+def show_record(options: Namespace, record: Mapping[str, Any], text: Callable[[], str] | None = None) -> None:
+    """Print one of several results, at once."""
+    if format_of(options) == "yaml":
+        print("---")
+    show(options, dict(record), text)
+    sys.stdout.flush()
 
 
 def _json(value: Any) -> str:

@@ -12,9 +12,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall import thread, workspace
-from rolecall.cli.output import LastLine, fitted, format_of, printable, show
+from rolecall.cli.output import LastLine, fitted, format_of, printable, show, show_record
 from rolecall.cli.thread_arguments import in_this_store
-from rolecall.cli.thread_live import duration, gist, show_record, step_line
+from rolecall.cli.thread_live import duration, gist, step_line
 from rolecall.crew import taskflow
 from rolecall.route import status_of
 from rolecall.store.store import Store

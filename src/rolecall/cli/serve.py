@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rolecall import config
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, add_store, printable, show, table
+from rolecall.cli.output import add_format, add_store, printable, show, show_record, table
 from rolecall.cli.thread_arguments import at_least_one
 from rolecall.errors import Conflict, RolecallError, UsageError
 
@@ -229,13 +229,18 @@ def _logs(options: Namespace) -> None:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.readlines()[-options.lines :]
             for line in [*_lines_before(path, options.lines - len(lines)), *lines]:
-                print(printable(line.rstrip("\n")))
+                _show_line(options, line)
             if options.follow:
-                _follow(file, path)
+                _follow(options, file, path)
     except FileNotFoundError:
         raise RolecallError(
             f"there is no log at {path}", hint="The service writes it: `rolecall serve --detach`."
         ) from None
+
+
+def _show_line(options: Namespace, line: str) -> None:
+    text = line.rstrip("\n")
+    show_record(options, {"line": text}, lambda: text)
 
 
 def _lines_before(path: str, count: int) -> list[str]:
@@ -249,7 +254,7 @@ def _lines_before(path: str, count: int) -> list[str]:
         return []
 
 
-def _follow(file: Any, path: str) -> None:
+def _follow(options: Namespace, file: Any, path: str) -> None:
     """Until it is interrupted, through restarts of the service too: one that was killed says nothing itself."""
     from time import sleep
 
@@ -260,8 +265,7 @@ def _follow(file: Any, path: str) -> None:
         # Both are asked before the file is read to its end, so nothing is missed.
         is_running, is_last = control.held_by(config.home()) is not None, _is_at(file, path)
         for line in file.readlines():  # lines are written whole
-            print(printable(line.rstrip("\n")))
-        sys.stdout.flush()
+            _show_line(options, line)
         if was_running and not is_running:
             print("no service is running; what the next one logs is shown", file=sys.stderr, flush=True)
         was_running = is_running
@@ -338,6 +342,7 @@ def _logs_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--lines", type=at_least_one, default=50, metavar="N", help="the last N (default: 50)"
     )
+    add_format(parser)
 
 
 VERBS = {

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
-from rolecall.cli.output import LastLine, format_of, printable, show
+from rolecall.cli.output import LastLine, format_of, printable, show_record
 from rolecall.store.store import Store
 from rolecall.thread import Step
 
@@ -58,13 +57,6 @@ class Records(Silence):
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         show_record(self._options, {"event": kind, "thread": self._ident, **body})
-
-
-def show_record(options: Namespace, record: Mapping[str, Any]) -> None:
-    if format_of(options) == "yaml":
-        print("---")
-    show(options, dict(record))
-    sys.stdout.flush()
 
 
 class Terminal:

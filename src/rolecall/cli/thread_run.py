@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import report
-from rolecall.cli.output import format_of, printable, read_input, short, show
+from rolecall.cli.output import format_of, printable, read_input, short, show, show_record
 from rolecall.cli.thread_arguments import agent_option, at_least_one, common, in_this_store, one_thread
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.store.backend import Ref
@@ -460,7 +460,7 @@ def _tell_waiting(ident: str, status: str, ref: Ref) -> None:
 
 
 def _show_event(options: Namespace, event: Any) -> None:
-    from rolecall.cli.thread_live import gist, show_record
+    from rolecall.cli.thread_live import gist
 
     if format_of(options) != "text":
         head = {"event": event.kind, "thread": event.stream, "seq": event.seq, "at": event.at}
@@ -469,7 +469,7 @@ def _show_event(options: Namespace, event: Any) -> None:
     from time import localtime, strftime
 
     at = strftime("%H:%M:%S", localtime(event.at / 1000))
-    print(printable(f"{at} {event.kind:14} {gist(event.kind, event.body)}".rstrip()))
+    print(printable(f"{at} {event.kind:14} {gist(event.kind, event.body)}".rstrip()), flush=True)
 
 
 # -- arguments --

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
@@ -232,17 +231,17 @@ def _graph(options: Namespace) -> None:
     kind = options.picture or _PICTURES.get(ending, "text")
     drawn = {"text": draw.to_text, "svg": draw.to_svg, "mermaid": draw.to_mermaid}[kind](workflow)
     if not options.output:
-        print(drawn, end="")
+        show(options, {"as": kind, "graph": drawn}, lambda: drawn.rstrip("\n"))
         return
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(drawn)
     print(f"{options.output} written", file=sys.stderr)
 
 
-def _schema(_options: Namespace) -> None:
+def _schema(options: Namespace) -> None:
     from rolecall.definition import json_schema
 
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    show(options, json_schema())
 
 
 def _history(options: Namespace) -> None:
@@ -425,7 +424,7 @@ def _graph_arguments(parser: ArgumentParser) -> None:
         help="default: by the ending of the file, else text",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write it to a file: .svg, .mmd, .txt")
-    add_store(parser)
+    _common(parser)
 
 
 def _history_arguments(parser: ArgumentParser) -> None:
@@ -476,6 +475,7 @@ VERBS = {
         _schema,
         "print the JSON Schema of a workflow's YAML, for editors",
         "rolecall workflow schema > workflow.schema.json",
+        add_format,
     ),
     "history": Verb(
         _history,
