@@ -98,11 +98,18 @@ def test_a_command_writes_what_it_redirects_to() -> None:
         ("echo .nexus/memory/a.md", []),
         ("cat README.md", []),
         ("cat '.nexus/memory/a.md", []),
+        ("cat README.md > .nexus/memory/a.md", []),
+        ("sed -i s/a/b/ .nexus/memory/a.md", []),
     ],
 )
 def test_a_note_that_a_command_prints_was_read(command: str, read: list[str]) -> None:
     assert [path.rpartition("/")[2] for path in shell(command).reads] == read
     assert all(path.startswith(WORK) for path in shell(command).reads)
+
+
+def test_a_skill_whose_file_is_printed_was_called() -> None:
+    assert shell("cat .codex/skills/nx-plan/SKILL.md").skill == "nx-plan"
+    assert shell("grep -n x .codex/skills/nx-plan/SKILL.md").skill == ""
 
 
 def test_a_subagent_is_named_in_its_own_events() -> None:

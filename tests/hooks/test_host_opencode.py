@@ -119,7 +119,12 @@ def test_a_call_that_failed_says_so() -> None:
     assert failed == [f"File not found: {WORK}/nope.md"]
 
 
+def test_a_skill_that_is_called_is_named() -> None:
+    assert deed("skill", name="nx-plan").skill == "nx-plan"
+
+
 def test_a_read_names_the_file() -> None:
+    assert deed("bash", command="cat .nexus/memory/a.md").reads == (f"{WORK}/.nexus/memory/a.md",)
     assert deed("read", filePath=f"{WORK}/.nexus/memory/a.md").reads == (f"{WORK}/.nexus/memory/a.md",)
 
 

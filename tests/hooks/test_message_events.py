@@ -6,14 +6,25 @@ import json
 from pathlib import Path
 
 import pytest
-from hook_stage import PLAN, SESSIONS, known_kit, plan, read, task, tasks, tell, write
+from hook_stage import PLAN, SESSIONS, at, known_kit, plan, read, task, tasks, tell, write
 
 from rolecall.hooks import kit as kits
 from rolecall.hooks import snapshot
-from rolecall.hooks.event import Answer, ContextCompact, SessionStart, UserMessage
+from rolecall.hooks.event import (
+    LEAD,
+    Answer,
+    Caller,
+    ContextCompact,
+    Deed,
+    PostToolUse,
+    SessionEnd,
+    SessionStart,
+    SubagentSpawn,
+    UserMessage,
+)
 from rolecall.hooks.hosts import claude
 from rolecall.mask import Mask
-from rolecall.project import catalog
+from rolecall.project import catalog, tools
 from rolecall.project.tags import NO_PLAN
 
 
@@ -124,6 +135,60 @@ def test_another_skill_replaces_it_and_an_inline_tag_does_not(tmp_path: Path) ->
     assert "It replaces the skill nx-plan." in say(tmp_path, "[run] x").context
     record = read(tmp_path, SESSIONS)["s1"]
     assert record["skill"] == "nx-run" and "mode" not in record
+
+
+def test_planning_is_over_when_all_is_decided_and_tasks_were_added(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?", i1="JSON")
+    tasks(tmp_path, task(1, created_at=at()))
+    tell(tmp_path, UserMessage("s1", "[plan] more"), now=at(5))
+    tell(tmp_path, SessionEnd("s1", is_over=False), now=at(6))
+    assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-plan"  # what there is comes from before
+    plan(tmp_path, "Which format?")
+    tasks(tmp_path, task(1, created_at=at()), task(2, created_at=at(7)))
+    tell(tmp_path, UserMessage("s1", "and now?"), now=at(8))
+    assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-plan"
+    plan(tmp_path, "Which format?", i1="YAML")
+    tell(tmp_path, SessionEnd("s1", is_over=False), now=at(9))
+    assert "skill" not in read(tmp_path, SESSIONS)["s1"]
+    assert "Active skill" not in tell(tmp_path, ContextCompact("s1"), now=at(10)).context
+
+
+def test_a_run_is_over_when_its_cycle_was_closed(tmp_path: Path) -> None:
+    tasks(tmp_path, task(1, status="completed"))
+    say(tmp_path, "[run]")
+    say(tmp_path, "how far?")
+    assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-run"
+    tools.task_close(tmp_path)
+    say(tmp_path, "thanks")
+    assert "skill" not in read(tmp_path, SESSIONS)["s1"]
+
+
+def test_a_skill_that_the_model_calls_is_on_record(tmp_path: Path) -> None:
+    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Skill", skill="nx-plan", words="auto")), now=at(3))
+    active = read(tmp_path, SESSIONS)["s1"]
+    assert (active["skill"], active["mode"], active["since"]) == ("nx-plan", "auto", at(3))
+    for who, skill, error in (
+        (LEAD, "other", ""),
+        (LEAD, "nx-run", "no"),
+        (Caller("engineer", "e1"), "nx-run", ""),
+    ):
+        tell(tmp_path, PostToolUse("s1", who, Deed("Skill", skill=skill), error))
+    assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-plan"
+
+
+@pytest.mark.parametrize(
+    ("host", "words"), [("claude", "SendMessage"), ("codex", "followup_task"), ("opencode", "task_id")]
+)
+def test_what_a_skill_leaves_to_the_host_is_told_with_it_and_to_the_agents_it_starts(
+    tmp_path: Path, host: str, words: str
+) -> None:
+    kit = kits.load(host)
+    told = tell(tmp_path, UserMessage("s1", "[run] go"), kit).context
+    assert "## In this host" in told and words in told.partition("## In this host")[2]
+    told = tell(tmp_path, SubagentSpawn("s1", Caller("engineer", "e1")), kit).context
+    assert words in told.partition("## In this host")[2]
+    tell(tmp_path, UserMessage("s1", "[sync]"), kit)
+    assert "In this host" not in tell(tmp_path, SubagentSpawn("s1", Caller("engineer", "e2")), kit).context
 
 
 def test_of_several_skills_the_last_one_counts(tmp_path: Path) -> None:

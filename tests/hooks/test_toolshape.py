@@ -40,6 +40,8 @@ NEITHER: list[tuple[str, dict[str, Any]]] = [
     ("mcp__web__fetch", {"url": "https://example.org/a.txt"}),
     ("mcp__web__update", {"url": "https://example.org/a.txt"}),
     ("Grep", {"pattern": "x", "path": "src"}),
+    ("mcp__files__list_directory", {"path": "a"}),
+    ("mcp__files__search_files", {"path": "a.md"}),
     ("Odd", {"path": None, "content": 3}),
     ("Odd", {"path": "several\nlines", "content": "x"}),
     ("Empty", {}),

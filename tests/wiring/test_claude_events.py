@@ -53,6 +53,14 @@ def test_a_session_that_starts_after_compaction_is_the_compaction() -> None:
     assert event("SessionStart", source="compact") == ContextCompact("s1")
 
 
+@pytest.mark.parametrize("host", [claude, codex])
+def test_the_event_after_a_compaction_is_understood_and_not_installed(host: Any) -> None:
+    assert host.event("PostCompact", {**SESSION, "trigger": "auto"}) == ContextCompact("s1")
+    assert "PostCompact" not in host.EVENTS
+    told = json.loads(host.output("PostCompact", Answer(context="c")).stdout)
+    assert told["hookSpecificOutput"] == {"hookEventName": "PostCompact", "additionalContext": "c"}
+
+
 def test_what_the_user_wrote_comes_with_its_id() -> None:
     assert event("UserPromptSubmit", prompt="[plan] it", prompt_id="p1") == UserMessage(
         "s1", "[plan] it", "p1"
@@ -136,6 +144,27 @@ def test_a_shell_writes_what_its_command_visibly_writes() -> None:
     found = deed("Bash", command="echo x > out.txt")
     assert (found.command, found.writes) == ("echo x > out.txt", ("/work/out.txt",))
     assert "shell_command_exec" in found.classes
+
+
+def test_a_note_that_is_printed_was_read_and_one_that_is_searched_was_not() -> None:
+    note = "/work/.nexus/memory/a.md"
+    assert deed("Bash", command="cat .nexus/memory/a.md").reads == (note,)
+    assert deed("Read", file_path=note).reads == (note,)
+    for command in ("grep x .nexus/memory/a.md", "ls .nexus/memory", "echo x > .nexus/memory/a.md"):
+        assert deed("Bash", command=command).reads == ()
+    for tool in (
+        "Grep",
+        "Glob",
+        "LS",
+        "mcp__files__grep",
+        "mcp__files__list_directory",
+        "mcp__files__get_file_info",
+    ):
+        assert deed(tool, path=note, pattern="x").reads == ()
+
+
+def test_a_skill_that_is_called_is_named_with_its_words() -> None:
+    assert deed("Skill", skill="nx-plan", args="auto now") == Deed("Skill", skill="nx-plan", words="auto now")
 
 
 @pytest.mark.parametrize(

@@ -198,17 +198,17 @@ def _is_easy(event: Event) -> bool:
     from rolecall.hooks.event import PostToolUse, PreToolUse
 
     if not isinstance(event, PreToolUse):
-        return isinstance(event, PostToolUse)
+        return isinstance(event, PostToolUse) and not event.deed.skill
     from rolecall.hooks import gate
 
     return not gate.concerns(event.deed)
 
 
 def _may_have_tags(event: Event) -> bool:
-    from rolecall.hooks.event import UserMessage
+    from rolecall.hooks.event import PostToolUse, UserMessage
 
     if not isinstance(event, UserMessage):
-        return False
+        return isinstance(event, PostToolUse)  # a skill that was called, perhaps in a mode
     from rolecall.hooks.on_message import may_ask
 
     return may_ask(event.text)

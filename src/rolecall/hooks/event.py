@@ -33,6 +33,10 @@ class Deed(NamedTuple):
     """What a shell is given; the files it visibly writes are in `writes`."""
     starts: str = ""
     """The kind of agent it starts."""
+    skill: str = ""
+    """The skill whose words it puts before the model."""
+    words: str = ""
+    """What the skill was called with."""
 
 
 class SessionStart(NamedTuple):

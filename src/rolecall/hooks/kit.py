@@ -51,6 +51,8 @@ class Kit(NamedTuple):
     tags: Mapping[str, Tag] = {}
     skills: Mapping[str, str] = {}
     """Bodies by id, in the host's words."""
+    docs: Mapping[str, str] = {}
+    """What the host adds to a skill, by the skill's id: it stands at the end of the body."""
     has_skill_commands: bool = False
     """Whether the host itself gives a skill's body to the model where a user types `/skill`."""
     run: str = ""
@@ -98,6 +100,7 @@ def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
         agents,
         skills=content["skills"],
         has_skill_commands=content["has_skill_commands"],
+        docs=content["docs"],
         limit=tuple(content["limit"]) if content["limit"] else None,
         skill_files=tuple(content["skill_files"]),
         problem=content.get("problem", ""),
@@ -213,6 +216,7 @@ def _compiled(host: str, found: Catalog, configuration: Mapping[str, Any]) -> di
         },
         "tags": [tag._asdict() for tag in found.vocabulary.tags.values()],
         "skills": _bodies(found, module),
+        "docs": {skill.id: module.docs(skill) for skill in found.skills.values() if hasattr(module, "docs")},
         "has_skill_commands": bool(getattr(module, "HAS_SKILL_COMMANDS", False)),
         "limit": getattr(module, "LIMIT", None),
         "skill_files": [
@@ -227,12 +231,13 @@ def _bodies(found: Catalog, module: Any) -> dict[str, str]:
 
     tags = found.vocabulary.tags
     render: Render = module.words(tags) if hasattr(module, "words") else macros.prose(tags)
-    return {
-        skill.id: macros.expand(
-            skill.body, render, invocations=found.vocabulary.invocations, source=f"skill {skill.id}"
-        )
-        for skill in found.skills.values()
-    }
+    bodies = {}
+    for skill in found.skills.values():
+        invocations, source = found.vocabulary.invocations, f"skill {skill.id}"
+        body = macros.expand(skill.body, render, invocations=invocations, source=source)
+        docs = module.docs(skill) if hasattr(module, "docs") else ""
+        bodies[skill.id] = f"{body.strip()}\n\n{docs}".strip()
+    return bodies
 
 
 def _host_module(host: str) -> Any:

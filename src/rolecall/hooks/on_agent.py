@@ -51,7 +51,10 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> An
                 project, agent_name=who.agent, agent_id=who.id, at=now, harness=kit.harness
             ),
         )
-    return Answer(context=_spawn_words(project, who, task, prior, kit))
+    told = _spawn_words(project, who, task, prior, kit)
+    active = sessions.known(project, event.session)
+    docs = kit.docs.get(active.skill, "") if active else ""
+    return Answer(context="\n\n".join(filter(None, [told, docs])))
 
 
 def _tracked(project: str, kit: Kit, act: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.hooks import sessions, snapshot, toollog
+from rolecall.hooks import sessions, skillstate, snapshot, toollog
 from rolecall.hooks.event import Answer, UserMessage
 from rolecall.hooks.kit import Kit
 from rolecall.hooks.sessions import Session
@@ -27,13 +27,16 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer
     asked = _asked(event.text, kit) if may_ask(event.text) else _Asked()
     message = statefile.digest((event.id or event.text).encode(errors="replace"))
     acted = _acted(project, asked.actions, kit, is_repeat=before.handled == message)
-    standing = snapshot.short(project, kit)
+    state = snapshot.Standing(project)
+    standing = snapshot.short(project, kit, state)
     after = before._replace(
         handled=message if acted else before.handled,
         told=statefile.digest(standing.encode(errors="replace")) if standing else "",
-        skill=asked.activation.skill if asked.activation else before.skill,
-        mode=asked.activation.mode if asked.activation else before.mode,
     )
+    if asked.activation:
+        after = after._replace(skill=asked.activation.skill, mode=asked.activation.mode, since=now)
+    elif skillstate.is_over(project, before, state):
+        after = after._replace(skill="", mode="", since="")
     sessions.note(project, event.session, now, before, after, process=kit.process)
     errors = toollog.errors_before(project)
     news = standing if after.told != before.told else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from stat import S_ISREG
 
-from rolecall.hooks import sessions, snapshot, toollog
+from rolecall.hooks import sessions, skillstate, snapshot, toollog
 from rolecall.hooks.event import Answer, ContextCompact, SessionEnd, SessionStart
 from rolecall.hooks.kit import Kit
 from rolecall.hooks.snapshot import Standing
@@ -98,7 +98,8 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> Answer:
     """What is unfinished is named; at the very end the session's own files go. Plan, tasks and knowledge stay."""
     if not os.path.isdir(place.state(project)):
         return Answer()
-    warning = _unfinished(snapshot.Standing(project))
+    state = snapshot.Standing(project)
+    warning = _unfinished(state)
     if event.is_over:
         sessions.end(project, event.session, now, harness=kit.harness)
         toollog.forget_others(project, sessions.agents)
@@ -106,6 +107,8 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> Answer:
     base = sessions.known(project, event.session) or sessions.Session(now)
     warned = statefile.digest(warning.encode(errors="replace")) if warning else ""
     after = base._replace(warned=warned)
+    if skillstate.is_over(project, base, state):
+        after = after._replace(skill="", mode="", since="")
     sessions.note(project, event.session, now, base, after, process=kit.process)
     return Answer(notice=warning if warned != base.warned else "")
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from rolecall.hooks import toollog
-from rolecall.hooks.event import Answer, Caller, PostToolUse
+from rolecall.hooks.event import LEAD, Answer, Caller, PostToolUse
 from rolecall.hooks.kit import Kit
 
 _LONGEST_ERROR = 300
@@ -42,7 +42,25 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
         toollog.touch(project, who.id, files)
     if not event.error:
         _observe(project, read, who, now)
+        if deed.skill in kit.skills and who == LEAD and not kit.run:
+            _note_skill(project, event, kit, now)
     return Answer()
+
+
+def _note_skill(project: str, event: PostToolUse, kit: Kit, now: str) -> None:
+    """A skill that the model called by itself is the active one, as if the user had."""
+    from rolecall.hooks import sessions
+    from rolecall.project import skills
+
+    found = skills.slash(f"/{event.deed.skill} {event.deed.words}", kit.skills, kit.tags)
+    mode = found.mode if found else ""
+    sessions.change(
+        project,
+        event.session,
+        now,
+        lambda one: one._replace(skill=event.deed.skill, mode=mode, since=now),
+        process=kit.process,
+    )
 
 
 def _names(root: str, paths: Sequence[str]) -> list[str]:

@@ -41,6 +41,8 @@ class Session(NamedTuple):
     """The host's, where it is known."""
     skill: str = ""
     mode: str = ""
+    since: str = ""
+    """When the skill became active."""
     agents: Mapping[str, str] = {}
     """The agents it started, by id, and the task of each by `task_key`; in the order they were started."""
     handled: str = ""
@@ -67,21 +69,21 @@ def load(project: str) -> Sessions:
 
 def _session(fields: Mapping[str, Any]) -> Session:
     found = Session(**fields)
-    texts = (found.seen, found.skill, found.mode, found.handled, found.told, found.warned)
+    texts = (found.seen, found.skill, found.mode, found.since, found.handled, found.told, found.warned)
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text is something else")
-    _milliseconds(found.seen)
+    milliseconds(found.seen)
     agents = {str(agent): str(task) for agent, task in found.agents.items()}
     return found._replace(agents=agents, process=dict(found.process) if found.process else None)
 
 
 def is_alive(session: Session, now: str) -> bool:
-    at, last = _milliseconds(now), _milliseconds(session.seen)
+    at, last = milliseconds(now), milliseconds(session.seen)
     lease = {**(session.process or {}), "deadline": last + _FORGOTTEN_MS}
     return at - last < _LONGEST_MS and holder.is_alive(lease, now=at)
 
 
-def _milliseconds(at: str) -> int:
+def milliseconds(at: str) -> int:
     """The moment of a time as `place.now` writes it, since 1970. By hand: every hook that knows its session asks for
     it, and importing `datetime` would take it longer than all the rest here."""
     if len(at) != len("2026-01-31T09:30:00.000Z") or not at.endswith("Z"):
@@ -228,7 +230,7 @@ def note(
     a sign of life now and then."""
     changed = {name: value for name, value in after._asdict().items() if value != getattr(before, name)}
     is_elsewhere = before.process is not None and process not in (None, before.process)
-    is_silent = _milliseconds(now) - _milliseconds(before.seen) > _SILENT_MS
+    is_silent = milliseconds(now) - milliseconds(before.seen) > _SILENT_MS
     if changed or is_elsewhere or is_silent:
         change(project, session, now, lambda found: found._replace(**changed), process=process)
 

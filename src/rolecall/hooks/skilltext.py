@@ -23,10 +23,10 @@ def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
 
     if size(body) + size(beside) <= most:
         return body
-    file = _file(project, skill, kit)
-    room = most - size(beside) - size(_onward(file, "x" * 80))
+    file, docs = _file(project, skill, kit), kit.docs.get(skill, "")
+    room = most - size(beside + docs) - size(_onward(file, "x" * 80))
     end, title = _last_break(body, room, size)
-    return f"{body[:end].rstrip()}\n\n{_onward(file, title)}"
+    return "\n\n".join(filter(None, [body[:end].rstrip(), _onward(file, title), docs]))
 
 
 def _onward(file: str, title: str) -> str:

@@ -116,9 +116,8 @@ def _task_list(project: str) -> Mapping[str, Any]:
 # -- beside a message --
 
 
-def short(project: str, kit: Kit) -> str:
+def short(project: str, kit: Kit, now: Standing) -> str:
     """Plan, tasks and knowledge in a few lines; empty where there is none of them."""
-    now = Standing(project)
     lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
     known = knowledge_files.counted(knowledge_files.counts(project))
     if known:

@@ -41,6 +41,10 @@ _WRITING_WORDS = frozenset((
 _READING_WORDS = frozenset((
     "read", "get", "list", "search", "find", "view", "show", "stat", "info", "query", "fetch", "grep", "glob", "tree",
 ))  # fmt: skip
+_SEARCHING_WORDS = frozenset((
+    "list", "search", "find", "stat", "info", "query", "grep", "glob", "tree", "directory", "dir", "ls",
+))  # fmt: skip
+"""Reading words of tools that say which files there are, or where something stands in them: no file is read."""
 _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
@@ -58,7 +62,8 @@ def guessed(tool: str, arguments: Mapping[str, Any], cwd: str) -> Deed:
     has_content = any(_plain(key) in _CONTENT_KEYS for key in _keys(arguments))
     if paths and (has_content or (is_writer and not is_reader)):
         return Deed(tool, FILES, writes=paths)
-    return Deed(tool, reads=paths if is_reader and len(paths) == 1 else ())
+    is_search = not words.isdisjoint(_SEARCHING_WORDS)
+    return Deed(tool, reads=paths if is_reader and not is_search and len(paths) == 1 else ())
 
 
 def shell(tool: str, command: str, cwd: str) -> Deed:
@@ -67,7 +72,41 @@ def shell(tool: str, command: str, cwd: str) -> Deed:
 
     writes = seen(command, cwd).writes
     classes = (*SHELL[:2], *SHELL_WRITES) if writes else SHELL[:2]
-    return Deed(tool, classes, writes=writes, command=command)
+    return Deed(tool, classes, writes=writes, reads=tuple(_shown(command, cwd)), command=command)
+
+
+_LOOKED_FOR = (".nexus/memory/", "/SKILL.md")
+_SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
+_SEPARATORS = frozenset(("|", "||", "&", "&&", ";", "(", ")", "|&"))
+
+
+def _shown(command: str, cwd: str) -> Iterator[str]:
+    """The notes of the project's memory, and the skills, that a command prints. Searching in notes and listing them is
+    not reading them."""
+    if not any(name in command for name in _LOOKED_FOR):
+        return
+    import shlex
+
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    program, before = "", ""
+    try:
+        for word in lexer:
+            if word in _SEPARATORS:
+                program = ""
+            elif not program:
+                program = os.path.basename(word)
+            elif program == "sed" and word.startswith(("-i", "--in-place")):
+                program = "edit"
+            elif program in _SHOWING and ">" not in before and _is_looked_for(word):
+                yield os.path.join(cwd, os.path.expanduser(word))
+            before = word
+    except ValueError:  # a quote that is not closed: what follows is not known
+        return
+
+
+def _is_looked_for(word: str) -> bool:
+    return word.endswith(".md") and any(name in word for name in _LOOKED_FOR)
 
 
 def _command(arguments: Mapping[str, Any]) -> str:

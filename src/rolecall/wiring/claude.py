@@ -179,7 +179,8 @@ def _skill_file(skill: Skill, catalog: Catalog) -> str:
     head: dict[str, Any] = {"name": skill.id, "description": skill.description}
     if skill.manual_only:
         head["disable-model-invocation"] = True
-    return hostfile.headed(head, hostfile.skill_body(skill, catalog, host.words(catalog.vocabulary.tags)))
+    body = hostfile.skill_body(skill, catalog, host.words(catalog.vocabulary.tags), host.docs(skill))
+    return hostfile.headed(head, body)
 
 
 # -- what doctor asks --

@@ -139,7 +139,7 @@ def _long_text(value: str) -> str:
 def _skill_files(setup: Setup, skill: Skill) -> Iterator[OwnFile]:
     words = host.words(setup.catalog.vocabulary.tags)
     head = {"name": skill.id, "description": skill.description}
-    body = hostfile.skill_body(skill, setup.catalog, words)
+    body = hostfile.skill_body(skill, setup.catalog, words, host.docs(skill))
     yield OwnFile(_path(setup, "skills", skill.id, "SKILL.md"), hostfile.headed(head, body))
     if skill.manual_only:
         yield OwnFile(_path(setup, "skills", skill.id, "agents", "openai.yaml"), _MANUAL)

@@ -51,8 +51,8 @@ def summary(agent: Agent) -> str:
     return f"{agent.description}. {agent.task}." if agent.task else agent.description
 
 
-def skill_body(skill: Skill, catalog: Catalog, words: Render) -> str:
-    """What a skill says, with everything it asks for in a host's words."""
+def skill_body(skill: Skill, catalog: Catalog, words: Render, docs: str) -> str:
+    """What a skill says, with everything it asks for in a host's words, and what the host adds on its subjects."""
     body = macros.expand(
         skill.body,
         words,
@@ -60,4 +60,4 @@ def skill_body(skill: Skill, catalog: Catalog, words: Render) -> str:
         choices=catalog.choices,
         source=f"skill {skill.id}",
     )
-    return f"{body.strip()}\n\n{TOOL_NAMES}\n"
+    return "\n\n".join(filter(None, [body.strip(), docs, TOOL_NAMES])) + "\n"

@@ -120,7 +120,8 @@ def _tool_names() -> str:
 
 def _skill_files(setup: Setup, skill: Skill) -> Iterator[OwnFile]:
     """A skill is offered to the model and is a command, too; one that only a user may call for is a command alone."""
-    body = hostfile.skill_body(skill, setup.catalog, host.words(setup.catalog.vocabulary.tags))
+    words = host.words(setup.catalog.vocabulary.tags)
+    body = hostfile.skill_body(skill, setup.catalog, words, host.docs(skill))
     head = {"name": skill.id, "description": skill.description}
     if skill.manual_only:
         text = hostfile.headed(head, f"{body}\n$ARGUMENTS")

@@ -15,6 +15,7 @@ from rolecall.hooks.hosts.hookjson import Limit, session_of
 from rolecall.hooks.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
 
 if TYPE_CHECKING:
+    from rolecall.project.catalog import Skill
     from rolecall.project.macros import Render
     from rolecall.project.tags import Tag
 
@@ -35,9 +36,16 @@ def words(tags: Mapping[str, Tag]) -> Render:
     return claude_words.words(tags)
 
 
+def docs(skill: Skill) -> str:
+    """What Claude Code adds on the subjects that a skill refers to."""
+    from rolecall.hooks.hosts import claude_words, spawnwords
+
+    return spawnwords.docs(skill, claude_words.DOCS)
+
+
 def event(name: str, payload: Payload) -> Event | None:
     """The event in our words; None where it is nothing of ours."""
-    return reader(EVENTS, name, "Claude Code")(payload)
+    return reader({**EVENTS, **hookjson.NOT_INSTALLED}, name, "Claude Code")(payload)
 
 
 def _who(payload: Payload) -> Caller:
@@ -94,6 +102,8 @@ def deed(payload: Payload) -> Deed:
         return Deed(tool, classes, writes=paths(given, key, cwd))
     if tool == "Read":
         return Deed(tool, reads=paths(given, "file_path", cwd))
+    if tool == "Skill":
+        return Deed(tool, skill=text(given, "skill"), words=text(given, "args"))
     if tool in _STARTS:
         return Deed(tool, starts=text(given, _STARTS[tool]) or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):

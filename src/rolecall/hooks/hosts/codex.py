@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rolecall.capabilities import FILES
@@ -18,6 +18,7 @@ from rolecall.hooks.hosts.hookjson import Limit, session_of
 from rolecall.hooks.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
 
 if TYPE_CHECKING:
+    from rolecall.project.catalog import Skill
     from rolecall.project.macros import Render
     from rolecall.project.tags import Tag
 
@@ -37,9 +38,16 @@ def words(tags: Mapping[str, Tag]) -> Render:
     return codex_words.words(tags)
 
 
+def docs(skill: Skill) -> str:
+    """What Codex adds on the subjects that a skill refers to."""
+    from rolecall.hooks.hosts import codex_words, spawnwords
+
+    return spawnwords.docs(skill, codex_words.DOCS)
+
+
 def event(name: str, payload: Payload) -> Event | None:
     """The event in our words; None where it is nothing of ours."""
-    return reader(EVENTS, name, "Codex")(payload)
+    return reader({**EVENTS, **hookjson.NOT_INSTALLED}, name, "Codex")(payload)
 
 
 def _who(payload: Payload) -> Caller:
@@ -91,35 +99,10 @@ def deed(payload: Payload) -> Deed:
             tool, FILES, writes=tuple(os.path.join(cwd, path) for path in shellwrites.patched(command))
         )
     if tool == "Bash":
-        return toolshape.shell(tool, command, cwd)._replace(reads=tuple(_shown(command, cwd)))
+        done = toolshape.shell(tool, command, cwd)
+        skills = [path.split(os.sep)[-2] for path in done.reads if path.endswith("/SKILL.md")]
+        return done._replace(skill=skills[-1]) if skills else done
     return toolshape.guessed(tool, given, cwd)
-
-
-_NOTES = ".nexus/memory/"
-_SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
-_SEPARATORS = frozenset(("|", "||", "&", "&&", ";", "(", ")", "|&"))
-
-
-def _shown(command: str, cwd: str) -> Iterator[str]:
-    """The notes of the project's memory that a command prints: Codex has no tool for reading a file, so that this
-    is how its agents read one. Searching in notes is not reading them."""
-    if _NOTES not in command:
-        return
-    import shlex
-
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    program = ""
-    try:
-        for word in lexer:
-            if word in _SEPARATORS:
-                program = ""
-            elif not program:
-                program = os.path.basename(word)
-            elif program in _SHOWING and _NOTES in word and word.endswith(".md"):
-                yield os.path.join(cwd, os.path.expanduser(word))
-    except ValueError:  # a quote that is not closed: what follows is not known
-        return
 
 
 EVENTS: Mapping[str, Reader] = hookjson.events(_who, _message, deed)

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _HOST_AGENTS = {"explore": "explorer"}
 """Roles that are asked for by a name for which the host has an agent of its own."""
 
+DOCS: Mapping[str, str] = {
+    "resume_invocation": "An agent that has ended is resumed by giving its id to send_input or followup_task, in the"
+    " session it had; spawn_agent always starts a new one.",
+    "instruction_file": "Codex reads AGENTS.md in the project's folder at every start.",
+    "slash_command_display": "A skill is typed as its id behind a dollar sign: `$nx-plan`.",
+}
+"""What skills refer to by name and leave to the host to say."""
+
 
 def words(tags: Mapping[str, Tag]) -> Render:
     return {**macros.prose(tags), "skill_activation": _skill, "subagent_spawn": _spawn}

@@ -67,6 +67,11 @@ def events(
     }
 
 
+NOT_INSTALLED: Mapping[str, Reader] = {"PostCompact": lambda payload: ContextCompact(session_of(payload))}
+"""Events that are understood and not installed: SessionStart comes after a compaction, too, and what it is answered
+reaches the model."""
+
+
 # -- answers --
 
 

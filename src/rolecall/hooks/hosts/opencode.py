@@ -33,6 +33,7 @@ from rolecall.hooks.hosts import Output
 from rolecall.hooks.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, session, text
 
 if TYPE_CHECKING:
+    from rolecall.project.catalog import Skill
     from rolecall.project.macros import Render
     from rolecall.project.tags import Tag
 
@@ -46,6 +47,13 @@ def words(tags: Mapping[str, Tag]) -> Render:
     from rolecall.hooks.hosts import opencode_words
 
     return opencode_words.words(tags)
+
+
+def docs(skill: Skill) -> str:
+    """What OpenCode adds on the subjects that a skill refers to."""
+    from rolecall.hooks.hosts import opencode_words, spawnwords
+
+    return spawnwords.docs(skill, opencode_words.DOCS)
 
 
 def event(name: str, payload: Payload) -> Event | None:
@@ -134,6 +142,8 @@ def deed(payload: Payload) -> Deed:
         return Deed(tool, _EDITS[tool], writes=paths(given, "filePath", cwd))
     if tool == "read":
         return Deed(tool, reads=paths(given, "filePath", cwd))
+    if tool == "skill":
+        return Deed(tool, skill=text(given, "name"))
     if tool == "task":
         return Deed(tool, starts=text(given, "subagent_type") or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):

@@ -15,6 +15,14 @@ from rolecall.project.macros import Arguments, Render
 if TYPE_CHECKING:
     from rolecall.project.tags import Tag
 
+DOCS: Mapping[str, str] = {
+    "resume_invocation": "An agent that has ended is resumed by the tool task with the id of its session as task_id;"
+    " without it, task starts a new one.",
+    "instruction_file": "OpenCode reads AGENTS.md in the project's folder at every start.",
+    "slash_command_display": "A skill is typed as its id behind a slash: `/nx-plan`.",
+}
+"""What skills refer to by name and leave to the host to say."""
+
 
 def words(tags: Mapping[str, Tag]) -> Render:
     prose = macros.prose(tags)

@@ -79,7 +79,8 @@ def _deed(payload: Payload) -> Deed:
         raise UsageError("the event's 'input' is no object", hint="Give the tool's arguments as an object.")
     cwd = _text(payload, "cwd") or os.getcwd()
     deed = guessed(_text(payload, "tool", is_needed=True), arguments, cwd)
-    return deed._replace(starts=_text(payload, "starts"))
+    starts, skill, words = (_text(payload, key) for key in ("starts", "skill", "words"))
+    return deed._replace(starts=starts, skill=skill, words=words)
 
 
 EVENTS: Mapping[str, Reader] = {

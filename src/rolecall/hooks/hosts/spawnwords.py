@@ -1,9 +1,15 @@
-"""How any host is told to start an agent: by which call, with which prompt, and how one goes on that has ended."""
+"""Words for any host: how an agent is started and goes on, and the subjects that a skill leaves to the host."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from rolecall.project import macros
 from rolecall.project.macros import Arguments
+
+if TYPE_CHECKING:
+    from rolecall.project.catalog import Skill
 
 
 def started(arguments: Arguments, call: str, again: str) -> str:
@@ -15,3 +21,9 @@ def started(arguments: Arguments, call: str, again: str) -> str:
 def named(arguments: Arguments, words: str) -> str:
     """`words` with the name that the agent is to have; empty where it has none."""
     return words.format(arguments["name"]) if "name" in arguments else ""
+
+
+def docs(skill: Skill, known: Mapping[str, str]) -> str:
+    """What the host says on the subjects of a skill, as a section behind its body; empty where it refers to none."""
+    lines = [f"- {known[ref]}" for ref in skill.harness_docs_refs if ref in known]
+    return "\n".join(["## In this host", "", *lines]) if lines else ""

@@ -1,0 +1,37 @@
+"""Whether the active skill of a session has done its work, told by the project's files.
+
+A skill also ends with the session and when another one becomes active. Skills that are not known here end only so.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rolecall.hooks.sessions import Session, milliseconds
+from rolecall.hooks.snapshot import Standing
+from rolecall.project import place
+
+
+def is_over(project: str, session: Session, now: Standing) -> bool:
+    """Planning is over when every issue is decided and tasks were added; a run when the cycle was closed; the others
+    when the tasks that were added for them are completed, or were closed with the cycle."""
+    if not session.skill or not session.since or now.plan_problem or now.tasks_problem:
+        return False
+    added = [task for task in now.tasks if task.get("created_at", "") >= session.since]
+    is_closed = not now.has_tasks and _closed_since(project, session.since)
+    match session.skill:
+        case "nx-plan":
+            return bool(added) and not now.pending_issues()
+        case "nx-run":
+            return is_closed
+        case "nx-sync" | "nx-init":
+            return is_closed or (bool(added) and all(task["status"] == "completed" for task in added))
+    return False
+
+
+def _closed_since(project: str, since: str) -> bool:
+    """Whether a cycle went into the history."""
+    try:
+        return os.stat(place.history(project)).st_mtime * 1000 >= milliseconds(since)
+    except OSError:
+        return False
