@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolecall import definition, schema, yaml12
+from rolecall import definition, document, schema, yaml12
 from rolecall.errors import NotFound, UsageError
 from rolecall.workflow import (
     WORKFLOW_SCHEMA,
@@ -23,6 +23,7 @@ from rolecall.workflow import (
     from_payload,
     schema_ids_of,
     to_payload,
+    type_of,
 )
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -927,3 +928,36 @@ def test_a_word_that_was_meant_to_restrict_a_role_is_an_error(word: str, meant: 
     (problem,) = [problem for problem in read.problems if problem.severity == "error"]
     assert f"'{word}' restricts nothing" in str(problem) and f"Did you mean '{meant}'?" in str(problem)
     assert "run-it.yaml:5:" in str(problem)
+
+
+THREADS = (
+    "name: run-it\nroles:\n  a:\n    goal: Go.\n    may_start_threads: MAY\n"
+    "    capabilities: [WORD]\n    meta: {type: object}\ngraph: {$START: a, a: $END}\n"
+)
+
+
+@pytest.mark.parametrize(("may", "expected"), [("true", True), ("false", False), ("null", False)])
+def test_a_role_says_whether_it_may_start_threads_and_the_stored_form_keeps_it(
+    may: str, expected: bool
+) -> None:
+    read = definition.parse(THREADS.replace("MAY", may).replace("WORD", "coding"), source="run-it.yaml")
+    assert read.workflow is not None and read.workflow.roles["a"].may_start_threads is expected
+    stored = to_payload(read.workflow, {"a": "0" * 13})
+    assert from_payload(stored, {"0" * 13: read.workflow.roles["a"].schema}) == read.workflow
+    assert ("may_start_threads" in stored["roles"]["a"]) is expected
+    assert definition.parse(document.to_yaml(read.workflow), source="run-it.yaml").workflow == read.workflow
+    assert jsonschema_rs.is_valid(definition.json_schema(), document.to_document(read.workflow))
+    assert schema.Type(type_of(stored)).misfits(stored) == []
+
+
+@pytest.mark.parametrize(
+    ("may", "word", "message"),
+    [
+        ("maybe", "coding", "must be true or false"),
+        ("true", "no_file_edit", "is held to 'no_file_edit', and a restricted role starts no threads"),
+    ],
+)
+def test_a_wrong_may_start_threads_is_named(may: str, word: str, message: str) -> None:
+    read = definition.parse(THREADS.replace("MAY", may).replace("WORD", word), source="run-it.yaml")
+    (problem,) = [problem for problem in read.problems if problem.severity == "error"]
+    assert message in str(problem) and "run-it.yaml:5:" in str(problem)

@@ -47,6 +47,7 @@ class RoleOptions(TypedDict, total=False):
     extract: Mapping[str, Any]
     workdir: Workdir
     knowledge: bool | Mapping[str, Any]
+    may_start_threads: bool
 
 
 class Role(Generic[M]):

@@ -73,6 +73,13 @@ def run(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("ROLECALL_RUN", "")
 
 
+def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the role in whose name we run may start threads, as the engine says to its processes."""
+    from rolecall import capabilities
+
+    return environ.get(capabilities.THREADS_VARIABLE) == "1"
+
+
 def session_folder(environ: Mapping[str, str] = os.environ) -> str:
     """The folder that Claude Code was started in, as it tells the hooks that it runs; empty: it did not run us."""
     return environ.get("CLAUDE_PROJECT_DIR", "")

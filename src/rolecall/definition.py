@@ -41,7 +41,7 @@ _ROLE_TEXTS = ("description", "goal", "procedure", "output")
 _SCHEMA_KEYS = ("meta", "frontmatter")
 _ROLE_KEYS = (
     *(*_ROLE_TEXTS, "capabilities", *_SCHEMA_KEYS),
-    *("agent", "resume", "limits", "extract", "workdir", "knowledge"),
+    *("agent", "resume", "limits", "extract", "workdir", "knowledge", "may_start_threads"),
 )
 _EDGE_KEYS = ("role", "prompt", "location")
 _LIMIT_KEYS = tuple(field.name for field in fields(Limits))
@@ -391,6 +391,7 @@ class _Reader:
             extract=self._extract(role.get("extract"), (*path, "extract")),
             workdir=self._workdir(role.get("workdir"), (*path, "workdir")),
             knowledge=self._knowledge(role.get("knowledge"), (*path, "knowledge")),
+            may_start_threads=self._flag(role.get("may_start_threads"), (*path, "may_start_threads")),
         )
 
     def _capabilities(self, value: Any, path: Path) -> tuple[str, ...]:
@@ -401,6 +402,12 @@ class _Reader:
             if not isinstance(item, str):
                 self._expect((*path, index), "text", item)
         return tuple(item for item in value if isinstance(item, str))
+
+    def _flag(self, value: Any, path: Path) -> bool:
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        self._expect(path, "true or false", value)
+        return False
 
     def _agent(self, value: Any, path: Path) -> str | None:
         if value is None or (isinstance(value, str) and value.strip()):
@@ -434,10 +441,7 @@ class _Reader:
         if glob is not None and not (isinstance(glob, str) and glob.strip()):
             self._expect((*path, "path"), "a pattern as in a .gitignore", glob)
             glob = None
-        if not isinstance(required := section.get("required", False), bool):
-            self._expect((*path, "required"), "true or false", required)
-            required = False
-        return Recall(tokens, glob, required)
+        return Recall(tokens, glob, self._flag(section.get("required", False), (*path, "required")))
 
     def _extract(self, value: Any, path: Path) -> dict[str, Any] | None:
         extract = None if value is None else self._mapping(value, path)
@@ -733,6 +737,10 @@ def _role_schema() -> dict[str, Any]:
                     [],
                 ),
             ],
+        },
+        "may_start_threads": {
+            "type": ["boolean", "null"],
+            "description": "Whether the agent may start and move threads itself.",
         },
     }
     return {**_object(fields, []), "oneOf": [{"required": [key]} for key in _SCHEMA_KEYS]}

@@ -80,6 +80,7 @@ def _role(role: Role, title: str) -> dict[str, Any]:
     fields = {**asdict(role), "capabilities": list(role.capabilities), "limits": _limits(role.limits)}
     del fields["schema"]
     fields["extract"] = _sorted(role.extract)
+    fields["may_start_threads"] = role.may_start_threads or None
     fields["knowledge"] = role.knowledge and recall_payload(role.knowledge)
     meta: dict[str, Any] = _sorted(role.schema)
     # This title is what reading the document adds by itself.

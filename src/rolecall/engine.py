@@ -213,23 +213,44 @@ class Engine:
         self, record: Recorder, cast: Cast, cancel: protocol.Cancel, text: str
     ) -> protocol.Reply:
         run, role, going_on = self.token(), record.turn.role(record.role), record.going_on
+        words = tuple(dict.fromkeys((*role.capabilities, *self._restrictions_of(role))))
+        deniable = getattr(cast.agent, "deniable", None)
+        if (
+            deniable is not None
+        ):  # the role's own were checked before; those of whoever runs us are held to as well
+            capabilities.check_supported(cast.name, words, deniable)
         record.asking(cast.name, run=run)
         context = protocol.Context(
             thread=record.thread, role=record.role, start=record.turn.task, workdir=Path(record.workdir), cancel=cancel,
             emit=record.sign, steps=record.turn.messages, session=going_on.session, is_fork=going_on.is_fork,
-            session_total=going_on.total, schema=role.schema, attempt=record.tries, capabilities=role.capabilities,
-            env=process.marked(self.environment_of(role), run), memory=StoredMemory(self.store, self.mask),
-            play=partial(nested.play, self, record, cancel),
+            session_total=going_on.total, schema=role.schema, attempt=record.tries, capabilities=words,
+            env=process.marked(self._environment_of_agent(role, cast.agent), run),
+            memory=StoredMemory(self.store, self.mask), play=partial(nested.play, self, record, cancel),
         )  # fmt: skip
-        with contained(f"the agent {cast.name!r}"), _unchanged(record, role):  # an adapter is anybody's code
+        with contained(f"the agent {cast.name!r}"), _unchanged(record, words):  # an adapter is anybody's code
             return await protocol.ask(cast.agent, text, context=context)
 
+    def _restrictions_of(self, role: Role) -> tuple[str, ...]:
+        """The role's own restrictions and those of whoever runs us."""
+        inherited = filter(None, self.environment.get(capabilities.VARIABLE, "").split(","))
+        return tuple(dict.fromkeys((*inherited, *capabilities.restrictions(role.capabilities))))
+
     def environment_of(self, role: Role) -> Mapping[str, str]:
-        """Every process of an agent is told what its role may not do, and what whoever runs us may not; our
-        own verbs obey it."""
-        inherited = self.environment.get(capabilities.VARIABLE, "").split(",")
-        words = dict.fromkeys(filter(None, (*inherited, *capabilities.restrictions(role.capabilities))))
+        """Our environment with what a role may not do: our own verbs obey it."""
+        words = self._restrictions_of(role)
         return {**self.environment, capabilities.VARIABLE: ",".join(words)} if words else self.environment
+
+    def _environment_of_agent(self, role: Role, agent: protocol.Agent) -> Mapping[str, str]:
+        """The environment of an agent's processes. It leads to the store only where the agent puts its step itself,
+        or the role may start threads."""
+        environment = {**self.environment_of(role)}
+        environment.pop(capabilities.THREADS_VARIABLE, None)  # of the role whose agent started us
+        if role.may_start_threads:
+            environment[capabilities.THREADS_VARIABLE] = "1"
+        elif not getattr(agent, "opens_store", False):
+            for name in capabilities.STORE_VARIABLES:
+                environment.pop(name, None)
+        return environment
 
     async def _extracted(
         self, record: Recorder, answer: Answer, problem: reply.Problem, cancel: protocol.Cancel
@@ -324,9 +345,9 @@ class Engine:
 
 
 @contextmanager
-def _unchanged(record: Recorder, role: Role) -> Iterator[None]:
+def _unchanged(record: Recorder, words: tuple[str, ...]) -> Iterator[None]:
     """Around a role that must not write: what is another way in its folder afterwards is said."""
-    if not capabilities.must_not_write(role.capabilities):
+    if not capabilities.must_not_write(words):
         yield
         return
     from rolecall import treestate

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Literal, NamedTuple
 
 from rolecall import condition, outcome, reply, template
-from rolecall.capabilities import RESTRICTIONS
+from rolecall.capabilities import RESTRICTIONS, restrictions
 from rolecall.outcome import Found, Variant
 from rolecall.workflow import END, FAIL, START, SUSPEND, Edge, Limits, Role, Workflow
 
@@ -502,9 +502,16 @@ def _targets(workflow: Workflow, name: str, allowed: Collection[str]) -> list[st
 
 
 def _restriction_findings(workflow: Workflow) -> Iterator[Finding]:
-    """Words that were meant to restrict a role and would not: nobody would notice that they do nothing."""
+    """Restrictions that contradict what a role may do, and words that were meant to restrict it and would not."""
     meant = {_letters(word): word for word in RESTRICTIONS}
     for name, role in workflow.roles.items():
+        if role.may_start_threads and (held := restrictions(role.capabilities)):
+            yield Finding(
+                "error",
+                ("roles", name, "may_start_threads"),
+                f"the role {name!r} is held to {held[0]!r}, and a restricted role starts no threads",
+                "Take the restriction or `may_start_threads` away.",
+            )
         for number, word in enumerate(role.capabilities):
             near = get_close_matches(_letters(word), meant, n=1, cutoff=0.85)
             is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, and no slip

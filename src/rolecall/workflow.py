@@ -89,6 +89,8 @@ class Role:
     """None leaves it to the workflow."""
     knowledge: Recall | None = None
     """Passages of the repository that are put into the prompt; None: none."""
+    may_start_threads: bool = False
+    """Whether its agent may start and move threads with our own verbs."""
 
 
 @dataclass(frozen=True)
@@ -213,10 +215,25 @@ WORKFLOW_WITH_KNOWLEDGE_SCHEMA: dict[str, Any] = {
 }
 """The type of one whose roles are given passages of the repository."""
 
+_ROLE_THAT_STARTS_THREADS = {
+    **_ROLE_WITH_KNOWLEDGE,
+    "properties": {**_ROLE_WITH_KNOWLEDGE["properties"], "may_start_threads": {"const": True}},
+}
+WORKFLOW_THAT_STARTS_THREADS_SCHEMA: dict[str, Any] = {
+    **WORKFLOW_WITH_KNOWLEDGE_SCHEMA,
+    "properties": {
+        **WORKFLOW_WITH_KNOWLEDGE_SCHEMA["properties"],
+        "roles": {"type": "object", "additionalProperties": _ROLE_THAT_STARTS_THREADS},
+    },
+}
+"""The type of one whose roles may start threads."""
+
 
 def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The type of a stored form. A node's id depends on its type as well, so a workflow keeps the oldest type
     that knows all it says."""
+    if any("may_start_threads" in role for role in payload["roles"].values()):
+        return WORKFLOW_THAT_STARTS_THREADS_SCHEMA
     if any("knowledge" in role for role in payload["roles"].values()):
         return WORKFLOW_WITH_KNOWLEDGE_SCHEMA
     has_folders = "workdir" in payload or any("workdir" in role for role in payload["roles"].values())
@@ -260,6 +277,7 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "extract": role.extract,
         "workdir": role.workdir,
         "knowledge": role.knowledge and recall_payload(role.knowledge),
+        "may_start_threads": role.may_start_threads or None,
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -315,6 +333,7 @@ def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         extract=payload.get("extract"),
         workdir=payload.get("workdir"),
         knowledge=_recall_from(payload["knowledge"]) if "knowledge" in payload else None,
+        may_start_threads=payload.get("may_start_threads", False),
     )
 
 

@@ -88,3 +88,76 @@ def test_a_read_only_role_that_wrote_is_told_in_its_step(
     assert (len(told), "new.txt" in "".join(told)) == ((1, True) if writes else (0, False))
     assert checker.detail == {}
     assert ("remark" in [event.kind for event in store.events(name)]) == writes
+
+
+# -- what whoever runs us may not do --
+
+
+def test_an_agent_is_held_to_its_roles_restrictions_and_to_those_of_whoever_runs_us(
+    store: Store, tmp_path: Path
+) -> None:
+    seen: list[tuple[tuple[str, ...], str | None]] = []
+
+    async def look(_prompt: str, context: Context) -> str:
+        seen.append((context.capabilities, context.env.get(capabilities.VARIABLE)))
+        return answer("done" if context.role == "worker" else "end")
+
+    inherited = {capabilities.VARIABLE: "no_task_create"}
+    run(engine(store, look, environment=inherited), start(store, book(READ_ONLY), tmp_path / "work"))
+    assert seen == [
+        (("coding", "read_only", "no_task_create"), "no_task_create,read_only"),
+        (("no_task_create",), "no_task_create"),
+    ]
+
+
+@pytest.mark.parametrize("spec", ["command:touch worked", "external:touch worked"])
+def test_an_agent_that_cannot_be_held_to_what_is_inherited_is_not_started(
+    store: Store, tmp_path: Path, spec: str
+) -> None:
+    made = agents.resolve(spec, {})
+    inherited = {"PATH": "/usr/bin:/bin", capabilities.VARIABLE: "no_file_edit"}
+    (outcome,) = run(engine(store, made, environment=inherited), start(store, book(LOOP), tmp_path / "work"))
+    assert outcome.status == "suspended" and "cannot be held to 'no_file_edit'" in outcome.reason
+    assert not (tmp_path / "work" / "worked").exists()
+
+
+def test_a_role_is_read_only_also_by_what_it_inherits(store: Store, tmp_path: Path) -> None:
+    async def write(_prompt: str, context: Context) -> str:
+        (context.workdir / "new.txt").write_text("x")
+        return answer("done" if context.role == "worker" else "end")
+
+    name = start(store, book(LOOP), tmp_path / "work")
+    run(engine(store, write, environment={capabilities.VARIABLE: "read_only"}), name, steps=1)
+    (worker,) = steps(store, name)
+    assert "worker is read-only, yet the work folder has changed: added new.txt" in worker.detail["notes"][0]
+
+
+# -- threads, and the way to the store --
+
+STORE = {"ROLECALL_HOME": "/h", "ROLECALL_STORE": "/s.db"}
+MAY_START = LOOP.replace("goal: Work.", "goal: Work.\n    may_start_threads: true")
+
+
+def test_only_a_role_that_may_start_threads_is_led_to_the_store(store: Store, tmp_path: Path) -> None:
+    seen: dict[str, dict[str, str]] = {}
+
+    async def look(_prompt: str, context: Context) -> str:
+        names = (*STORE, capabilities.THREADS_VARIABLE)
+        seen[context.role] = {name: context.env[name] for name in names if name in context.env}
+        return answer("done" if context.role == "worker" else "end")
+
+    given = {**STORE, capabilities.THREADS_VARIABLE: "1"}  # as where such a role started us
+    run(engine(store, look, environment=given), start(store, book(MAY_START), tmp_path / "work"))
+    assert seen == {"worker": given, "checker": {}}
+
+
+def test_an_external_agent_finds_the_store_it_puts_its_step_into(store: Store, tmp_path: Path) -> None:
+    script = tmp_path / "agent.sh"
+    script.write_text(f"#!/bin/sh\nenv > {tmp_path}/seen\n")
+    script.chmod(0o755)
+    made = agents.resolve(f"external:{script}", {})
+    environment = {"PATH": "/usr/bin:/bin", **STORE}
+    run(engine(store, made, environment=environment), start(store, book(LOOP), tmp_path / "work"))
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert {f"{name}={value}" for name, value in STORE.items()} <= set(seen)
+    assert not any(line.startswith(capabilities.THREADS_VARIABLE) for line in seen)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rolecall.agents.command import DEFAULT_TIMEOUT, Command, words_of
 from rolecall.agents.protocol import Context, Reply
@@ -23,6 +23,8 @@ _EXPECTED = 'Its last line must be the id of the step it put, bare or as {"stepH
 
 @dataclass(frozen=True)
 class External(Command):
+    opens_store: ClassVar[bool] = True
+
     async def __call__(self, prompt: str, context: Context) -> Reply:
         ended = await self.run((*self.argv, context.thread, context.role), prompt, context)
         return Reply("", step=_step_id(ended.stdout, program=self.program))

@@ -141,10 +141,24 @@ def _run(args: list[str]) -> int:
 
     options = _parse(args)
     try:
+        _check_allowed(options)
         status = options.run(options)
     except RolecallError as error:
         return report(error)
     return int(status or 0)
+
+
+def _check_allowed(options: Namespace) -> None:
+    """Refuse what the role may not do in whose name we run. Every verb is classed in `capabilities.VERBS`."""
+    from rolecall import capabilities, config
+
+    capabilities.check_verb(
+        options.verb,
+        lambda option: getattr(options, option),
+        restrictions=config.restrictions(),
+        is_in_step=bool(config.run()),
+        may_start_threads=config.may_start_threads(),
+    )
 
 
 def report(error: RolecallError) -> int:
@@ -198,7 +212,7 @@ def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> 
         add_help=add_help,
     )
     verb.arguments(parser)
-    parser.set_defaults(run=verb.run, noun=noun.partition(" ")[0])
+    parser.set_defaults(run=verb.run, noun=noun.partition(" ")[0], verb=f"{noun} {name}".strip())
     return parser
 
 

@@ -8,7 +8,6 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
-from rolecall.cli.note_arguments import refuse_denied
 from rolecall.cli.output import LastLine, add_format, printable, short, show, table
 from rolecall.errors import UsageError
 
@@ -49,7 +48,6 @@ def _init(options: Namespace) -> None:
     from rolecall import repository
     from rolecall.knowledge import start
 
-    refuse_denied("file_creation", "file_modification")
     here = os.path.realpath(options.repo or os.getcwd())
     if not os.path.isdir(here):
         raise UsageError(f"there is no folder {here!r}", hint="--repo names a repository's folder.")
@@ -72,7 +70,6 @@ def _started(reply: dict[str, Any]) -> str:
 def _sync(options: Namespace) -> None:
     from rolecall.knowledge import desk
 
-    refuse_denied("file_creation", "file_modification")
     root = _root(options)
     bar = _Bar()
     try:
@@ -340,7 +337,6 @@ def _forget(options: Namespace) -> None:
     from rolecall import config
     from rolecall.knowledge import cache, desk, index, place
 
-    refuse_denied("file_deletion")
     if options.cache:
         folder = place.cache_folder(config.home())
         freed = cache.size(folder)

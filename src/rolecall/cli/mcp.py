@@ -27,10 +27,12 @@ _INSTRUCTIONS = (
 
 
 def _mcp(options: Namespace) -> None:
+    from rolecall import config
     from rolecall.mcp.tools import Place, Toolbox, chosen
 
     project = _project(options.project)
-    place = Place(project, options.store, _restrictions(options.agent), options.agent)
+    may_start_threads = not config.run() or config.may_start_threads()
+    place = Place(project, options.store, _restrictions(options.agent), options.agent, may_start_threads)
     groups = chosen(only=options.only, without=options.without)
     toolbox, instructions = Toolbox(place, groups), _INSTRUCTIONS.format(project) if "nexus" in groups else ""
     if options.http:

@@ -9,9 +9,8 @@ from shlex import join
 from typing import Any
 
 from rolecall import config
-from rolecall.capabilities import check_lead
 from rolecall.cli import Verb
-from rolecall.cli.note_arguments import add_text, print_text, refuse_denied, text_of
+from rolecall.cli.note_arguments import add_text, print_text, text_of
 from rolecall.cli.output import printable, show, table
 from rolecall.cli.project_call import add_project, project_of
 from rolecall.errors import UsageError
@@ -27,7 +26,6 @@ def _add(options: Namespace) -> None:
     from rolecall.project import memory
     from rolecall.workspace import mask
 
-    refuse_denied("file_creation", "file_modification")
     try:
         reply = memory.add(
             project_of(options),
@@ -135,7 +133,6 @@ def _read(options: Namespace) -> None:
 def _merge(options: Namespace) -> None:
     from rolecall.project import memory
 
-    check_lead(config.restrictions(), "memory merge")
     reply = memory.merge(project_of(options), options.first, options.second, into=options.into)
     show(options, reply, lambda: "\n".join(_merged(reply)))
 
@@ -159,7 +156,6 @@ def _gc(options: Namespace) -> None:
         _finish(project)
         _show_candidates(options, project)
         return
-    check_lead(config.restrictions(), f"memory gc --{'auto' if options.auto else 'delete'}")
     if options.auto:
         is_enabled = (config.load().get("memory") or {}).get("autoDelete") is True
         reply = memory_gc.delete_automatically(project, is_enabled=is_enabled)

@@ -1,5 +1,4 @@
-"""What `rolecall memory` and `rolecall rule` have in common: where a text comes from, how one is printed, and
-what the role in whose name we run may not do."""
+"""What `rolecall memory` and `rolecall rule` have in common: where a text comes from, and how one is printed."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from rolecall import config
 from rolecall.cli.output import printable, read_file, read_input, show
 from rolecall.errors import UsageError
 
@@ -34,10 +32,3 @@ def print_text(options: Namespace, text: str, **more: Any) -> None:
         show(options, {**more, "text": text})
     else:
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-
-
-def refuse_denied(*classes: str) -> None:
-    """An error when the role in whose name we run is denied one of these classes of actions."""
-    from rolecall.capabilities import check_allowed
-
-    check_allowed(config.restrictions(), "this", classes)

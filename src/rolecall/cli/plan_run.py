@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall import capabilities, config, workspace
+from rolecall import config, workspace
 from rolecall.cli.output import add_store, format_of
 from rolecall.cli.plan_view import DEFAULT_LIMIT, Lines, Records, again, show_outlook, show_rows, typed
 from rolecall.cli.project_call import add_project, project_of
@@ -52,7 +52,6 @@ FAILED, WAITING, INTERRUPTED = 6, 7, 130
 
 
 def run_plan(options: Namespace) -> int:
-    capabilities.check_lead(config.restrictions(), "plan run")
     project = os.path.realpath(project_of(options))
     _check_decided(project)
     from rolecall.project import catalog

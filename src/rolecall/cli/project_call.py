@@ -6,7 +6,6 @@ import os
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from rolecall import config
 from rolecall.cli.output import add_format
 from rolecall.errors import UsageError
 from rolecall.project import dispatch, place
@@ -32,10 +31,10 @@ def project_of(options: Namespace) -> str:
 
 
 def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
-    """The tool's reply, as far as the role in whose name we run may have it."""
+    """The tool's reply."""
     for name, value in arguments.items():
         _check_text(name, value)
-    return dispatch.call(project_of(options), tool, arguments, restrictions=config.restrictions())
+    return dispatch.call(project_of(options), tool, arguments)
 
 
 def _check_text(name: str, value: Any) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from rolecall import config
-from rolecall.capabilities import check_lead
 from rolecall.cli import Verb
 from rolecall.cli.note_arguments import add_text, print_text, text_of
 from rolecall.cli.output import show, table
@@ -16,7 +14,6 @@ def _add(options: Namespace) -> None:
     from rolecall.project import rule
     from rolecall.workspace import mask
 
-    check_lead(config.restrictions(), "rule add")
     text = text_of(options)
     reply = rule.add(project_of(options), options.name, text, mask=mask(), tags=options.tag)
     show(options, reply, lambda: f"wrote {reply['path']}")

@@ -13,9 +13,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from rolecall.capabilities import FILES, TASK_CREATION, TASK_UPDATE, denied, restrictions
+from rolecall.capabilities import (
+    FILES,
+    TASK_CREATION,
+    TASK_UPDATE,
+    VERBS,
+    Action,
+    denied,
+    named_action,
+    restrictions,
+)
 from rolecall.hooks.event import LEAD, Answer, Caller, Deed, PreToolUse
 from rolecall.hooks.kit import Kit
 from rolecall.project import place
@@ -34,24 +44,6 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(FOR_LEAD, ()),
 }
 """Tools of our server that change something, and the classes of what they do."""
-_COMMANDS: Mapping[tuple[str, str], str] = {
-    **{("task", verb): f"nx_task_{verb}" for verb in ("add", "update", "close")},
-    **{("plan", verb): f"nx_plan_{verb}" for verb in ("start", "decide")},
-    **dict.fromkeys((("plan", verb) for verb in ("add", "remove", "edit", "reopen")), "nx_plan_update"),
-    **{("memory", verb): f"memory_{verb}" for verb in ("add", "merge")},
-    **{("knowledge", verb): f"knowledge_{verb}" for verb in ("init", "sync")},
-    ("memory", "gc"): "memory_delete",
-    ("rule", "add"): "rule_add",
-    **{("thread", verb): f"thread_{verb}" for verb in ("start", "step", "answer")},
-    **dict.fromkeys((("thread", "run"), ("plan", "run")), "thread_step"),
-    ("thread", "resume"): "thread_answer",
-}
-"""Commands of ours in a shell that do what a tool does."""
-_LEADS_NOUNS = frozenset(("run", "serve", "setup", "install", "uninstall"))
-_LEADS_COMMANDS = frozenset((
-    ("config", "set"), ("config", "unset"), ("thread", "fork"), ("thread", "kill"), ("trigger", "fire"),
-))  # fmt: skip
-"""Commands of ours that are no tools, and no agent's to run: they set threads going, or change what holds."""
 READ_ONLY_KINDS = frozenset(("explore", "plan"))
 """Kinds of agents that hosts bring along and that only look around."""
 _STRANGER = ("no_task_create", "no_task_update")
@@ -152,10 +144,10 @@ def _capability_refusal(who: Caller, deed: Deed, kit: Kit, ground: _Ground, insi
     is_held = is_agent or bool(restrictions(words))
     if deed.starts and is_agent:
         return f"Only Lead starts agents, and {name} is not Lead. Say in your report what else is to be done."
-    for tool in _our_tools(deed):
-        if is_held and (tool in FOR_LEAD or tool.startswith("rolecall ")):
+    for tool, action in _own_actions(deed):
+        if is_held and (action.is_for_lead or action.is_door):
             return f"{tool} is Lead's, and {name} is not Lead. Report what you found; Lead decides."
-        if word := _denier(words, CHANGES.get(tool, ())):
+        if word := _denier(words, action.classes):
             return f"{tool} is denied to {name} by {word}. Report to Lead instead."
     return _class_refusal(name, words, deed, ground, inside)
 
@@ -190,18 +182,30 @@ def _denier(words: Collection[str], classes: Collection[str]) -> str:
     return next((word for word in words if set(denied([word])).intersection(classes)), "")
 
 
-def _our_tools(deed: Deed) -> Iterator[str]:
-    """The tools of our server that a call uses: itself one, or by our commands in a shell."""
+def _own_actions(deed: Deed) -> Iterator[tuple[str, Action]]:
+    """What a call does with Rolecall: a tool of our server, or our commands in a shell."""
     if own := _our_tool(deed.tool):
-        yield own
+        yield own, Action(CHANGES[own], is_for_lead=own in FOR_LEAD)
     if "rolecall" in deed.command or "uwf" in deed.command:
         from rolecall.hooks.shellwrites import seen
 
         for words in seen(deed.command, "/").calls:
-            noun, verb = [*(word for word in words if not word.startswith("-")), "", ""][:2]
-            is_look = (noun, verb) == ("memory", "gc") and not {"--delete", "--auto"}.intersection(words)
-            is_leads = noun in _LEADS_NOUNS or (noun, verb) in _LEADS_COMMANDS
-            yield "" if is_look else f"rolecall {noun}" if is_leads else _COMMANDS.get((noun, verb), "")
+            if verb := _verb_of(words):
+                name, action = named_action(verb, partial(_is_given, words))
+                yield f"rolecall {name}", action
+
+
+def _verb_of(words: Sequence[str]) -> str:
+    """The verb that a command names, of up to three words; empty: none."""
+    plain = [word for word in words if not word.startswith("-")]
+    names = (" ".join(plain[:count]) for count in (3, 2, 1))
+    return next((name for name in names if name in VERBS), "")
+
+
+def _is_given(words: Sequence[str], option: str) -> bool:
+    """Whether an option is among the words, also shortened or by its letter."""
+    flags = [word.partition("=")[0] for word in words if word not in ("", "-", "--")]
+    return any(f"--{option}".startswith(flag) or flag[:2] == f"-{option[0]}" for flag in flags)
 
 
 def _our_tool(tool: str) -> str:

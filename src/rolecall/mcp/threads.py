@@ -248,7 +248,7 @@ _STATUSES = [
 ]
 
 
-_RUNS_AGENTS: dict[str, Any] = {"is_for_lead": True, "reaches_out": True}
+_RUNS_AGENTS: dict[str, Any] = {"is_for_lead": True, "starts_threads": True, "reaches_out": True}
 """A thread's agents have restrictions of their own: whoever is restricted must not have them act instead."""
 
 

@@ -35,6 +35,8 @@ class Place(NamedTuple):
     restrictions: tuple[str, ...] = ()
     agent: str | None = None
     """The agent of the catalogue that calls; None is the lead, or whoever stands in for it."""
+    may_start_threads: bool = True
+    """False inside a step whose role may not."""
 
 
 Effect: TypeAlias = Literal["reads", "adds", "changes"]
@@ -54,6 +56,8 @@ class Tool(NamedTuple):
     """Classes of actions it takes: a restriction that denies one of them denies the tool."""
     is_for_lead: bool = False
     """Planning, deciding and sending out agents is nobody else's."""
+    starts_threads: bool = False
+    """It starts or moves threads."""
     is_long: bool = False
     """It may take minutes, so it must not hold up other calls; it ends when it is cancelled."""
     reaches_out: bool = False
@@ -141,6 +145,8 @@ class Toolbox:
         agent, restrictions = self._place.agent, self._place.restrictions
         if tool.is_for_lead and agent is not None:
             return f"{tool.name} is for the lead, and this server was started for {agent}"
+        if tool.starts_threads and not self._place.may_start_threads:
+            return f"{tool.name} starts or moves threads, which this role may not do"
         if not restrictions:
             return ""
         from rolecall.capabilities import check_allowed, check_lead

@@ -34,7 +34,12 @@ _UNHEARD = " || exit 1"
 """What a hook ends with that failed, however it did: with 2 it would block everything."""
 _WITH_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")
 """Events at which the model is told more than a few words."""
-_VARIABLES = ("ROLECALL_HOME", "ROLECALL_RUN", capabilities.VARIABLE, "ROLECALL_STORE")
+_VARIABLES = (
+    *capabilities.STORE_VARIABLES,
+    "ROLECALL_RUN",
+    capabilities.VARIABLE,
+    capabilities.THREADS_VARIABLE,
+)
 """Variables that the server needs; Codex gives a server none that it is not told of."""
 _MANUAL = "policy:\n  allow_implicit_invocation: false\n"
 
