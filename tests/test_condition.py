@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from typing import Any
 
 import pytest
@@ -38,6 +40,10 @@ TRUTHS = {
     "steps[-1].output.approved ? false : true": True,
     "steps[output.approved = false].role = 'reviewer'": True,
     "3 in [1..5]": True,
+    "$fromMillis(0, '[Y]-[M01]') = '1970-01'": True,
+    "steps[-2].role & '!' = 'developer!'": True,
+    "$join(steps.role, ',') = 'planner,developer,reviewer'": True,
+    "$contains('the test has failed', /(error|failed|panic)$/)": True,
 }
 
 
@@ -77,6 +83,8 @@ REFUSED = {
     "$contains('x', /a?a?a?a?a?a?aaa/)": "five ?",
     "$contains('x', /(a)\\1/)": "references back",
     "$contains('x', /(?=a)/)": "(?",
+    "$contains('x', /a{,9}a{,9}b/)": "more than one repetition",
+    "$contains('x', /" + "(aa|a)" * 30 + "x/)": "alternatives",
 }
 
 
@@ -133,6 +141,39 @@ def test_an_evaluation_that_hangs_is_stopped() -> None:
     expression = "$count(steps.($$.steps.($$.steps.($$.steps.role)))) > 0"
     with pytest.raises(UsageError, match=r"stopped after 0\.05 s"):
         condition.evaluate(expression, start=START, steps=STEPS * 30, seconds=0.05)
+
+
+UNBOUNDED = {
+    "$fromMillis(0, '[Y,999999999-*]') = 'x'": "stopped after",
+    "$fromMillis(0, steps[-1].output.picture) = 'x'": "stopped after",
+    "$formatInteger(steps[-1].output.n, 'I') = 'x'": "stopped after|failed",
+    "$length($string([1..1000].($$.steps[-1].output.text))) > 1": "stopped after|failed",
+    "$join([1..1000].($$.steps[-1].output.text)) = 'x'": "stopped after|failed",
+}
+
+
+@pytest.mark.parametrize(("expression", "reason"), UNBOUNDED.items(), ids=[text[:30] for text in UNBOUNDED])
+def test_a_function_that_outgrows_its_limits_is_stopped(expression: str, reason: str) -> None:
+    output = {"picture": "[Y,999999999-*]", "n": 10**14, "text": "a" * 2_000_000}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UsageError, match=reason):
+        condition.evaluate(expression, start=START, steps=[{"role": "a", "output": output}])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+def test_alternatives_before_a_repetition_shorten_the_text_that_is_matched() -> None:
+    steps = [{"role": "a", "output": {"text": "a" * 5_000}}]
+    with pytest.raises(UsageError, match="too long for a regular expression"):
+        condition.evaluate("$contains(steps[-1].output.text, /a?a?a?a?a?.*x/)", start=START, steps=steps)
+
+
+def test_plain_conditions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/absent")
+    assert condition.evaluate(
+        "$count(steps[role = 'developer']) = 1 and $contains(steps[-1].output.comments, /no .tests/i)",
+        start=START,
+        steps=STEPS,
+    )
 
 
 def test_fields_of_outputs_are_listed() -> None:

@@ -103,3 +103,10 @@ def test_a_schema_with_countless_variants_is_not_judged_and_says_so() -> None:
     (problem,) = definition.parse(text, source="w.yaml").problems
     assert (problem.severity, problem.line, problem.column) == ("warning", 3, 22)
     assert "more than 200 variants" in problem.message
+
+
+def test_patterns_of_properties_cannot_run_away() -> None:
+    schema = {"patternProperties": {"^(a+)+$": {"type": "string"}}, "additionalProperties": False}
+    variants = outcome.variants_of(schema)
+    assert outcome.find(variants, ["a" * 60 + "!"], is_nested=True) is None
+    assert outcome.find(variants, ["aaa"], is_nested=True) is not None

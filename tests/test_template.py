@@ -163,3 +163,21 @@ def test_sections_nested_without_end_are_refused() -> None:
     text = "{{#a}}" * 2000 + "{{/a}}" * 2000
     assert any("nest deeper than 50" in flaw.message for flaw in template.problems(text))
     assert template.variables(text)
+
+
+def test_sections_that_multiply_are_stopped() -> None:
+    view = {"a": list(range(300))}
+    for inner in ("x", "", "{{#absent}}x{{/absent}}", "{{absent}}"):
+        with pytest.raises(UsageError, match="more than 200,000 parts") as caught:
+            template.render("{{#a}}{{#a}}{{#a}}" + inner + "{{/a}}{{/a}}{{/a}}", view)
+        assert "one list" in caught.value.hint
+    with pytest.raises(UsageError, match="20,000,000 characters"):
+        template.render("{{a}}" * 900, {"a": "x" * 1_000_000})
+    assert template.render("{{#a}}{{#a}}x{{/a}}{{/a}}", view) == "x" * 90_000
+
+
+@pytest.mark.parametrize(
+    "text", ["{{" * 400_000, "{{a " * 200_000, "{{{}}" * 200_000, "{{#a}}{{/a}}" * 80_000], ids=len
+)
+def test_a_text_of_nothing_but_tags_is_refused(text: str) -> None:
+    assert template.problems(text)[-1].message == "there are more than 1,000 tags"

@@ -306,3 +306,10 @@ def test_a_flat_text_is_read_by_the_short_way_as_by_the_parser(text: str) -> Non
     else:
         assert document.node is not None
         assert repr(yaml12.load(text)) == repr(document.node.value)
+
+
+def test_a_json_file_with_many_keys_names_the_one_given_twice() -> None:
+    pairs = ", ".join(f'"k{number}": 1' for number in range(60_000))
+    text = "{" + pairs + ', "k59999": 2}'
+    with pytest.raises(UsageError, match="the key 'k59999' is given twice"):
+        yaml12.load_marked("!include x.json", include=lambda *_: ("x.json", text))

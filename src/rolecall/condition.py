@@ -1,17 +1,22 @@
 """Conditions of edges: JSONata over `start`, `steps` and `steps_count`, checked when the workflow is put.
 
 The language is kept to single expressions. Functions of one's own, variables, `$eval`, chance, the
-clock and regular expressions that can run away are refused by `check`, because nothing can interrupt them
-later; what remains is evaluated under a wall limit. An expression that only looks at `steps[-k]` gets
-the last k steps; one that looks further gets every step, or an error when not all of them were given.
+clock and regular expressions that can run away are refused by `check`; what remains is evaluated under a limit.
+The limit is looked at between parts of an expression, so an expression that calls functions whose cost depends on
+their arguments is evaluated in a child process with limits of its own (`python -m rolecall.condition`). An
+expression that only looks at `steps[-k]` gets the last k steps; one that looks further gets every step, or an error
+when not all of them were given.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
@@ -24,6 +29,11 @@ MAX_DEPTH = 60
 MAX_STEPS = 1_000
 MAX_RANGE = 1_000
 MAX_REGEX_TEXT = 10_000
+MAX_REGEX_WAYS = 1_000
+"""In how many ways the groups and optional parts of a regular expression may match together."""
+MAX_CHILD_MEMORY = 512 * 1024 * 1024
+_CHILD_START = 20.0
+"""Seconds that a busy machine may take to start a child."""
 
 _REFUSED_FORMS = {
     "lambda": "functions of one's own",
@@ -32,6 +42,36 @@ _REFUSED_FORMS = {
     "partial": "partial application",
 }
 _REFUSED_FUNCTIONS = ("eval", "random", "shuffle", "now", "millis", "pad", "replace", "reduce")
+_CHEAP_FUNCTIONS = frozenset(
+    (
+        *(
+            "abs",
+            "average",
+            "boolean",
+            "ceil",
+            "contains",
+            "count",
+            "exists",
+            "floor",
+            "keys",
+            "length",
+            "lookup",
+        ),
+        *(
+            "lowercase",
+            "max",
+            "min",
+            "not",
+            "number",
+            "round",
+            "substring",
+            "substringAfter",
+            "substringBefore",
+        ),
+        *("sum", "trim", "type", "uppercase"),
+    )
+)
+"""Functions that take time and memory in proportion to what they are given."""
 _CHILDREN = (
     *("expression", "procedure", "arguments", "body", "predicate", "stages", "expr", "group", "lhs", "rhs"),
     *("lhs_object", "rhs_object", "rhs_terms", "terms", "condition", "then", "_else", "steps", "expressions"),
@@ -51,6 +91,7 @@ class _Parsed(NamedTuple):
     problem: str | None
     window: int | None
     fields: tuple[Field, ...]
+    is_cheap: bool = True
 
 
 def check(expression: str) -> str | None:
@@ -85,9 +126,10 @@ def evaluate(
         raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
     count = len(steps) if steps_count is None else steps_count
     seen = _seen(parsed.window, steps, count, expression)
-    return _run(
-        parsed.program, {"start": dict(start), "steps": seen, "steps_count": count}, expression, seconds
-    )
+    view = {"start": dict(start), "steps": seen, "steps_count": count}
+    if parsed.is_cheap:
+        return _run(parsed.program, view, expression, seconds)
+    return _run_in_child(view, expression, seconds)
 
 
 def _seen(
@@ -124,6 +166,45 @@ class _TooLong(Exception):
     pass
 
 
+def _run_in_child(view: dict[str, Any], expression: str, seconds: float) -> bool:
+    import subprocess
+
+    order = json.dumps({"expression": expression, "view": view, "seconds": seconds})
+    # -P: a file of the work folder must not stand in for one of the modules that are imported.
+    command = [sys.executable, "-P", "-m", "rolecall.condition"]
+    try:
+        ended = subprocess.run(  # noqa: S603 - our own program
+            command, input=order.encode(), capture_output=True, timeout=seconds + _CHILD_START
+        )
+        answer = json.loads(ended.stdout or b"{}")
+    except subprocess.TimeoutExpired:
+        answer = {}
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    if "holds" not in answer:
+        most = f"{seconds:g} s or {MAX_CHILD_MEMORY >> 20} MB"
+        raise UsageError(f"the condition {expression!r} was stopped after {most}")
+    return bool(answer["holds"])
+
+
+def _main() -> None:
+    """Evaluate one condition, read from standard input, within limits that end the process."""
+    import resource
+
+    order = json.loads(sys.stdin.buffer.read())
+    parsed = _parsed(order["expression"])
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_CHILD_MEMORY, MAX_CHILD_MEMORY))
+    allowed = math.ceil(process_time() + order["seconds"])
+    resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
+    try:
+        answer: dict[str, Any] = {
+            "holds": _run(parsed.program, order["view"], order["expression"], order["seconds"])
+        }
+    except UsageError as exc:
+        answer = {"error": exc.message}
+    sys.stdout.write(json.dumps(answer))
+
+
 def _reason(exc: Exception) -> str:
     text = str(exc).strip() or type(exc).__name__
     return text[:200]
@@ -152,7 +233,7 @@ def _parsed(expression: str) -> _Parsed:
     except Exception as exc:  # the parser raises its own errors and, on odd text, any of Python's
         return _Parsed(None, f"it is not JSONata: {_reason(exc)}{_where(exc)}", 0, ())
     problem = "; ".join(dict.fromkeys(walk.problems)) or None
-    return _Parsed(program, problem, walk.window, tuple(dict.fromkeys(walk.fields)))
+    return _Parsed(program, problem, walk.window, tuple(dict.fromkeys(walk.fields)), walk.is_cheap)
 
 
 def _where(exc: Exception) -> str:
@@ -167,6 +248,7 @@ class _Walk:
         self.problems: list[str] = []
         self.fields: list[Field] = []
         self.window: int | None = 0
+        self.is_cheap = True
 
     def visit(self, symbol: Any, *, at_root: bool, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -183,6 +265,8 @@ class _Walk:
             self.window = None
         elif kind == "binary" and symbol.value == "..":
             self._range(symbol)
+        elif kind == "binary" and symbol.value == "&":
+            self.is_cheap = False
         if kind == "path":
             self._path(symbol, at_root, depth)
         for child, stays in _children(symbol, kind):
@@ -197,6 +281,8 @@ class _Walk:
             close = _closest(name, _functions())
             guess = f", did you mean ${close}?" if close else ""
             self.problems.append(f"${name} is not a function{guess}")
+        elif name and name not in _CHEAP_FUNCTIONS:
+            self.is_cheap = False
 
     def _range(self, symbol: Any) -> None:
         first, last = (getattr(end, "value", None) for end in (symbol.lhs, symbol.rhs))
@@ -279,14 +365,18 @@ def _functions() -> frozenset[str]:
 
 # -- regular expressions --
 
-_QUANTIFIER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\)?)(\*|\+|\{\d+(?:,\d*)?\})|(\?)|(\()", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\)?)(\*|\+|\{(?:\d+(?:,\d*)?|,\d*)\})|([()|?])", re.DOTALL
+)
 
 
 def _bounded_regex(pattern: str, flags: Any) -> Any:
     if problem := _regex_problem(pattern):
         raise UsageError(f"the regular expression /{pattern}/ is not accepted: {problem}")
     options = (re.IGNORECASE if flags.case_insensitive else 0) | (re.MULTILINE if flags.multiline else 0)
-    return _BoundedPattern(re.compile(pattern, options))
+    repeats = any(repeat for _, repeat, _ in _TOKEN.findall(pattern))
+    longest = math.isqrt(MAX_REGEX_TEXT**2 // _regex_ways(pattern)) if repeats else MAX_REGEX_TEXT
+    return _BoundedPattern(re.compile(pattern, options), longest)
 
 
 def _regex_problem(pattern: str) -> str | None:
@@ -294,43 +384,66 @@ def _regex_problem(pattern: str) -> str | None:
     if re.search(r"\(\?|\\[1-9]", pattern):
         return "groups with (? and references back are not accepted"
     repeats = optional = 0
-    for group_end, repeat, question, _ in _QUANTIFIER.findall(pattern):
+    for group_end, repeat, mark in _TOKEN.findall(pattern):
         if repeat and group_end:
             return "a repeated group can run away; repeat single characters or classes"
         repeats += bool(repeat)
-        optional += bool(question)
+        optional += mark == "?"
     if repeats > 1:
         return (
             "more than one repetition can run away; matching is unanchored, so .* at the ends is not needed"
         )
-    return "more than five ? can run away" if optional > 5 else None
+    if optional > 5:
+        return "more than five ? can run away"
+    if _regex_ways(pattern) > MAX_REGEX_WAYS:
+        return "so many groups with alternatives can run away"
+    return None
+
+
+def _regex_ways(pattern: str) -> int:
+    """In how many ways the groups and optional parts can match, at most: alternatives in groups multiply."""
+    ways, open_groups = 1, [1]
+    for _, _, mark in _TOKEN.findall(pattern):
+        if mark == "(":
+            open_groups.append(1)
+        elif mark == "|":
+            open_groups[-1] += 1
+        elif mark == ")" and len(open_groups) > 1:
+            ways *= open_groups.pop()
+        elif mark == "?":
+            ways *= 2
+    return ways * open_groups[0]
 
 
 class _BoundedPattern:
     """A pattern that refuses texts on which even a bounded pattern would be slow."""
 
-    def __init__(self, pattern: re.Pattern[str]) -> None:
+    def __init__(self, pattern: re.Pattern[str], longest: int) -> None:
         self._pattern = pattern
+        self._longest = longest
         self.pattern = pattern.pattern
         self.flags = pattern.flags
 
     def search(self, text: str) -> re.Match[str] | None:
-        return self._pattern.search(_bounded(text))
+        return self._pattern.search(self._bounded(text))
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        return self._pattern.finditer(_bounded(text))
+        return self._pattern.finditer(self._bounded(text))
 
     def sub(self, replacement: Any, text: str, count: int = 0) -> str:
-        return self._pattern.sub(replacement, _bounded(text), count)
+        return self._pattern.sub(replacement, self._bounded(text), count)
 
     def split(self, text: str, maxsplit: int = 0) -> list[str | Any]:
-        return self._pattern.split(_bounded(text), maxsplit)
+        return self._pattern.split(self._bounded(text), maxsplit)
+
+    def _bounded(self, text: str) -> str:
+        if len(text) > self._longest:
+            raise ValueError(
+                f"a text of {len(text):,} characters is too long for a regular expression (most: "
+                f"{self._longest:,}); $contains with plain text has no such limit"
+            )
+        return text
 
 
-def _bounded(text: str) -> str:
-    if len(text) > MAX_REGEX_TEXT:
-        raise ValueError(
-            f"a text of {len(text):,} characters is too long for a regular expression (most: {MAX_REGEX_TEXT:,}); "
-            "$contains with plain text has no such limit"
-        )
-    return text
+if __name__ == "__main__":
+    _main()

@@ -8,11 +8,11 @@ names will have values, and what is asked for in vain.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolecall.route import STATUS_KEYS
+from rolecall.schema import pattern_test
 
 Variant = tuple[Mapping[str, Any], ...]
 Path = tuple[str | int, ...]
@@ -207,9 +207,9 @@ def _declared(schema: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any
 
 def _matches(pattern: str, name: str) -> bool:
     try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return True  # the validator's dialect is wider than Python's
+        return pattern_test(pattern)(name)
+    except ValueError:
+        return True  # that it is no regular expression is reported elsewhere
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -256,6 +256,18 @@ def _pointer(path: list[str | int]) -> str:
     return "/" + "/".join(str(part) for part in path)
 
 
+def pattern_test(pattern: str) -> Callable[[str], bool]:
+    """A test whether a text contains a match of a regular expression; `ValueError` when it is not one.
+
+    For patterns of other people: the validator's engine cannot run away, as Python's `re` can."""
+    is_valid = _validator({"pattern": pattern}).is_valid
+
+    def matches(text: str) -> bool:
+        return bool(is_valid(text.encode("utf-8", "replace").decode()))  # lone surrogates are not text
+
+    return matches
+
+
 # -- which ids does a payload refer to --
 
 _Finder = Callable[[Any, dict[str, None]], None]

@@ -16,6 +16,11 @@ from typing import Any, Literal, NamedTuple
 from rolecall.errors import UsageError
 
 MAX_NESTING = 50
+MAX_TAGS = 1_000
+MAX_PIECES = 200_000
+"""How many texts and values one rendering may put together."""
+MAX_RENDERED = 20_000_000
+"""Characters of a rendered text."""
 _REFUSED = {">": "partials ({{>name}})", "=": "other delimiters ({{=<% %>=}})"}
 _SIGILS = ("#", "^", "/", "!", ">", "=", "&")
 _OPEN = re.compile(r"\{\{")
@@ -76,7 +81,17 @@ def render(template: str, view: Mapping[str, Any]) -> str:
     if flaws:
         raise UsageError(f"the template is not valid: {flaws[0][0]}")
     unresolved: dict[str, None] = {}
-    text = "".join(_rendered(parts, [view], unresolved))
+    pieces: list[str] = []
+    size = 0
+    for piece in _rendered(parts, [view], unresolved):
+        pieces.append(piece)
+        size += len(piece)
+        if len(pieces) > MAX_PIECES or size > MAX_RENDERED:
+            raise UsageError(
+                f"the text would have more than {MAX_PIECES:,} parts or {MAX_RENDERED:,} characters",
+                hint="Sections over lists inside one another multiply; use one list.",
+            )
+    text = "".join(pieces)
     if unresolved:
         names = ", ".join("{{" + name + "}}" for name in unresolved)
         raise UsageError(
@@ -168,9 +183,13 @@ def _tag(section: _Section) -> str:
 
 def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple[str, str, int]]:
     """Text and (sigil, name, offset) of tags; a tag that stands alone on its line takes the line with it."""
-    position = 0
+    position = tags = 0
     while opening := _OPEN.search(template, position):
         start = opening.start()
+        tags += 1
+        if tags > MAX_TAGS:  # each costs a look at its line, and a template may be one long line
+            flaws.append((f"there are more than {MAX_TAGS:,} tags", start))
+            return
         triple = template.startswith("{{{", start)
         closing = "}}}" if triple else "}}"
         body_start = start + len(closing)

@@ -267,6 +267,11 @@ def test_files_are_listed_by_pattern_without_following_links(bench: Bench) -> No
     assert "not a pattern" in bench.refusal("list_files", pattern="[z-a]")
 
 
+def test_a_pattern_of_many_wildcards_does_not_run_away(bench: Bench) -> None:
+    (bench.work / ("a" * 200)).write_text("")
+    assert bench.text("list_files", pattern="**/" * 20 + "*a" * 20 + "b") == "[nothing matches]"
+
+
 def test_a_listing_is_bounded_and_says_so(bench: Bench) -> None:
     for number in range(toolbox._MOST_LISTED + 1):
         (bench.work / f"{number:05}").touch()

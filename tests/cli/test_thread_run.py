@@ -829,6 +829,17 @@ def test_kill_ends_the_thread_and_the_process_that_runs_it(
     assert "is killed" in flow.rolecall("thread", "step", ident, check=2).stderr
 
 
+def test_kill_ends_a_process_that_hears_no_signal_and_its_agent(flow: Flow) -> None:
+    ident = flow.start(None)
+    child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
+    run = until(child, "process")["run"]
+    child.send_signal(signal.SIGSTOP)  # as deaf as code that never returns to the interpreter
+    assert flow.thread("kill", ident)["process"] == child.pid
+    child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    assert process.survivors(run) == []
+
+
 def test_a_runner_that_no_signal_reaches_notices_that_its_thread_was_killed(
     flow: Flow, hanging: tuple[str, subprocess.Popen[str]]
 ) -> None:

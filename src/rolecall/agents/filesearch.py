@@ -57,8 +57,9 @@ class Walk:
                 yield Entry(path, name, parent)
 
 
-def glob_pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` stay within a name, `**/` is any number of folders, also none; [abc] is one of these."""
+def glob_pattern(glob: str) -> str:
+    """The regular expression of a pattern of file names: `*` and `?` stay within a name, `**/` is any number of
+    folders, also none; [abc] is one of these."""
     glob = glob.removeprefix("./").rstrip("/")
     pieces, at = [], 0
     while at < len(glob):
@@ -68,13 +69,14 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
         elif glob.startswith("**", at):
             piece, at = ".*", at + 2
         elif closing > 0:
-            inner = glob[at + 1 : closing].replace("\\", r"\\").replace("[", r"\[")
+            inner = glob[at + 1 : closing].replace("\\", r"\\")
+            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # signs that engines read differently in a class
             piece, at = f"[{'^' + inner[1:] if inner[0] == '!' else inner}]", closing + 1
         else:
             piece = {"*": "[^/]*", "?": "[^/]"}.get(glob[at]) or re.escape(glob[at])
             at += 1
         pieces.append(piece)
-    return re.compile(f"(?s:{''.join(pieces)})")
+    return f"^(?s:{''.join(pieces)})$"
 
 
 def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds: float) -> Iterator[str]:
@@ -119,7 +121,7 @@ def _text_of(entry: Entry) -> str | None:
 def main() -> int:
     request = json.loads(sys.stdin.buffer.read())
     signal.setitimer(signal.ITIMER_REAL, request["seconds"] + _LATENESS)
-    pattern, glob = re.compile(request["pattern"]), glob_pattern(request["glob"])
+    pattern, glob = re.compile(request["pattern"]), re.compile(glob_pattern(request["glob"]))
     for line in matches(request["root"], pattern, glob, request["seconds"]):
         sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
         sys.stdout.buffer.flush()  # what was found before the alarm is not lost

@@ -25,7 +25,7 @@ from rolecall.agents.confined import Folder, Refused
 from rolecall.agents.protocol import Context
 from rolecall.agents.transcript import shortened
 from rolecall.errors import AgentError
-from rolecall.schema import Type
+from rolecall.schema import Type, pattern_test
 
 LONGEST_RESULT = 40_000
 _MOST_LINES = 2_000
@@ -114,10 +114,10 @@ async def _list_files(box: Toolbox, pattern: str = "*") -> str:
     return await asyncio.to_thread(_listed, filesearch.Walk(box.folder.root, box.patience), _glob(pattern))
 
 
-def _listed(walk: filesearch.Walk, glob: re.Pattern[str]) -> str:
+def _listed(walk: filesearch.Walk, fits: Callable[[str], bool]) -> str:
     found: list[str] = []
     for entry in walk:
-        if not glob.fullmatch(entry.path.rstrip("/")):
+        if not fits(entry.path.rstrip("/")):
             continue
         if len(found) == _MOST_LISTED:
             return "\n".join([*found, f"[only the first {_MOST_LISTED} are shown; narrow the pattern]"])
@@ -149,11 +149,11 @@ async def _search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
     raise Refused(f"the search failed: {ended.reason[-500:]}")
 
 
-def _glob(pattern: str) -> re.Pattern[str]:
+def _glob(pattern: str) -> Callable[[str], bool]:
     try:
-        return filesearch.glob_pattern(pattern)
-    except re.error as error:
-        raise Refused(f"{pattern!r} is not a pattern of file names: {error}") from error
+        return pattern_test(filesearch.glob_pattern(pattern))
+    except ValueError as error:
+        raise Refused(f"{pattern!r} is not a pattern of file names") from error
 
 
 async def _write_file(box: Toolbox, path: str, content: str) -> str:

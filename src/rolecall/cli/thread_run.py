@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import suppress
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from rolecall.playbook import Playbook
     from rolecall.yaml12 import Problem
 
+_STOP_SECONDS = 5.0
+"""How long `thread kill` waits for the process of the thread: its agent gets 2 seconds to stop."""
 CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
 """Exit codes by the status a thread was left in; 0 for the others."""
 CRASHED = 5
@@ -370,15 +374,31 @@ def run_kill(options: Namespace) -> None:
         ref, lease = lifecycle.kill(
             store, thread.find(store, options.thread), options.reason, mask=workspace.mask()
         )
+        process = _signal(lease) if lease and not _is_of_plan(ref) else None
+        tell_service(ref)  # afterwards: it would be faster, and there would be nobody to name
+        is_stuck = lease is not None and process is not None and not _has_ended(lease)
+        if is_stuck and process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         note = store.ref(thread.attempt_name(thread.id_of(ref)))
-    process = _signal(lease) if lease and not _is_of_plan(ref) else None
-    tell_service(ref)  # afterwards: it would be faster, and there would be nobody to name
-    if lease is None and note is not None and "run" in note.state:
+    if (lease is None or is_stuck) and note is not None and "run" in note.state:
         for run in (note.state["run"], *note.state.get("runs", ())):
             _end_leftovers(run)
     shown = {"thread": thread.id_of(ref), "killed": True, "cancelled": True, "process": process}
-    text = f"{shown['thread']} is killed" + (f"; process {process} was told to stop" if process else "")
+    how = "did not stop when asked and was killed" if is_stuck else "has stopped"
+    text = f"{shown['thread']} is killed" + (f"; process {process} {how}" if process else "")
     show(options, shown, lambda: text)
+
+
+def _has_ended(lease: Mapping[str, Any]) -> bool:
+    """Wait until the process that ran the thread is gone; False if it is not in time. Code that never returns to
+    the interpreter hears no signal."""
+    deadline = monotonic() + _STOP_SECONDS
+    while holder.is_alive(lease, now=0):
+        if monotonic() > deadline:
+            return False
+        sleep(0.02)
+    return True
 
 
 def _is_of_plan(ref: Ref) -> bool:
@@ -390,8 +410,6 @@ def _is_of_plan(ref: Ref) -> bool:
 
 def _signal(lease: Mapping[str, Any]) -> int | None:
     """Tell the process that runs the thread; one of another host or user finds out by itself."""
-    import signal
-
     if lease.get("host") != holder.me("")["host"]:
         return None
     try:
@@ -422,8 +440,6 @@ def tell_service(ref: Ref) -> None:
 
 
 def run_watch(options: Namespace) -> int:
-    from time import sleep
-
     seen, has_told = 0, False
     with workspace.open_store(options.store, create=False) as store:
         ident = thread.id_of(thread.find(store, options.thread))

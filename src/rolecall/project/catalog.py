@@ -226,7 +226,7 @@ def _body(kind: str, id: str) -> str:
 
 
 def _check(catalog: Catalog, reader: Reader) -> None:
-    vocabulary.check(catalog.vocabulary, reader)
+    vocabulary.check(catalog.vocabulary, reader, is_ours=reader.folder == OWN_FOLDER)
     for agent in catalog.agents.values():
         for field, message in _agent_faults(agent, catalog.vocabulary):
             reader.report(_meta("agents", agent.id), (field,), message)

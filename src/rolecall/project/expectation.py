@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from rolecall.schema import pattern_test
+
 ABSENT = object()
 """What a path leads to when there is nothing."""
 
@@ -63,7 +65,7 @@ def _is_time(_: Mapping[str, Any], found: Any) -> bool:
 def _is_string(matcher: Mapping[str, Any], found: Any) -> bool:
     if not isinstance(found, str) or len(found) < matcher.get("minLength", 0):
         return False
-    return re.search(matcher.get("pattern", ""), found) is not None
+    return pattern_test(matcher.get("pattern", ""))(found)
 
 
 def _is_number(matcher: Mapping[str, Any], found: Any) -> bool:
@@ -117,7 +119,7 @@ def _matcher_problem(matcher: Mapping[str, Any]) -> str:
         if not _LIMITS[kind][key](matcher[key]):
             return f"{key} of a matcher cannot be {matcher[key]!r}"
     try:
-        re.compile(matcher.get("pattern", ""))
-    except re.error as exc:
-        return f"{matcher['pattern']!r} is no regular expression: {exc}"
+        pattern_test(matcher.get("pattern", ""))
+    except ValueError:
+        return f"{matcher['pattern']!r} is no regular expression"
     return ""
