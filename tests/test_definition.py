@@ -504,6 +504,77 @@ def test_each_edge_sees_the_variant_of_its_status() -> None:
     assert [problem.severity for problem in either.problems] == ["error", "warning"]
 
 
+EARLIER = """\
+name: do-work
+roles:
+  planner:
+    goal: Plan.
+    meta:
+      oneOf:
+        - {type: object, properties: {$status: {const: planned}, frontend: {type: string}, hint: {type: string}},
+           required: [$status, frontend]}
+        - {type: object, properties: {$status: {const: hopeless}, why: {type: string}}, required: [$status, why]}
+  developer:
+    goal: Work.
+    meta: {type: object, properties: {$status: {enum: [done, ask]}, files: {type: array, items: {type: string}}},
+           required: [$status, files]}
+  adviser: {goal: Advise., meta: {type: object, properties: {advice: {type: string}}, required: [advice]}}
+  reviewer: {goal: Review., meta: {type: object, properties: {note: {type: string}}, required: [note]}}
+graph:
+  $START: planner
+  planner: {planned: developer, hopeless: {role: $FAIL, prompt: "{{why}}"}}
+  developer:
+    done: {role: reviewer, prompt: "TAG"}
+    ask: adviser
+  adviser: developer
+  reviewer: $END
+limits: {steps: 9}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tag", "problem"),
+    [
+        ("{{steps.planner.frontend}}", None),
+        ("{{steps.developer.files}}", None),
+        ("{{#steps.developer}}{{#files}}{{.}}{{/files}}{{/steps.developer}}", None),
+        ("x{{#steps.adviser}}{{advice}}{{steps.adviser.advice}}{{/steps.adviser}}", None),
+        ("x{{^steps.adviser}}nobody was asked{{/steps.adviser}}", None),
+        ("{{steps.plannr.frontend}}", "error: {{steps.plannr.frontend}} names 'plannr', which is no role. "
+                                      "Did you mean 'planner'?"),
+        ("{{steps.planner.frontnd}}", "error: {{steps.planner.frontnd}} is not a field of the output of planner. "
+                                      "Did you mean 'frontend'?"),
+        ("{{steps.planner.why}}", "error: {{steps.planner.why}} is not a field of the output of planner."),
+        ("{{steps.planner.hint}}", "warning: {{steps.planner.hint}} may have no value after developer"),
+        ("{{steps.adviser.advice}}", "warning: {{steps.adviser.advice}} may have no value: adviser may not have run "
+                                     "by then; then the thread is suspended. Write {{#steps.adviser}}"),
+        ("{{steps.reviewer.note}}", "error: {{steps.reviewer.note}} has no value: reviewer cannot have run by then."),
+        ("{{steps}}", "error: {{steps}} stands for no text. Name a role: {{steps.ROLE.FIELD}}."),
+    ],
+)  # fmt: skip
+def test_a_template_may_use_the_outputs_of_roles_that_have_run(tag: str, problem: str | None) -> None:
+    told = [str(found) for found in parse(EARLIER.replace("TAG", tag)).problems]
+    if problem is None:
+        assert told == []
+    else:
+        assert len(told) == 1 and told[0].startswith(f"w.yaml:20:36: {problem}"), told
+
+
+def test_the_first_edge_has_no_earlier_roles_and_a_field_named_steps_hides_them() -> None:
+    first = parse(
+        EARLIER.replace("TAG", "x").replace(
+            "$START: planner", '$START: {role: planner, prompt: "{{steps.planner.why}}"}'
+        )
+    )
+    assert "planner cannot have run by then" in str(first.problems[0])
+    hidden = EARLIER.replace("files: {type: array", "steps: {type: array").replace(
+        "$status, files]", "$status, steps]"
+    )
+    assert "The output of developer has a field 'steps' of its own" in str(
+        parse(hidden.replace("TAG", "{{steps.planner.frontend}}")).problems[0]
+    )
+
+
 def test_one_of_without_a_discriminating_status_is_refused_when_routed_by_status() -> None:
     result = parse(VARIANTS.replace("$status: {const: failed}, ", "").replace("[$status, why]", "[why]"))
     assert [str(problem)[:24] for problem in result.errors] == ["w.yaml:6:7: error: worke"]

@@ -73,11 +73,12 @@ def route(
     steps_count: int,
     thread: str,
     body: str = "",
+    outputs: Mapping[str, Any] | None = None,
 ) -> Route:
     """What follows `role` (or `$START`) after `output`.
 
     `steps` are the latest steps, oldest first, each with at least `role` and `output`; `steps_count` is
-    the number of all.
+    the number of all. `outputs` has the latest output of each role that has run, for templates.
     """
     status = status_of(output)
     if status == SUSPEND:
@@ -85,6 +86,7 @@ def route(
     try:
         edge = _edge(workflow, role, status, start=start, steps=steps, steps_count=steps_count)
         view = {"start": start, "thread": thread, "steps_count": steps_count, "body": body}
+        view["steps"] = outputs or {}
         return _follow(workflow, role, edge, view | _fields(output))
     except UsageError as exc:
         return Stuck(f"{exc.message} {exc.hint}".rstrip())
@@ -166,8 +168,13 @@ def _rendered(text: str, view: Mapping[str, Any], what: str) -> str:
     try:
         rendered = template.render(text, view)
     except UsageError as exc:
+        used = {use.path[1] for use in template.variables(text) if use.path[0] == "steps" and use.path[1:]}
+        idle = [
+            name for name in sorted(used) if isinstance(view["steps"], Mapping) and name not in view["steps"]
+        ]
+        why = f" ({', '.join(idle)} {'has' if len(idle) == 1 else 'have'} not run yet)" if idle else ""
         raise UsageError(
-            f"{what} cannot be written: {exc.message}.", hint=f"{exc.hint} {_FORK_HINT}".lstrip()
+            f"{what} cannot be written: {exc.message}{why}.", hint=f"{exc.hint} {_FORK_HINT}".lstrip()
         ) from None
     if text.strip() and not rendered.strip():
         raise UsageError(f"{what} came out blank (template: {text.strip()[:200]!r}).", hint=_FORK_HINT)

@@ -6,9 +6,9 @@ paths into lines and columns. What is certain to fail or to mislead is an error;
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rolecall import condition, outcome, reply, template
 from rolecall.capabilities import RESTRICTIONS, restrictions
@@ -178,12 +178,13 @@ def _reach_findings(workflow: Workflow) -> Iterator[Finding]:
             )
 
 
-def _reachable(workflow: Workflow) -> set[str]:
-    reached: set[str] = set()
-    waiting = [START]
+def _reachable(workflow: Workflow, start: str = START, *, without: str | None = None) -> set[str]:
+    """Where edges lead from `start`, and `start` itself unless it is $START. No way leads through `without`."""
+    reached = set() if start == START else {start}
+    waiting = [start]
     while waiting:
         for edge in workflow.graph.get(waiting.pop(), ()):
-            if edge.role not in reached:
+            if edge.role not in reached and edge.role != without:
                 reached.add(edge.role)
                 waiting.append(edge.role)
     return reached
@@ -366,6 +367,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _template_findings(workflow: Workflow, unusable: Collection[str]) -> Iterator[Finding]:
+    order = _Earlier(workflow, unusable)
     for source, index, edge in _edges(workflow):
         for field, text in (("prompt", edge.prompt), ("location", edge.location)):
             if text is None or "{{" not in text:
@@ -375,7 +377,7 @@ def _template_findings(workflow: Workflow, unusable: Collection[str]) -> Iterato
                 yield Finding("error", path, f"{flaw.message}{_line_in(text, flaw.line)}")
             known = source == START or (source in workflow.roles and source not in unusable)
             if known:
-                yield from _variable_findings(workflow, source, edge, path, text)
+                yield from _variable_findings(workflow, source, edge, path, text, order)
 
 
 def _line_in(text: str, line: int) -> str:
@@ -383,10 +385,13 @@ def _line_in(text: str, line: int) -> str:
 
 
 def _variable_findings(
-    workflow: Workflow, source: str, edge: Edge, path: Path, text: str
+    workflow: Workflow, source: str, edge: Edge, path: Path, text: str, order: _Earlier
 ) -> Iterator[Finding]:
     given = () if source == START else outcome.variants_with(workflow.roles[source].schema, edge.status)
-    scopes = [(_ALWAYS,), given] if given else [(_ALWAYS,)]
+    named = [use.path[1] for use in template.variables(text) if use.path[0] == "steps" and use.path[1:]]
+    earlier = order.outputs(source, edge, dict.fromkeys(named))
+    always: Variant = (*_ALWAYS, {"properties": {"steps": earlier}, "required": ["steps"]})
+    scopes = [(always,), given] if given else [(always,)]
     whose = START if source == START else f"{source} ends with {edge.status!r}" if edge.status else source
     for use in template.variables(text):
         if use.path == (".",):
@@ -394,13 +399,100 @@ def _variable_findings(
         inner = _section_scopes(use.inside, scopes)
         found = _resolved(use.path, scopes, inner)
         tag, line = "{{" + use.name + "}}", _line_in(text, use.line)
-        if found is None:
+        is_earlier = use.path[0] == "steps" and "steps" not in outcome.names_in(given)
+        if is_earlier and (problem := _earlier_problem(workflow, use, found, earlier)):
+            yield Finding(problem[0], path, f"{tag} {problem[1]}{line}", problem[2])
+        elif found is None:
             hint = did_you_mean(use.name, _names([*scopes, *inner]), what="Available")
+            if use.path[0] == "steps" and use.path[1:2] and use.path[1] in workflow.roles:
+                hint = (
+                    f"The output of {source} has a field 'steps' of its own, which hides the earlier roles."
+                )
             yield Finding("error", path, f"{tag} has no value after {whose}{line}", hint)
         elif use.kind == "variable" and not found.always and not _is_guarded(use):
             hint = f"Make it required, or write {{{{#{use.name}}}}}…{{{{/{use.name}}}}} around it."
             message = f"{tag} may have no value after {whose}{line}; then the thread is suspended"
             yield Finding("warning", path, message, hint)
+
+
+_MOST_ORDERED = 300
+"""In a workflow with more roles than this, any role counts as run before any other."""
+
+
+class _Earlier:
+    """What `steps` holds in a template: the latest output of each role that has run by then."""
+
+    def __init__(self, workflow: Workflow, unusable: Collection[str]) -> None:
+        self._workflow = workflow
+        self._unusable = unusable
+        self._is_ordered = len(workflow.roles) <= _MOST_ORDERED
+        self._reached: dict[tuple[str, str | None], set[str]] = {}
+
+    def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> dict[str, Any]:
+        """The schema of `steps` when `edge` out of `source` is taken, as far as the roles `names` go. Roles that must
+        have run by then are required."""
+        found = {name: self._variants(name, source, edge) for name in names if name in self._workflow.roles}
+        properties = {
+            name: {} if name in self._unusable else {"oneOf": [_unbranched(one) for one in variants]}
+            for name, variants in found.items()
+            if variants
+        }
+        sure = [name for name in properties if name == source or self._has_run(name, source)]
+        return {"type": "object", "properties": properties, "required": sure}
+
+    def _variants(self, name: str, source: str, edge: Edge) -> list[Variant]:
+        """What the latest output of a role can be: it led here. Empty when the role cannot have run."""
+        ways: Sequence[Edge] = [edge] if name == source else self._workflow.graph.get(name, ())
+        if self._is_ordered and name != source:
+            is_met = name in self._reach(START)
+            ways = [way for way in ways if is_met and source in self._reach(way.role)]
+        statuses = dict.fromkeys(way.status for way in ways)
+        schema = self._workflow.roles[name].schema
+        return [one for status in statuses for one in outcome.variants_with(schema, status)]
+
+    def _has_run(self, name: str, source: str) -> bool:
+        return not self._is_ordered or source not in self._reach(START, without=name)
+
+    def _reach(self, start: str, without: str | None = None) -> set[str]:
+        if (start, without) not in self._reached:
+            self._reached[start, without] = _reachable(self._workflow, start, without=without)
+        return self._reached[start, without]
+
+
+def _unbranched(variant: Variant) -> dict[str, Any]:
+    """A schema of this one variant alone."""
+    branching = ("allOf", "anyOf", "oneOf", "if", "then", "else")
+    return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}
+
+
+def _earlier_problem(
+    workflow: Workflow, use: template.Use, found: Found | None, earlier: Mapping[str, Any]
+) -> tuple[Literal["error", "warning"], str, str] | None:
+    """What is wrong with a name such as `steps.planner.files`: severity, message and hint."""
+    if len(use.path) == 1:
+        return (
+            ("error", "stands for no text", "Name a role: {{steps.ROLE.FIELD}}.")
+            if use.kind == "variable"
+            else None
+        )
+    role = use.path[1]
+    if role not in workflow.roles:
+        return "error", f"names {role!r}, which is no role", did_you_mean(role, workflow.roles, what="Roles")
+    if role not in earlier["properties"]:
+        return (
+            "error",
+            f"has no value: {role} cannot have run by then",
+            "Name a role that runs before this edge.",
+        )
+    if found is None:
+        fields = outcome.names_in(outcome.variants_of(earlier["properties"][role]))
+        hint = did_you_mean(".".join(use.path[2:]), fields, what="Fields")
+        return "error", f"is not a field of the output of {role}", hint
+    if role not in earlier["required"] and use.kind == "variable" and not _is_guarded(use):
+        around = f"{{{{#steps.{role}}}}}…{{{{/steps.{role}}}}}"
+        message = f"may have no value: {role} may not have run by then; then the thread is suspended"
+        return "warning", message, f"Write {around} around it."
+    return None
 
 
 def _section_scopes(
@@ -427,7 +519,14 @@ def _resolved(
 
 def _names(scopes: Sequence[tuple[Variant, ...]]) -> list[str]:
     names = [name for scope in reversed(scopes[1:]) for name in outcome.names_in(scope)]
-    return [*names, *(f"start.{field}" for field in condition.START_FIELDS), "thread", "steps_count", "body"]
+    return [
+        *names,
+        *(f"start.{field}" for field in condition.START_FIELDS),
+        "steps.ROLE",
+        "thread",
+        "steps_count",
+        "body",
+    ]
 
 
 def _is_guarded(use: template.Use) -> bool:

@@ -228,7 +228,32 @@ def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mappin
         steps_count=count + len(new),
         thread=turn.thread,
         body=body,
+        outputs=Outputs(turn, {step["role"]: step["output"] for step in new}),
     )
+
+
+class Outputs(Mapping[str, Any]):
+    """The latest output of each role that has run, looked for in the chain when it is asked for."""
+
+    def __init__(self, turn: Turn, newest: Mapping[str, Any]) -> None:
+        """`newest` are outputs that are not in the chain yet."""
+        self._turn = turn
+        self._newest = newest
+
+    def __getitem__(self, role: str) -> Any:
+        if role in self._newest:
+            return self._newest[role]
+        if role in self._turn.workflow.roles:
+            for message in reversed(self._turn.messages):
+                if message.role == role:
+                    return message.meta
+        raise KeyError(role)
+
+    def __iter__(self) -> Iterator[str]:
+        return (role for role in self._turn.workflow.roles if role in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _steps_asked_about(turn: Turn, role: str) -> int:

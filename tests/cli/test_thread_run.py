@@ -289,6 +289,41 @@ def test_the_exit_code_of_a_run_that_has_nothing_to_do_tells_how_the_thread_stan
     assert flow.thread("run", asks, check=8)["status"] == "killed"
 
 
+def test_a_template_has_the_latest_output_of_an_earlier_role(flow: Flow) -> None:
+    again = {
+        "role": "developer",
+        "prompt": "Again: {{steps.developer.files}}.",
+    }
+    judged = {"role": "judge", "prompt": "Was {{steps.developer.files}} {{steps.reviewer.status}}?"}
+    judge = {"goal": "Judge.", "meta": {"type": "object"}}
+    roles = {"developer": role(["done"]), "reviewer": role(["approved", "rejected"]), "judge": judge}
+    graph = {
+        "$START": "developer",
+        "developer": {"done": "reviewer"},
+        "reviewer": {"approved": judged, "rejected": again},
+        "judge": {"role": "$FAIL", "prompt": "{{steps.reviewer.status}}"},
+    }
+    flow.write(roles=roles, graph=graph)
+    second = {"output": {"status": "done", "files": ["b.py", "c.py"]}, "body": "Did more."}
+    agent = flow.script([DONE, second], [REJECTED, APPROVED])
+    script = json.loads(Path(agent.removeprefix("scripted:")).read_text())
+    script["roles"]["judge"] = [{"output": {}, "body": "So it is."}]
+    Path(agent.removeprefix("scripted:")).write_text(json.dumps(script))
+    ident = flow.start(agent)
+    assert flow.thread("run", ident, check=6)["reason"] == "approved"
+    told = [step.payload.get("edge_prompt", "") for step in flow.steps(ident)]
+    assert told == ["", "", "Again: a.py.", "", "Was b.py, c.py approved?"]
+
+
+def test_a_template_of_a_role_that_has_not_run_suspends_and_says_so(flow: Flow) -> None:
+    after = {"done": {"role": "reviewer", "prompt": "{{steps.reviewer.status}}"}, "blocked": "$FAIL"}
+    flow.write(graph={"$START": "developer", "developer": after,
+                      "reviewer": {"approved": "$END", "rejected": "developer"}})  # fmt: skip
+    ident = flow.start(flow.script([DONE]))
+    reply = flow.thread("run", ident, check=7)
+    assert "{{steps.reviewer.status}} has no value (reviewer has not run yet)" in reply["reason"]
+
+
 def test_fail_and_end_are_told_apart_by_the_exit_code(flow: Flow) -> None:
     ident = flow.start(flow.script([BLOCKED]))
     reply = flow.thread("run", ident, check=6)
