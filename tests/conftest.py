@@ -63,10 +63,11 @@ class Rolecall:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ctrl_c() -> None:
-    """Whoever starts the tests in the background has them ignore Ctrl-C, and whatever they start would do the same."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def signals() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, and `nohup` a hang-up; so would all children."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

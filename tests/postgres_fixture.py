@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -25,11 +26,14 @@ def postgres_server() -> Iterator[Any]:
     home = Path(tempfile.mkdtemp(prefix="rc-pg-"))
     home.chmod(0o755)
     try:
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, open(__file__) as here:
             # pgserver keeps a lock file in the runtime folder and warns when the environment names none.
             runtime = home / "runtime"
             runtime.mkdir(mode=0o700)
             patch.setenv("XDG_RUNTIME_DIR", str(runtime))
+            # Where root starts it, it makes that other user with `useradd`: not on every PATH, and not for two at once.
+            patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
+            fcntl.flock(here, fcntl.LOCK_EX)
             from pgserver.postgres_server import get_server
 
             server = get_server(home / "data", cleanup_mode="delete")

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from terminal import Terminal
 
-from rolecall import lifecycle, thread
+from rolecall import holder, lifecycle, thread
 from rolecall.agents import process
+from rolecall.cli import thread_run
 from rolecall.mask import Mask
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
@@ -184,6 +185,25 @@ def test_start_makes_an_idle_thread_and_runs_nothing(flow: Flow) -> None:
     assert (reply["status"], reply["currentRole"]) == ("idle", "developer")
     assert flow.steps(reply["thread"]) == []
     assert not (flow.work / "ran").exists()
+
+
+def test_start_and_fork_print_the_id_alone_so_that_a_shell_can_keep_it(flow: Flow) -> None:
+    words = [
+        "thread",
+        "start",
+        str(flow.file),
+        "-p",
+        "Fix it",
+        "--agent",
+        flow.script([DONE]),
+        "--format",
+        "text",
+    ]
+    for label in ("run it", "continue"):
+        done = flow.rolecall(*words, check=0)
+        ident = done.stdout.removesuffix("\n")
+        assert done.stderr == f"{label}: rolecall thread run {ident}\n"
+        words = ["thread", "fork", ident, "--at", "start", "--format", "text"]
 
 
 def test_start_reports_every_problem_of_a_definition(flow: Flow) -> None:
@@ -873,6 +893,13 @@ def test_kill_ends_a_process_that_hears_no_signal_and_its_agent(flow: Flow) -> N
     child.communicate(timeout=60)
     assert child.returncode == -signal.SIGKILL
     assert process.survivors(run) == []
+
+
+def test_kill_names_the_process_also_when_it_has_noticed_by_itself_and_is_gone() -> None:
+    child = subprocess.Popen(["true"])
+    lease = {**holder.me(""), "pid": child.pid}
+    child.wait(60)
+    assert thread_run._signal(lease) == child.pid
 
 
 def test_a_runner_that_no_signal_reaches_notices_that_its_thread_was_killed(

@@ -222,7 +222,7 @@ def run_step_details(options: Namespace) -> None:
 def run_fork(options: Namespace) -> None:
     from rolecall import config, lifecycle, registry
     from rolecall.cli.output import read_input
-    from rolecall.cli.thread_run import tell_omitted
+    from rolecall.cli.thread_run import show_new_thread, tell_omitted
     from rolecall.workspace import mask
 
     prompt = None if options.prompt is None else read_input(options.prompt)
@@ -245,7 +245,7 @@ def run_fork(options: Namespace) -> None:
     ident = thread.id_of(ref)
     onward = in_this_store(options, thread.continuation(ref) or "")
     shown = {"thread": ident, "forkedFrom": {"step": at}, "continue": onward}
-    show(options, shown, lambda: f"{ident}\ncontinue: {onward}" if onward else ident)
+    show_new_thread(options, shown, f"continue: {onward}" if onward else "")
 
 
 # -- diff --

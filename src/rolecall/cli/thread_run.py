@@ -70,7 +70,15 @@ def run_start(options: Namespace) -> None:
         "currentRole": ref.state.get("role"),
     }
     onward = in_this_store(options, thread.continuation(ref) or "")
-    show(options, shown, lambda: f"{shown['thread']}\nrun it: {onward}")
+    show_new_thread(options, shown, f"run it: {onward}")
+
+
+def show_new_thread(options: Namespace, shown: dict[str, Any], advice: str) -> None:
+    """Print the id alone on standard output, so that a script can take it, and the advice on standard error."""
+    show(options, shown, lambda: str(shown["thread"]))
+    if format_of(options) == "text" and advice:
+        sys.stdout.flush()
+        print(printable(advice), file=sys.stderr)
 
 
 def print_problem(problem: Problem) -> None:
@@ -409,12 +417,14 @@ def _is_of_plan(ref: Ref) -> bool:
 
 
 def _signal(lease: Mapping[str, Any]) -> int | None:
-    """Tell the process that runs the thread; one of another host or user finds out by itself."""
+    """Stop the process that runs the thread, and name it. One of another host or user finds out by itself; one that
+    has already found out is gone, and named as well."""
     if lease.get("host") != holder.me("")["host"]:
         return None
     try:
-        os.kill(lease["pid"], signal.SIGTERM)
-    except (ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError):
+            os.kill(lease["pid"], signal.SIGTERM)
+    except PermissionError:
         return None
     return int(lease["pid"])
 
