@@ -255,9 +255,15 @@ MUTANTS = (
     ),
     Mutant(
         "tools.py",
-        '{"goal": "", "decisions": []}',
-        '{"goal": title, "decisions": []}',
-        "a title becomes the goal",
+        "_topic(project) or title",
+        "title",
+        "a title becomes the goal where there is a plan",
+    ),
+    Mutant(
+        "tools.py",
+        "_topic(project) or title",
+        "_topic(project)",
+        "without a plan the goal is empty",
     ),
     Mutant(
         "tools.py",
@@ -273,14 +279,14 @@ MUTANTS = (
     ),
     Mutant(
         "tools.py",
-        'head["goal"] if goal is None else goal',
-        'head["goal"] or goal or ""',
+        'goal or file.layout.head["goal"]',
+        'file.layout.head["goal"] or goal',
         "a goal stays what it was first",
     ),
     Mutant(
         "tools.py",
-        'head["goal"] if goal is None else goal',
-        'goal or ""',
+        'goal or file.layout.head["goal"] or _topic',
+        "goal or _topic",
         "decisions without a goal clear the goal",
     ),
     Mutant(

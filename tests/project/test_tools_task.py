@@ -34,7 +34,7 @@ def error(project: Path, tool: str, **arguments: Any) -> str:
 # -- task_add --
 
 
-def test_the_first_task_makes_the_file_with_an_empty_goal(tmp_path: Path) -> None:
+def test_the_first_task_makes_the_file_with_its_title_as_the_goal(tmp_path: Path) -> None:
     reply = call(tmp_path, "task_add", title="Write", context="Why.")
     assert shape._time(reply["task"]["created_at"]) == ""
     assert reply == {
@@ -47,7 +47,7 @@ def test_the_first_task_makes_the_file_with_an_empty_goal(tmp_path: Path) -> Non
             "created_at": reply["task"]["created_at"],
         }
     }
-    assert read(tmp_path, TASKS) == {"goal": "", "decisions": [], "tasks": [reply["task"]]}
+    assert read(tmp_path, TASKS) == {"goal": "Write", "decisions": [], "tasks": [reply["task"]]}
     assert read(tmp_path, PLAN) is None and read(tmp_path, HISTORY) is None
 
 
@@ -81,7 +81,7 @@ def test_a_goal_replaces_the_goal_and_decisions_are_added_to_the_others(tmp_path
     add(tmp_path, decisions=["Fourth."])
     add(tmp_path, goal="")
     stored = read(tmp_path, TASKS)
-    assert (stored["goal"], stored["decisions"]) == ("", ["First.", "Second.", "Third.", "Fourth."])
+    assert (stored["goal"], stored["decisions"]) == ("New", ["First.", "Second.", "Third.", "Fourth."])
     assert [entry["id"] for entry in stored["tasks"]] == [1, 2, 3, 4]
 
 
@@ -89,6 +89,22 @@ def test_without_a_goal_the_old_one_stays(tmp_path: Path) -> None:
     write(tmp_path, TASKS, tasks_file(goal="Old"))
     add(tmp_path)
     assert read(tmp_path, TASKS)["goal"] == "Old"
+
+
+@pytest.mark.parametrize("goal", ["", None])
+def test_the_goal_is_the_topic_of_the_plan_and_never_empty(tmp_path: Path, goal: str | None) -> None:
+    write(tmp_path, PLAN, plan(1))
+    if goal is not None:
+        write(tmp_path, TASKS, tasks_file(goal=goal))
+    add(tmp_path, title="Write")
+    assert read(tmp_path, TASKS)["goal"] == "Topic 1"
+    (tmp_path / TASKS).unlink()
+    add(tmp_path, goal="Ship it")
+    assert read(tmp_path, TASKS)["goal"] == "Ship it"
+    write(tmp_path, PLAN, "{")
+    (tmp_path / TASKS).unlink()
+    add(tmp_path, title="Write")
+    assert read(tmp_path, TASKS)["goal"] == "Write"
 
 
 def test_dependencies_on_tasks_that_do_not_exist_are_taken(tmp_path: Path) -> None:

@@ -252,16 +252,25 @@ def task_add(
     with archive.writing(project):
         file = _load_tasks(project) or longlist.empty(TASKS, {"goal": "", "decisions": []})
         task["id"] = file.layout.highest + 1
-        file = _with_head(file, goal, decisions)
+        file = _with_head(file, goal or file.layout.head["goal"] or _topic(project) or title, decisions)
         _save_tasks(project, longlist.appended(file, TASKS, task))
     return {"task": task}
 
 
-def _with_head(file: LongList, goal: str | None, decisions: Sequence[str]) -> LongList:
-    if goal is None and not decisions:
-        return file
+def _topic(project: Folder) -> str:
+    """The topic of the active plan, which is the goal of its tasks; empty where there is none that can be read."""
+    try:
+        found = _read_plan(project)
+    except Damaged:
+        return ""
+    return str(found[0]["topic"]) if found else ""
+
+
+def _with_head(file: LongList, goal: str, decisions: Sequence[str]) -> LongList:
     head = dict(file.layout.head)
-    head["goal"] = head["goal"] if goal is None else goal
+    if goal == head["goal"] and not decisions:
+        return file
+    head["goal"] = goal
     head["decisions"] = [*head["decisions"], *decisions]
     _fit(shape.TASKS_HEAD(head))
     return longlist.with_head(file, TASKS, head)
