@@ -6,7 +6,6 @@ needs no key and no network. It runs in a temporary git repository with a home o
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent / "demo"
 
@@ -25,13 +23,11 @@ def main() -> None:
         demo.make_project()
         demo.say("A repository with a failing test, and a workflow: plan, develop, review until it is green.")
         demo.tests(green=False)
-        demo.rolecall("workflow", "graph", "fix-bug", "--as", "text")
+        demo.rolecall("workflow", "graph", "fix-bug")
 
         demo.say("Start a thread and let it run. Every step is committed before the next one begins.")
-        agent = "scripted:script.yaml"
-        thread = demo.rolecall_json(
-            "thread", "start", "fix-bug", "-p", "add(2, 3) must be 5", "--agent", agent
-        )["thread"]
+        agent = ("--agent", "scripted:script.yaml")
+        thread = demo.new_thread("thread", "start", "fix-bug", "-p", "add(2, 3) must be 5", *agent)
         demo.rolecall("thread", "run", thread)
         demo.tests(green=True)
 
@@ -41,15 +37,16 @@ def main() -> None:
 
         demo.say("Fork it at the rejection: another thread on the same steps, at the price of one ref.")
         demo.rolecall("thread", "steps", thread)
-        demo.rolecall("thread", "fork", thread, "--at", "3")
+        fork = demo.new_thread("thread", "fork", thread, "--at", "3")
+        demo.rolecall("thread", "run", fork)
         demo.rolecall("thread", "list", "--all")
 
     demo.say("That was a temporary folder. To try it on your own:")
     print('  export PATH="$PWD/.venv/bin:$PATH"')
     print("  cp -r examples/demo ~/calc && cd ~/calc && git init -q      # the repository of this demo")
     print("  rolecall doctor                                            # which agents you have")
-    print("  rolecall thread start fix-bug -p 'add(2, 3) must be 5' --agent claude")
-    print("  rolecall thread run THREAD                                 # the id that start has printed")
+    print("  THREAD=$(rolecall thread start fix-bug -p 'add(2, 3) must be 5' --agent claude)")
+    print("  rolecall thread run $THREAD")
 
 
 class Demo:
@@ -85,29 +82,22 @@ class Demo:
             sys.exit(f"the demo expected the tests to be {'green' if green else 'red'}")
 
     def rolecall(self, *args: str) -> None:
-        self._show(args)
-        done = subprocess.run([self._program, *args], cwd=self._work, env=self._env, check=False)
-        if done.returncode != 0:
-            sys.exit(f"`rolecall {shlex.join(args)}` ended with exit code {done.returncode}")
+        self._run(args, stdout=None)
 
-    def rolecall_json(self, *args: str) -> Any:
-        self._show(args)
+    def new_thread(self, *args: str) -> str:
+        """The id that a command prints on its standard output; what to do next goes to standard error."""
+        ident = self._run(args, stdout=subprocess.PIPE).strip()
+        print(ident, flush=True)
+        return ident
+
+    def _run(self, args: tuple[str, ...], *, stdout: int | None) -> str:
+        print("$ rolecall " + shlex.join(args), flush=True)
         done = subprocess.run(
-            [self._program, *args, "--json"],
-            cwd=self._work,
-            env=self._env,
-            capture_output=True,
-            text=True,
-            check=False,
+            [self._program, *args], cwd=self._work, env=self._env, stdout=stdout, text=True, check=False
         )
         if done.returncode != 0:
-            sys.exit(f"`rolecall {shlex.join(args)}` ended with exit code {done.returncode}: {done.stderr}")
-        if args[1] == "start":
-            print(done.stdout.strip(), flush=True)
-        return json.loads(done.stdout)
-
-    def _show(self, args: tuple[str, ...]) -> None:
-        print("$ rolecall " + shlex.join(args), flush=True)
+            sys.exit(f"`rolecall {shlex.join(args)}` ended with exit code {done.returncode}")
+        return done.stdout or ""
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def test_an_unknown_agent_of_a_later_role_stops_a_run_before_the_first_role_is_p
 def test_start_prints_the_warnings_of_the_definition(flow: Flow) -> None:
     flow.write(limits=None)
     done = flow.rolecall("thread", "start", str(flow.file), "-p", "x", "--agent", "human", check=0)
-    (line,) = done.stderr.splitlines()
+    line, _ = done.stderr.splitlines()
     assert line.startswith(f"{flow.file}:1:")
     assert "warning: developer -> reviewer -> developer can go round for ever" in line
 

@@ -1,0 +1,31 @@
+"""`make demo` without the `make`: the demo in an environment with nothing but a home, a path and a language."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+
+
+def test_the_demo_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    names = ("PATH", "LANG", "LC_ALL")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(DEMO)],
+        env={**environment, "HOME": str(home), "TMPDIR": str(temporary)},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    printed = done.stdout.decode()
+    assert done.returncode == 0, printed + done.stderr.decode()
+    assert printed.count("✓ 5 reviewer · approved") == 2  # the thread, and its fork
+    assert [*home.iterdir(), *temporary.iterdir()] == []
