@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from rolecall.yaml12 import Place, Problem
+from rolecall.yaml12 import Marks, Node, Path, Place, Problem
 
 if TYPE_CHECKING:
     from rolecall.doctor import Need
@@ -36,23 +36,26 @@ def problems(
 
     name = book.workflow.name
     needs = needs_of([book], lambda book, role: workspace.cast(settings, book, role, environment=env), find)
+    marks: Marks | None = None
     for need in needs:
         trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
         if need.workflow == name and trouble is not None:
-            where = _agent_place(file, settings, name, need)
+            path = _agent_path(settings, name, need)
+            marks = marks or (_marks_of(file) if path else None)
+            where = marks.at(path, key=True) if marks and path else nowhere_in(file)
             yield Problem(severity, f"{need.role}: {trouble.text}", *where, trouble.fix)
     for role in _overridden(settings, name) - set(book.workflow.roles):
         message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
         yield Problem("warning", message, *nowhere_in(file), f"Roles: {', '.join(book.workflow.roles)}.")
 
 
-def _agent_place(file: str, settings: Mapping[str, Any], workflow: str, need: Need) -> Place:
-    """Where a definition names the agent of a role; nowhere when the configuration does."""
+def _agent_path(settings: Mapping[str, Any], workflow: str, need: Need) -> Path:
+    """Where a definition names the agent of a role; empty when the configuration does."""
     if need.role in _overridden(settings, workflow):
-        return nowhere_in(file)
+        return ()
     if need.entry.agent:
-        return _place_of(file, ("roles", need.role, "agent"))
-    return nowhere_in(file) if settings.get("defaultAgent") else _place_of(file, ("roles", need.role))
+        return ("roles", need.role, "agent")
+    return () if settings.get("defaultAgent") else ("roles", need.role)
 
 
 def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
@@ -60,13 +63,14 @@ def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
     return set(overrides) if isinstance(overrides, dict) else set()
 
 
-def _place_of(file: str, path: tuple[str, ...]) -> Place:
-    """Where a key stands; what is included stands elsewhere, so the file is read without it."""
+def _marks_of(file: str) -> Marks:
+    """Where the keys of a definition stand; what is included stands elsewhere, so the file is read without it."""
     from rolecall import rolefiles, yaml12
     from rolecall.definition import is_index
 
+    unknown = Marks(Node(None, Place(file, 1, 1)))
     if not file.endswith((".yaml", ".yml")):
-        return Place(file, 1, 1)
+        return unknown
 
     def include(path: str, _: str) -> tuple[str, str]:
         return path, "{}"
@@ -74,7 +78,7 @@ def _place_of(file: str, path: tuple[str, ...]) -> Place:
     with open(file, encoding="utf-8") as stream:
         node = yaml12.read(stream.read(), source=file, include=include).node
     if node is None:
-        return Place(file, 1, 1)
+        return unknown
     if is_index(file):
         rolefiles.add(node, file, include)
-    return yaml12.Marks(node).at(path, key=True)
+    return Marks(node)

@@ -194,6 +194,18 @@ def test_validate_warns_of_roles_that_nobody_would_play(rolecall: Rolecall, proj
     assert ["fits no role" in one["message"] for one in report["problems"]] == [True]
 
 
+def test_validate_reads_a_file_once_however_many_roles_nobody_would_play(
+    rolecall: Rolecall, project: Path
+) -> None:
+    roles = "".join(f"  r{n}: {{goal: Do it., meta: {{type: object}}}}\n" for n in range(3_000))
+    edges = "".join(f"  r{n}: r{n + 1}\n" for n in range(2_999))
+    graph = "graph:\n  $START: r0\n" + edges + "  r2999: $END\n"
+    (project / "many.yaml").write_text(f"name: many\ndescription: Many roles.\nroles:\n{roles}{graph}")
+    # To read the file again for every role took ten minutes.
+    [report] = rolecall.json("workflow", "validate", "many.yaml", cwd=project)
+    assert [one["line"] for one in report["problems"][-3:]] == [3001, 3002, 3003]
+
+
 def test_validate_takes_names_of_the_project_and_of_the_registry(rolecall: Rolecall, project: Path) -> None:
     assert_error(rolecall("workflow", "validate", cwd=project), 2, "no workflow in this project")
     put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)

@@ -19,7 +19,7 @@ import pytest
 from knowledge.knowrepo import Repo
 from knowledge.vectorserver import Fault, VectorServer
 
-TOKEN = "a-token-of-some-length"
+TOKEN = "a-token-of-some-length-that-is-long-enough"
 PATIENCE = 60
 
 

@@ -26,7 +26,7 @@ from mcp.types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pipe import PATIENCE, PROGRAM, environment, make_project
 from threadstage import Hanging, Stage
 
-TOKEN = "a-token-of-this-test"
+TOKEN = "a-token-of-this-test-that-is-long-enough"
 
 
 @pytest.fixture
@@ -203,6 +203,9 @@ def test_off_loopback_a_token_is_required(project: Path) -> None:
         said = refused(project, "--http", "--host", host)
         assert f"a server on {host} can be reached by others, so it needs a token" in said
         assert "--token-env" in said
+    short = refused(project, "--http", "--host", "0.0.0.0", "--token-env", "SHORT", SHORT="x" * 31)
+    assert "its token must have at least 32 characters, not 31" in short
+    assert "secrets.token_urlsafe(32)" in short
     assert "holds no token" in refused(project, "--http", "--token-env", "EMPTY", EMPTY=" ")
     assert "holds no token" in refused(project, "--http", "--token-env", "NOT_SET")
 

@@ -109,9 +109,9 @@ def test_a_hook_whose_secret_is_not_set_lets_nobody_in(stage: Stage) -> None:
     assert stage.threads() == []
 
 
-def signed(port: int, body: bytes, *, key: str = SECRET) -> Any:
+def signed(port: int, body: bytes, *, key: str = SECRET, **more: str) -> Any:
     signature = hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
-    headers = {"X-Hub-Signature-256": f"sha256={signature}"}
+    headers = {"X-Hub-Signature-256": f"sha256={signature}", **more}
     return asked(port, headers, path="/hooks/hello/signed", body=body)
 
 
@@ -127,6 +127,30 @@ def test_a_signed_hook_goes_by_the_signature_of_the_body_alone(stage: Stage) -> 
 
     assert served(stage, SIGNED, ask) == [202, 401, 401, 401]
     assert stage.prompts() == ["signed"]
+
+
+def test_a_signed_request_that_is_sent_again_under_other_headers_is_known(stage: Stage) -> None:
+    triggers = SIGNED.replace("prompt:", 'dedupe: "{{headers.delivery}}", prompt:').replace(
+        "{{body.text}}", "{{body}}"
+    )
+    body, other = b'{"text": "signed"}', b'{"text": "another"}'
+
+    def ask(port: int) -> list[Any]:
+        return [
+            signed(port, body, Delivery="1"),
+            signed(port, body, Delivery="2"),
+            signed(port, body, Delivery="3", **{"Content-Type": "text/plain"}),
+            signed(port, other, Delivery="1"),
+            signed(port, other, Delivery="4"),
+        ]
+
+    answers = served(stage, triggers, ask)
+    assert [status for status, _ in answers] == [202, 200, 200, 200, 202]
+    assert answers[1][1]["reason"] == "a request with the same signed body was heeded already"
+
+
+def test_without_dedupe_every_signed_request_counts(stage: Stage) -> None:
+    assert served(stage, SIGNED, lambda port: [signed(port, b'{"text": "x"}')[0] for _ in "ab"]) == [202, 202]
 
 
 def test_what_is_asked_for_wrongly_is_refused_with_what_is_wrong(stage: Stage) -> None:

@@ -139,5 +139,5 @@ class Delivery:
 
 def _with_key(project: Project, trigger: Trigger, signal: Signal, now: int) -> Signal:
     if not trigger.dedupe:
-        return signal
+        return replace(signal, signed="")
     return replace(signal, key=template.render(trigger.dedupe, firing.view(project, trigger, signal, now)))

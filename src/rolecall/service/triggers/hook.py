@@ -42,8 +42,8 @@ class Guarded:
 
     hook: Hook
     secret: str
-    deliver: Callable[[dict[str, Any]], Awaitable[Answer]]
-    """Takes what a prompt can name."""
+    deliver: Callable[[dict[str, Any], str], Awaitable[Answer]]
+    """Takes what a prompt can name, and the digest of a body that was signed."""
 
 
 Find = Callable[[str], Guarded | None]
@@ -92,8 +92,8 @@ class Server:
             if self._open > _AT_ONCE:
                 raise _Refused(503, "too many requests at once")
             async with asyncio.timeout(_PATIENCE):
-                guarded, data = await self._heard(connection, reader, writer)
-            return await guarded.deliver(data)
+                guarded, data, digest = await self._heard(connection, reader, writer)
+            return await guarded.deliver(data, digest)
         except _Refused as refused:
             return refused.answer
         except h11.RemoteProtocolError as error:
@@ -103,7 +103,7 @@ class Server:
 
     async def _heard(
         self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[Guarded, dict[str, Any]]:
+    ) -> tuple[Guarded, dict[str, Any], str]:
         event = await _next(connection, reader)
         if not isinstance(event, h11.Request):
             raise EOFError
@@ -125,7 +125,8 @@ class Server:
             raise _Refused(401, "the signature is missing or wrong")
         hidden = {*_SECRET_HEADERS, guarded.hook.signature.lower()}
         told = {name: value for name, value in headers.items() if name not in hidden}
-        return guarded, {"body": _read(body, headers), "headers": told, "query": dict(parse_qsl(url.query))}
+        data = {"body": _read(body, headers), "headers": told, "query": dict(parse_qsl(url.query))}
+        return guarded, data, hashlib.sha256(body).hexdigest() if guarded.hook.signature else ""
 
 
 def _address(target: bytes) -> SplitResult:

@@ -56,6 +56,9 @@ class Signal:
     """What a prompt can name."""
     key: str = ""
     """Of signals with the same key only the first counts; empty: each counts."""
+    signed: str = ""
+    """A second key: the digest of a body that was signed. Headers are not signed, so a request that is sent again can
+    carry any other key."""
     slot: int = 0
     """The planned time it belongs to; 0: none."""
     seen: str = ""
@@ -127,6 +130,8 @@ def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
         return FIRST
     if signal.key and digest_of(signal.key) in memory.keys:
         return f"a signal with the key {signal.key[:80]!r} was heeded already"
+    if signal.signed and digest_of(signal.signed) in memory.keys:
+        return "a request with the same signed body was heeded already"
     # A clock that was put back must not make a short rest a long one.
     rested = now - memory.fired_at
     if memory.fired_at and 0 <= rested < trigger.cooldown * 1000:
@@ -146,7 +151,7 @@ def after_skip(memory: Memory, signal: Signal, reason: str, now: int) -> Memory:
 
 
 def after_start(memory: Memory, signal: Signal, thread: str, now: int) -> Memory:
-    keys = (*memory.keys, digest_of(signal.key)) if signal.key else memory.keys
+    keys = [digest_of(key) for key in (signal.key, signal.signed) if key]
     return replace(
         memory,
         scheduled=max(memory.scheduled, signal.slot),
@@ -155,7 +160,7 @@ def after_start(memory: Memory, signal: Signal, thread: str, now: int) -> Memory
         fired=memory.fired + 1,
         fired_at=now,
         thread=thread,
-        keys=keys[-MOST_KEYS:],
+        keys=(*memory.keys, *keys)[-MOST_KEYS * (len(keys) or 1) :],
         problem="",
         problem_at=0,
     )

@@ -290,7 +290,7 @@ class Triggers:
                 return Guarded(trigger.source, secret, partial(self._heard, trigger))
         return None
 
-    async def _heard(self, trigger: Trigger, data: Mapping[str, Any]) -> Any:
+    async def _heard(self, trigger: Trigger, data: Mapping[str, Any], digest: str) -> Any:
         from rolecall.service.triggers.hook import Answer
 
         waiting = self._waiting.get(trigger.id, 0)
@@ -298,7 +298,7 @@ class Triggers:
             return Answer(429, {"error": "too many requests wait already"})
         self._waiting[trigger.id] = waiting + 1
         try:
-            result = await self._delivery.deliver(trigger, Signal(data))
+            result = await self._delivery.deliver(trigger, Signal(data, signed=digest))
         except Exception as error:  # the store refuses, or no process can be had: who asked may ask again
             self._say(f"{trigger.id}: {error}")
             told = error.message if isinstance(error, RolecallError) else "it cannot be heeded just now"

@@ -12,13 +12,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolecall.errors import AgentError, UsageError
+from rolecall.schema import pattern_test
 from rolecall.service.triggers.trigger import Command, Files, Sense
 
 FOLDER = "senses"
@@ -223,10 +224,10 @@ def roots(folder: str, patterns: Sequence[str]) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def matcher(patterns: tuple[str, ...]) -> Any:
-    """Whether a path, seen from the project's folder, fits one of the patterns."""
-    expression = re.compile("|".join(f"(?:{_translated(pattern)})" for pattern in patterns))
-    return lambda path: expression.fullmatch(path) is not None
+def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a path, seen from the project's folder, fits one of the patterns; `ValueError` if one is wrong."""
+    expressions = "|".join(f"(?:{_translated(pattern)})" for pattern in patterns)
+    return pattern_test(f"^(?s:{expressions})$")
 
 
 def _translated(pattern: str) -> str:
@@ -235,7 +236,8 @@ def _translated(pattern: str) -> str:
     for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", pattern, re.DOTALL):
         special = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token)
         if special is None and token.startswith("[") and len(token) > 2:
-            special = "[" + token[1:-1].replace("\\", "\\\\").replace("!", "^", token.startswith("[!")) + "]"
+            inner = re.sub(r"[\\\[&~]", r"\\\g<0>", token[1:-1])
+            special = f"[{inner.replace('!', '^', token.startswith('[!'))}]"
         parts.append(special or re.escape(token))
     return "".join(parts)
 

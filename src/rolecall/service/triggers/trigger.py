@@ -263,8 +263,8 @@ class _Reader:
                 return None
         try:
             sources.matcher(tuple(patterns))
-        except re.error as error:
-            self._say(("files",), f"a pattern is not accepted: {error}")
+        except ValueError:
+            self._say(("files",), f"a pattern is not accepted: {', '.join(map(repr, patterns))}")
             return None
         return Files(tuple(patterns)) if patterns else None
 
