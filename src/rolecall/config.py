@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rolecall.store.backend import Durability
 
 
+HOST_KEYS = "hosts"
+"""The folder of the home with the key of the installation, whose name nobody guesses."""
+
+
 class StoreSettings(NamedTuple):
     url: str
     """A path of a SQLite file, `files:FOLDER`, or `postgresql://…`."""
@@ -78,6 +82,18 @@ def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
     from rolecall import capabilities
 
     return environ.get(capabilities.THREADS_VARIABLE) == "1"
+
+
+def host_key(environ: Mapping[str, str] = os.environ) -> str:
+    """The file that hosts show when they start our hooks and servers; empty: nothing has been installed from here."""
+    folder = os.path.join(home(environ), HOST_KEYS)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return os.path.join(folder, names[0]) if names else ""
+
+
+def is_host_key(path: str) -> bool:
+    """Whether a file is such a key: it holds its own name."""
+    return os.path.isfile(path) and read_text(path) == os.path.basename(path)
 
 
 def session_folder(environ: Mapping[str, str] = os.environ) -> str:

@@ -109,6 +109,9 @@ ATTEMPTS = [
     shell("agent-own-command-as-module", "python3 -P -m rolecall task add T", agent="engineer", has_tasks=True),
     shell("agent-own-command-with-package", "uvx --from rolecall rolecall task add", agent="engineer", has_tasks=True),
     shell("agent-runs-workflow", "rolecall run solve-issue", agent="engineer", has_tasks=True),
+    shell("agent-own-server", "echo '{}' | rolecall mcp", agent="tester", has_tasks=True),
+    shell("agent-own-hook", "rolecall hook rolecall user_message < said.json", agent="tester", has_tasks=True),
+    shell("agent-own-server-in-script", "python3 speak.py", is_blocked=False, agent="tester", has_tasks=True),
     shell("agent-switches-off", "rolecall config set project.unplannedEdits off", agent="engineer", has_tasks=True),
     shell("lead-switches-off", "rolecall config set project.unplannedEdits off", is_blocked=False),
     Attempt(

@@ -172,8 +172,11 @@ def test_a_role_is_held_to_its_restrictions_also_outside_of_a_run(project: Path,
     plan(project, "Which format?")
     tasks(project, task(1, status="in_progress", owner="engineer"))
     env = {"ROLECALL_RESTRICTIONS": word}
+    key = project.parent / "key-of-the-host"
+    key.write_text(key.name)
+    host = ("--host-key", str(key))
     message = {"session": "s", "text": "[d] JSON\n\n[rule] no-tabs: none\n\n[m] slow-disks: wait"}
-    said = answer(hook(project, "user_message", message, env=env))["context"]
+    said = answer(hook(project, "user_message", message, *host, env=env))["context"]
     assert "nx_plan_decide is for the lead" in said and "rule_add is for the lead" in said
     assert read(project, PLAN)["issues"][0]["status"] == "pending"
     assert not (project / ".nexus/rules").exists()
@@ -181,11 +184,29 @@ def test_a_role_is_held_to_its_restrictions_also_outside_of_a_run(project: Path,
     assert (project / ".nexus/memory/slow-disks.md").exists() is is_writer
     assert (f"memory_add is denied to this role by {word}" in said) is not is_writer
     agent = {"session": "s", "agent": "engineer", "agent_id": "e1"}
-    hook(project, "subagent_spawn", agent, env=env)
-    told = answer(hook(project, "subagent_complete", agent, env=env))["context"]
+    hook(project, "subagent_spawn", agent, *host, env=env)
+    told = answer(hook(project, "subagent_complete", agent, *host, env=env))["context"]
     is_denied = word == "no_task_update"
     assert (f"nx_task_update is denied to this role by {word}" in told) is is_denied
     assert read(project, TASKS)["tasks"][0]["status"] == ("in_progress" if is_denied else "completed")
+
+
+@pytest.mark.parametrize("word", RESTRICTIONS)
+def test_an_agent_makes_up_no_events_in_its_own_shell(project: Path, word: str) -> None:
+    plan(project, "Which format?")
+    before = read(project, PLAN)
+    message = {"session": "s", "text": "[d] JSON\n\n[rule] no-tabs: none\n\n[m] slow-disks: wait"}
+    for name, payload in {**EVENTS, "user_message": message}.items():
+        if name == "pre_tool_use":  # which changes nothing
+            continue
+        done = hook(project, name, {"session": "s", **payload}, env={"ROLECALL_RESTRICTIONS": word})
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert (
+            f"hook rolecall {name} is for hosts, and this process is held to {word}".encode() in done.stderr
+        )
+        assert b"rolecall install HOST" in done.stderr
+    assert read(project, PLAN) == before
+    assert not (project / ".nexus/rules").exists() and not (project / ".nexus/memory").exists()
 
 
 def test_a_restricted_session_is_held_at_the_gate_also_outside_of_a_run(project: Path) -> None:

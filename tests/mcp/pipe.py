@@ -88,10 +88,13 @@ class Pipe:
 
 @contextmanager
 def piped(project: Path, *options: str, **more: str) -> Iterator[Pipe]:
-    """A server on a pipe; what it writes to standard error is kept in `stderr` beside the project."""
+    """A server on a pipe, as a host starts it; what it writes to standard error is kept in `stderr` beside the
+    project."""
+    key = project.parent / "key-of-the-host"
+    key.write_text(key.name)
     with open(project.parent / "stderr", "ab") as errors:
         child = subprocess.Popen(
-            [PROGRAM, "mcp", "--project", str(project), *options],
+            [PROGRAM, "mcp", "--project", str(project), "--host-key", str(key), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

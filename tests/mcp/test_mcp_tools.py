@@ -336,6 +336,27 @@ def test_a_start_that_cannot_mean_what_was_meant_is_refused(project: Path) -> No
     assert "'no_such_word', which is not known" in refusal(project, ROLECALL_RESTRICTIONS="no_such_word")
 
 
+@pytest.mark.parametrize("word", RESTRICTIONS)
+def test_a_role_that_may_not_do_everything_starts_no_server_in_its_own_shell(
+    project: Path, word: str
+) -> None:
+    other = project.parent / "some-file"
+    other.write_text("x")
+    for shown in ((), ("--host-key", "/no/such/file"), ("--host-key", str(other)), ("--host-key", "")):
+        told = refusal(project, *shown, ROLECALL_RESTRICTIONS=word)
+        assert f"rolecall mcp is for hosts, and this process is held to {word}" in told
+        assert "run `rolecall install HOST` again" in told
+
+
+def test_inside_a_step_threads_are_moved_only_by_a_role_that_may(project: Path) -> None:
+    moving = {"thread_start", "thread_step", "thread_answer"}
+    for may, denied in (("", moving), ("1", set())):
+        with piped(project, *HERE, ROLECALL_RUN="a-run", ROLECALL_MAY_START_THREADS=may) as pipe:
+            assert allowed(pipe) == {*ELEVEN, *THREADS} - denied
+            told = pipe.call("thread_step", thread="x")["error"]
+            assert ("starts or moves threads, which this role may not do" in told) is bool(denied)
+
+
 OPEN_AND_TELL = """
 import sys
 before = set(sys.modules)

@@ -454,7 +454,7 @@ def migrated(server: str) -> str:
 
 # -- what agents log --
 
-AT_WORK = 'echo "$ROLECALL_HOME $$ $(date +%s%N)" >> at-work'
+AT_WORK = 'echo "$MACHINE_HOME $$ $(date +%s%N)" >> at-work'
 """What an agent does again and again as long as it is at work."""
 
 

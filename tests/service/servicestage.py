@@ -58,6 +58,7 @@ class Service:
         self.env = {
             **os.environ,
             "ROLECALL_HOME": str(self.home),
+            "MACHINE_HOME": str(self.home),  # for agents, who are not led to the home
             "HOME": str(folder),
             "SERVICE_TEST": self.mark,
         }

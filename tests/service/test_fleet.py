@@ -27,7 +27,7 @@ QUEUES: LiteralString = "SELECT name, concurrency FROM rolecall_dbos.queues WHER
 TAKEN: LiteralString = (
     "SELECT count(*) FROM rolecall_dbos.workflow_status WHERE queue_name = 'do-steps' AND status = 'PENDING'"
 )
-SAY_HOME: dict[str, Any] = {"run": [["sh", "-c", "echo $ROLECALL_HOME >> homes"]]}
+SAY_HOME: dict[str, Any] = {"run": [["sh", "-c", "echo $MACHINE_HOME >> homes"]]}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_each_step_is_a_workflow_of_dbos_whose_id_says_which_head_it_extends(fle
 def test_threads_run_on_every_machine_and_no_more_than_it_has_slots_for(fleet: Fleet) -> None:
     for folder in ("running", "counts"):
         (fleet.work / folder).mkdir()
-    here = "h=$(basename $(dirname $ROLECALL_HOME)); touch running/$h.$$"
+    here = "h=$(basename $(dirname $MACHINE_HOME)); touch running/$h.$$"
     counts = "ls running | grep -c $h >> counts/$h"
     # Whoever is first waits for the other machine.
     meets = "until test $(ls counts | wc -l) = 2; do sleep 0.05; done"
@@ -390,7 +390,7 @@ def test_a_thread_is_run_by_the_machine_in_its_home_with_whatever_password_it_is
 
 
 def test_a_machine_that_is_stopped_hands_its_steps_to_the_others_and_that_is_no_crash(fleet: Fleet) -> None:
-    first: dict[str, Any] = {"run": [["sh", "-c", "echo $ROLECALL_HOME > hung; exec sleep 600"]]}
+    first: dict[str, Any] = {"run": [["sh", "-c", "echo $MACHINE_HOME > hung; exec sleep 600"]]}
     (fleet.work / "homes").unlink(missing_ok=True)
     name = fleet.enter(fleet.agent(done(**first, again=[done("end", **SAY_HOME)]), name="hangs"))
     fleet.until(lambda: _read(fleet.work / "hung"))

@@ -228,7 +228,7 @@ def test_a_machine_whose_disk_is_full_takes_no_work_and_says_so_until_there_is_r
         told = f"no work is taken: {alpha.home} has 0 MB left on its disk"
         assert problems(fleet, "alpha") == {"disk": told}
         assert told in beta.rolecall("fleet", "status", "--format", "text").stdout
-        say = done("end", run=[["sh", "-c", "echo $ROLECALL_HOME >> homes"]])
+        say = done("end", run=[["sh", "-c", "echo $MACHINE_HOME >> homes"]])
         names = [fleet.enter(fleet.agent(say)) for _ in range(4)]
         assert fleet.ended(*names) == ["completed"] * 4
         assert set((fleet.work / "homes").read_text().split()) == {str(beta.home)}

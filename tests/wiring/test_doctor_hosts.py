@@ -192,6 +192,20 @@ def test_another_rolecall_that_works_is_only_named(machine: Machine) -> None:
     assert [text.startswith("other than this Rolecall (") for text in told["warning"]] == [True]
 
 
+@pytest.mark.parametrize("host", ["claude", "codex", "opencode"])
+def test_an_installation_without_the_key_of_this_home_is_to_be_installed_again(
+    machine: Machine, host: str
+) -> None:
+    machine.run("install", host)
+    (key,) = (machine.rolecall.home / "hosts").iterdir()
+    assert not any("other than this" in text for text in machine.doctor(host)["warning"])
+    key.unlink()
+    machine.trust()
+    assert any("other than this Rolecall (" in text for text in machine.doctor(host)["warning"])
+    machine.run("install", host)
+    assert not any("other than this" in text for text in machine.doctor(host)["warning"])
+
+
 def test_a_hook_or_a_server_that_somebody_took_out_is_named(machine: Machine) -> None:
     machine.run("install", "claude")
     hooks = json.loads(machine.settings.read_text())["hooks"]

@@ -14,6 +14,9 @@ from terminal import shown_by
 from usermachine import SCRIPT, Machine, states
 
 from rolecall.hooks.hosts.claude import EVENTS
+from rolecall.project import catalog
+from rolecall.wiring import host_module
+from rolecall.wiring.setup import Setup
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -43,6 +46,30 @@ def test_installing_twice_changes_nothing_the_second_time_and_says_so(
     second = machine.run("install", host, scope)
     assert (states(second), second["next"]) == ({"same"}, [])
     assert machine.files() == before
+
+
+@every_host
+@every_scope
+def test_every_command_of_a_host_shows_the_key_of_the_installation(
+    machine: Machine, host: str, scope: str
+) -> None:
+    machine.run("install", host, scope, "--dry-run")
+    assert not (machine.rolecall.home / "hosts").exists()
+    machine.run("install", host, scope)
+    (key,) = (machine.rolecall.home / "hosts").iterdir()
+    assert len(key.name) == 32 and key.parent.stat().st_mode & 0o077 == 0
+    setup = Setup(
+        scope.removeprefix("--"),  # type: ignore[arg-type]
+        str(machine.project) if scope == "--project" else "",
+        str(machine.user),
+        (str(SCRIPT),),
+        catalog.load(),
+        {},
+    )
+    found = host_module(host).commands(setup)
+    commands = [*found.servers.values(), *found.hooks.values()]
+    assert len(commands) > 5
+    assert all(words[words.index("--host-key") + 1] == str(key) for words in commands)
 
 
 @every_host

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT = 5.0
 """Seconds for the lock: hosts give a hook 10."""
-_USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] < event.json"
+_USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] [--host-key FILE] < event.json"
+_OPTIONS = {"--project": "project", "--harness": "harness", "--host-key": "key"}
 
 
 class Words(NamedTuple):
@@ -35,6 +36,7 @@ class Words(NamedTuple):
     event: str
     project: str = ""
     harness: str = ""
+    key: str = ""
 
 
 def run_directly(args: list[str]) -> NoReturn:
@@ -72,9 +74,9 @@ def _words(args: list[str]) -> Words | None:
     at = 0
     while at < len(args):
         option, equals, value = args[at].partition("=")
-        if option in ("--project", "--harness"):
+        if option in _OPTIONS:
             at += not equals
-            named[option.strip("-")] = value if equals else "".join(args[at : at + 1])
+            named[_OPTIONS[option]] = value if equals else "".join(args[at : at + 1])
         else:
             rest.append(args[at])
         at += 1
@@ -154,15 +156,28 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
     from rolecall.hooks.event import PreToolUse
     from rolecall.project import place
 
-    # Before a tool nothing is written, so nobody has to be waited for.
+    kit = _kit(words, event)
+    # Before a tool nothing is written, so nobody has to be waited for, and whoever asks may have an answer.
     if not isinstance(event, PreToolUse):
+        _check_host(words, kit)
         _limit_patience()
-    answer = lifecycle.handle(project, event, _kit(words, event), place.now())
+    answer = lifecycle.handle(project, event, kit, place.now())
     output = host.output(words.event, answer)
     sys.stdout.write(output.stdout)
     sys.stderr.write(output.stderr)
     sys.stdout.flush()
     return int(output.code)
+
+
+def _check_host(words: Words, kit: Kit) -> None:
+    """Refuse events that an agent makes up in its own shell."""
+    if kit.restrictions:
+        from rolecall import capabilities, config
+
+        is_host = config.is_host_key(words.key)
+        capabilities.check_host(
+            kit.restrictions, f"rolecall hook {words.host} {words.event}", is_host=is_host
+        )
 
 
 def _limit_patience() -> None:
@@ -246,7 +261,7 @@ def _failed(words: Words, project: str, exc: Exception) -> None:
 
 
 def _run(options: Namespace) -> int:
-    given = [("--project", options.project), ("--harness", options.harness)]
+    given = [("--project", options.project), ("--harness", options.harness), ("--host-key", options.host_key)]
     return run_directly([options.host, options.event, *(word for pair in given if pair[1] for word in pair)])
 
 
@@ -258,6 +273,9 @@ def _arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--harness", metavar="NAME", help="under which name agents are tracked (default: rolecall)"
+    )
+    parser.add_argument(
+        "--host-key", default="", metavar="FILE", help="the key of the installation, which `install` writes"
     )
 
 

@@ -27,7 +27,11 @@ def _install(options: Namespace) -> None:
     from rolecall.wiring.piece import installed
 
     setup = setup_for(options, _catalog(), config.load())
+    if not setup.key:
+        setup = setup._replace(key=os.path.join(config.home(), config.HOST_KEYS, os.urandom(16).hex()))
     changes = installed(wiring_of(options.host, setup), force=options.force)
+    if not options.dry_run:
+        _keep_key(setup.key)
     carry_out(options, setup, changes)
     steps = []
     if any(change.is_change for change in changes):
@@ -37,6 +41,13 @@ def _install(options: Namespace) -> None:
                 f"It is installed {scope}, too, so every hook runs twice: rolecall uninstall {options.host} {scope}"
             )
     report(options, setup, changes, steps)
+
+
+def _keep_key(path: str) -> None:
+    """The file whose name only hosts know; it holds the name, too, so that no other file passes for it."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(os.path.basename(path))
 
 
 def carry_out(options: Namespace, setup: Setup, changes: list[Change]) -> None:
@@ -68,12 +79,14 @@ def other_scope(host: str, setup: Setup) -> str:
 
 def setup_for(options: Namespace, catalog: Catalog, settings: Mapping[str, Any]) -> Setup:
     """What the command was asked to install."""
+    from rolecall import config
+
     setup = _for_user(catalog, settings)
     if not options.user:
         setup = setup._replace(scope="project", project=_project(options.project))
     if setup.project == os.path.realpath(setup.home):  # its files are those of the user
         raise UsageError(f"{setup.project} is your home, not a project", hint="Install with --user.")
-    for path in (*setup.command, setup.project):
+    for path in (*setup.command, setup.project, config.home()):
         if not _is_text(path):
             raise UsageError(f"the path {path!r} is not UTF-8, so no host's files can name it")
     return setup
@@ -96,7 +109,7 @@ def _for_user(catalog: Catalog, settings: Mapping[str, Any]) -> Setup:
     from rolecall.wiring.setup import Setup
 
     home = os.path.abspath(os.path.expanduser("~"))
-    return Setup("user", "", home, own_command(), catalog, config.environment(), settings)
+    return Setup("user", "", home, own_command(), catalog, config.environment(), settings, config.host_key())
 
 
 def _catalog() -> Catalog:

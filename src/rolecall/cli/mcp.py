@@ -27,9 +27,11 @@ _INSTRUCTIONS = (
 
 
 def _mcp(options: Namespace) -> None:
-    from rolecall import config
+    from rolecall import capabilities, config
     from rolecall.mcp.tools import Place, Toolbox, chosen
 
+    is_host = config.is_host_key(options.host_key)
+    capabilities.check_host(config.restrictions(), "rolecall mcp", is_host=is_host)
     project = _project(options.project)
     may_start_threads = not config.run() or config.may_start_threads()
     place = Place(project, options.store, _restrictions(options.agent), options.agent, may_start_threads)
@@ -125,6 +127,9 @@ def _arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--agent", metavar="ID", help="the agent of the catalogue that calls: it is held to its limits"
+    )
+    parser.add_argument(
+        "--host-key", default="", metavar="FILE", help="the key of the installation, which `install` writes"
     )
     parser.add_argument(
         "--only", type=_names, default=[], metavar="GROUP,…", help="only these groups of tools"

@@ -43,21 +43,24 @@ class Setup(NamedTuple):
     """The environment: hosts have variables that say where their configuration is."""
     settings: Mapping[str, Any] = {}
     """The configuration, for the models of the agents."""
+    key: str = ""
+    """The file that tells the host from an agent's shell; empty: there is none yet."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
         """Starts the MCP server; for an agent of the catalogue, one that holds it to its limits."""
-        return (*self.command, "mcp", *self._place(), *(("--agent", agent) if agent else ()))
+        return (*self.command, "mcp", *self._options(), *(("--agent", agent) if agent else ()))
 
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
-        return (*self.command, "hook", host, event, *self._place())
+        return (*self.command, "hook", host, event, *self._options())
 
     def model(self, host: str, agent: Agent) -> dict[str, str]:
         """The model of an agent by its tier, as the field of its file in a host; nothing where none is set."""
         model = tier_model(self.settings, (host,), agent.model_tier)
         return {"model": model} if model else {}
 
-    def _place(self) -> tuple[str, ...]:
-        return ("--project", self.project) if self.scope == "project" else ()
+    def _options(self) -> tuple[str, ...]:
+        project = ("--project", self.project) if self.scope == "project" else ()
+        return (*project, *(("--host-key", self.key) if self.key else ()))
 
 
 class Commands(NamedTuple):
