@@ -144,6 +144,14 @@ def test_what_was_used_is_told_in_the_order_of_the_steps_and_only_what_there_is(
     assert "| writer | 2 | 12 | 0.5 |\n| editor | 1 | 1,234,567 |  |" in report.markdown(whole, steps)
 
 
+def test_of_a_command_that_an_agent_ran_the_command_alone_is_told() -> None:
+    arguments = {"command": "ls -l", "description": "List files", "timeout": 120000}
+    assert report.call_text(arguments) == "ls -l"
+    assert report.call_text({"command": ["bash", "-lc", "ls"]}) == "bash -lc ls"
+    assert report.call_text({"file_path": "a.py", "limit": 3}) == "a.py 3"
+    assert report.call_text("ls") == ""
+
+
 def test_one_tool_call_is_told_as_one() -> None:
     assert "Conversation: 1 turn, 1 tool call<" in report.html(card(), [step(turns=[TURN])])
     two = {**TURN, "tool_calls": TURN["tool_calls"] * 2}

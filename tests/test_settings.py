@@ -124,8 +124,32 @@ def test_a_model_that_cannot_be_found_is_an_error_that_names_it(
 
 
 def test_a_public_provider_without_its_key_is_an_error_that_names_the_variable() -> None:
-    with pytest.raises(UsageError, match=r"'ANTHROPIC_API_KEY'.* is not set"):
-        settings.model_endpoint({}, {"OPENAI_API_KEY": "k"}, "anthropic/c")
+    with pytest.raises(
+        UsageError, match=r"'ANTHROPIC_API_KEY'.*the provider 'anthropic', is not set"
+    ) as caught:
+        settings.model_endpoint({}, {"OPENAI_API_KEY": "k", "ROLECALL_HOME": "/home"}, "anthropic/c")
+    assert "`ANTHROPIC_API_KEY=…` into /home/.env" in caught.value.hint
+    assert "openai (OPENAI_API_KEY), anthropic (ANTHROPIC_API_KEY)" in caught.value.hint
+
+
+def test_a_provider_that_is_not_known_is_an_error_that_names_those_that_are() -> None:
+    configured = {"providers": {"mine": {"baseUrl": "https://x"}}}
+    with pytest.raises(UsageError, match="no provider 'opnai'") as caught:
+        settings.model_endpoint(configured, {}, "opnai/m")
+    assert caught.value.hint == (
+        "Did you mean 'openai'? In the configuration: mine. Built in: openai (OPENAI_API_KEY), "
+        "anthropic (ANTHROPIC_API_KEY). Add another with `rolecall setup`, or under `providers` in "
+        "~/.rolecall/config.yaml."
+    )
+
+
+def test_a_built_in_provider_that_speaks_openai_can_read_answers() -> None:
+    extract = {"extract": {"provider": "openai", "model": "m"}}
+    found = settings.extract_endpoint(extract, {"OPENAI_API_KEY": "k"})
+    assert found is not None and (found["base_url"], found["api_key"]) == ("https://api.openai.com/v1", "k")
+    with pytest.raises(UsageError, match="no provider 'anthropic'") as caught:
+        settings.extract_endpoint({"extract": {"provider": "anthropic", "model": "m"}}, {})
+    assert "Built in: openai (OPENAI_API_KEY). " in caught.value.hint
 
 
 def test_the_built_in_agent_takes_its_endpoint_from_a_provider_alone() -> None:

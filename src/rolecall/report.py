@@ -155,11 +155,22 @@ def _calls_in_brief(calls: Sequence[View], step: str) -> str:
     return "\n".join(lines)
 
 
-def _call_in_brief(call: View) -> str:
-    given = " ".join(
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for value in call["arguments"].values()
+def call_text(arguments: Any) -> str:
+    """What a tool was called with, in a line. Of a command it is the command alone: what an agent says of it besides,
+    such as a description or a time limit, is no part of it."""
+    given = arguments if isinstance(arguments, Mapping) else {}
+    values = [given["command"]] if given.get("command") else given.values()
+    return " ".join(
+        " ".join(map(_word, value)) if isinstance(value, list) else _word(value) for value in values
     )
+
+
+def _word(value: Any) -> str:
+    return " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+
+
+def _call_in_brief(call: View) -> str:
+    given = call_text(call["arguments"])
     words = [f"- `{call['name']}`"]
     if given.strip():
         words.append(f"`{_one_line(given, 100).replace('`', chr(39))}`")

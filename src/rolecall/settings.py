@@ -19,6 +19,7 @@ A key belongs to the endpoint it is written beside: it is never sent to one that
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -76,6 +77,10 @@ _PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
 
 # -- agents --
 
+NAME_AN_AGENT = (
+    "Give the role an `agent`, set a default (`rolecall config set defaultAgent NAME`), or use --agent."
+)
+
 
 def agent_for(
     settings: Mapping[str, Any], *, workflow: str, role: str, named: str | None, override: str | None
@@ -86,7 +91,7 @@ def agent_for(
     if not chosen:
         raise UsageError(
             f"no agent is named for the role {role!r} of {workflow!r}",
-            hint="Give the role an `agent`, set a default (`rolecall config set defaultAgent NAME`), or use --agent.",
+            hint=NAME_AN_AGENT,
         )
     return str(chosen)
 
@@ -178,7 +183,7 @@ def model_endpoint(
     provider, name = _provider_and_name(settings, str(named))
     entry = _mapping(settings, "providers").get(provider, _PUBLIC.get(provider))
     if entry is None:
-        raise _no_provider(settings, provider)
+        raise _no_provider(settings, environment, provider, built_in=_PUBLIC)
     entry = _mapping(entry)
     if not entry.get("baseUrl"):
         raise UsageError(
@@ -188,7 +193,7 @@ def model_endpoint(
     return {
         "base_url": str(entry["baseUrl"]),
         "model": name,
-        "api_key": _key(entry, environment),
+        "api_key": _key(entry, environment, f"the provider {provider!r}"),
         "protocol": str(entry.get("protocol") or PROTOCOLS[0]),
     }
 
@@ -242,7 +247,7 @@ def extract_endpoint(
         return None
     levels.append({"model": alias} if alias else {})
     named = next((level["model"] for level in levels if level.get("model")), None)
-    depth, base_url, provider_key = _place(settings, levels)
+    depth, base_url, provider_key = _place(settings, environment, levels)
     if not named or not base_url:
         raise UsageError(
             f"`extract` needs a model and a base URL; it has model {named!r} and base URL {base_url!r}",
@@ -252,7 +257,7 @@ def extract_endpoint(
     return {
         "base_url": base_url,
         "model": str(_mapping(_mapping(settings, "models").get(str(named))).get("name") or named),
-        "api_key": _key((keys or [provider_key])[0], environment),
+        "api_key": _key((keys or [provider_key])[0], environment, "the model that reads answers"),
         "timeout": next((float(level["timeout"]) for level in levels if level.get("timeout")), 60.0),
     }
 
@@ -278,7 +283,7 @@ def _no_model(settings: Mapping[str, Any], alias: str) -> UsageError:
 
 
 def _place(
-    settings: Mapping[str, Any], levels: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, Any], environment: Mapping[str, str], levels: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str | None, Mapping[str, Any]]:
     """Which level names the endpoint, its address, and what keeps the key that is meant for it."""
     for depth, level in enumerate(levels):
@@ -286,27 +291,41 @@ def _place(
         name = level.get("provider") or model.get("provider")
         if not name and not level.get("baseUrl"):
             continue
-        provider = _provider(settings, str(name)) if name else {}
+        provider = _provider(settings, environment, str(name)) if name else {}
         address = level.get("baseUrl") or provider.get("baseUrl")
         is_providers_own = address == provider.get("baseUrl")
         return depth, address, provider if is_providers_own else {}
     return 0, None, {}
 
 
-def _provider(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    providers = _mapping(settings, "providers")
-    if name in providers:
-        return _mapping(providers[name])
-    raise _no_provider(settings, name)
+def _provider(settings: Mapping[str, Any], environment: Mapping[str, str], name: str) -> Mapping[str, Any]:
+    """The provider of a model that reads answers, which is asked in OpenAI's protocol alone."""
+    built_in = {key: entry for key, entry in _PUBLIC.items() if entry["protocol"] == PROTOCOLS[0]}
+    entry = _mapping(settings, "providers").get(name, built_in.get(name))
+    if entry is None:
+        raise _no_provider(settings, environment, name, built_in=built_in)
+    return _mapping(entry)
 
 
-def _no_provider(settings: Mapping[str, Any], name: str) -> UsageError:
+def _no_provider(
+    settings: Mapping[str, Any], environment: Mapping[str, str], name: str, *, built_in: Mapping[str, Any]
+) -> UsageError:
     providers = _mapping(settings, "providers")
-    known = ", ".join(providers) or "none"
+    known = f"In the configuration: {', '.join(providers)}. " if providers else ""
     return UsageError(
-        f"there is no provider {name!r} in the configuration",
-        hint=f"{_guess(name, providers)}Known: {known}.",
+        f"there is no provider {name!r}",
+        hint=f"{_guess(name, [*providers, *built_in])}{known}Built in: {_listed(built_in)}. "
+        f"Add another with `rolecall setup`, or under `providers` in {_in_home(environment, 'config.yaml')}.",
     )
+
+
+def _listed(built_in: Mapping[str, Any]) -> str:
+    """Providers that need no configuration, each with the variable for its key."""
+    return ", ".join(f"{name} ({entry['apiKeyEnv']})" for name, entry in built_in.items())
+
+
+def _in_home(environment: Mapping[str, str], file: str) -> str:
+    return os.path.join(environment.get("ROLECALL_HOME") or "~/.rolecall", file)
 
 
 def _check_extract(section: Mapping[str, Any]) -> None:
@@ -316,7 +335,7 @@ def _check_extract(section: Mapping[str, Any]) -> None:
             raise UsageError(f"extract.{key} must be {_KINDS[kind]}, not {value!r}")
 
 
-def _key(entry: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+def _key(entry: Mapping[str, Any], environment: Mapping[str, str], whose: str) -> str | None:
     """A key written down, or read from the variable that is named; a variable without value is an error."""
     if entry.get("apiKey"):
         return str(entry["apiKey"])
@@ -325,8 +344,9 @@ def _key(entry: Mapping[str, Any], environment: Mapping[str, str]) -> str | None
         return None
     if not environment.get(str(variable)):
         raise UsageError(
-            f"the variable {variable!r}, which the configuration names for a key, is not set",
-            hint="Write it into `.env` in the home, or run `rolecall setup` again.",
+            f"the variable {variable!r}, which holds the key of {whose}, is not set",
+            hint=f"Write `{variable}=…` into {_in_home(environment, '.env')}, or run `rolecall setup`. "
+            f"Built-in providers: {_listed(_PUBLIC)}.",
         )
     return environment[str(variable)]
 
@@ -487,7 +507,7 @@ def dangling(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[
     return [
         *_missing("agent", agents, {*_mapping(settings, "agents"), *adapters}, is_spec=True),
         *_missing("model", models, _mapping(settings, "models")),
-        *_missing("provider", providers, _mapping(settings, "providers")),
+        *_missing("provider", providers, {*_mapping(settings, "providers"), *_PUBLIC}),
     ]
 
 

@@ -482,14 +482,27 @@ def difference(store: Store, one: Ref, other: Ref) -> dict[str, Any]:
 def _pairs(
     ours: list[tuple[Step, int]], theirs: list[tuple[Step, int]], names: tuple[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """What follows the last common step, side by side."""
-    from itertools import zip_longest
+    """What follows the last common step, side by side: steps of the same role in the same order belong together."""
+    from difflib import SequenceMatcher
 
-    for pair in zip_longest(ours, theirs):
+    left, right = ([found for found in side if found[0].role != thread.FORK] for side in (ours, theirs))
+    roles = [[step.role for step, _ in side] for side in (left, right)]
+    matcher = SequenceMatcher(None, roles[0], roles[1], autojunk=False)
+    pairs: list[tuple[tuple[Step, int] | None, tuple[Step, int] | None]] = []
+    for kind, at, end, other_at, other_end in matcher.get_opcodes():
+        if kind == "equal":
+            pairs += zip(left[at:end], right[other_at:other_end], strict=True)
+        else:
+            pairs += [(found, None) for found in left[at:end]]
+            pairs += [(None, found) for found in right[other_at:other_end]]
+    for pair in pairs:
         one, other = (found[0] if found else None for found in pair)
         yield {
             "number": next(found[1] for found in pair if found),
-            "steps": [{"hash": step.id, "role": step.role} if step else None for step in (one, other)],
+            "steps": [
+                {"hash": found[0].id, "role": found[0].role, "number": found[1]} if found else None
+                for found in pair
+            ],
             "output": _text_diff(_pretty_output(one), _pretty_output(other), names),
             "body": _text_diff(one.body if one else "", other.body if other else "", names),
         }

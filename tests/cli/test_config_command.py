@@ -187,7 +187,7 @@ def test_setup_asks_on_a_terminal_and_does_not_show_the_key(rolecall: Rolecall) 
         ("Provider of the model", "openai"),
         ("Base URL [https://api.openai.com/v1]: ", ""),
         ("Model: ", "some-model"),
-        ("Key of openai (not shown; empty: none): ", KEY),
+        ("Key of openai (not shown; Enter: none): ", KEY),
     ):
         terminal.expect(question)
         shown += terminal.seen
@@ -219,6 +219,45 @@ def test_setup_offers_what_is_set_and_empty_answers_keep_it(rolecall: Rolecall) 
     assert terminal.close() == 0
     assert (rolecall.home / "config.yaml").read_text() == before
     assert (rolecall.home / ".env").read_text() == f"OPENAI_API_KEY={KEY}\n"
+
+
+def test_setup_refuses_a_wrong_answer_at_its_question(rolecall: Rolecall) -> None:
+    terminal = Terminal("setup", home=rolecall.home)
+    for question, answer in (
+        ("Agent that plays roles by default (Enter: none): ", "claud"),
+        ("Did you mean 'claude'?", "human"),
+        ("Provider of the model that reads answers (Enter: none): ", "my.own"),
+        ("'my.own' is not a name for a provider", "mine"),
+        ("Base URL: ", ""),
+        ("An answer is needed.", "localhost:1"),
+        ("begins with http:// or https://", "http://localhost:1/v1"),
+        ("Model: ", ""),
+        ("An answer is needed.", "small"),
+        ("Enter: none): ", "two words"),
+        ("A key has no spaces", ""),
+    ):
+        terminal.expect(question)
+        terminal.type(answer + "\n")
+    assert terminal.close() == 0
+    assert rolecall.json("config", "get", "providers.mine.baseUrl")["value"] == "http://localhost:1/v1"
+    assert rolecall.json("config", "get", "defaultAgent")["value"] == "human"
+
+
+def test_enter_at_a_question_of_setup_means_what_the_question_says(rolecall: Rolecall) -> None:
+    rolecall("setup", "--agent", "human", check=0)
+    terminal = Terminal("setup", home=rolecall.home)
+    for question, answer in (("(-: none) [human]: ", ""), ("reads answers (Enter: none): ", "")):
+        terminal.expect(question)
+        terminal.type(answer + "\n")
+    assert terminal.close() == 0
+    assert rolecall.json("config", "get", "defaultAgent")["value"] == "human"
+    terminal = Terminal("setup", home=rolecall.home)
+    for question, answer in (("(-: none) [human]: ", "-"), ("reads answers (Enter: none): ", "")):
+        terminal.expect(question)
+        terminal.type(answer + "\n")
+    assert terminal.close() == 0
+    assert "defaultAgent is no longer set" in terminal.seen
+    assert "defaultAgent" not in (rolecall.home / "config.yaml").read_text()
 
 
 def test_setup_that_is_left_writes_nothing(rolecall: Rolecall) -> None:

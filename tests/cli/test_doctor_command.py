@@ -165,6 +165,16 @@ def test_the_roles_of_a_workflow_that_plays_a_role_count_too(machine: Machine) -
     assert "missing-program" in shown["fix"][0]["text"]
 
 
+def test_an_agent_that_is_installed_is_proposed_for_roles_without_one(machine: Machine) -> None:
+    machine.write("a-first", agent="")
+    assert "config set defaultAgent NAME" in machine.doctor(code=1)["fix"][0]["fix"]
+    program = machine.bin / "codex"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    proposed = "codex is installed: `rolecall config set defaultAgent codex`, or use --agent codex."
+    assert machine.doctor(code=1)["fix"][0]["fix"] == proposed
+
+
 def test_a_role_that_nobody_plays_is_a_problem_of_the_role(machine: Machine) -> None:
     machine.write("a-first", agent="")
     machine.write("b-second", agent="clod")

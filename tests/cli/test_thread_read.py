@@ -623,6 +623,23 @@ def test_diff_shows_where_two_threads_part_and_how(rolecall: Rolecall, shelf: Sh
     assert rolecall.json("thread", "diff", done, stranger)["common"] is None
 
 
+def test_diff_compares_steps_of_the_same_role_also_where_a_fork_has_another_prompt(
+    rolecall: Rolecall, shelf: Shelf, done: str
+) -> None:
+    forked = rolecall.json("thread", "fork", done, "--at", "2", "-p", "Write about snow.")["thread"]
+    other = json.loads(json.dumps(SCRIPT))
+    other["roles"]["writer"][1] = {"output": {"$status": "done", "words": 9}, "body": "Another text."}
+    shelf.run(forked, other)
+    found = rolecall.json("thread", "diff", done, forked)
+    roles = [[step["role"] if step else None for step in pair["steps"]] for pair in found["steps"]]
+    assert roles == [["writer", "writer"], ["editor", "editor"]]
+    numbers = [[step["number"] for step in pair["steps"]] for pair in found["steps"]]
+    assert numbers == [[3, 4], [4, 5]]
+    text = rolecall("thread", "diff", done, forked, "--format", "text", check=0).stdout
+    assert "\nstep 3 / 4: writer\n" in text
+    assert "$FORK" not in text
+
+
 # -- export --
 
 

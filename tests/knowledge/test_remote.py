@@ -213,7 +213,7 @@ def test_a_repository_is_indexed_and_asked_with_the_key_that_the_configuration_n
     repo: Repo, server: VectorServer
 ) -> None:
     repo.use(server, key="EMBEDDING_KEY")
-    assert "'EMBEDDING_KEY', which the configuration names for a key, is not set" in repo.refused("sync")
+    assert "'EMBEDDING_KEY', which holds the key of the provider" in repo.refused("sync")
     assert not repo.index.exists() or repo.refused("query", "retry")
     done = repo.json("sync", EMBEDDING_KEY=KEY)
     assert done["model"].startswith("tiny of http://127.0.0.1:") and done["computed"] == done["passages"]

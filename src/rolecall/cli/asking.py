@@ -64,5 +64,9 @@ def _read_line() -> str:
     line = sys.stdin.readline()
     if not line:
         say("")
-        raise UsageError("the input ended before everything was answered", hint="Nothing was written.")
+        raise ended()
     return line
+
+
+def ended() -> UsageError:
+    return UsageError("the input ended before everything was answered", hint="Nothing was written.")

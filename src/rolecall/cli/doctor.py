@@ -63,12 +63,30 @@ def _diagnosed(
         return workspace.cast(settings, book, role, environment=place.env)
 
     books, broken = _books(store, options.workflows)
-    needs = needs_of(books, casting, lambda name: _load(store, name))
     known = known_agents()
+    installed = {cast.name: absence(cast.agent, place.env) is None for cast in known}
+    needs = _with_proposals(needs_of(books, casting, lambda name: _load(store, name)), installed)
     besides = [*_default_agent(settings, place), *((*known, *preset_agents()) if options.all else ())]
     found = asyncio.run(diagnose(needs, place, settings=settings, besides=besides, checks=[*checks, *broken]))
-    others = [cast for cast in known if cast.name not in found.findings]
-    return found, {cast.name: absence(cast.agent, place.env) is None for cast in others}
+    return found, {name: is_there for name, is_there in installed.items() if name not in found.findings}
+
+
+def _with_proposals(needs: list[Need], installed: dict[str, bool]) -> list[Need]:
+    """For roles that nobody is named for: an agent that is installed here. The built-in one needs a model first."""
+    from dataclasses import replace
+
+    from rolecall.settings import NAME_AN_AGENT
+
+    found = next((name for name, is_there in installed.items() if is_there and name != "builtin"), None)
+    if found is None:
+        return needs
+    fix = f"{found} is installed: `rolecall config set defaultAgent {found}`, or use --agent {found}."
+    return [
+        replace(need, trouble=need.trouble._replace(fix=fix))
+        if need.trouble and need.trouble.fix == NAME_AN_AGENT
+        else need
+        for need in needs
+    ]
 
 
 def _hosts(settings: dict[str, Any]) -> list[Check]:
@@ -206,9 +224,11 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], paint: Paint) -> Itera
     warnings = [("warning", check.text, check.fix) for check in diagnosis.checks if check.state == "warning"]
     if troubles or warnings:
         yield "\nto fix:"
-    for state, text, fix in (*troubles, *warnings):
+    listed = [*troubles, *warnings]
+    for place, (state, text, fix) in enumerate(listed):
         yield f"{paint(_MARKS[state], state)} {printable(_one_line(text))}"
-        yield f"    {printable(fix)}"
+        if fix not in [later[2] for later in listed[place + 1 : place + 2]]:  # once for all that it mends
+            yield f"    {printable(fix)}"
     yield f"\n{_verdict(diagnosis, len(troubles), paint)}"
 
 

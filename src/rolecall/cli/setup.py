@@ -6,12 +6,11 @@ A key goes into `.env` of the home, where only its owner can read it; `config.ya
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, NamedTuple
 
-from rolecall.cli import Verb
-from rolecall.cli.output import add_format, printable, read_input, show
+from rolecall.cli import Verb, asking
+from rolecall.cli.output import add_format, read_input, show
 from rolecall.errors import UsageError
 from rolecall.settings import Path
 
@@ -35,6 +34,7 @@ class Answers(NamedTuple):
     """None keeps the key there is; empty means that none is needed."""
     model: str | None
     agent: str | None
+    """None keeps the one there is; empty means that none is wanted."""
 
 
 class Program(NamedTuple):
@@ -52,7 +52,7 @@ def _setup(options: Namespace) -> None:
     programs = _installed(environment)
     if any(getattr(options, flag) is not None for flag in (*_PROVIDER_FLAGS, "agent")):
         answers = _from_flags(options, settings, environment)
-    elif sys.stdin.isatty() and sys.stderr.isatty():
+    elif asking.can_ask():
         answers = _asked(settings, environment, programs)
     else:
         raise UsageError(
@@ -95,7 +95,8 @@ def _from_flags(options: Namespace, settings: dict[str, Any], environment: dict[
     if missing:
         raise UsageError(
             f"setup also needs {', '.join(missing)}",
-            hint='A provider that needs no key is given an empty one: --api-key "".',
+            hint=f"Addresses are known for {', '.join(BASE_URLS)}. "
+            'A provider that needs no key is given an empty one: --api-key "".',
         )
     return Answers(provider, base_url, read_input(key).strip() if key else key, options.model, options.agent)
 
@@ -124,48 +125,59 @@ def _variable(provider: str) -> str:
 
 
 def _asked(settings: dict[str, Any], environment: dict[str, str], programs: list[Program]) -> Answers:
-    try:
-        return _ask_all(settings, environment, programs)
-    except EOFError:
-        print(file=sys.stderr)
-        raise UsageError(
-            "the input ended before everything was answered", hint="Nothing was written."
-        ) from None
-
-
-def _ask_all(settings: dict[str, Any], environment: dict[str, str], programs: list[Program]) -> Answers:
+    """Every answer is checked at its question, and asked again where it is wrong."""
     for program in programs:
-        _say(f"found {program.program} ({program.path}): adapter {program.adapter}")
-    offered = next((program.adapter for program in programs), "")
-    agent = _ask("Agent that plays roles by default (empty: none)", settings.get("defaultAgent") or offered)
+        asking.say(f"found {program.program} ({program.path}): adapter {program.adapter}")
+    offered = settings.get("defaultAgent") or next((program.adapter for program in programs), "")
+
+    def check_agent(text: str) -> str:
+        """The agent; empty for none."""
+        agent = "" if text == "-" else text or offered
+        if agent:
+            _check_agent(agent, settings)
+        return agent
+
+    how = f"(-: none) [{offered}]" if offered else "(Enter: none)"
+    agent = asking.ask(f"Agent that plays roles by default {how}", check_agent)
     model = (settings.get("models") or {}).get(settings.get("defaultModel") or MODEL) or {}
-    provider = _ask("Provider of the model that reads answers (empty: none)", model.get("provider") or "")
+    present = model.get("provider") or ""
+    how = f"[{present}]" if present else "(Enter: none)"
+    provider = asking.ask(
+        f"Provider of the model that reads answers {how}", lambda text: _check_provider(text or present)
+    )
     if not provider:
-        return Answers(None, None, None, None, agent or None)
-    base_url = _ask("Base URL", _known_url(settings, provider) or "")
-    name = _ask("Model", model.get("name") or "")
-    return Answers(provider, base_url, _ask_key(settings, environment, provider), name, agent or None)
+        return Answers(None, None, None, None, agent)
+    known_url = _known_url(settings, provider) or ""
+    base_url = _ask_needed("Base URL", known_url, ("providers", provider, "baseUrl"))
+    name = _ask_needed("Model", model.get("name") or "", ("models", MODEL, "name"))
+    return Answers(provider, base_url, _ask_key(settings, environment, provider), name, agent)
 
 
-def _ask(question: str, default: str) -> str:
-    sys.stderr.write(f"{question}{f' [{printable(default)}]' if default else ''}: ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer:
-        raise EOFError
-    return answer.strip() or default
+def _ask_needed(question: str, default: str, path: Path) -> str:
+    from rolecall.settings import value_from
+
+    def check(text: str) -> str:
+        if not text and not default:
+            raise UsageError("An answer is needed.")
+        return str(value_from(text or default, path))
+
+    return asking.ask(f"{question} [{default}]" if default else question, check)
 
 
 def _ask_key(settings: dict[str, Any], environment: dict[str, str], provider: str) -> str | None:
     from getpass import getpass
 
     has_key = _has_key(settings, environment, provider)
-    key = getpass(f"Key of {provider} (not shown; empty: {'keep the present one' if has_key else 'none'}): ")
-    return key.strip() or (None if has_key else "")
-
-
-def _say(text: str) -> None:
-    print(printable(text), file=sys.stderr)
+    while True:
+        try:
+            key = getpass(
+                f"Key of {provider} (not shown; Enter: {'keep the present one' if has_key else 'none'}): "
+            ).strip()
+        except EOFError:
+            raise asking.ended() from None
+        if key.isascii() and key.isprintable() and " " not in key:
+            return key or (None if has_key else "")
+        asking.say("  A key has no spaces and no characters beyond ASCII.")
 
 
 # -- writing --
@@ -173,22 +185,32 @@ def _say(text: str) -> None:
 
 def _check(answers: Answers, settings: dict[str, Any]) -> None:
     """Everything is refused before anything is written."""
-    from rolecall.agents import ADAPTERS
-    from rolecall.engine import HUMAN
-    from rolecall.settings import is_known_agent, unknown_agent, value_from
+    from rolecall.settings import value_from
 
-    if answers.agent and not is_known_agent(settings, answers.agent, (*ADAPTERS, HUMAN)):
-        raise unknown_agent(settings, answers.agent, (*ADAPTERS, HUMAN))
+    if answers.agent:
+        _check_agent(answers.agent, settings)
     if answers.provider is None:
-        if not answers.agent:
+        if not answers.agent and not settings.get("defaultAgent"):
             raise UsageError("nothing was given that could be set up", hint="Name an agent or a provider.")
         return
-    if not answers.provider.isprintable() or "." in answers.provider or '"' in answers.provider:
-        raise UsageError(
-            f"{answers.provider!r} is not a name for a provider", hint="Letters, digits and '-'."
-        )
+    _check_provider(answers.provider)
     value_from(answers.base_url or "", ("providers", answers.provider, "baseUrl"))
     value_from(answers.model or "", ("models", MODEL, "name"))
+
+
+def _check_agent(agent: str, settings: dict[str, Any]) -> None:
+    from rolecall.agents import ADAPTERS
+    from rolecall.engine import HUMAN
+    from rolecall.settings import is_known_agent, unknown_agent
+
+    if not is_known_agent(settings, agent, (*ADAPTERS, HUMAN)):
+        raise unknown_agent(settings, agent, (*ADAPTERS, HUMAN))
+
+
+def _check_provider(provider: str) -> str:
+    if not provider.isprintable() or any(character in provider for character in ". \"'"):
+        raise UsageError(f"{provider!r} is not a name for a provider", hint="Letters, digits and '-'.")
+    return provider
 
 
 def _write(answers: Answers) -> dict[str, Any]:
@@ -210,10 +232,12 @@ def _write(answers: Answers) -> dict[str, Any]:
             text = configfile.with_value(text, path, value, source=file)
         return text
 
+    before = config.load()
     configfile.change(file, edit)
     return {
         "config": file,
         "written": {".".join(path): value for path, value in values.items()},
+        "removed": [".".join(path) for path in removed if _is_set(before, path)],
         "env": env_path if answers.api_key else None,
         "variable": _variable(str(answers.provider)) if answers.api_key else None,
     }
@@ -222,10 +246,11 @@ def _write(answers: Answers) -> dict[str, Any]:
 def _values(answers: Answers) -> tuple[dict[Path, str], list[Path]]:
     """What is set, and what must go because it would count instead."""
     values: dict[Path, str] = {}
+    gone: list[Path] = [("defaultAgent",)] if answers.agent == "" else []
     if answers.agent:
         values["defaultAgent",] = answers.agent
     if not answers.provider:
-        return values, []
+        return values, gone
     base, key, variable = (
         ("providers", answers.provider, name) for name in ("baseUrl", "apiKey", "apiKeyEnv")
     )
@@ -236,10 +261,10 @@ def _values(answers: Answers) -> tuple[dict[Path, str], list[Path]]:
         ("defaultModel",): MODEL,
     }
     if answers.api_key == "":
-        return values, [key, variable]
+        return values, [*gone, key, variable]
     if answers.api_key is None and _names_a_key(answers.provider):
-        return values, []
-    return values | {variable: _variable(answers.provider)}, [key]
+        return values, gone
+    return values | {variable: _variable(answers.provider)}, [*gone, key]
 
 
 def _names_a_key(provider: str) -> bool:
@@ -260,6 +285,7 @@ def _is_set(settings: Any, path: Path) -> bool:
 def _written_text(shown: dict[str, Any]) -> str:
     lines = [f"written to {shown['config']}:"]
     lines += [f"  {key} = {value}" for key, value in shown["written"].items()]
+    lines += [f"  {key} is no longer set" for key in shown["removed"]]
     if shown["env"]:
         lines.append(f"the key is in {shown['env']} as {shown['variable']}")
     lines.append("Next: rolecall doctor, then rolecall thread start WORKFLOW -p TASK")

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
 from rolecall.cli.output import LastLine, format_of, printable, show_record
+from rolecall.report import call_text
 from rolecall.store.store import Store
 from rolecall.thread import Step
 
@@ -144,19 +145,11 @@ def gist(kind: str, body: Mapping[str, Any]) -> str:
         lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
         return lines[-1] if lines else ""
     if kind == "tool_call":
-        arguments = body.get("arguments")
-        given = arguments.values() if isinstance(arguments, Mapping) else ()
-        return " ".join([str(body.get("name", "tool")), *(_word(value) for value in given)])
+        return f"{body.get('name', 'tool')} {call_text(body.get('arguments'))}".rstrip()
     if kind == "usage":
         return f"{tokens_of(body):,} tokens"
     told = ("role", "agent", "status", "next", "reason", "error", "answer", "session", "pid")
     return " · ".join(f"{key} {body[key]}" for key in told if body.get(key))
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_word, value))
-    return " ".join(str(value).split())
 
 
 # -- running under a view, and stopping --

@@ -266,8 +266,9 @@ def _diff_text(found: Mapping[str, Any]) -> str:
     if found["prompt"]:
         lines += ["", "prompt", *found["prompt"]]
     for pair in found["steps"]:
-        roles = " / ".join(step["role"] if step else "(none)" for step in pair["steps"])
-        lines += ["", f"step {pair['number']}: {roles}", *pair["output"], *pair["body"]]
+        roles = " / ".join(dict.fromkeys(step["role"] if step else "(none)" for step in pair["steps"]))
+        numbers = " / ".join(dict.fromkeys(str(step["number"]) for step in pair["steps"] if step))
+        lines += ["", f"step {numbers}: {roles}", *pair["output"], *pair["body"]]
         if not pair["output"] and not pair["body"]:
             lines.append("the same output")
     return "\n".join(lines if found["steps"] or found["prompt"] else [*lines, "and no further"])
