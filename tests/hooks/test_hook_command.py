@@ -114,11 +114,38 @@ def test_without_a_project_the_repository_around_the_session_is_it(project: Path
 def test_in_a_folder_that_is_no_project_hooks_do_and_say_nothing(
     project: Path, tmp_path: Path, name: str
 ) -> None:
+    """But for a session that begins in a repository, and a tag."""
     before = sorted(tmp_path.rglob("*"))
-    for folder in (project, tmp_path):
-        done = hook(None, name, {"session": "s", "cwd": str(folder), **EVENTS[name]}, cwd=tmp_path)
+    told = {**EVENTS[name], "text": "hello [x]"}
+    for folder in (project, tmp_path) if name != "session_start" else (tmp_path,):
+        done = hook(None, name, {"session": "s", "cwd": str(folder), **told}, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_session_that_begins_in_a_repository_makes_it_a_project(project: Path) -> None:
+    assert answer(hook(None, "session_start", {"session": "s"}, cwd=project)) == {}
+    assert read(project, TRACKER) == []
+    assert (project / ".nexus/.gitignore").read_text() == "state/\n"
+
+
+def test_the_home_is_no_project_also_where_it_is_a_repository(project: Path) -> None:
+    done = hook(None, "session_start", {"session": "s"}, cwd=project, env={"HOME": str(project)})
+    assert (done.returncode, done.stdout) == (0, b"") and not (project / ".nexus").exists()
+
+
+def test_a_tag_is_answered_whether_there_is_a_project_a_repository_or_neither(
+    project: Path, tmp_path: Path
+) -> None:
+    said = {"session": "s", "text": "[plan] go"}
+    assert "activated the skill nx-plan" in answer(hook(None, "user_message", said, cwd=project))["context"]
+    assert (project / ".nexus/.gitignore").exists()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    told = answer(hook(None, "user_message", said, cwd=outside))
+    assert "no git repository" in told["context"] == told["notice"] and not list(outside.iterdir())
+    done = hook(None, "user_message", said, cwd=outside, env={RUN_VARIABLE: "r"})
+    assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_a_session_of_claude_stays_where_it_was_started_whatever_folder_a_command_has_entered(

@@ -65,10 +65,25 @@ def test_a_start_makes_the_folders_and_an_empty_list_of_agents(tmp_path: Path) -
     assert (tmp_path / ".nexus/.gitignore").read_text() == "state/\n"
 
 
-def test_a_gitignore_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
-    write(tmp_path, ".nexus/.gitignore", "mine\n")
-    tell(tmp_path, SessionStart("s1"))
-    assert (tmp_path / ".nexus/.gitignore").read_text() == "mine\n"
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mine\n", "mine\nstate/\n"),
+        ("mine", "mine\nstate/\n"),
+        ("", "state/\n"),
+        ("# state/\n", "# state/\nstate/\n"),
+        ("/state/\nmine", "/state/\nmine"),
+        ("*\n!memory\n", "*\n!memory\n"),
+        ("!state/\n", "!state/\n"),
+    ],
+)
+def test_a_gitignore_that_is_there_is_left_as_it_is_but_for_the_state(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    write(tmp_path, ".nexus/.gitignore", before)
+    for _ in range(2):
+        tell(tmp_path, SessionStart("s1"))
+        assert (tmp_path / ".nexus/.gitignore").read_text() == after
 
 
 def test_the_list_of_agents_where_everybody_wrote_is_removed_but_never_through_a_link(tmp_path: Path) -> None:

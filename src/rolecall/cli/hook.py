@@ -16,15 +16,20 @@ from rolecall.cli import Verb
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any, NoReturn
 
     from rolecall.hooks.event import Event
+    from rolecall.hooks.hosts import Output
     from rolecall.hooks.kit import Kit
     from rolecall.mask import Mask
 
 _LONGEST_WAIT = 5.0
 """Seconds for the lock: hosts give a hook 10."""
+_BEGINNINGS = frozenset((
+    "session_start", "user_message", "SessionStart", "UserPromptSubmit", "session.created", "chat.message",
+))  # fmt: skip
+"""Events of hosts that may make a repository a project: a session begins, or a user writes a tag."""
 _USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] [--host-key FILE] < event.json"
 _OPTIONS = {"--project": "project", "--harness": "harness", "--host-key": "key"}
 
@@ -62,7 +67,9 @@ def _run_words(args: list[str]) -> int:
         payload = _payload()
         _refuse_gone(words.project)
         project = project or _project_around(words.host, payload)
-        return _answered(words, payload, project) if project else 0
+        if project:
+            return _answered(words, payload, project)
+        return _answered_outside(words, payload) if words.event in _BEGINNINGS else 0
     except Exception as exc:  # a front door, and behind it a host that has to go on
         _failed(words, project, exc)
         return 1
@@ -121,6 +128,13 @@ def _project_around(host: str, payload: Mapping[str, Any]) -> str:
     Hosts start hooks in the folder of the session; what they tell may be the folder of a single command. Claude Code
     starts them where the last command went to, which may be a repository within the project, and tells the folder of
     the session in a variable."""
+    return next(
+        (one for one in _repositories(host, payload) if os.path.isdir(os.path.join(one, ".nexus"))), ""
+    )
+
+
+def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
+    """Those around the folders that the session may be in; the home is none of them."""
     from contextlib import suppress
 
     from rolecall import config
@@ -134,21 +148,59 @@ def _project_around(host: str, payload: Mapping[str, Any]) -> str:
         folders.insert(0, config.session_folder())
     for folder in folders:
         root = root_around(os.path.normpath(folder))
-        if root and os.path.isdir(os.path.join(root, ".nexus")):
-            return root
-    return ""
+        if root and os.path.realpath(root) != os.path.realpath(os.path.expanduser("~")):
+            yield root
 
 
-def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
+def _answered_outside(words: Words, payload: Mapping[str, Any]) -> int:
+    """Where there is no project yet: the repository around becomes one when a session begins in it, or a tag calls for
+    it. A tag where there is no repository is answered with what is missing."""
+    from rolecall import config
+    from rolecall.hooks.event import Answer, SessionStart, UserMessage
+
+    host = _host(words.host)
+    event = host.event(words.event, payload)
+    has_tag = isinstance(event, UserMessage) and _has_tag(words.host, event.text)
+    if not has_tag and not isinstance(event, SessionStart):
+        return 0
+    project = next(_repositories(words.host, payload), "")
+    if project and os.access(project, os.W_OK):
+        return _answered(words, payload, project)
+    if not has_tag or config.run():
+        return 0
+    told = (
+        "Nothing was done about the tag in this message, because the session is in no git repository that can be"
+        " written, and a project of Rolecall's is one. `git init` makes one here. Tell the user."
+    )
+    return _written(host.output(words.event, Answer(context=told, notice=told)))
+
+
+def _has_tag(host: str, text: str) -> bool:
+    from rolecall.hooks import kit
+    from rolecall.hooks.on_message import may_ask
+
+    if not may_ask(text):
+        return False
+    from rolecall.project import skills, tags
+
+    found = kit.load(host)
+    return bool(tags.detect(text, found.tags).found or skills.slash(text, found.skills, found.tags))
+
+
+def _host(name: str) -> Any:
     from importlib import import_module
 
     from rolecall.errors import NotFound
     from rolecall.hooks.hosts import HOSTS
 
     known = (*HOSTS, "rolecall")
-    if words.host not in known:
-        raise NotFound(f"there is no host {words.host!r}", hint=f"There are {', '.join(known)}.")
-    host = import_module(f"rolecall.hooks.hosts.{words.host}")
+    if name not in known:
+        raise NotFound(f"there is no host {name!r}", hint=f"There are {', '.join(known)}.")
+    return import_module(f"rolecall.hooks.hosts.{name}")
+
+
+def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
+    host = _host(words.host)
     event = host.event(words.event, payload)
     if event is None:
         return 0
@@ -162,7 +214,10 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
         _check_host(words, kit)
         _limit_patience()
     answer = lifecycle.handle(project, event, kit, place.now())
-    output = host.output(words.event, answer)
+    return _written(host.output(words.event, answer))
+
+
+def _written(output: Output) -> int:
     sys.stdout.write(output.stdout)
     sys.stderr.write(output.stderr)
     sys.stdout.flush()
@@ -268,9 +323,7 @@ def _run(options: Namespace) -> int:
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("host", metavar="HOST", help="claude, codex, opencode, or rolecall for our own words")
     parser.add_argument("event", metavar="EVENT", help="the event, as the host calls it")
-    parser.add_argument(
-        "--project", metavar="DIR", help="the project (default: the repository around, if it has .nexus)"
-    )
+    parser.add_argument("--project", metavar="DIR", help="the project (default: the repository around)")
     parser.add_argument(
         "--harness", metavar="NAME", help="under which name agents are tracked (default: rolecall)"
     )

@@ -22,6 +22,7 @@ _PLAN_RUN = "`rolecall plan run` is carrying out the tasks of this project at th
 
 def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answer:
     """Folders, a list of agents without those of sessions that are gone, and what lies there from before."""
+    statefile.ignore_state(project)
     began = sessions.begin(project, event.session, now, kit.process, harness=kit.harness)
     _remove_legacy_tracker(project)
     toollog.forget_others(project, sessions.agents)

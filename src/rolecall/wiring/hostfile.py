@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from rolecall.project.macros import Render
 
 TOOL_NAMES = f"The tools called `nx_…` here are those of the MCP server `{SERVER}`."
-ONLY_PROJECTS = "Hooks act in git repositories that have a .nexus folder; the first plan or task makes it."
+ONLY_PROJECTS = (
+    "Hooks act in every git repository you open but your home: a session that begins in one makes its .nexus folder,"
+    " and from then on edits have to be planned."
+)
 """What whoever installs for all projects has to know, whatever the host."""
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 """Characters that JSON has in a text as they are, and readers of YAML take for line ends or refuse."""
