@@ -260,7 +260,7 @@ def forged(bench: Bench, change: str) -> str:
     return bench.program(f"""
         import sys
         from rolecall import thread, workspace
-        from rolecall.thread import STEP_SCHEMA, Chain
+        from rolecall.thread import Chain
 
         store = workspace.open_store()
         chain = Chain(store, thread.find(store, sys.argv[1]).target)
@@ -275,7 +275,7 @@ def forged(bench: Bench, change: str) -> str:
         }}
         node = None
         {change}
-        node = node or draft.put_as(STEP_SCHEMA, step)
+        node = node or thread.put_step(draft, step)
         draft.commit()
         print(node)
     """)

@@ -49,7 +49,7 @@ def test_an_alias_stands_for_an_adapter_with_options_or_an_external_command() ->
             "bad": {"args": []},
         }
     }
-    assert settings.configured_agent(configured, "h") == ("external:hermes -x 'a b'", {})
+    assert settings.configured_agent(configured, "h") == ("external:hermes -x 'a b'", {"has_flags": True})
     assert settings.configured_agent(configured, "fast") == ("claude", {"model": "haiku"})
     assert settings.configured_agent(configured, "codex:o9") == ("codex:o9", {})
     with pytest.raises(UsageError, match="neither `adapter` nor `command`"):

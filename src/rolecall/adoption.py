@@ -1,7 +1,9 @@
 """A step that an external agent has put into the store itself: is it the one that was asked for?
 
 Such an agent had the store in its hands, so nothing about its step is believed: it must extend the head that was
-given out, with the attempts before it and totals that add up, of the type its role has to give, without secrets.
+given out and be of the type its role has to give, without secrets. One that `rolecall.agentkit` put is taken as it
+is, so the attempts before it and its totals must be right too. Of one with the fields of uwf's steps alone the
+output and the conversation are taken, and the engine puts a step of its own.
 """
 
 from __future__ import annotations
@@ -10,27 +12,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolecall import thread
-from rolecall.errors import AgentError, NotFound
+from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.mask import Mask
+from rolecall.route import status_of
+from rolecall.schema import Type
 from rolecall.store.store import Store
-from rolecall.thread import ERROR_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
+from rolecall.thread import ERROR_SCHEMA, SUSPENSION_SCHEMA
 from rolecall.turn import Turn
+from rolecall.workflow import SUSPEND
 
 
 def found(store: Store, step: str, *, attempt: str | None) -> thread.Step:
-    """The step `step`, if it is one and links the attempts from `attempt` on."""
+    """The step `step`, if it is one; one of ours must link the attempts from `attempt` on."""
     try:
         node = store.get(step)
     except NotFound as exc:
         raise _not_ours(f"it is not in the store: {step}") from exc
-    if store.type(node.type).schema != STEP_SCHEMA:
-        raise _not_ours(f"{step} is a node of another type")
-    linked = node.payload.get("attempt")
-    while linked is not None and linked != attempt:
+    try:
+        read = thread.Step(store, node)
+        linked = read.payload.get("attempt")
+    except (NotFound, UsageError) as exc:
+        raise _not_ours(f"{step} is a node of another type, or its detail is not in the store") from exc
+    while read.is_ours and linked is not None and linked != attempt:
         linked = store.get(linked).payload.get("previous")
-    if linked != attempt:
+    if read.is_ours and linked != attempt:
         raise _not_ours("it does not link the attempts before it")
-    return thread.Step(store, node)
+    return read
 
 
 def check(
@@ -45,18 +52,18 @@ def check(
 ) -> None:
     """Refuse a step that does not go on from where `turn` is. `totals` are those before it."""
     payload = step.payload
-    used = thread.counted(payload.get("usage"), ms=payload["completed_at"] - payload["started_at"])
-    expected = {
+    expected: dict[str, Any] = {
         "start": turn.chain.start.id,
         "prev": turn.chain.head if turn.last else None,
-        "number": number,
         "role": role,
-        "totals": thread.add_totals(totals, role, used),
     }
+    if step.is_ours:
+        used = thread.counted(payload.get("usage"), ms=payload["completed_at"] - payload["started_at"])
+        expected |= {"number": number, "totals": thread.add_totals(totals, role, used)}
     wrong = [
-        f"{key} is {payload[key]!r}, not {value!r}"
+        f"{key} is {payload.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if payload[key] != value
+        if payload.get(key) != value
     ]
     if wrong:
         raise _not_ours("; ".join(wrong))
@@ -68,8 +75,19 @@ def _check_output(store: Store, step: thread.Step, turn: Turn, role: str) -> Non
     allowed = [dict(turn.role(role).schema), SUSPENSION_SCHEMA]
     if turn.playbook.moderator is not None:
         allowed.append(ERROR_SCHEMA)
-    if store.type(store.get(step.payload["output"]).type).schema not in allowed:
-        raise _not_ours(f"its output has another type than {role} has to give")
+    try:
+        node = store.get(step.payload["output"])
+    except (KeyError, NotFound) as exc:
+        raise _not_ours("its output is not in the store") from exc
+    if step.is_ours:
+        if store.type(node.type).schema not in allowed:
+            raise _not_ours(f"its output has another type than {role} has to give")
+    elif misfits := Type(allowed[is_suspension(node.payload)]).misfits(node.payload):
+        raise _not_ours(f"its output is not what {role} has to give: {'; '.join(map(str, misfits))}")
+
+
+def is_suspension(output: Any) -> bool:
+    return status_of(output) == SUSPEND
 
 
 def _check_secrets(step: thread.Step, mask: Mask) -> None:

@@ -97,7 +97,7 @@ async def _step(function: AgentFunction, name: str, role: str, instruction: str 
                 raise
             found = record.unreadable(error)
         draft = store.draft()
-        step, _ = record.put_step(draft, found)
+        step, _ = record.put_step(draft, found, limits=thread.find(store, name).state.get("limits"))
         draft.commit(durable=True)
         return step
 

@@ -222,9 +222,9 @@ class Engine:
         record.asking(cast.name, run=run)
         context = protocol.Context(
             thread=record.thread, role=record.role, start=record.turn.task, workdir=Path(record.workdir), cancel=cancel,
-            emit=record.sign, steps=record.turn.messages, session=going_on.session, is_fork=going_on.is_fork,
-            session_total=going_on.total, schema=role.schema, attempt=record.tries, capabilities=words,
-            env=process.marked(self._environment_of_agent(role, cast.agent), run),
+            emit=record.sign, instruction=record.instruction, steps=record.turn.messages, session=going_on.session,
+            is_fork=going_on.is_fork, session_total=going_on.total, schema=role.schema, attempt=record.tries,
+            capabilities=words, env=process.marked(self._environment_of_agent(role, cast.agent), run),
             memory=StoredMemory(self.store, self.mask), play=partial(nested.play, self, record, cancel),
         )  # fmt: skip
         with contained(f"the agent {cast.name!r}"), _unchanged(record, words):  # an adapter is anybody's code
@@ -281,7 +281,7 @@ class Engine:
         """Put the step and move the head, in one transaction with where the thread goes from there."""
         draft = self.store.draft()
         try:
-            step, onward = record.put_step(draft, outputs)
+            step, onward = record.put_step(draft, outputs, limits=held.limits)
         except UsageError as error:  # an output that cannot be stored, such as a number that is none
             return self._give_up(held, record, error, None)
         status, role, reason = self._status_after(onward)

@@ -59,9 +59,9 @@ def start(
         "workflow": workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow),
         "prompt": mask.text(prompt),
         "cwd": os.path.realpath(cwd),
-        "limits": dict(limits or {}),
     }
-    head = draft.put_as(START_SCHEMA, _given(fields))
+    head = draft.put_as(START_SCHEMA, fields)
+    draft.put_schema(STEP_SCHEMA)  # so that an agent can put the first step
     draft.commit()
     book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
     for role in sessions or ():
@@ -71,7 +71,12 @@ def start(
         store,
         head,
         book,
-        {"agent": agent, "parent": parent, "sessions": sessions and dict(sessions)},
+        {
+            "agent": agent,
+            "parent": parent,
+            "sessions": sessions and dict(sessions),
+            "limits": dict(limits or {}),
+        },
         event=("started" if queue is None else "queued", {"workflow": fields["workflow"]}),
         work=work,
         queue=queue,
@@ -104,7 +109,7 @@ def _point(
         "status": "idle",
         "workflow": chain.start.workflow,
         "name": book.workflow.name,
-        "title": _title(chain.start.prompt),
+        "title": thread.title_of(chain.start.prompt),
         "cwd": chain.start.cwd,
         "role": way.role if isinstance(way, Next) else None,
         "steps": chain.last.number if chain.last else None,
@@ -207,11 +212,6 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value}
 
 
-def _title(prompt: str) -> str:
-    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
-    return line if len(line) <= 100 else line[:99] + "…"
-
-
 def fork(
     store: Store,
     at: str,
@@ -231,11 +231,24 @@ def fork(
         head = _put_own_start(store, chain, workflow, mask.text(prompt or chain.start.prompt))
     stored = workflow if isinstance(workflow, str) else chain.start.workflow
     book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
-    facts: dict[str, Any] = {"forked_from": at}
+    facts: dict[str, Any] = {"forked_from": at, "limits": _limits_at(store, chain)}
     if source is not None:
         facts |= {"forked_thread": thread.id_of(source)}
         facts |= {key: source.state[key] for key in ("limits", "agent") if key in source.state}
     return _point(store, head, book, facts, event=("forked", {"from": at}), work=work, source=source)
+
+
+def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
+    """The limits that threads had at a node that is named without a thread. A start does not say them, and several
+    threads may share it: the lowest of theirs count."""
+    if chain.last is not None:
+        return {**chain.start.limits, **chain.last.payload.get("limits", {})}
+    found = dict(chain.start.limits)
+    for ref in store.refs("thread/", where={"workflow": [chain.start.workflow]}):
+        given = ref.state.get("limits", {})
+        if given and Chain(store, ref.target or "").start.id == chain.head:
+            found |= {key: min(value, found.get(key, value)) for key, value in given.items()}
+    return found
 
 
 def _put_own_start(store: Store, chain: Chain, workflow: str | Playbook | None, prompt: str) -> str:
@@ -246,10 +259,8 @@ def _put_own_start(store: Store, chain: Chain, workflow: str | Playbook | None, 
         "workflow": node if isinstance(node, str) else registry.add_workflow(draft, node),
         "prompt": prompt,
         "cwd": chain.start.cwd,
-        "limits": dict(chain.start.limits),
-        "forked_from": chain.head,
     }
-    head = draft.put_as(START_SCHEMA, _given(fields))
+    head = draft.put_as(START_SCHEMA, fields)
     if chain.last is not None:
         mark = draft.put_as(FORK_SCHEMA, {"from": chain.head})
         head = _put_marker(store, draft, chain, FORK, mark, head)
@@ -270,9 +281,9 @@ def _put_marker(store: Store, draft: Any, chain: Chain, role: str, output: str, 
         "completed_at": now,
         "cwd": chain.start.cwd,
         "totals": last.payload["totals"] if last else {},
+        "limits": last.payload.get("limits", {}) if last else {},
     }
-    node: str = draft.put_as(STEP_SCHEMA, fields)
-    return node
+    return thread.put_step(draft, fields)
 
 
 def resume(
@@ -404,7 +415,9 @@ def answer(
     if record.agent:
         record.failed("a person answered in its place")
     draft = store.draft()
-    step, onward = record.put_step(draft, {"output": dict(output), "text": body, "agent": "human"})
+    step, onward = record.put_step(
+        draft, {"output": dict(output), "text": body, "agent": "human"}, limits=ref.state.get("limits")
+    )
     status, role, reason = status_after(onward)
     state = thread.lasting(ref.state) | {"status": status, "role": role, "reason": mask.text(reason)}
     state["steps"] = record.number

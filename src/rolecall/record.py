@@ -27,7 +27,6 @@ from rolecall.thread import (
     DETAIL_SCHEMA,
     ERROR_SCHEMA,
     PROMPT_SCHEMA,
-    STEP_SCHEMA,
     SUSPENSION_SCHEMA,
 )
 from rolecall.turn import ERROR, Turn, contained, way_on
@@ -125,6 +124,11 @@ class Recorder:
     @property
     def number(self) -> int:
         return (self.turn.last.number if self.turn.last else 0) + 1
+
+    @property
+    def instruction(self) -> str:
+        """What the edge to the role says."""
+        return self._mask.text(self._way.prompt)
 
     @property
     def session(self) -> str | None:
@@ -448,14 +452,23 @@ class Recorder:
     def adopted(self, step: str) -> dict[str, Any]:
         """A step an external agent has put: taken only if it extends what we gave out."""
         done = adoption.found(self._store, step, attempt=self._attempt)
-        self._attempt = done.payload.get("attempt")
+        if done.is_ours:
+            self._attempt = done.payload.get("attempt")
         adoption.check(
             self._store, done, self.turn, self.role, number=self.number, totals=self.totals(), mask=self._mask
         )
-        return {"step": step, "output": done.output, "body": done.body}
+        if done.is_ours:
+            return {"step": step, "output": done.output, "body": done.body}
+        if done.turns:
+            self._note["detail"] = self._with_notes({"turns": self._mask.value(done.turns)})
+        found = {"output": done.output, "text": done.body, "given": step}
+        return found | ({"schema": SUSPENSION_SCHEMA} if adoption.is_suspension(done.output) else {})
 
-    def put_step(self, draft: Draft, found: Mapping[str, Any]) -> tuple[str, Route]:
-        """Add the step to `draft`; its id and where the thread goes from it."""
+    def put_step(
+        self, draft: Draft, found: Mapping[str, Any], *, limits: Mapping[str, float] | None = None
+    ) -> tuple[str, Route]:
+        """Add the step to `draft`; its id and where the thread goes from it. `limits` are the thread's own, which
+        a fork from the step takes along."""
         if self._is_owner:
             self._look_again()
         output, body = (
@@ -477,7 +490,7 @@ class Recorder:
             "role": self.role,
             "output": self._put_output(draft, found, output),
             "agent": found.get("agent") or self.agent,
-            "raw": draft.put_text(raw) if raw else None,
+            "raw": raw,
             **_where_body(draft, raw, body),
             "prompt": self._put_prompt(draft),
             "edge_prompt": self._mask.text(self._way.prompt) or None,
@@ -485,12 +498,16 @@ class Recorder:
             **self._session_fields(),
             "usage": usage or None,
             "attempt": self._attempt,
+            "given": found.get("given"),
             "started_at": self._started,
             "completed_at": now,
             "cwd": self.workdir,
             "totals": thread.add_totals(self.totals(), self.role, used),
+            "limits": dict(limits or {}),
         }
-        return draft.put_as(STEP_SCHEMA, evidence.filled(fields, keep=("prev",))), onward
+        return thread.put_step(
+            draft, evidence.filled(fields, keep=("prev", "number", "totals", "agent"))
+        ), onward
 
     def _session_fields(self) -> dict[str, Any]:
         return {

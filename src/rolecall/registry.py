@@ -288,10 +288,10 @@ def load_node(store: Store, node: str) -> Playbook:
 
 def python_files(store: Store) -> set[str]:
     """The files of workflows written in Python that a thread, or a name, refers to."""
-    from rolecall.thread import START_SCHEMA
+    from rolecall.thread import OLDER_START_SCHEMA, START_SCHEMA
 
-    starts = store.of_type(store.draft().put_schema(START_SCHEMA))
-    used = {store.get(start).payload["workflow"] for start in starts}
+    types = [store.draft().put_schema(schema) for schema in (START_SCHEMA, OLDER_START_SCHEMA)]
+    used = {store.get(start).payload["workflow"] for each in types for start in store.of_type(each)}
     used |= {ref.target for ref in store.refs("workflow/") if ref.target}
     payloads = (store.get(node).payload for node in used if store.has(node))
     return {payload["python"] for payload in payloads if isinstance(payload, dict) and "python" in payload}

@@ -110,8 +110,7 @@ def decide(
     is_fork = False
     for step in islice(steps, LOOK_BACK):
         is_fork = is_fork or (fork is not None and step.id == fork.at)
-        session = step.payload.get("session")
-        if step.role == role and step.agent == agent and session:
+        if step.role == role and step.agent == agent and (session := step.payload.get("session")):
             if session in lost:
                 return Decision("new: the agent does not know its session any more")
             if reason := _hindrance(step, session, tier, workdir, (fork if is_fork else None), can_fork):

@@ -68,6 +68,13 @@ _PUBLIC: dict[str, Any] = {
     },
 }
 """Providers that need no configuration: each key of the environment goes to the endpoint beside it alone."""
+UWF_PROGRAMS = {
+    "uwf-builtin": "builtin",
+    "uwf-claude-code": "claude",
+    "uwf-cursor": "cursor",
+    "uwf-hermes": "hermes",
+}
+"""The agents that come with uwf, and the adapters that stand in for them."""
 _DURABILITIES = ("always", "heads", "never")
 _GATES = ("block", "warn", "off")
 _STEP = re.compile(r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)')
@@ -99,9 +106,18 @@ def agent_for(
 def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict[str, Any]]:
     """The spec an alias stands for and the options beside it; a name that is no alias is its own spec.
 
-    `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent.
+    `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents that
+    come with uwf are our own adapters.
     """
     entry = _mapping(settings, "agents").get(alias)
+    if program := uwf_program(settings, alias):
+        if isinstance(entry, Mapping) and entry.get("args"):
+            raise UsageError(
+                f"the agent {alias!r} of the configuration gives arguments to {program}, which does not run here",
+                hint=f"Name the adapter with its options instead: `rolecall config set agents.{alias}.adapter "
+                f"{UWF_PROGRAMS[program]}`.",
+            )
+        return UWF_PROGRAMS[program], {}
     if entry is None:
         return alias, {}
     if isinstance(entry, Mapping) and isinstance(entry.get("adapter"), str):
@@ -114,16 +130,28 @@ def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict
     args = entry.get("args") or []
     if not isinstance(args, list):
         raise UsageError(f"`args` of the agent {alias!r} of the configuration must be a list")
-    return f"external:{shlex.join([entry['command'], *map(str, args)])}", {}
+    return f"external:{shlex.join([entry['command'], *map(str, args)])}", {"has_flags": True}
+
+
+def uwf_program(settings: Mapping[str, Any], alias: str) -> str | None:
+    """The agent of uwf that a name stands for, which an adapter of ours plays instead; None: it is another."""
+    entry = _mapping(settings, "agents").get(alias)
+    named = _mapping(entry).get("command") if entry is not None else alias
+    return named if isinstance(named, str) and named in UWF_PROGRAMS else None
 
 
 def is_known_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> bool:
-    return alias in _mapping(settings, "agents") or alias.partition(":")[0] in adapters
+    known = (*_mapping(settings, "agents"), *UWF_PROGRAMS)
+    return alias in known or alias.partition(":")[0] in adapters
 
 
 def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> NotFound:
     known = sorted({*_mapping(settings, "agents"), *adapters})
-    return NotFound(f"there is no agent {alias!r}", hint=f"{_guess(alias, known)}Known: {', '.join(known)}.")
+    return NotFound(
+        f"there is no agent {alias!r}",
+        hint=f"{_guess(alias, known)}Known: {', '.join(known)}. To run a program of your own: `command:{alias}` gets "
+        f"the prompt on its standard input and prints the answer; `external:{alias}` puts the step itself.",
+    )
 
 
 def tier_model(settings: Mapping[str, Any], names: Sequence[str], tier: str) -> str:
@@ -505,7 +533,7 @@ def dangling(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[
     for name, entry in _mapping(settings, "models").items():
         providers.append((f"models.{name}.provider", _mapping(entry).get("provider")))
     return [
-        *_missing("agent", agents, {*_mapping(settings, "agents"), *adapters}, is_spec=True),
+        *_missing("agent", agents, {*_mapping(settings, "agents"), *adapters, *UWF_PROGRAMS}, is_spec=True),
         *_missing("model", models, _mapping(settings, "models")),
         *_missing("provider", providers, {*_mapping(settings, "providers"), *_PUBLIC}),
     ]

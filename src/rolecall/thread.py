@@ -1,5 +1,8 @@
 """What a thread is made of: start, steps, attempts, and a lazy view over the chain of them.
 
+Starts and steps are nodes of the types that uwf writes, so each program reads the threads of the other in a folder
+that both use. What only we know about a step (its number, totals, session, attempts) is in its `detail`.
+
 A thread is one ref, `thread/<id>`. It points at the newest node of the chain, and its state holds what
 must be known at a glance: status, next role, who is running it. Everything else is in the chain: each
 step names the one before it, so a fork is another ref on the same nodes and nothing is ever rewritten.
@@ -12,10 +15,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall.errors import Damaged, NotFound, UsageError
+from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
 from rolecall.ids import is_thread_id, thread_id
 from rolecall.store.backend import Ref
-from rolecall.store.store import Node, Store
+from rolecall.store.store import Draft, Node, Store
 
 if TYPE_CHECKING:
     from rolecall.prompt import PastStep
@@ -45,40 +48,62 @@ def _type(title: str, required: dict[str, Any], optional: dict[str, Any] | None 
     }
 
 
-START_SCHEMA = _type(
+START_SCHEMA: dict[str, Any] = {
+    "title": "StartNode",
+    "type": "object",
+    "required": ["workflow", "prompt", "cwd"],
+    "properties": {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT},
+    "additionalProperties": False,
+}
+STEP_SCHEMA: dict[str, Any] = {
+    "title": "StepNode",
+    "type": "object",
+    "required": [
+        *("start", "prev", "role", "output", "detail", "agent"),
+        *("startedAtMs", "completedAtMs", "cwd"),
+    ],
+    "properties": {
+        "start": _REF,
+        "prev": _REF_OR_NULL,
+        "role": _TEXT,
+        "output": _REF,
+        "detail": _REF,
+        "agent": _TEXT,
+        "edgePrompt": _TEXT,
+        "startedAtMs": _INTEGER,
+        "completedAtMs": _INTEGER,
+        "cwd": _TEXT,
+        "assembledPrompt": _REF_OR_NULL,
+    },
+    "additionalProperties": False,
+}
+OLDER_START_SCHEMA = _type(
     "rolecall.start",
     {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT},
     {"forked_from": _REF, "limits": _LIMITS},
 )
-STEP_SCHEMA = _type(
-    "rolecall.step",
+"""The type of older starts. Older steps have a type of their own as well; both are still read."""
+ANSWER_SCHEMA = _type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
+RECORD_SCHEMA = _type(
+    "rolecall.record",
+    {"number": _INTEGER, "totals": {"type": "object"}, "turns": {"type": "array", "items": _REF}},
     {
-        "start": _REF,
-        "prev": _REF_OR_NULL,
-        "number": _INTEGER,
-        "role": _TEXT,
-        "output": _REF,
-        "agent": _TEXT,
-        "started_at": _INTEGER,
-        "completed_at": _INTEGER,
-        "cwd": _TEXT,
-        "totals": {"type": "object"},
-    },
-    {
-        "raw": _REF,
         "body": _REF,
         "body_at": _INTEGER,
-        "detail": _REF,
+        "work": _REF,
+        "given": _REF,
         "prompt": _REF,
-        "edge_prompt": _TEXT,
         "session": _TEXT,
         "session_reason": _TEXT,
         "session_total": {"type": "object"},
         "usage": {"type": "object"},
         "attempt": _REF,
         "children": {"type": "array", "items": _TEXT},
+        "limits": _LIMITS,
     },
 )
+"""The `detail` of a step of ours. `turns` has the answer, where uwf looks for it; `work` is what the agent did;
+`given` is the step as an agent put it that knows uwf's fields only."""
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -200,7 +225,7 @@ def find(store: Store, text: str) -> Ref:
     """The ref of a thread by its id, or by an unambiguous end or beginning of one."""
     wanted = text.upper()
     if is_thread_id(wanted) and (ref := store.ref(ref_name(wanted))):
-        return ref
+        return with_facts(store, ref)
     if len(wanted) < 4 or is_thread_id(wanted):
         raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
     names = store.backend.names("thread/")
@@ -211,7 +236,34 @@ def find(store: Store, text: str) -> Ref:
     ref = store.ref(found[0]) if found else None
     if ref is None:
         raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
-    return ref
+    return with_facts(store, ref)
+
+
+def with_facts(store: Store, ref: Ref) -> Ref:
+    """A ref that has the facts about its thread; uwf writes none down, so they are read from the chain."""
+    if "name" in ref.state:
+        return ref
+    try:
+        return ref._replace(state={**facts_of(store, Chain(store, ref.target or "")), **ref.state})
+    except RolecallError:
+        return ref  # what is wrong with it is said where its nodes are read
+
+
+def facts_of(store: Store, chain: "Chain") -> dict[str, Any]:
+    start = chain.start
+    facts = {
+        "workflow": start.workflow,
+        "name": store.get(start.workflow).payload.get("name"),
+        "title": title_of(start.prompt),
+        "cwd": start.cwd,
+        "steps": sum(1 for _ in chain),
+    }
+    return {key: value for key, value in facts.items() if value not in (None, "")}
+
+
+def title_of(prompt: str) -> str:
+    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    return line if len(line) <= 100 else line[:99] + "…"
 
 
 def lasting(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +302,7 @@ class Chain:
         self.head = head
         node = store.get(head)
         self._head: Node | None = None if _is_start(node.payload) else node
-        self._start_id: str = head if self._head is None else _modern(node.payload)["start"]
+        self._start_id: str = head if self._head is None else Step(store, node).start
         self._start = node if self._head is None else None
 
     @property
@@ -283,9 +335,22 @@ class Step:
     """One step of a chain; what it refers to is read when it is asked for."""
 
     def __init__(self, store: Store, node: Node) -> None:
+        if not isinstance(node.payload, dict) or "role" not in node.payload or "prev" not in node.payload:
+            raise UsageError(
+                "the node is not a step", hint="`rolecall thread steps THREAD` lists a thread's steps."
+            )
         self._store = store
         self.id = node.id
-        self.payload: dict[str, Any] = _modern(node.payload)
+        self._node = node
+        self._stored: dict[str, Any] = node.payload
+        self._payload: dict[str, Any] | None = None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """All its fields by our names, those in its detail included."""
+        if self._payload is None:
+            self._payload = _fields_of(self._store, self._node)
+        return self._payload
 
     @property
     def number(self) -> int:
@@ -293,16 +358,30 @@ class Step:
         return int(self.payload["number"]) or sum(1 for _ in Chain(self._store, self.id))
 
     @property
+    def start(self) -> str:
+        return str(self._stored["start"])
+
+    @property
     def role(self) -> str:
-        return str(self.payload["role"])
+        return str(self._stored["role"])
 
     @property
     def agent(self) -> str:
-        return str(self.payload["agent"])
+        return str(self._stored["agent"])
 
     @property
     def output(self) -> Any:
-        return self._store.get(self.payload["output"]).payload
+        return self._store.get(self._stored["output"]).payload
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this program put it, or an agent that uses its library."""
+        return bool(self.payload["number"])
+
+    @property
+    def detail_id(self) -> str | None:
+        """The node of its detail; only older steps may be without one."""
+        return self._stored.get("detail")
 
     @property
     def raw(self) -> str:
@@ -349,6 +428,8 @@ class Step:
     def _text(self, key: str) -> str:
         node = self.payload.get(key)
         text = self._store.get(node).payload if node else ""
+        if isinstance(text, dict):  # the turn that the answer is
+            text = text.get("content")
         if not isinstance(text, str):
             raise Damaged(f"step {self.id} names {node} as its {key}, which is no text", node=self.id)
         return text
@@ -411,24 +492,48 @@ def _is_start(payload: Any) -> bool:
     )
 
 
-_OLD_NAMES = {"startedAtMs": "started_at", "completedAtMs": "completed_at", "edgePrompt": "edge_prompt"}
+_OUR_NAMES = {
+    "startedAtMs": "started_at",
+    "completedAtMs": "completed_at",
+    "edgePrompt": "edge_prompt",
+    "assembledPrompt": "prompt",
+}
 
 
-def _modern(payload: Any) -> dict[str, Any]:
-    """A step payload by our field names; the predecessor's steps are shown like ours."""
-    if not isinstance(payload, dict) or "role" not in payload or "prev" not in payload:
-        raise UsageError(
-            "the node is not a step", hint="`rolecall thread steps THREAD` lists a thread's steps."
-        )
-    if "number" in payload:
-        return payload
-    renamed: dict[str, Any] = {_OLD_NAMES.get(key) or key: value for key, value in payload.items()}
-    renamed["prompt"] = renamed.pop("assembledPrompt", None)
-    return {
+def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
+    """Add a step to a draft: its fields by our names, the text of the answer as `raw`."""
+    record = {key: value for key, value in fields.items() if key not in ("raw", "detail")}
+    step = {
+        name: record.pop(_OUR_NAMES.get(name, name))
+        for name in STEP_SCHEMA["properties"]
+        if name != "assembledPrompt" and _OUR_NAMES.get(name, name) in record
+    }
+    raw = fields.get("raw")
+    record["turns"] = [draft.put_as(ANSWER_SCHEMA, {"role": "assistant", "content": raw})] if raw else []
+    if fields.get("detail"):
+        record["work"] = fields["detail"]
+    node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": draft.put_as(RECORD_SCHEMA, record)})
+    return node
+
+
+def _fields_of(store: Store, node: Node) -> dict[str, Any]:
+    """The fields of a step by our names, in the form we write, an older one, or uwf's."""
+    if "number" in node.payload:
+        return dict(node.payload)
+    fields: dict[str, Any] = {
         "number": 0,
         "totals": {},
-        **{key: value for key, value in renamed.items() if value is not None or key == "prev"},
+        "started_at": node.created,
+        "completed_at": node.created,
+        "cwd": "",
     }
+    fields |= {_OUR_NAMES.get(key, key): value for key, value in node.payload.items()}
+    detail = store.get(fields["detail"]) if fields.get("detail") else None
+    if detail and store.type(detail.type).schema == RECORD_SCHEMA:
+        record = {"work": None, "prompt": None, **detail.payload}
+        turns, work = record.pop("turns"), record.pop("work")
+        fields |= {**record, "raw": turns[-1] if turns else None, "detail": work}
+    return {key: value for key, value in fields.items() if value is not None or key == "prev"}
 
 
 # -- what was used --

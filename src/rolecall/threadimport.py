@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rolecall import registry, thread
+from rolecall import thread
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.store.backend import Ref
 from rolecall.store.bundle import import_from
@@ -19,6 +19,7 @@ from rolecall.store.files import FilesBackend
 from rolecall.store.store import Draft, Store
 from rolecall.store.verify import Problem
 from rolecall.thread import Chain
+from rolecall.threadview import role_due
 
 
 class Unread(NamedTuple):
@@ -143,31 +144,13 @@ def _leads_to(store: Store, ref: Ref, node: str | None) -> bool:
 
 def _state(store: Store, ref: Ref) -> dict[str, Any]:
     chain = Chain(store, ref.target or "")
-    start = chain.start
-    title = next((line.strip() for line in start.prompt.splitlines() if line.strip()), "")
     state = {
         **thread.lasting(ref.state),
         "status": ref.state.get("status", "idle"),
-        "workflow": start.workflow,
-        "name": store.get(start.workflow).payload.get("name"),
-        "title": title if len(title) <= 100 else title[:99] + "…",
-        "cwd": start.cwd,
-        "steps": sum(1 for _ in chain),
+        **thread.facts_of(store, chain),
     }
     if state["status"] in thread.ENDED:
         state["ended_at"] = ref.updated
     else:
-        state["role"] = _role_due(store, ref, chain)
+        state["role"] = role_due(store, ref, chain)
     return {key: value for key, value in state.items() if value not in (None, "")}
-
-
-def _role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
-    """Who is next; nobody where the workflow cannot be followed, which does not keep the thread out."""
-    from rolecall.route import Next
-    from rolecall.turn import Turn, next_of
-
-    try:
-        way = next_of(Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow)))
-    except RolecallError:
-        return None
-    return way.role if isinstance(way, Next) else None

@@ -44,6 +44,8 @@ class Filter(NamedTuple):
             return False
         if found["status"] == DAMAGED:
             return not self.words and self.workflow is None
+        if self.workflow is not None and self.workflow not in (found["workflow"], found["name"]):
+            return False
         text = " ".join(str(found[key] or "") for key in ("thread", "name", "title", "reason")).lower()
         return all(word in text for word in self.words)
 

@@ -26,6 +26,8 @@ DAMAGED = "damaged"
 def entry(store: Store, ref: Ref) -> dict[str, Any]:
     """A thread as its ref alone tells it."""
     state, ident, status = ref.state, thread.id_of(ref), status_of(store, ref)
+    if "name" not in state and "cwd" in (known := thread.with_facts(store, ref)).state:  # uwf wrote it
+        state = {"role": role_due(store, ref, Chain(store, ref.target or "")), **known.state}
     return {
         "workflow": state.get("workflow"),
         "thread": ident,
@@ -62,17 +64,17 @@ def card(store: Store, ref: Ref) -> dict[str, Any]:
     try:
         chain = Chain(store, ref.target or "")
         start, last = chain.start, chain.last
+        totals: Mapping[str, Any] = last.payload["totals"] if last else {}
     except (NotFound, Damaged) as error:
         return damaged(entry(store, ref), error) | {"done": False, "background": None}
     attempts, pending = _attempts_now(store, ref)
-    totals: Mapping[str, Any] = last.payload["totals"] if last else {}
     for attempt in attempts:
         used = thread.counted(attempt["usage"], ms=attempt["durationMs"], steps=0)
         totals = thread.add_totals(totals, attempt["role"], used)
     known = entry(store, ref)
     return {
         **known,
-        "currentRole": known["currentRole"] or _role_due(store, ref, chain),
+        "currentRole": known["currentRole"] or role_due(store, ref, chain),
         "done": known["status"] in thread.ENDED,
         "background": None,
         "steps": head_number(ref, chain),
@@ -132,7 +134,7 @@ def role_of(store: Store, ref: Ref) -> str | None:
     """The role that is due, or that waits for somebody; None when the thread has ended."""
     if ref.state.get("status") in thread.ENDED:
         return None
-    return ref.state.get("role") or _role_due(store, ref, Chain(store, ref.target or ""))
+    return ref.state.get("role") or role_due(store, ref, Chain(store, ref.target or ""))
 
 
 def asking_role(head: Any) -> str | None:
@@ -141,7 +143,7 @@ def asking_role(head: Any) -> str | None:
     return role if isinstance(role, str) and not role.startswith("$") else None
 
 
-def _role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
+def role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
     """The role that is due where the ref does not say it: after a fork, or while somebody is asked."""
     status = ref.state.get("status", "idle")
     if status == "suspended" and chain.last is not None:
@@ -187,7 +189,7 @@ def step_entry(step: Step, number: int) -> dict[str, Any]:
         "hash": step.id,
         "role": step.role,
         "output": output,
-        "detail": payload.get("detail"),
+        "detail": step.detail_id,
         "agent": step.agent,
         "timestamp": payload["completed_at"],
         "durationMs": payload["completed_at"] - payload["started_at"],

@@ -168,4 +168,7 @@ class Crew:
 
     def steps(self, ident: str) -> list[Step]:
         with self.store() as store:
-            return list(Chain(store, find(store, ident).target or ""))[::-1]
+            found = list(Chain(store, find(store, ident).target or ""))[::-1]
+            for step in found:
+                assert step.payload  # read while the store is open
+            return found

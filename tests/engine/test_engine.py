@@ -486,7 +486,7 @@ def test_a_fork_with_another_prompt_shows_it_from_there_on(store: Store, tmp_pat
     run(engine(store, agent), fork)
     assert all("The new task" in told and "The old task" not in told for told in agent.told)
     assert state(store, fork)["status"] == "completed" and state(store, fork)["title"] == "The new task"
-    assert thread.Chain(store, thread.find(store, fork).target or "").start.limits == {"steps": 9}
+    assert state(store, fork)["limits"] == {"steps": 9}
     assert thread.find(store, name) == before
     assert thread.Chain(store, before.target or "").start.prompt == "The old task"
     assert_whole(store, fork)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
 from rolecall.store.backend import Change, Move, NewEvent, Record, Ref
 from rolecall.store.sqlite import SqliteBackend
-from rolecall.store.store import Store
-from rolecall.thread import ATTEMPT_SCHEMA, STEP_SCHEMA
+from rolecall.store.store import Draft, Store
+from rolecall.thread import ATTEMPT_SCHEMA
 
 NOW = 1_790_000_000_000
 
@@ -76,8 +76,8 @@ class Stage:
     def ref(self) -> Ref:
         return thread.find(self.store, self.name)
 
-    def node(self, schema: dict[str, Any], payload: Mapping[str, Any]) -> tuple[str, list[Record]]:
-        """A node and its type, as a step puts them; its id."""
+    def node(self, put: Callable[[Draft], str]) -> tuple[str, list[Record]]:
+        """A node, with all that is put for it, as a step puts them; its id."""
         elsewhere = Store(
             SqliteBackend(str(Path(self.backend.path).parent / "elsewhere.db")), now=lambda: NOW
         )
@@ -85,9 +85,10 @@ class Stage:
         for record in self.backend.scan():
             assert isinstance(record, Record)
             draft.add(record)
-        node = draft.put_as(schema, payload)
+        node = put(draft)
         draft.commit()
-        records = [elsewhere.record(elsewhere.record(node).type), elsewhere.record(node)]
+        known = self.backend.stored([record.id for record in elsewhere.backend.scan()])
+        records = [record for record in elsewhere.backend.scan() if record.id not in known]
         elsewhere.close()
         return node, records
 
@@ -101,7 +102,8 @@ class Stage:
             "output": output,
         }
         fields |= {"agent": "a", "started_at": 1, "completed_at": 2, "cwd": "/", "totals": {}}
-        return self.node(STEP_SCHEMA, {**fields, **({"usage": usage} if usage else {})})
+        fields |= {"usage": usage} if usage else {}
+        return self.node(lambda draft: thread.put_step(draft, fields))
 
     def attempt(self, ending: str, **usage: Any) -> tuple[str, list[Record]]:
         head = self.ref.target
@@ -114,7 +116,7 @@ class Stage:
             "cwd": "/",
         }
         fields |= {"ending": ending, "error": "'sh' was ended by SIGKILL", "usage": usage}
-        return self.node(ATTEMPT_SCHEMA, fields)
+        return self.node(lambda draft: draft.put_as(ATTEMPT_SCHEMA, fields))
 
     def moved(self, status: str, target: str | None = None, **more: Any) -> Move:
         ref = self.ref
@@ -267,7 +269,7 @@ def own_state(stage: Stage, **more: Any) -> Change:
 
 def with_usage(stage: Stage, usage: Any) -> Change:
     """A head that is no step, with something in place of what a step has used."""
-    node, records = stage.node({"type": "object"}, {"usage": usage})
+    node, records = stage.node(lambda draft: draft.put_as({"type": "object"}, {"usage": usage}))
     return Change(records, [stage.moved("idle", node)])
 
 

@@ -1,9 +1,11 @@
 """External agents: programs that put the step themselves and print its id.
 
-The program is run as `<command> <thread-id> <role>` in the work folder, with the prompt on its stdin as
-well. It opens the same store, puts a step and prints the step's id as the last line of its stdout: bare,
-or as a JSON object with the id under `stepHash`. `rolecall.agentkit` does all of that for agents written
-in Python. Whether the step is the one that was asked for is the engine's to check.
+The program is run as `<command> <thread-id> <role>` in the work folder, or, where it stands under `agents` of the
+configuration with `command` and `args`, as uwf runs its agents: `<command> <args> --thread <thread-id> --role <role>
+--prompt <instruction>`. The whole prompt is on its stdin as well. It opens the same store, puts a
+step and prints the step's id as the last line of its stdout: bare, or as a JSON object with the id under `stepHash`.
+`rolecall.agentkit` does all of that for agents written in Python; others put a node with uwf's fields (start, prev,
+role, output, detail, agent). Whether the step is the one that was asked for is the engine's to check.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError
 from rolecall.ids import is_node_id
 
+_LONGEST_WORD = 131_000
+"""Linux takes no argument of 128 KiB or more."""
 _EXPECTED = 'Its last line must be the id of the step it put, bare or as {"stepHash": "…"}.'
 
 
@@ -25,14 +29,28 @@ _EXPECTED = 'Its last line must be the id of the step it put, bare or as {"stepH
 class External(Command):
     opens_store: ClassVar[bool] = True
 
+    has_flags: bool = False
+    """Whether thread, role and instruction are given as uwf gives them."""
+
     async def __call__(self, prompt: str, context: Context) -> Reply:
-        ended = await self.run((*self.argv, context.thread, context.role), prompt, context)
+        words = [context.thread, context.role]
+        if self.has_flags:
+            words = ["--thread", context.thread, "--role", context.role, "--prompt", context.instruction]
+            if len(context.instruction.encode()) > _LONGEST_WORD:
+                raise AgentError(
+                    f"the instruction of {context.role} is too long to be given to {self.program!r} as an argument",
+                    ending="failed",
+                    hint=f"Name the agent as `external:{self.program}`: the prompt is on its standard input.",
+                )
+        ended = await self.run((*self.argv, *words), prompt, context)
         return Reply("", step=_step_id(ended.stdout, program=self.program))
 
 
-def external(argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT) -> External:
+def external(
+    argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT, has_flags: bool = False
+) -> External:
     """An agent that runs `argv` with the thread and the role as further arguments."""
-    return External(words_of(argv, "external"), timeout)
+    return External(words_of(argv, "external"), timeout, has_flags=has_flags)
 
 
 def from_argument(argument: str, **options: Any) -> External:

@@ -111,6 +111,8 @@ class Context:
     workdir: Path
     cancel: Cancel
     emit: Emit
+    instruction: str = ""
+    """What the edge that led to the role says; the prompt has it too."""
     steps: Sequence[PastStep] = ()
     """The steps taken so far, oldest first. Reading is lazy: `reversed` starts at the newest."""
     session: str | None = None

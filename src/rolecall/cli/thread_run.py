@@ -51,6 +51,7 @@ def run_start(options: Namespace) -> None:
             else registry.load_node(store, found.node or "")
         )
         check_limits(limits, book.workflow.roles)
+        tell_of_successors(book, options.agent)
         _warn_of_agents(book, options.agent)
         ref = lifecycle.start(
             store,
@@ -118,6 +119,22 @@ def _miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallEr
         except RolecallError as error:
             found.append((role, error))
     return found
+
+
+def tell_of_successors(book: Playbook, override: str | None) -> None:
+    """Say where an adapter of ours plays a role that the configuration gives to an agent of uwf."""
+    from rolecall.settings import UWF_PROGRAMS, agent_for, uwf_program
+
+    settings, told = config.load(), set[str]()
+    for name, role in book.workflow.roles.items():
+        with suppress(UsageError):
+            alias = agent_for(
+                settings, workflow=book.workflow.name, role=name, named=role.agent, override=override
+            )
+            if (program := uwf_program(settings, alias)) and program not in told:
+                told.add(program)
+                adapter = UWF_PROGRAMS[program]
+                print(f"note: our own adapter {adapter!r} plays what {program} did in uwf", file=sys.stderr)
 
 
 # -- step and run --

@@ -170,7 +170,9 @@ class Gate:
             found.update(step.payload.get("session") for step in steps)
             for origin in (ref.state.get("sessions") or {}).values() if ref else ():
                 if self._store.has(origin.get("step", "")):
-                    found.add(self._store.get(origin["step"]).payload.get("session"))
+                    found.add(
+                        thread.Step(self._store, self._store.get(origin["step"])).payload.get("session")
+                    )
         return {session for session in found if isinstance(session, str)}
 
     # -- writing --
@@ -329,7 +331,8 @@ class Gate:
         ref = self._store.ref(move.name)
         if move.target is None or (ref is not None and ref.target == move.target):
             return 0.0
-        usage = _payload(self._store, move.target, nodes).get("usage")
+        put = _payload(self._store, move.target, nodes)
+        usage = put.get("usage") or _payload(self._store, put.get("detail"), nodes).get("usage")
         cost = usage.get("cost") if isinstance(usage, dict) else None
         if isinstance(cost, bool) or not isinstance(cost, int | float):
             return 0.0

@@ -1,6 +1,6 @@
 """A store in a folder of plain files, laid out the way the predecessor lays out its storage root.
 
-A folder it wrote can be used here, and one written here can be used by it: node files in `cas/`, the
+A folder it wrote can be used here, and it goes on reading the threads in it: node files in `cas/`, the
 type index in `cas/_index/`, active threads in `threads.yaml`, ended ones in `history.jsonl`, workflow
 names in `registry.yaml` (or `workflows.yaml`, where that exists). What it has no place for lies beside:
 `refs/`, `moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
@@ -368,7 +368,10 @@ def _follows(name: str, before: str, newest_first: bool) -> bool:
 
 
 def _fits(ref: Ref, where: Mapping[str, Sequence[str]]) -> bool:
-    return all(ref.state.get(key) in wanted for key, wanted in where.items())
+    """Whether a ref is wanted. The workflow of a thread that the predecessor wrote is in its nodes, so that the caller
+    has to look."""
+    unsaid = {"name", "workflow"} - set(ref.state) if ref.name.startswith("thread/") else set[str]()
+    return all(key in unsaid or ref.state.get(key) in wanted for key, wanted in where.items())
 
 
 def _locked(path: Path) -> int:
