@@ -108,6 +108,7 @@ def test_the_nearest_folder_counts_up_to_the_root_of_the_repository(tmp_path: Pa
 def test_within_a_folder_hidden_goes_before_plain_yaml_before_yml_flat_before_folder(tmp_path: Path) -> None:
     order = [
         *(".workflows/do-it.yaml", ".workflows/do-it.yml", ".workflows/do-it/index.yaml"),
+        *(".workflow/do-it.yaml", ".workflow/do-it.yml", ".workflow/do-it/index.yml"),
         *("workflows/do-it.yaml", "workflows/do-it.yml", "workflows/do-it/index.yml"),
     ]
     for name in order:

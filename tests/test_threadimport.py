@@ -134,3 +134,42 @@ def test_a_thread_whose_nodes_are_missing_is_named_and_the_others_come(
 
 def test_a_folder_that_is_not_there_is_not_found(rolecall: Rolecall, tmp_path: Path) -> None:
     assert "there is no folder" in rolecall("thread", "import", str(tmp_path / "nowhere"), check=3).stderr
+
+
+CONFIG = """
+providers: {open: {baseUrl: 'https://open.example/v1', apiKey: secret-key-1}}
+models: {big: {provider: open, name: big-1}}
+agents: {hermes: {command: uwf-hermes, args: []}, fast: {command: mine, args: [-x]}}
+defaultAgent: hermes
+defaultModel: big
+agentOverrides: {fix-issue: {coder: fast}}
+modelOverrides: null
+"""
+
+
+def test_the_configuration_is_offered_and_taken_when_asked_for(rolecall: Rolecall, tmp_path: Path) -> None:
+    folder = filled(tmp_path / "uwf")
+    (folder.root / "config.yaml").write_text(CONFIG)
+    (folder.root / ".env").write_text("OPEN_KEY=of-uwf\nMINE=theirs\n")
+    rolecall("config", "set", "defaultAgent", "claude", check=0)
+    (rolecall.home / ".env").write_text("MINE=mine\n")
+    first = rolecall("thread", "import", str(folder.root), check=0)
+    assert f"thread import {folder.root} --config" in first.stderr
+    assert rolecall.json("config", "list", "--format", "json") == {"defaultAgent": "claude"}
+    again = rolecall("thread", "import", str(folder.root), "--config", "--format", "json", check=0)
+    assert "not taken" not in again.stderr and "secret-key-1" not in again.stdout + again.stderr
+    told = json.loads(again.stdout)["config"]
+    assert told["taken"] == [
+        "defaultModel", "providers.open", "models.big", "agents.hermes", "agents.fast", "agentOverrides.fix-issue",
+        ".env OPEN_KEY",
+    ]  # fmt: skip
+    assert (told["kept"], told["refused"]) == (["defaultAgent", ".env MINE"], [])
+    settings = rolecall.json("config", "list", "--format", "json")
+    assert (settings["defaultAgent"], settings["agents"]["fast"]["args"]) == ("claude", ["-x"])
+    assert (rolecall.home / ".env").read_text() == "MINE=mine\nOPEN_KEY=of-uwf\n"
+
+
+def test_a_folder_without_configuration_is_imported_without_a_note(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    assert rolecall("thread", "import", str(filled(tmp_path / "uwf").root), check=0).stderr == ""

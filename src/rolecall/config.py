@@ -207,7 +207,10 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of `.env` in the home: NAME=VALUE lines, quotes and `export` allowed."""
-    path = os.path.join(home(environ), ".env")
+    return variables_in(os.path.join(home(environ), ".env"))
+
+
+def variables_in(path: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
         text = line.strip().removeprefix("export ")

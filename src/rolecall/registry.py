@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rolecall.workflow import Workflow
     from rolecall.yaml12 import Problem
 
-FOLDERS = (".workflows", "workflows")
+FOLDERS = (".workflows", ".workflow", "workflows")
 ENDINGS = (".yaml", ".yml", ".py")
 _ATTEMPTS = 20
 

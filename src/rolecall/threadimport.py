@@ -154,3 +154,65 @@ def _state(store: Store, ref: Ref) -> dict[str, Any]:
     else:
         state["role"] = role_due(store, ref, chain)
     return {key: value for key, value in state.items() if value not in (None, "")}
+
+
+# -- the configuration --
+
+CONFIG = "config.yaml"
+_NAMED = ("providers", "models", "agents", "agentOverrides", "modelOverrides")
+_SINGLE = ("defaultAgent", "defaultModel")
+
+
+class TakenConfig(NamedTuple):
+    taken: list[str]
+    """Settings, and variables of `.env`, that were not set here."""
+    kept: list[str]
+    """Those that are set otherwise here."""
+    refused: list[str]
+    """What is not a setting here, or has the wrong shape."""
+
+
+def has_config(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, CONFIG))
+
+
+def take_config(folder: str) -> TakenConfig:
+    """Take over the settings of `folder` that the configuration here does not have, keys of providers included."""
+    from rolecall import config, configfile
+    from rolecall.settings import key_of, shape_problems
+
+    file = os.path.join(folder, CONFIG)
+    theirs = config.parse(config.read_text(file), file)
+    entries: dict[tuple[str, ...], Any] = {(key,): theirs[key] for key in _SINGLE if theirs.get(key)}
+    for section in _NAMED:
+        named = theirs.get(section)
+        entries |= {(section, name): named[name] for name in named} if isinstance(named, dict) else {}
+    done = TakenConfig([], [], [])
+
+    def edit(text: str) -> str:
+        ours = config.parse(text, config.config_path())
+        for path, value in entries.items():
+            present = ours.get(path[0]) if len(path) == 1 else (ours.get(path[0]) or {}).get(path[1])
+            as_written = {path[0]: value if len(path) == 1 else {path[1]: value}}
+            if present is not None:
+                done.kept.extend([key_of(path)] if present != value else [])
+            elif problems := list(shape_problems(as_written)):
+                done.refused.extend(problems)
+            else:
+                text = configfile.with_value(text, path, value, source=config.config_path())
+                done.taken.append(key_of(path))
+        return text
+
+    def add_variables(text: str) -> str:
+        known = config.env_file()
+        for name, value in config.variables_in(os.path.join(folder, ".env")).items():
+            if name not in known:
+                text = configfile.with_variable(text, name, value)
+                done.taken.append(f".env {name}")
+            elif known[name] != value:
+                done.kept.append(f".env {name}")
+        return text
+
+    configfile.change(config.config_path(), edit)
+    configfile.change(os.path.join(config.home(), ".env"), add_variables)
+    return done

@@ -683,3 +683,17 @@ def test_bash_completes_verbs(rolecall: Rolecall, tmp_path: Path, program: str) 
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.split() == ["put", "put-text"]
+
+
+def test_a_schema_can_come_from_a_process_substitution(rolecall: Rolecall) -> None:
+    program = Path(sys.executable).parent / "rolecall"
+    script = f"""{program} cas schema put <(echo '{{"type": "object"}}') --format json"""
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "ROLECALL_HOME": str(rolecall.home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"hash": "944RT37WX1PQ5"}

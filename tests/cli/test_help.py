@@ -7,10 +7,14 @@ import io
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rolecall.cli import NOUNS, Verb, main
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
 
 CLI_PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -71,3 +75,27 @@ def test_every_command_stands_in_the_documentation() -> None:
     wanted = [f"{noun} {verb}".rstrip() for noun in NOUNS for verb in verbs_of(noun)]
     missing = [command for command in wanted if not re.search(rf"`(rolecall )?{command}[ `]", page)]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        ("workflow add x.yaml", "rolecall workflow put"),
+        ("thread exec 01M7", "rolecall thread step"),
+        ("thread stop 01M7", "rolecall serve stop"),
+        ("thread cancel 01M7", "rolecall thread kill"),
+        ("thread running", "rolecall thread list --status running"),
+        ("step list 01M7", "rolecall thread steps"),
+        ("step show 95ST", "rolecall thread step-details"),
+        ("step read 95ST --quota 100", "rolecall thread step-details"),
+        ("step fork 95ST", "rolecall thread fork"),
+        ("step", "rolecall thread steps"),
+        ("log list", "rolecall serve logs"),
+    ],
+)
+def test_a_command_of_uwf_says_its_new_name(rolecall: Rolecall, command: str, instead: str) -> None:
+    refused = rolecall(*command.split(), check=2)
+    assert "there is no command" in refused.stderr and instead in refused.stderr
+    words = instead.split()[1:]
+    listed = rolecall(*words[: 1 + (words[0] != "run")], "--help", check=0)
+    assert "usage" in listed.stdout

@@ -87,8 +87,9 @@ class Stage:
             draft.add(record)
         node = put(draft)
         draft.commit()
-        known = self.backend.stored([record.id for record in elsewhere.backend.scan()])
-        records = [record for record in elsewhere.backend.scan() if record.id not in known]
+        found = [record for record in elsewhere.backend.scan() if isinstance(record, Record)]
+        known = self.backend.stored([record.id for record in found])
+        records = [record for record in found if record.id not in known]
         elsewhere.close()
         return node, records
 

@@ -139,8 +139,8 @@ def _run(args: list[str]) -> int:
         return run_directly(args[1:])
     from rolecall.errors import RolecallError
 
-    options = _parse(args)
     try:
+        options = _parse(args)
         _check_allowed(options)
         status = options.run(options)
     except RolecallError as error:
@@ -191,6 +191,12 @@ def _parse(args: list[str]) -> Namespace:
             name = " ".join(args[1 : 1 + words])
             if name in verbs and len(args) > words:
                 return _verb_parser(args[0], name, verbs[name]).parse_args(args[1 + words :])
+    from rolecall.cli.oldnames import new_name
+
+    if instead := new_name(args):
+        from rolecall.errors import UsageError
+
+        raise UsageError(f"there is no command {' '.join(args[:2])!r}", hint=instead)
     return build_parser().parse_args(args)
 
 

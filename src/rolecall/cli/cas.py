@@ -269,8 +269,9 @@ def _type_id(store: Store, text: str) -> str:
 
 
 def _data(argument: str) -> str:
-    """JSON given as such, by `-` or `@FILE`, or by the bare name of a file."""
-    if argument != "-" and not argument.startswith("@") and os.path.isfile(argument):
+    """JSON given as such, by `-` or `@FILE`, or by the bare name of a file or a pipe."""
+    is_file = os.path.exists(argument) and not os.path.isdir(argument)
+    if argument != "-" and not argument.startswith("@") and is_file:
         return read_file(argument)
     return read_input(argument)
 

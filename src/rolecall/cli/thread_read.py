@@ -318,7 +318,7 @@ def _write_file(path: str, data: bytes, *, overwrite: bool) -> None:
 
 def run_import(options: Namespace) -> int:
     from rolecall.cli.output import Progress
-    from rolecall.threadimport import import_threads
+    from rolecall.threadimport import has_config, import_threads, take_config
 
     progress = Progress("imported")
     with open_store(options.store) as store:
@@ -329,8 +329,18 @@ def run_import(options: Namespace) -> int:
     shown = done._asdict() | {
         "unread": [unread._asdict() for unread in done.unread],
         "problems": [problem._asdict() for problem in done.problems],
+        "config": take_config(options.folder)._asdict()
+        if options.config and has_config(options.folder)
+        else None,
     }
     show(options, shown, lambda: _import_text(shown))
+    if shown["config"] is None and has_config(options.folder):
+        from shlex import quote
+
+        command = in_this_store(options, f"rolecall thread import {quote(options.folder)} --config")
+        print(
+            f"note: its configuration was not taken; to add what is not set here: {command}", file=sys.stderr
+        )
     return 4 if done.unread else 0
 
 
@@ -341,6 +351,8 @@ def _import_text(shown: Mapping[str, Any]) -> str:
     lines += [f"kept as it is here: {name}" for name in shown["kept"]]
     lines += [f"not imported: {unread['name']}: {unread['reason']}" for unread in shown["unread"]]
     lines += [f"{problem['kind']}: {problem['node']} {problem['text']}" for problem in shown["problems"]]
+    for what, keys in (shown["config"] or {}).items():
+        lines += [f"configuration, {what}: {key}" for key in keys]
     return "\n".join(lines)
 
 
@@ -416,6 +428,9 @@ def import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cas", metavar="DIR", help="where its nodes are, when not (only) in DIR/cas")
     parser.add_argument(
         "--keep-going", action="store_true", help="take the intact nodes when some are damaged"
+    )
+    parser.add_argument(
+        "--config", action="store_true", help="take over providers, models, agents and keys not set here"
     )
     common(parser)
 

@@ -1,0 +1,24 @@
+"""Commands by the names that uwf gives them, for whoever is used to those. Consulted when a command is unknown."""
+
+from __future__ import annotations
+
+_NEW_NAMES = {
+    "workflow add": "`rolecall workflow put FILE` does this.",
+    "thread exec": "`rolecall thread step THREAD` takes one step, `rolecall thread run THREAD` all of them, "
+    "`rolecall run WORKFLOW -p TEXT --detach` leaves them to the service.",
+    "thread stop": "Ctrl-C stops `rolecall thread run` cleanly, `rolecall serve stop` the service; threads can go on "
+    "later. `rolecall thread kill THREAD` ends one for good.",
+    "thread cancel": "`rolecall thread kill THREAD` does this.",
+    "thread running": "`rolecall thread list --status running` does this.",
+    "step list": "`rolecall thread steps THREAD` does this.",
+    "step show": "`rolecall thread step-details STEP` does this.",
+    "step read": "`rolecall thread step-details STEP` does this.",
+    "step fork": "`rolecall thread fork STEP` does this.",
+    "step": "`rolecall thread steps THREAD` and `rolecall thread step-details STEP` show steps.",
+    "log": "`rolecall thread watch THREAD` shows what happens in a thread, `rolecall serve logs` what the service did.",
+}
+
+
+def new_name(args: list[str]) -> str | None:
+    """What does here what a command of uwf did; None: it is no command of uwf's."""
+    return _NEW_NAMES.get(" ".join(args[:2])) or _NEW_NAMES.get(" ".join(args[:1]))
