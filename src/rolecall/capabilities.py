@@ -140,7 +140,7 @@ VERBS: Mapping[str, Action] = {
         f"thread {verb}": READS for verb in ("watch", "show", "list", "steps", "read", "step-details", "diff")
     },
     **{f"thread folder {verb}": READS for verb in ("show", "diff")},
-    **{f"thread {verb}": WRITES for verb in ("export", "folder merge", "folder remove")},
+    **{f"thread {verb}": WRITES for verb in ("export", "folder merge", "folder remove", "folder prune")},
     **dict.fromkeys(
         ("run", "serve", "serve stop", "trigger fire", "trigger pause", "trigger resume"), STARTS
     ),

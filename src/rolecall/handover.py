@@ -222,6 +222,44 @@ def remove(store: Store, ref: Ref, *, force: bool = False) -> dict[str, Any]:
     return {"removed": removed, "kept": [branch for top, branch in branches if git.has_branch(top, branch)]}
 
 
+def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
+    """Remove the folders and branches of threads that have ended and whose work is merged, those that were discarded
+    included. What would be lost stays, with the reason."""
+    removed: list[dict[str, Any]] = []
+    kept: list[dict[str, str]] = []
+    for ref in store.refs("thread/"):
+        ident = thread.id_of(ref)
+        recorded: Mapping[str, Folder] = ref.state.get("folders") or {}
+        folders = {kind: folder for kind, folder in recorded.items() if _standing(folder) != "removed"}
+        if not folders:
+            continue
+        branches = [folder["branch"] for folder in folders.values() if "branch" in folder]
+        try:
+            if why := _reason_to_keep(ref, folders):
+                kept.append({"thread": ident, "why": why})
+                continue
+            held = [] if is_dry else remove(store, ref)["kept"]
+        except RolecallError as error:  # the repository is gone, or somebody runs the thread
+            kept.append({"thread": ident, "why": error.message})
+            continue
+        paths = [folder["path"] for folder in folders.values()]
+        gone = [branch for branch in branches if branch not in held]
+        removed.append({"thread": ident, "folders": paths, "branches": gone})
+        kept += [
+            {"thread": ident, "why": f"the branch {branch} is checked out somewhere else"} for branch in held
+        ]
+    return {"dryRun": is_dry, "removed": removed, "kept": kept}
+
+
+def _reason_to_keep(ref: Ref, folders: Mapping[str, Folder]) -> str:
+    if ref.state.get("status") not in thread.ENDED and any("removed" not in one for one in folders.values()):
+        return f"the thread is {ref.state.get('status')} and may go on"
+    losses = [
+        loss for kind, folder in folders.items() for loss in _losses(kind, folder, is_merge_needed=True)
+    ]
+    return " and ".join(losses)
+
+
 def _refuse_loss(ident: str, folders: Mapping[str, Folder]) -> None:
     losses = [loss for kind, folder in folders.items() for loss in _losses(kind, folder)]
     if losses:
@@ -231,7 +269,9 @@ def _refuse_loss(ident: str, folders: Mapping[str, Folder]) -> None:
         )
 
 
-def _losses(kind: str, folder: Folder) -> Iterator[str]:
+def _losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
+    """What would be lost with a folder. A commit that another thread's branch has as well is safe, unless it has to be
+    merged."""
     is_there = os.path.isdir(folder["path"])
     if "removed" in folder:
         return
@@ -241,19 +281,20 @@ def _losses(kind: str, folder: Folder) -> Iterator[str]:
         return
     if is_there and (left := git.uncommitted(folder["path"])):
         yield f"{_counted(len(left), 'uncommitted change')} in {folder['path']}"
-    if count := _unmerged(folder):
-        yield f"{_counted(count, 'commit')} that {'is' if count == 1 else 'are'} on no other branch"
+    if count := _unmerged(folder, f"{workfolder.BRANCHES}*" if is_merge_needed else folder["branch"]):
+        place = "merged into no branch" if is_merge_needed else "on no other branch"
+        yield f"{_counted(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
 
 
-def _unmerged(folder: Folder) -> int:
-    """How many commits of the thread nothing else leads to."""
+def _unmerged(folder: Folder, apart_from: str) -> int:
+    """How many commits of the thread nothing leads to, apart from these branches."""
     source, path, branch = folder["source"], folder["path"], folder["branch"]
     heads = [git.commit(source, f"refs/heads/{branch}")]
     heads += [git.commit(path, "HEAD")] if os.path.isdir(path) else []
     ours = [head for head in heads if head]
     if not ours:
         return 0
-    others = ["--not", f"--exclude={branch}", "--branches", "--tags", "--remotes"]
+    others = ["--not", f"--exclude={apart_from}", "--branches", "--tags", "--remotes"]
     if checked_out := git.commit(source, "HEAD"):
         others.append(checked_out)
     return int(git.run(source, "rev-list", "--count", *ours, *others).text)

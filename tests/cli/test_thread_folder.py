@@ -623,3 +623,71 @@ def test_a_removal_that_was_interrupted_is_finished_by_another(project: Project)
     assert project.folder_verb("show", ident)["folders"][0]["state"] == "half removed"
     assert project.folder_verb("remove", ident)["removed"] == [str(path)]
     assert list(project.work.iterdir()) == []
+
+
+# -- pruning --
+
+
+def prune(project: Project, *options: str) -> Any:
+    return project.rolecall.json("thread", "folder", "prune", *options, "--json")
+
+
+def test_prune_removes_what_is_merged_and_keeps_the_rest_with_the_reason(project: Project) -> None:
+    merged, open_work = project.worked_in(commit=True), project.worked_in(commit=True)
+    waiting = project.worked_in(commit=True)
+    for ident in (merged, open_work, waiting):  # commits of the same second would be the same commit
+        git(project.tree(ident), "commit", "--quiet", "--amend", "-m", ident)
+    untouched, dirty = project.run(DONE), project.worked_in(rest="rest.txt")
+    for ident in (merged, open_work, dirty):
+        project.rolecall("thread", "run", ident, check=0)
+    for ident in (merged, waiting):
+        project.folder_verb("merge", ident)
+
+    would = prune(project, "--dry-run")
+    assert project.tree(merged).is_dir()
+    done = prune(project)
+    assert would == {**done, "dryRun": True}
+    assert sorted(row["thread"] for row in done["removed"]) == sorted([merged, untouched])
+    assert done["removed"][0].keys() == {"thread", "folders", "branches"}
+    why = {row["thread"]: row["why"] for row in done["kept"]}
+    assert why == {
+        open_work: "1 commit that is merged into no branch",
+        dirty: f"2 uncommitted changes in {project.work / dirty / 'tree'}",
+        waiting: "the thread is idle and may go on",
+    }
+    assert not (project.work / merged).exists()
+    assert (project.tree(open_work) / "ä.txt").read_text() == "two\n"
+    branches = git(project.repo, "branch", "--list", "rolecall/*", "--format=%(refname:short)").splitlines()
+    assert sorted(branches) == sorted(f"rolecall/{ident}" for ident in why)
+    assert prune(project)["removed"] == []
+
+
+def test_prune_does_not_take_the_branch_of_another_thread_for_a_merge(project: Project) -> None:
+    ident = project.worked_in(commit=True)
+    project.rolecall("thread", "run", ident, check=0)
+    fork = project.rolecall.json("thread", "fork", ident, "--at", "start")["thread"]
+    project.rolecall("thread", "run", fork, check=0)
+    assert git(project.tree(fork), "rev-parse", "HEAD") == git(project.tree(ident), "rev-parse", "HEAD")
+    assert sorted(row["thread"] for row in prune(project)["kept"]) == sorted([ident, fork])
+
+
+def test_prune_keeps_folders_whose_repository_is_gone_and_says_so(project: Project) -> None:
+    ident = project.run(DONE)
+    shutil.move(project.repo, project.folder / "elsewhere")
+    done = project.rolecall("thread", "folder", "prune", check=0)
+    assert f"kept {ident}: " in done.stdout
+    assert (project.work / ident / "tree").is_dir()
+
+
+def test_prune_finishes_a_removal_and_keeps_a_branch_that_is_checked_out(project: Project) -> None:
+    half, held = project.run(DONE), project.run(DONE)
+    project.folder_verb("remove", half)
+    (project.work / half / "tree").mkdir(parents=True)
+    git(project.tree(held), "switch", "--quiet", "--detach")
+    git(project.repo, "switch", "--quiet", f"rolecall/{held}")
+    done = prune(project)
+    assert [row["thread"] for row in done["removed"]] == sorted([half, held])
+    assert done["kept"] == [
+        {"thread": held, "why": f"the branch rolecall/{held} is checked out somewhere else"}
+    ]
+    assert list(project.work.iterdir()) == []

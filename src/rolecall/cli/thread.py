@@ -122,6 +122,12 @@ _ROWS = (
         "rolecall thread folder remove 01M7F72S\nrolecall thread folder remove 01M7F72S --force",
     ),
     (
+        _FOLDER,
+        "folder prune",
+        "remove the work folders and branches of all threads that have ended and are merged",
+        "rolecall thread folder prune --dry-run\nrolecall thread folder prune",
+    ),
+    (
         _READ,
         "import",
         "take over threads that the predecessor wrote",

@@ -78,6 +78,22 @@ def run_folder_remove(options: Namespace) -> None:
         print(printable(f"the branch {branch} is kept: it is checked out somewhere else"), file=sys.stderr)
 
 
+def run_folder_prune(options: Namespace) -> None:
+    with open_store(options.store, create=False) as store:
+        done = handover.prune(store, is_dry=options.dry_run)
+    show(options, done, lambda: _pruned_text(done))
+
+
+def _pruned_text(done: Mapping[str, Any]) -> str:
+    verb = "would remove" if done["dryRun"] else "removed"
+    lines = []
+    for row in done["removed"]:
+        branches = "".join(f" and the branch {branch}" for branch in row["branches"])
+        lines.append(f"{verb} {row['thread']}: {', '.join(row['folders'])}{branches}")
+    lines += [f"kept {row['thread']}: {row['why']}" for row in done["kept"]]
+    return "\n".join(lines) or "no thread has a folder of its own"
+
+
 def _one_thread(parser: ArgumentParser) -> None:
     parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
     add_format(parser)
@@ -90,3 +106,11 @@ folder_show_arguments = folder_diff_arguments = folder_merge_arguments = _one_th
 def folder_remove_arguments(parser: ArgumentParser) -> None:
     _one_thread(parser)
     parser.add_argument("--force", action="store_true", help="also what is neither committed nor merged")
+
+
+def folder_prune_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+    )
+    add_format(parser)
+    add_store(parser)
