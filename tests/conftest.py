@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
+os.environ["NO_COLOR"] = "1"  # tests look for text, also on a terminal; those of colours take it back
+
 pytest_plugins = ["disk_fixture", "home_guard", "postgres_fixture", "program_fixture"]
 
 SCRIPTS = Path(sys.executable).parent

@@ -33,6 +33,11 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.abspath(named) if named else os.path.join(os.path.expanduser("~"), ".rolecall")
 
 
+def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a terminal may be sent colours: see https://no-color.org."""
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
 def config_path(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(home(environ), "config.yaml")
 

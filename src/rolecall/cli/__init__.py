@@ -137,10 +137,12 @@ def _run(args: list[str]) -> int:
         from rolecall.cli.hook import run_directly  # a host runs it at every call of a tool
 
         return run_directly(args[1:])
+    from rolecall.cli import output
     from rolecall.errors import RolecallError
 
     try:
         options = _parse(args)
+        output.color_mode = options.color
         _check_allowed(options)
         status = options.run(options)
     except RolecallError as error:
@@ -163,11 +165,11 @@ def _check_allowed(options: Namespace) -> None:
 
 def report(error: RolecallError) -> int:
     """Print an error and what to do about it; the exit code it means."""
-    from rolecall.cli.output import printable
+    from rolecall.cli.output import colored, say
 
-    print(f"rolecall: {printable(error.message)}", file=sys.stderr)
+    say(f"{colored('rolecall:', 'red')} {error.message}", sys.stderr)
     if error.hint:
-        print(f"  {printable(error.hint)}", file=sys.stderr)
+        say(f"  {error.hint}", sys.stderr)
     return exit_code(error)
 
 
@@ -210,6 +212,8 @@ def _verbs(noun: str) -> dict[str, Verb]:
 def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> ArgumentParser:
     import argparse
 
+    from rolecall.cli.output import add_color
+
     parser = argparse.ArgumentParser(
         prog=f"rolecall {noun} {name}".strip(),
         description=verb.help[0].upper() + verb.help[1:] + ".",
@@ -218,7 +222,8 @@ def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> 
         add_help=add_help,
     )
     verb.arguments(parser)
-    parser.set_defaults(run=verb.run, noun=noun.partition(" ")[0], verb=f"{noun} {name}".strip())
+    add_color(parser)
+    parser.set_defaults(run=verb.run, verb=f"{noun} {name}".strip())
     return parser
 
 

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, printable, read_input, show
+from rolecall.cli.output import add_format, colored, read_input, say, show
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import Path
 
@@ -116,7 +116,7 @@ def _list(options: Namespace) -> None:
 
     settings = config.load()
     for problem in problems(settings, adapters=_adapters()):
-        print(f"warning: {config.config_path()}: {printable(problem)}", file=sys.stderr)
+        say(f"{colored('warning:', 'yellow')} {config.config_path()}: {problem}", sys.stderr)
     shown = _masked(settings)
     show(options, shown, lambda: _listed(shown, config.config_path()))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, add_store, format_of, printable, show, table
+from rolecall.cli.output import add_format, add_store, colored, format_of, say, show, table
 from rolecall.errors import NotFound, RolecallError
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from rolecall.playbook import Playbook
     from rolecall.store.store import Store
 
-_COLOURS = {"ok": "32", "ready": "32", "warning": "33", "problem": "31"}
-_MARKS = {"ok": "✓", "warning": "!", "problem": "✗"}
+_MARKS = {"ok": "✓", "warning": colored("!", "yellow"), "problem": "✗"}
 _WIDEST = 48
 _NONE = "–"
 
@@ -45,8 +43,7 @@ def _doctor(options: Namespace) -> int:
         with _store_if_any(options.store) or nullcontext() as store:
             diagnosis, others = _diagnosed(options, store, settings, place, checks)
     if format_of(options) == "text":
-        has_colour = sys.stdout.isatty() and not place.env.get("NO_COLOR")
-        print(mask.text("\n".join(_lines(diagnosis, others, _coloured if has_colour else _plain))))
+        say(mask.text("\n".join(_lines(diagnosis, others))))
     else:
         show(options, mask.value(_shown(diagnosis, others)))
     return 0 if diagnosis.is_ready else 1
@@ -201,24 +198,12 @@ def _need_shown(need: Need) -> dict[str, Any]:
 # -- as text --
 
 
-Paint = Callable[[str, str], str]
-"""(text, kind) -> the text in the colour of its kind."""
-
-
-def _plain(text: str, _kind: str) -> str:
-    return text
-
-
-def _coloured(text: str, kind: str) -> str:
-    return f"\033[{_COLOURS[kind]}m{text}\033[0m"
-
-
-def _lines(diagnosis: Diagnosis, others: dict[str, bool], paint: Paint) -> Iterator[str]:
+def _lines(diagnosis: Diagnosis, others: dict[str, bool]) -> Iterator[str]:
     if diagnosis.findings:
-        yield from _table(diagnosis, paint)
+        yield _table(diagnosis)
         yield ""
     for check in diagnosis.checks:
-        yield f"{paint(_MARKS[check.state], check.state)} {check.name}: {printable(_one_line(check.text))}"
+        yield f"{_MARKS[check.state]} {check.name}: {_one_line(check.text)}"
     yield from _others(others)
     troubles = [("problem", *trouble) for trouble in diagnosis.troubles()]
     warnings = [("warning", check.text, check.fix) for check in diagnosis.checks if check.state == "warning"]
@@ -226,23 +211,23 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], paint: Paint) -> Itera
         yield "\nto fix:"
     listed = [*troubles, *warnings]
     for place, (state, text, fix) in enumerate(listed):
-        yield f"{paint(_MARKS[state], state)} {printable(_one_line(text))}"
+        yield f"{_MARKS[state]} {_one_line(text)}"
         if fix not in [later[2] for later in listed[place + 1 : place + 2]]:  # once for all that it mends
-            yield f"    {printable(fix)}"
-    yield f"\n{_verdict(diagnosis, len(troubles), paint)}"
+            yield f"    {fix}"
+    yield f"\n{_verdict(diagnosis, len(troubles))}"
 
 
-def _verdict(diagnosis: Diagnosis, count: int, paint: Paint) -> str:
+def _verdict(diagnosis: Diagnosis, count: int) -> str:
     if count:
-        return paint(f"not ready: {count} thing{'s' if count > 1 else ''} to fix", "problem")
+        return colored(f"not ready: {count} thing{'s' if count > 1 else ''} to fix", "red")
     workflows = len({need.workflow for need in diagnosis.needs})
     what = (
         f"{workflows} workflow{'s' if workflows > 1 else ''} can be run" if workflows else "no workflow here"
     )
-    return paint(f"ready: {what}", "ok")
+    return colored(f"ready: {what}", "green")
 
 
-def _table(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+def _table(diagnosis: Diagnosis) -> str:
     headings = ("agent", "version", "signed in", "needed by", "state")
     items = [(finding, diagnosis.needs_for(label)) for label, finding in diagnosis.findings.items()]
     rows = [
@@ -251,15 +236,11 @@ def _table(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
             finding.version or _NONE,
             _signed_in(finding),
             _shortened(_needed_by(needs) or _NONE),
-            finding.state,
+            colored(finding.state, "green" if finding.is_ready else "red" if needs else "yellow"),
         )
         for finding, needs in items
     ]
-    first, *lines = table(rows, headings).splitlines()
-    yield first
-    for line, (finding, needs) in zip(lines, items, strict=True):
-        kind = "ready" if finding.is_ready else "problem" if needs else "warning"
-        yield printable(line.removesuffix(finding.state)) + paint(finding.state, kind)
+    return table(rows, headings)
 
 
 def _signed_in(finding: Finding) -> str:

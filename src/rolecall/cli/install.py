@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, format_of, printable, show, table
+from rolecall.cli.output import add_format, colored_diff, format_of, say, show, table
 from rolecall.errors import RolecallError, UsageError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def report(options: Namespace, setup: Setup, changes: list[Change], steps: list[
     if options.dry_run:
         told["diff"] = workspace.mask().text(difference(changes))
     if format_of(options) == "text":
-        print(printable(_text(options, changes, told)))
+        say(_text(options, changes, told))
     else:
         show(options, told)
 
@@ -197,7 +197,7 @@ def _text(options: Namespace, changes: list[Change], told: dict[str, Any]) -> st
     if options.dry_run:
         count = sum(change.is_change for change in changes)
         would = f"{count} file{'s' if count > 1 else ''} would change; nothing was written"
-        return "\n".join([told["diff"].rstrip("\n"), *notes, "", would])
+        return "\n".join([colored_diff(told["diff"].rstrip("\n")), *notes, "", would])
     rows = [(_WORDS.get(change.state, change.state), change.path) for change in changes]
     return "\n".join([table(rows, ("state", "file")), *notes, *steps])
 

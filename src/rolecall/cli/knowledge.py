@@ -8,7 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
-from rolecall.cli.output import LastLine, add_format, printable, short, show, table
+from rolecall.cli.output import LastLine, add_format, has_color, printable, short, show, table
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _head(result: dict[str, Any]) -> str:
 
 def _body(result: dict[str, Any]) -> list[str]:
     """The lines of a passage around most of what was asked for."""
-    begin, end = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("«", "»")
+    begin, end = ("\033[1m", "\033[0m") if has_color(sys.stdout) else ("«", "»")
     marked: list[str] = []
     at = 0
     for start, stop in result["marks"]:

@@ -11,7 +11,7 @@ from typing import Any
 from rolecall import config
 from rolecall.cli import Verb
 from rolecall.cli.note_arguments import add_text, print_text, text_of
-from rolecall.cli.output import printable, show, table
+from rolecall.cli.output import colored, printable, say, show, table
 from rolecall.cli.project_call import add_project, project_of
 from rolecall.errors import UsageError
 
@@ -90,7 +90,7 @@ def _list(options: Namespace) -> None:
 def _warn(warning: str) -> None:
     if warning:
         sys.stdout.flush()
-        print(f"warning: {printable(warning)}", file=sys.stderr)
+        say(f"{colored('warning:', 'yellow')} {warning}", sys.stderr)
 
 
 def _listed(notes: list[dict[str, Any]]) -> str:

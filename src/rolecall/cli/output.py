@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from rolecall.cli import program
 from rolecall.errors import InvalidValue, UsageError
@@ -24,6 +25,15 @@ def add_format(parser: ArgumentParser) -> None:
     )
 
 
+def add_color(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="whether to print colours (default: on a terminal, unless NO_COLOR is set)",
+    )
+
+
 def add_store(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--store",
@@ -34,7 +44,7 @@ def add_store(parser: ArgumentParser) -> None:
 
 def format_of(options: Namespace) -> str:
     """The format asked for, else text; in a pipe the predecessor's commands answer its name with JSON, as they did."""
-    if options.format is None and program() == "uwf" and options.noun in _PREDECESSORS:
+    if options.format is None and program() == "uwf" and options.verb.split()[0] in _PREDECESSORS:
         return "text" if sys.stdout.isatty() else "json"
     return options.format or "text"
 
@@ -49,7 +59,7 @@ def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) 
 
         print(dump(value), end="")
     elif text is not None:
-        print(printable(text()))
+        print(_rendered(text(), sys.stdout))
     else:
         print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
 
@@ -72,11 +82,114 @@ def _json(value: Any) -> str:
         ) from exc
 
 
+# -- characters and colours --
+
+
+_COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1}
+_BEGINS = {name: 0xFDD0 + number for number, name in enumerate(_COLORS)}
+_END = 0xFDD0 + len(_COLORS)
+"""Code points that stand for colours until a text is printed. Unicode sets them aside for use inside a program."""
+_STATUS_COLORS = {
+    **dict.fromkeys(("completed", "done", "ok", "ready", "decided"), "green"),
+    **dict.fromkeys(("failed", "crashed", "damaged", "killed", "problem"), "red"),
+    **dict.fromkeys(("suspended", "waiting", "blocked", "discarded", "warning"), "yellow"),
+    **dict.fromkeys(("running", "in_progress"), "cyan"),
+}
+_SIGN_COLORS = {"✓": "green", "✗": "red", "⚠": "yellow"}
+color_mode = "auto"
+"""What --color says, for all that is printed from here on."""
+
+
+def has_color(stream: TextIO) -> bool:
+    if color_mode != "auto":
+        return color_mode == "always"
+    from rolecall import config
+
+    return stream.isatty() and config.wants_color()
+
+
+def colored(text: str, color: str) -> str:
+    """`text` for `say` and `show` to print in a colour where there are colours."""
+    return f"{chr(_BEGINS[color])}{text}{chr(_END)}" if color else text
+
+
+def colored_status(status: str) -> str:
+    return colored(status, _STATUS_COLORS.get(status, ""))
+
+
+def colored_diff(text: str) -> str:
+    """A difference between texts, what was added and taken away in colours of their own."""
+    colors = {"+": "green", "-": "red", "@": "cyan"}
+    return "\n".join(colored(line, colors.get(line[:1], "")) for line in text.split("\n"))
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print a line at once, coloured where it goes to a terminal."""
+    stream = stream or sys.stdout
+    print(_rendered(text, stream), file=stream, flush=True)
+
+
 def printable(text: str) -> str:
-    """`text` with everything escaped that would steer the terminal or turn its writing around."""
-    steering = [*range(0x20), *range(0x7F, 0xA0), *range(0x200E, 0x2010), *range(0x2028, 0x202F)]
-    steering += range(0x2066, 0x206A)
-    return text.translate({code: f"\\u{code:04x}" for code in steering if chr(code) not in "\n\t"})
+    """`text` with everything escaped that would steer the terminal, turn its writing around or not be seen."""
+    return _escaped(text, _VISIBLE)
+
+
+def _rendered(text: str, stream: TextIO) -> str:
+    """`text` as it is printed: escaped, and in its colours if the stream shows any."""
+    return _escaped(text, _COLORED if has_color(stream) else _UNCOLORED)
+
+
+def _escaped(text: str, table: Mapping[int, str]) -> str:
+    text = text.translate(table)
+    # Joiners belong between the letters of some scripts and the parts of an emoji, a variation selector behind one
+    # character. Anywhere else, and in a row, they would hide something.
+    return text if text.isascii() else re.sub(_STRAY, lambda found: _escape(ord(found[0])), text)
+
+
+_STRAY = (
+    "(?<![^\0-\xa0\u200c\u200d])[\u200c\u200d]|[\u200c\u200d](?![^\0-\xa0\u200c\u200d])"
+    "|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+_VISIBLE_FORMATS = (*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)
+"""Signs of Arabic, Syriac and Kaithi that Unicode counts among the format characters although they are seen."""
+
+
+class _Characters(dict[int, str]):
+    """What each character is printed as, found out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        if code < 0xA0:
+            is_shown = letter in "\n\t" or 0x20 <= code < 0x7F
+        else:
+            from unicodedata import category
+
+            is_hidden = category(letter) in ("Cf", "Zl", "Zp") and code not in (
+                0x200C,
+                0x200D,
+                *_VISIBLE_FORMATS,
+            )
+            is_shown = not is_hidden and not 0xE0000 <= code <= 0xE007F and not 0xFDD0 <= code <= 0xFDEF
+        self[code] = letter if is_shown else _escape(code)
+        return self[code]
+
+
+def _escape(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_VISIBLE = _Characters()
+_UNCOLORED = _Characters(dict.fromkeys((*_BEGINS.values(), _END), ""))
+_COLORED = _Characters(
+    {
+        _END: "\033[0m",
+        **{mark: f"\033[{_COLORS[name]}m" for name, mark in _BEGINS.items()},
+        **{ord(sign): f"\033[{_COLORS[name]}m{sign}\033[0m" for sign, name in _SIGN_COLORS.items()},
+    }
+)
+
+
+# -- lists and tables --
 
 
 def show_lines(
@@ -111,17 +224,36 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str]) -> str:
         ]
         for row in [list(headings), *rows]
     ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    for column, name in enumerate(headings):
+        if name in ("status", "state"):
+            for row in cells[1:]:
+                row[column] = colored_status(row[column])
+    widths = [max(_cells(row[column]) for row in cells) for column in range(len(headings))]
     right = [
         all(isinstance(row[column], (int, float)) for row in rows if row[column] != "")
         for column in range(len(headings))
     ]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if flush else cell.ljust(width)
-            for cell, width, flush in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in cells
+    lines = []
+    for row in cells:
+        pads = [" " * (width - _cells(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = zip(row, pads, right, strict=True)
+        lines.append("  ".join(pad + cell if flush else cell + pad for cell, pad, flush in padded).rstrip())
+    return "\n".join(lines)
+
+
+def _cells(text: str) -> int:
+    """How many cells of a terminal a text takes: letters of some scripts take two, marks and colours none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0
+        if combining(letter) or 0xFDD0 <= ord(letter) <= 0xFDEF
+        else 2
+        if east_asian_width(letter) in "WF"
+        else 1
+        for letter in text
     )
 
 

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall import thread, workspace
-from rolecall.cli.output import LastLine, fitted, format_of, printable, show, show_record
+from rolecall.cli.output import LastLine, fitted, format_of, printable, say, show, show_record
 from rolecall.cli.thread_arguments import in_this_store
 from rolecall.cli.thread_live import duration, gist, step_line
 from rolecall.crew import taskflow
@@ -135,7 +135,7 @@ class Lines:
 
     def _say(self, line: str) -> None:
         self.close()
-        print(printable(line), flush=True)
+        say(line)
 
 
 def _session(told: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
-from rolecall.cli.output import LastLine, format_of, printable, show_record
+from rolecall.cli.output import LastLine, format_of, say, show_record
 from rolecall.report import call_text
 from rolecall.store.store import Store
 from rolecall.thread import Step
@@ -110,7 +110,7 @@ class Terminal:
 
     def _say(self, line: str) -> None:
         self.close()
-        print(printable(line), flush=True)
+        say(line)
 
 
 def step_line(step: Step) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolecall import report, thread, threadview
-from rolecall.cli.output import fitted, printable, short, show, table
+from rolecall.cli.output import colored_diff, colored_status, fitted, printable, short, show, table
 from rolecall.cli.thread_arguments import common, count, in_this_store, one_thread
 from rolecall.errors import UsageError
 from rolecall.store.store import Store
@@ -45,7 +45,7 @@ def _onward(options: Namespace, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _card_text(card: Mapping[str, Any]) -> str:
     if card["status"] == "damaged":
-        return f"thread {card['thread']} is damaged: {card['reason']}"
+        return f"thread {card['thread']} is {colored_status('damaged')}: {card['reason']}"
     lines = [f"{name:12} {value}" for name, value in _card_lines(card)]
     if used := report.usage_table(card["usage"]):
         headings, rows = used
@@ -64,7 +64,7 @@ def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("thread", card["thread"]),
         ("title", card["title"]),
         ("workflow", f"{card['name']} ({card['workflow']})"),
-        ("status", f"{card['status']}: {card['reason']}" if card["reason"] else card["status"]),
+        ("status", ": ".join(filter(None, (colored_status(card["status"]), card["reason"])))),
         ("next role", card["currentRole"]),
         ("steps", card["steps"]),
         ("head", card["head"]),
@@ -255,7 +255,7 @@ def run_diff(options: Namespace) -> None:
     with _reading(options) as store:
         one, other = (thread.find(store, name) for name in (options.one, options.other))
         found = threadview.difference(store, one, other)
-    show(options, found, lambda: _diff_text(found))
+    show(options, found, lambda: colored_diff(_diff_text(found)))
 
 
 def _diff_text(found: Mapping[str, Any]) -> str:

@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import report
-from rolecall.cli.output import format_of, printable, read_input, short, show, show_record
+from rolecall.cli.output import (
+    colored,
+    colored_status,
+    format_of,
+    printable,
+    read_input,
+    say,
+    short,
+    show,
+    show_record,
+)
 from rolecall.cli.thread_arguments import agent_option, at_least_one, common, in_this_store, one_thread
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.store.backend import Ref
@@ -83,7 +93,7 @@ def show_new_thread(options: Namespace, shown: dict[str, Any], advice: str) -> N
 
 
 def print_problem(problem: Problem) -> None:
-    print(printable(str(problem)), file=sys.stderr)
+    say(str(problem), sys.stderr)
 
 
 def tell_omitted(ref: Ref) -> None:
@@ -100,7 +110,7 @@ def _warn_of_agents(book: Playbook, override: str | None) -> None:
     for role, error in _miscast(book, override):
         if override:
             raise error
-        print(f"warning: {role}: {printable(error.message)}. {error.hint}", file=sys.stderr)
+        say(f"{colored('warning:', 'yellow')} {role}: {error.message}. {error.hint}", sys.stderr)
 
 
 def _miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
@@ -278,7 +288,7 @@ def _standing(shown: Mapping[str, Any]) -> str:
     next_role = f", next: {shown['currentRole']}" if shown["currentRole"] else ""
     if shown["reason"] == INTERRUPTION:
         return f"{shown['thread']} was interrupted{next_role}"
-    line = f"{shown['thread']} is {shown['status']}"
+    line = f"{shown['thread']} is {colored_status(shown['status'])}"
     if shown["status"] == "idle":
         line += next_role
     if shown["status"] == "suspended":

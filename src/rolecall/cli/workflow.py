@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, add_store, format_of, printable, show, table
+from rolecall.cli.output import add_format, add_store, colored, colored_diff, format_of, say, show, table
 from rolecall.errors import NotFound, RolecallError, UsageError
 
 if TYPE_CHECKING:
@@ -43,13 +43,11 @@ def _put(options: Namespace) -> int:
     path = _file(options.file)
     checked = registry.check_file(path)
     for problem in checked.problems:
-        print(printable(str(problem)), file=sys.stderr)
+        say(str(problem), sys.stderr)
     if checked.playbook is None:
         count = sum(problem.severity == "error" for problem in checked.problems)
-        print(
-            f"rolecall: {path} has {count} problem{'s' if count > 1 else ''}; nothing was stored",
-            file=sys.stderr,
-        )
+        problems = f"{count} problem{'s' if count > 1 else ''}"
+        say(f"{colored('rolecall:', 'red')} {path} has {problems}; nothing was stored", sys.stderr)
         return 2
     with open_store(options.store) as store:
         node = registry.register(store, checked.playbook)
@@ -277,7 +275,7 @@ def _diff(options: Namespace) -> None:
         "diff": text,
     }
     summary = "\n".join(map(str, found)) or "the same"
-    show(options, shown, lambda: f"{summary}\n\n{text}".rstrip())
+    show(options, shown, lambda: f"{summary}\n\n{colored_diff(text)}".rstrip())
 
 
 def _sides(place: _Place, options: Namespace) -> tuple[Chosen, Chosen]:
