@@ -318,8 +318,10 @@ class Recorder:
 
     def remark(self, text: str) -> None:
         """Something a reader of the step should know, kept with what the agent did."""
-        self._remarks.append(self._mask.text(text))
-        self._tell("remark", {"role": self.role, "text": self._remarks[-1]})
+        text = self._mask.text(text)
+        if text not in self._remarks:
+            self._remarks.append(text)
+            self._tell("remark", {"role": self.role, "text": text})
 
     def _with_notes(self, detail: dict[str, Any] | None) -> dict[str, Any] | None:
         if not self._remarks:

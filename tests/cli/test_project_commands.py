@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from terminal import Terminal
 from test_imports import HEAVY, modules_of
 
 from rolecall import yaml12
 from rolecall.capabilities import RESTRICTIONS
+from rolecall.project import tools
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -86,6 +88,20 @@ def test_a_plan_is_begun_changed_and_decided(run: Run, project: Path) -> None:
     assert run("plan", "status")["summary"] == {"total": 2, "pending": 2, "decided": 0}
 
 
+def test_a_decision_is_replaced_only_when_that_is_asked_for(
+    rolecall: Rolecall, run: Run, text: Callable[..., str], project: Path
+) -> None:
+    run("plan", "start", "Storage", "--issue", "A", "--issue", "B", "--research", "x")
+    run("plan", "decide", "1", "Lines.")
+    refused = rolecall("plan", "decide", "1", "One file.", cwd=project, check=2)
+    assert "issue 1 is decided already: Lines." in refused.stderr and "--again" in refused.stderr
+    assert run("plan", "status")["issues"][0]["decision"] == "Lines."
+    assert text("plan", "decide", "1", "One file.", "--again") == "decided; 1 left\nreplaces: Lines."
+    assert run("plan", "decide", "1", "Two files.", "--again")["replaced"] == "One file."
+    run("plan", "reopen", "1")
+    assert "replaced" not in run("plan", "decide", "1", "Lines after all.")
+
+
 def test_plan_status_is_a_table_on_a_terminal(run: Run, text: Callable[..., str]) -> None:
     assert text("plan", "status") == "no plan is active"
     shown = text("plan", "start", "Storage", "--issue", "Which\nformat?", "--research", "")
@@ -108,21 +124,35 @@ def test_plan_status_is_a_table_on_a_terminal(run: Run, text: Callable[..., str]
 
 
 def test_a_task_is_added_with_everything_and_updated(run: Run, project: Path) -> None:
+    for title in ("A", "B"):
+        run("task", "add", title, "--context", "x")
     task = run(
-        "task", "add", "Write", "--context", "-", "--dep", "2", "--dep", "3", "--approach", "a", "--acceptance", "b",
+        "task", "add", "Write", "--context", "-", "--dep", "1", "--dep", "2", "--approach", "a", "--acceptance", "b",
         "--risk", "c", "--plan-issue", "1", "--goal", "Ship", "--decision", "d", "--decision", "e", "--owner", "lead",
         "--owner-agent-id", "x", "--owner-reuse-policy", "resume", input="Why.",
     )["task"]  # fmt: skip
     created = task.pop("created_at")
     assert created.endswith("Z")
     assert task == {
-        "id": 1, "title": "Write", "context": "Why.", "approach": "a", "acceptance": "b", "risk": "c",
-        "status": "pending", "deps": [2, 3], "plan_issue": 1, "owner": "lead", "owner_agent_id": "x",
+        "id": 3, "title": "Write", "context": "Why.", "approach": "a", "acceptance": "b", "risk": "c",
+        "status": "pending", "deps": [1, 2], "plan_issue": 1, "owner": "lead", "owner_agent_id": "x",
         "owner_reuse_policy": "resume",
     }  # fmt: skip
     assert state(project, "state/tasks.json")["decisions"] == ["d", "e"]
-    assert run("task", "update", "1", "completed")["task"]["status"] == "completed"
+    assert run("task", "update", "3", "completed")["task"]["status"] == "completed"
     assert run("task", "list")["summary"]["completed"] == 1
+
+
+def test_a_task_that_could_never_begin_is_refused(rolecall: Rolecall, run: Run, project: Path) -> None:
+    refused = rolecall("task", "add", "A", "--context", "x", "--dep", "1", cwd=project, check=2)
+    assert "--dep names no task: 1" in refused.stderr and "no tasks yet" in refused.stderr
+    tools.task_add(str(project), title="A", context="x", deps=[3])  # as over MCP, where nothing is refused
+    run("task", "add", "B", "--context", "x", "--dep", "1")
+    refused = rolecall("task", "add", "C", "--context", "x", "--dep", "2", "--dep", "9", cwd=project, check=2)
+    assert "--dep names no task: 9" in refused.stderr and "Tasks: 1, 2." in refused.stderr
+    refused = rolecall("task", "add", "C", "--context", "x", "--dep", "2", cwd=project, check=2)
+    assert "the tasks would wait for each other: 3 after 2 after 1 after 3" in refused.stderr
+    assert [task["title"] for task in run("task", "list")["tasks"]] == ["A", "B"]
 
 
 def test_tasks_are_listed_with_what_can_be_begun(run: Run, text: Callable[..., str]) -> None:
@@ -147,11 +177,11 @@ def test_tasks_are_listed_with_what_can_be_begun(run: Run, text: Callable[..., s
 
 
 def test_the_graph_shows_what_can_be_done_at_once_and_what_never_can(
-    run: Run, text: Callable[..., str]
+    run: Run, text: Callable[..., str], project: Path
 ) -> None:
     assert text("task", "graph") == "there are no tasks"
     for title, *deps in (["A"], ["B", "1"], ['C "x"', "1", "2"], ["D", "9"], ["E", "6"], ["F", "5"], ["G"]):
-        run("task", "add", title, "--context", "x", *(word for dep in deps for word in ("--dep", dep)))
+        tools.task_add(str(project), title=title, context="x", deps=[int(dep) for dep in deps])
     run("task", "update", "1", "completed")
     assert text("task", "graph").splitlines() == [
         "1.",
@@ -238,7 +268,6 @@ def test_closing_a_cycle_makes_it_searchable(run: Run, text: Callable[..., str],
     run("task", "add", "T", "--context", "x")
     closed = run("task", "close")
     assert closed["branch"] == "feature/x" and closed["deleted"] == ["plan.json", "tasks.json"]
-    assert text("task", "close") == "cycle 2 is in the history: no plan, 0 tasks"
     assert run("history", "search", "LINES") == {
         "total": 1,
         "showing": 1,
@@ -252,11 +281,45 @@ def test_closing_a_cycle_makes_it_searchable(run: Run, text: Callable[..., str],
             }
         ],
     }
-    assert run("history", "search", "--last", "1")["cycles"][0]["task_count"] == 0
     shown = text("history", "search").splitlines()
     assert shown[0].split() == ["closed", "branch", "topic", "decisions", "tasks"]
     assert shown[1].split() == [closed["cycle"], "feature/x", "Storage", "1", "1"]
-    assert shown[-1] == "2 of 2 cycles"
+    assert shown[-1] == "1 of 1 cycles"
+
+
+def test_a_cycle_without_a_plan_or_a_task_is_not_closed(rolecall: Rolecall, project: Path) -> None:
+    done = rolecall("task", "close", cwd=project, check=2)
+    assert "nothing to close" in done.stderr
+    assert not (project / ".nexus").exists()
+    rolecall("plan", "start", "Storage", "--research", "x", cwd=project, check=0)
+    rolecall("task", "close", cwd=project, check=0)
+
+
+def test_closing_names_tasks_that_are_open_and_on_a_terminal_wants_to_be_told(
+    rolecall: Rolecall, project: Path
+) -> None:
+    for number in range(1, 23):
+        rolecall("task", "add", f"Task {number}", "--context", "x", cwd=project, check=0)
+    rolecall("task", "update", "1", "completed", cwd=project, check=0)
+    asked = Terminal("task", "close", "--project", str(project), home=rolecall.home)
+    for text in (
+        "21 tasks are not completed:",
+        "2 Task 2\r\n",
+        "and 1 more",
+        "--yes closes the cycle with them",
+    ):
+        asked.expect(text)
+    assert asked.close() == 2
+    assert len(state(project, "state/tasks.json")["tasks"]) == 22
+    done = Terminal("task", "close", "--yes", "--project", str(project), home=rolecall.home)
+    done.expect("cycle 1 is in the history")
+    assert done.close() == 0
+
+
+def test_in_a_pipe_closing_names_open_tasks_and_goes_on(rolecall: Rolecall, project: Path) -> None:
+    rolecall("task", "add", "Write it", "--context", "x", cwd=project, check=0)
+    done = rolecall("task", "close", cwd=project, check=0)
+    assert "1 task is not completed:\n  1 Write it" in done.stderr
 
 
 # -- artifact --

@@ -202,6 +202,17 @@ def test_threads_that_run_at_once_do_not_meet(project: Project) -> None:
     assert (project.sub / "ä.txt").read_text() == "one\n"
 
 
+def test_threads_that_begin_alike_say_once_what_they_begin_without(project: Project) -> None:
+    (project.repo / "new.txt").write_text("mine\n")
+    (project.repo / "prompts.txt").write_text("one\ntwo\nthree\n")
+    words = project.words(project.script(DONE))
+    flow = words[words.index("start") + 1]
+    done = project.rolecall(
+        "run", flow, "--each", str(project.repo / "prompts.txt"), *words[words.index("--agent") :]
+    )
+    assert done.stderr.count("begins without") == 1
+
+
 def test_changes_that_are_not_committed_are_left_out_and_told(project: Project) -> None:
     (project.sub / "ä.txt").write_text("mine\n")
     (project.repo / "new.txt").write_text("mine\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
@@ -26,7 +27,9 @@ def _now() -> str:
     return now()
 
 
+@cache
 def _tell(line: str) -> None:
+    """Say it on standard error, and the same once."""
     print(f"note: {_in_one_line(line)}", file=sys.stderr)
 
 

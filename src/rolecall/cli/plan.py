@@ -7,7 +7,8 @@ from typing import Any
 
 from rolecall.cli import Verb
 from rolecall.cli.output import read_input, show, table
-from rolecall.cli.project_call import add_project, call
+from rolecall.cli.project_call import add_project, call, look
+from rolecall.errors import UsageError
 
 
 def _start(options: Namespace) -> None:
@@ -66,6 +67,12 @@ def _update(options: Namespace, action: str, **arguments: Any) -> None:
 
 
 def _decide(options: Namespace) -> None:
+    issues = look(options, "plan_status").get("issues", ())
+    before = next((issue.get("decision") for issue in issues if issue["id"] == options.issue_id), None)
+    if before and not options.again:
+        raise UsageError(
+            f"issue {options.issue_id} is decided already: {before}", hint="--again replaces that decision."
+        )
     reply = call(
         options,
         "plan_decide",
@@ -76,7 +83,10 @@ def _decide(options: Namespace) -> None:
         how_agent_ids=_mapping(options.agent_id),
     )
     left = len(reply.get("remaining", ()))
-    show(options, reply, lambda: reply.get("message") or f"decided; {left} left")
+    replaced = f"\nreplaces: {before}" if before else ""
+    if before:
+        reply["replaced"] = before
+    show(options, reply, lambda: (reply.get("message") or f"decided; {left} left") + replaced)
 
 
 def _run(options: Namespace) -> int:
@@ -138,6 +148,7 @@ def _decide_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "decision", metavar="TEXT", help="what was decided, and why; @FILE reads a file, - standard input"
     )
+    parser.add_argument("--again", action="store_true", help="replace a decision that was made before")
     parser.add_argument("--agent", action="append", metavar="AGENT", help="an agent that was asked")
     parser.add_argument(
         "--advice", action="append", type=_pair, metavar="AGENT=TEXT", help="what an agent advised"

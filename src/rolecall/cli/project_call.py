@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from rolecall.cli.output import add_format
-from rolecall.errors import UsageError
+from rolecall.errors import Damaged, UsageError
 from rolecall.project import dispatch, place
 
 
@@ -35,6 +35,15 @@ def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
     for name, value in arguments.items():
         _check_text(name, value)
     return dispatch.call(project_of(options), tool, arguments)
+
+
+def look(options: Namespace, tool: str) -> dict[str, Any]:
+    """The reply of a tool that reads, asked for before one that writes; empty if a file cannot be read, which the
+    other one says, after keeping a copy."""
+    try:
+        return call(options, tool)
+    except Damaged:
+        return {}
 
 
 def _check_text(name: str, value: Any) -> None:

@@ -7,21 +7,50 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolecall.cli import Verb
+from rolecall.cli.asking import can_ask, say
 from rolecall.cli.output import printable, read_input, show, table
-from rolecall.cli.project_call import add_project, call
+from rolecall.cli.project_call import add_project, call, look
+from rolecall.errors import UsageError
 from rolecall.project import shape, taskgraph
 
+_MOST_NAMED = 20
 _LONG = ("context", "approach", "acceptance", "risk")
 """Fields that may come from a file or from standard input."""
 
 
 def _add(options: Namespace) -> None:
+    if options.dep:
+        _check_deps(look(options, "task_list"), options.dep)
     fields = ("title", "goal", "plan_issue", "owner", "owner_agent_id", "owner_reuse_policy")
     arguments = {field: getattr(options, field) for field in fields}
     long = {field: getattr(options, field) for field in _LONG}
     arguments |= {field: value and read_input(value) for field, value in long.items()}
     reply = call(options, "task_add", deps=options.dep, decisions=options.decision, **arguments)
     show(options, reply, lambda: f"task {reply['task']['id']} added")
+
+
+def _check_deps(reply: Mapping[str, Any], deps: list[int]) -> None:
+    """Refuse a task that could never begin."""
+    if not reply:
+        return
+    deps_of = {task["id"]: task["deps"] for task in reply.get("tasks", ())}
+    if unknown := [dep for dep in deps if dep not in deps_of]:
+        known = f"Tasks: {taskgraph.ids(deps_of)}." if deps_of else "There are no tasks yet."
+        raise UsageError(f"--dep names no task: {taskgraph.ids(unknown)}", hint=known)
+    new = max(deps_of) + 1  # a task may already wait for one that is added later
+    paths: list[tuple[float, ...]] = [(new, dep) for dep in deps]
+    seen: set[float] = set()
+    while paths:
+        path = paths.pop()
+        if path[-1] == new:
+            circle = " after ".join(map(str, path))
+            raise UsageError(
+                f"the tasks would wait for each other: {circle}",
+                hint="Leave out the --dep that closes the circle.",
+            )
+        if path[-1] not in seen:
+            seen.add(path[-1])
+            paths += [(*path, dep) for dep in deps_of.get(path[-1], ())]
 
 
 def _list(options: Namespace) -> None:
@@ -78,6 +107,19 @@ def _update(options: Namespace) -> None:
 
 
 def _close(options: Namespace) -> None:
+    listed = look(options, "task_list")
+    tasks = listed.get("tasks", [])
+    if listed and not tasks and look(options, "plan_status") == {"active": False}:
+        raise UsageError("there is no plan and no task, so there is nothing to close")
+    unfinished = [task for task in tasks if task["status"] != "completed"]
+    if unfinished and not options.yes:
+        named = "".join(f"\n  {task['id']} {task['title']}" for task in unfinished[:_MOST_NAMED])
+        more = f"\n  and {len(unfinished) - _MOST_NAMED} more" if len(unfinished) > _MOST_NAMED else ""
+        what = "1 task is" if len(unfinished) == 1 else f"{len(unfinished)} tasks are"
+        text = f"{what} not completed:{named}{more}"
+        if can_ask():
+            raise UsageError(text, hint="--yes closes the cycle with them.")
+        say(text)
     reply = call(options, "task_close")
     show(options, reply, lambda: _close_text(reply))
 
@@ -122,6 +164,11 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_project(parser)
 
 
+def _close_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="close it also with tasks that are not completed")
+    add_project(parser)
+
+
 def _update_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=int, help="the task")
     parser.add_argument("status", choices=shape.TASK_STATUSES, help="its new status")
@@ -147,7 +194,10 @@ VERBS = {
         _update, "set the status of a task", "rolecall task update 1 completed", _update_arguments
     ),
     "close": Verb(
-        _close, "close the cycle: its plan and tasks go into the history", "rolecall task close", add_project
+        _close,
+        "close the cycle: its plan and tasks go into the history",
+        "rolecall task close",
+        _close_arguments,
     ),
     "ready": Verb(_ready, "list the tasks that can be begun now", "rolecall task ready", add_project),
     "graph": Verb(

@@ -13,6 +13,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,13 @@ def tell_omitted(ref: Ref) -> None:
         if count := folder.get("omitted"):
             whose = printable(folder.get("from", folder["source"]))
             changes = "1 uncommitted change" if count == 1 else f"{count} uncommitted changes"
-            print(f"note: the thread's worktree begins without {changes} in {whose}", file=sys.stderr)
+            _tell_once(f"note: the thread's worktree begins without {changes} in {whose}")
+
+
+@cache
+def _tell_once(note: str) -> None:
+    """Roles and threads that begin alike have the same to say."""
+    print(note, file=sys.stderr)
 
 
 def _warn_of_agents(book: Playbook, override: str | None) -> None:
