@@ -8,9 +8,12 @@ import itertools
 import json
 import os
 import random
+import signal
 import sqlite3
 import subprocess
+import sys
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -244,7 +247,11 @@ def test_keep_going_exports_the_intact_nodes_of_a_damaged_store(
     )
     assert [(problem.node, problem.kind) for problem in exported.problems] == [(leaf, "damaged")]
     target = open_store("target.db")
-    import_from(target, path)
+    if not part:  # its refs lead to what is not in it
+        with pytest.raises(Damaged, match=f"leads to {leaf}, which is not stored"):
+            import_from(target, path)
+        assert contents(target) == {}
+    import_from(target, path, keep_going=True)
     assert target.get(ref.target) == source.get(ref.target)
     assert not target.has(leaf)
     if not part:
@@ -461,3 +468,74 @@ def test_repair_brings_back_what_cannot_be_read_at_all(
     import_from(target, path, repair=True)
     assert contents(target) == contents(source)
     assert problems(target) == []
+
+
+# -- what is killed, and what is too large --
+
+
+@pytest.mark.parametrize("verb", ["export", "import"])
+def test_what_a_killed_copy_left_is_removed_by_the_next(
+    source: Store, tmp_path: Path, rolecall: Any, verb: str
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    bundle, path = str(tmp_path / "bundle.tar"), str(source.backend.path)  # type: ignore[attr-defined]
+    export_to(source, bundle)
+    words = {
+        "export": ["cas", "export", str(place / "b.tar"), "--store", path],
+        "import": ["cas", "import", bundle, "--store", str(tmp_path / "target.db")],
+    }[verb]
+    stuck = (
+        "import os, signal, sys\n"
+        "from rolecall import cli\n"
+        "from rolecall.store import bundle\n"
+        "bundle._damage_beside = lambda _source: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "cli.main(sys.argv[1:])\n"
+    )
+    env = {**os.environ, "TMPDIR": str(place), "ROLECALL_HOME": str(rolecall.home)}
+    killed = subprocess.run([sys.executable, "-c", stuck, *words], env=env, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(place.iterdir())) == 1
+    rolecall(*words, env=env, check=0)
+    assert [file.name for file in place.iterdir()] == (["b.tar"] if verb == "export" else [])
+
+
+def bomb(path: Path, kind: bytes) -> Path:
+    """A bundle of 3 MB that unpacks to 3 GB: in a file, or in the name of one."""
+    header = tarfile.TarInfo("cas/0000000000000.bin")
+    header.type, header.size = kind, 3 << 30
+    zeros, packer = bytes(1 << 20), zlib.compressobj(9, wbits=31)
+    with path.open("wb") as file:
+        file.write(packer.compress(header.tobuf(tarfile.GNU_FORMAT)))
+        piece = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+        file.write(piece)
+        piece = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+        file.writelines(piece for _ in range(3 * 1024))
+    return path
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_bundle_that_unpacks_to_far_more_than_its_size_is_refused_early(
+    open_store: Opener, tmp_path: Path, kind: bytes
+) -> None:
+    path = bomb(tmp_path / "bomb.tgz", kind)
+    code = (
+        "import resource, sys\n"
+        "from rolecall import cli\n"
+        "limit = 512 << 20\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+        "code = cli.main(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "cas", "import", str(path), "--store", str(tmp_path / "target.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "unpacks to more than" in done.stderr
+    assert int(done.stdout) < 300 * 1024
+    assert not (tmp_path / "target.db").exists()

@@ -14,6 +14,7 @@ import pytest
 import writer
 from writer import HEAD, Address
 
+from rolecall.store.bundle import export_to, import_from
 from rolecall.store.collect import collect
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
@@ -150,3 +151,31 @@ def test_a_store_that_another_process_is_just_making_is_waited_for(tmp_path: Pat
     other.close()
     thread.join(60)
     assert is_waiting and len(made) == 1
+
+
+EXPORTS = 5
+
+
+def test_exports_beside_a_writer_are_whole(address: Address, tmp_path: Path) -> None:
+    command = [sys.executable, writer.__file__, "paced", "w", "40", *address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            written = int(child.stdout.readline())
+            for number in range(EXPORTS):
+                path = str(tmp_path / f"{number}.tar")
+                with writer.connect(address) as store:
+                    exported = export_to(store, path)
+                assert exported.problems == ()
+                with writer.connect(["sqlite", str(tmp_path / f"{number}.db")]) as copy:
+                    assert import_from(copy, path) == exported
+                    ref = copy.ref(HEAD)
+                    assert ref is not None and ref.state["number"] >= written
+                    links = [copy.get(moved.target).payload for moved in copy.history(HEAD)]
+                    told = [event.body["number"] for event in copy.events("writes")]
+                    numbers = list(range(1, ref.state["number"] + 1))
+                    assert [link["number"] for link in links] == told == numbers
+                    assert [problem for done in verify(copy) for problem in done.problems] == []
+                written = int(child.stdout.readline())
+        finally:
+            child.kill()

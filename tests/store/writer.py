@@ -1,6 +1,7 @@
 """The writing child of the fault tests, and what it writes: the tests know every byte to expect.
 
     python writer.py batches NAME STOP ADDRESS...   write batch after batch, say each number once it is committed
+    python writer.py paced NAME FIRST ADDRESS...    write FIRST batches at once, then fifty a second
     python writer.py create STOP ADDRESS...         make a store
     python writer.py race NAME WINS ADDRESS...      move one ref among rivals until WINS moves were ours
 
@@ -14,6 +15,7 @@ import os
 import signal
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +84,15 @@ def write_batches(store: Store, name: str) -> None:
     while True:
         ref = write(store, name, ref)
         say(ref.version)
+
+
+def write_paced(store: Store, name: str, first: int) -> None:
+    ref = None
+    while True:
+        ref = write(store, name, ref)
+        if ref.version >= first:
+            say(ref.version)
+            time.sleep(0.02)
 
 
 def race(store: Store, name: str, wins: int) -> None:
@@ -200,6 +211,9 @@ def main(task: str, *args: str) -> None:
         write_until_killed(list(args[2:]), args[0], float(args[1]))
     elif task == "create":
         create_until_killed(list(args[1:]), float(args[0]))
+    elif task == "paced":
+        with connect(list(args[2:])) as store:
+            write_paced(store, args[0], int(args[1]))
     else:
         with connect(list(args[2:])) as store:
             race(store, args[0], int(args[1]))

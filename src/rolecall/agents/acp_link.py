@@ -19,7 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolecall.agents import process, scratch
+from rolecall import scratch
+from rolecall.agents import process
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader, chosen_option
 from rolecall.agents.protocol import Usage

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
-from rolecall.agents import process, scratch
+from rolecall import capabilities, scratch
+from rolecall.agents import process
 from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, Usage, failure
 from rolecall.agents.transcript import LONGEST_ANSWER, Transcript
 

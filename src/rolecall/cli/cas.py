@@ -235,7 +235,7 @@ def _show_copied(options: Namespace, copied: Any, what: str) -> int:
     lines += [f"kept as it is here: {name}" for name in copied.kept]
     lines += [f"{problem.kind}: {problem.node} {problem.text}" for problem in copied.problems]
     show(options, shown, lambda: "\n".join(lines))
-    return 4 if any(problem.kind in ("damaged", "container") for problem in copied.problems) else 0
+    return 4 if any(problem.kind in ("damaged", "container", "missing") for problem in copied.problems) else 0
 
 
 def _schema_list(options: Namespace) -> None:

@@ -208,6 +208,10 @@ class Backend(Protocol):
         """No other process writes while this is open; reads inside see the latest. For `delete`."""
         ...
 
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Reads inside see the store as it was at one instant, whatever others write meanwhile; no writes inside."""
+        ...
+
     def delete(self, nodes: Iterable[str]) -> int:
         """Remove records, inside `exclusive` only; how many were there."""
         ...

@@ -2,26 +2,27 @@
 
 A bundle is a tar of the `files` layout, so it can be unpacked and looked at, used as a store as it
 is, and read by the predecessor; a folder works in place of a bundle in both directions. Nodes, refs with
-their history, and events keep their ids and times. What is damaged is named, and nothing is taken over
-before all was looked at.
+their history, and events keep their ids and times. Everything is read as it was at one instant. What is damaged
+or missing is named, and nothing is taken over before all was looked at.
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import lzma
 import os
 import shutil
 import tarfile
-import tempfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
+from rolecall import scratch
 from rolecall.errors import Damaged, NotFound, RolecallError, StorageError, UsageError
 from rolecall.ids import is_node_id, node_number
 from rolecall.store.backend import Damage, Event, Record, Ref
@@ -30,6 +31,14 @@ from rolecall.store.store import META, Dangling, Draft, Store, check, sha256_of
 from rolecall.store.verify import Problem
 
 _BATCH = 500
+_SMALL = 64 * 1024 * 1024
+_MOST_RATIO = 100
+"""A bundle may unpack to so many bytes, and to so many times its own size; ten times is common."""
+_OPENERS: dict[bytes, Callable[[str, str], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7z": lzma.open,
+}
 
 Progress = Callable[[int], None]
 
@@ -87,11 +96,21 @@ def _copy(
     keep_going: bool = False,
     progress: Progress,
 ) -> Copied:
+    with source.backend.snapshot():
+        return _copy_instant(source, target, nodes, repair, keep_going, progress)
+
+
+def _copy_instant(
+    source: Store, target: Store, nodes: Sequence[str], repair: bool, keep_going: bool, progress: Progress
+) -> Copied:
     problems = list(_damage_in(source)) if keep_going or not nodes else []
-    problems += [] if nodes else _damage_beside(source)
+    damaged = {problem.node for problem in problems}
+    if not nodes:
+        problems += _damage_beside(source)
+        if not problems or keep_going:
+            problems += _missing(source, target, damaged)
     if problems and not keep_going:
         raise _refused(problems)
-    damaged = {problem.node for problem in problems}
     if repair:
         _repair(target, source, damaged, problems)
     count = 0
@@ -143,13 +162,26 @@ def _damage_beside(source: Store) -> list[Problem]:
     return problems
 
 
+def _missing(source: Store, target: Store, damaged: set[str]) -> list[Problem]:
+    """What refs lead to, now or in their history, and neither side has."""
+    problems: list[Problem] = []
+    with _noting(problems)(""):
+        names = {moved.target: moved.name for moved in source.backend.roots()}
+        seen = {node_number(node) for node in damaged if is_node_id(node)}
+        for visit in source.walk(*names, follow_types=True, seen=seen):
+            if isinstance(visit, Dangling) and not target.backend.stored([visit.id]):
+                referrer = visit.referrer or names[visit.id]
+                problems.append(Problem(referrer, "missing", f"leads to {visit.id}, which is not stored"))
+    return problems
+
+
 def _refused(problems: list[Problem]) -> Damaged:
     shown = "".join(f"\n  {problem.node}: {problem.text}" for problem in problems[:20])
     more = f"\n  and {len(problems) - 20} more" if problems[20:] else ""
     return Damaged(
         f"nothing was copied: the source is damaged, {len(problems)} times:{shown}{more}",
         node=problems[0].node,
-        hint="--keep-going takes the intact ones and leaves these out.",
+        hint="--keep-going takes what is intact and names the rest.",
     )
 
 
@@ -296,12 +328,12 @@ def _export_bundle(
 ) -> Copied:
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".rolecall-export-") as scratch:
-            with Store(FilesBackend(os.path.join(scratch, "store")), now=store.now) as target:
+        with scratch.folder(".rolecall-export-", folder) as place:
+            with Store(FilesBackend(str(place / "store")), now=store.now) as target:
                 copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress)
-            packed = os.path.join(scratch, "bundle")
+            packed = str(place / "bundle")
             with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
-                tar.add(os.path.join(scratch, "store"), arcname=".")
+                tar.add(place / "store", arcname=".")
             with open(packed, "rb") as file:
                 os.fsync(file.fileno())
             _place(packed, path)
@@ -327,9 +359,9 @@ def _opened(path: str) -> Iterator[Store]:
         with Store(_folder(path)) as source:
             yield source
         return
-    with tempfile.TemporaryDirectory(prefix="rolecall-import-") as scratch:
-        _unpack(path, scratch)
-        with Store(_folder(scratch, of=path)) as source:
+    with scratch.folder("rolecall-import-") as place:
+        _unpack(path, str(place))
+        with Store(_folder(str(place), of=path)) as source:
             yield source
 
 
@@ -345,12 +377,12 @@ def _folder(folder: str, *, of: str = "") -> FilesBackend:
 
 def _unpack(path: str, folder: str) -> None:
     try:
-        with tarfile.open(path) as tar:
+        with _decompressed(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 _extract(tar, member, folder)
             # Cut off between two files, a tar reads as a shorter one; only its closing block is missing.
-            tar.fileobj.seek(tar.offset)
-            if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("it ends too early")
     except FileNotFoundError as exc:
         raise NotFound(f"there is no bundle or folder at {path}") from exc
@@ -362,10 +394,44 @@ def _unpack(path: str, folder: str) -> None:
         raise StorageError(f"{path} could not be unpacked: {exc}") from exc
 
 
+@contextmanager
+def _decompressed(path: str) -> Iterator[IO[bytes]]:
+    with open(path, "rb") as file:
+        magic, size = file.read(3), os.fstat(file.fileno()).st_size
+        opened = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), open)
+    with opened(path, "rb") as content:
+        yield cast("IO[bytes]", _Bounded(content, _SMALL + _MOST_RATIO * size))
+
+
+class _Bounded:
+    """A file that is refused beyond a size: a few compressed bytes can stand for any number."""
+
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self._file = file
+        self._limit = limit
+        self.tell = file.tell
+
+    def seek(self, at: int) -> int:
+        self._check(at)
+        return self._file.seek(at)
+
+    def read(self, size: int) -> bytes:
+        self._check(self._file.tell() + size)
+        return self._file.read(size)
+
+    def _check(self, end: int) -> None:
+        if end > self._limit:
+            raise tarfile.ReadError(
+                f"it unpacks to more than {self._limit // 1024 // 1024} MB, far more than its size allows for;"
+                " unpack it by hand and import the folder if it is meant so"
+            )
+
+
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
     """Write one file of a bundle, and never anywhere but in `folder`: no links, so no way out."""
     path = os.path.normpath(os.path.join(folder, member.name))
-    if os.path.commonpath([folder, path]) != folder or not (member.isreg() or member.isdir()):
+    is_plain = (member.isreg() and not member.issparse()) or member.isdir()
+    if os.path.commonpath([folder, path]) != folder or not is_plain:
         raise tarfile.ReadError(f"{member.name!r} is no plain file within it")
     if member.isdir():
         os.makedirs(path, exist_ok=True)

@@ -646,6 +646,16 @@ class StoreContract:
             store.backend.delete([node])
         assert store.has(store.put_text("b"))
 
+    def test_a_snapshot_can_be_read_and_leaves_the_backend_usable(self, store: Store) -> None:
+        node = store.put_text("a")
+        head = store.move("r", None, node)
+        with store.backend.snapshot():
+            assert store.get(node).payload == "a"
+            assert store.ref("r") == head
+        with pytest.raises(KeyError), store.backend.snapshot():
+            raise KeyError
+        assert store.has(store.put_text("b"))
+
     def test_a_commit_inside_exclusive_is_still_whole_or_nothing(self, store: Store) -> None:
         head = store.move("r", None, store.put_text("a"))
         with store.backend.exclusive():

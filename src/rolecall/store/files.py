@@ -19,7 +19,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -180,6 +180,12 @@ class FilesBackend:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         with translated(self.path), self._writing():
+            yield
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Writers wait. A journal that a killed one left is laid over what is read, as always."""
+        with _read_locked(self._root / ".lock") if (self._root / ".lock").exists() else nullcontext():
             yield
 
     def delete(self, nodes: Iterable[str]) -> int:

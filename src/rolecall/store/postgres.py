@@ -3,7 +3,7 @@
 The tables are those of the SQLite backend and so is the behaviour; `contract.py` holds both to it.
 Writers on different machines run side by side: each commit takes the store's advisory lock shared,
 only `exclusive` takes it alone. Reads are single statements outside any transaction; an iterator
-pages by sequence number, because an open snapshot would keep the server from vacuuming.
+pages by sequence number, because an open snapshot would keep the server from vacuuming. Only `snapshot` holds one.
 
 This module and those of `service/fleet` are the only ones that import psycopg.
 """
@@ -250,8 +250,7 @@ class PostgresBackend:
         finally:
             self._inside = False
 
-    def _begin(self) -> None:
-        begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    def _begin(self, begin: str = "BEGIN ISOLATION LEVEL READ COMMITTED") -> None:
         try:
             self._db.execute(begin)
         except psycopg.OperationalError:
@@ -275,6 +274,18 @@ class PostgresBackend:
     def exclusive(self) -> Iterator[None]:
         with self._server.translated(), self._writing("pg_advisory_xact_lock", durable=True):
             yield
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._server.translated():
+            self._begin("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+            if not self._db.closed:
+                self._db.execute("ROLLBACK")
 
     @contextmanager
     def alone(self, purpose: str) -> Iterator[None]:

@@ -212,6 +212,18 @@ class SqliteBackend:
         with self._translated, self._writing("NORMAL" if self._durability == "never" else "FULL"):
             yield
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with self._translated:
+            db = self._db
+            db.execute("BEGIN")
+            db.execute("SELECT 1 FROM sqlite_schema").fetchone()  # what is seen is settled by the first read
+        try:
+            yield
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+
     def delete(self, nodes: Iterable[str]) -> int:
         if not self._inside:
             raise RuntimeError("delete is only safe inside exclusive()")

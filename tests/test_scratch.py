@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rolecall.agents import scratch
+from rolecall import scratch
 
 HOLDER = """
-from rolecall.agents import scratch
+from rolecall import scratch
 with scratch.folder() as path:
     (path / "settings.json").write_text("{}")
     print(path, flush=True)
