@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
+    from rolecall.mask import Mask
     from rolecall.store.backend import Durability
 
 
@@ -82,6 +83,11 @@ def run(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("ROLECALL_RUN", "")
 
 
+def plays_role(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether we run in a role's name: inside a step, or held to restrictions."""
+    return bool(run(environ) or environ.get("ROLECALL_RESTRICTIONS"))
+
+
 def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the role in whose name we run may start threads, as the engine says to its processes."""
     from rolecall import capabilities
@@ -134,8 +140,9 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     url = environ.get("ROLECALL_STORE") or configured
     durability = section.get("durability", "heads")
     if not isinstance(url, str) or durability not in DURABILITIES:
+        wrong = "an unknown durability" if isinstance(url, str) else "a url that is no text"
         raise UsageError(
-            f"{config_path(environ)}: `store` has url {url!r} and durability {durability!r}",
+            f"{config_path(environ)}: `store` has {wrong}",
             hint=f"url is a path or an address, durability one of {', '.join(DURABILITIES)}.",
         )
     return StoreSettings(url, durability)
@@ -208,6 +215,16 @@ def parse(text: str, path: str) -> dict[str, Any]:
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment agents run in: ours, and what `.env` adds to it."""
     return {**env_file(environ), **environ}
+
+
+def mask() -> Mask:
+    """Hides every secret of the environment, of `.env` and of the configuration."""
+    from rolecall.mask import SHORTEST, Mask, secrets_in
+    from rolecall.settings import secrets_of
+
+    known = secrets_in(environment(), always=env_file())
+    written = [secret.strip() for secret in secrets_of(load()) if len(secret.strip()) >= SHORTEST]
+    return Mask({*known, *written})
 
 
 def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -17,20 +17,32 @@ _SECRET_NAME = re.compile(
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether a variable is named like one that holds a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def passwords_in(text: str) -> list[str]:
+    """The passwords in addresses."""
+    return _PASSWORD_IN_ADDRESS.findall(text)
+
+
 def secrets_in(environ: Mapping[str, str], *, always: Iterable[str] = ()) -> tuple[str, ...]:
     """The values that must not leave: of variables named like secrets, of those in `always`, and the
     passwords in addresses."""
-    names = {name for name in environ if _SECRET_NAME.search(name)} | set(always)
+    names = {name for name in environ if is_secret_name(name)} | set(always)
     values = {environ[name].strip() for name in names if name in environ}
-    values.update(found for value in environ.values() for found in _PASSWORD_IN_ADDRESS.findall(value))
+    values.update(found for value in environ.values() for found in passwords_in(value))
     # Longest first, so that a secret that contains another is replaced whole.
     return tuple(sorted((value for value in values if len(value) >= SHORTEST), key=len, reverse=True))
 
 
 class Mask:
     def __init__(self, secrets: Iterable[str]) -> None:
-        # A secret with a quote or a line break is written differently inside JSON.
-        kept = {form for secret in secrets if secret for form in (secret, json.dumps(secret)[1:-1])}
+        # A secret of several lines is also shown line by line: indented, numbered, in a difference.
+        texts = {text for secret in secrets if secret for text in (secret, *_long_lines(secret))}
+        # One with a quote or a line break is written differently inside JSON.
+        kept = {form for text in texts for form in (text, json.dumps(text)[1:-1])}
         self._forms = sorted(kept, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self._forms))) if kept else None
 
@@ -67,6 +79,12 @@ class Mask:
             if any(form.startswith(end) and form != end for form in self._forms):
                 return length
         return 0
+
+
+def _long_lines(secret: str) -> list[str]:
+    """The lines of a secret of several lines, as far as they would not be found in harmless text."""
+    lines = [line.strip() for line in secret.splitlines()]
+    return [line for line in lines if len(line) >= SHORTEST] if len(lines) > 1 else []
 
 
 class Stream:

@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rolecall.errors import NotFound, UsageError
+from rolecall.mask import is_secret_name, passwords_in
 
 Path = tuple[str, ...]
 
@@ -170,7 +171,7 @@ def unplanned_edits(settings: Mapping[str, Any]) -> str:
     mode = _mapping(settings, "project").get("unplannedEdits", _GATES[0])
     if mode not in _GATES:
         raise UsageError(
-            f"project.unplannedEdits must be {_KINDS['gate']}, not {mode!r}",
+            _misfit("project.unplannedEdits", "gate", mode),
             hint="`rolecall config set project.unplannedEdits block`",
         )
     return str(mode)
@@ -185,7 +186,7 @@ def catalog(settings: Mapping[str, Any]) -> str | None:
     folder = settings.get("catalog")
     if folder is not None and not _fits(folder, "folder"):
         raise UsageError(
-            f"catalog must be {_KINDS['folder']}, not {folder!r}",
+            f"catalog must be {_KINDS['folder']}",
             hint="`rolecall config unset catalog` goes back to our own.",
         )
     return folder
@@ -278,7 +279,7 @@ def extract_endpoint(
     depth, base_url, provider_key = _place(settings, environment, levels)
     if not named or not base_url:
         raise UsageError(
-            f"`extract` needs a model and a base URL; it has model {named!r} and base URL {base_url!r}",
+            f"`extract` needs a model and a base URL, and has no {'model' if not named else 'base URL'}",
             hint="Set `extract: {baseUrl: …, model: …, apiKeyEnv: …}` or name a configured provider.",
         )
     keys = [level for level in levels[: depth + 1] if level.get("apiKey") or level.get("apiKeyEnv")]
@@ -360,7 +361,7 @@ def _check_extract(section: Mapping[str, Any]) -> None:
     for key, value in section.items():
         kind = kind_of(("extract", key))
         if value is not None and not _fits(value, kind):
-            raise UsageError(f"extract.{key} must be {_KINDS[kind]}, not {value!r}")
+            raise UsageError(_misfit(f"extract.{key}", kind, value))
 
 
 def _key(entry: Mapping[str, Any], environment: Mapping[str, str], whose: str) -> str | None:
@@ -371,6 +372,11 @@ def _key(entry: Mapping[str, Any], environment: Mapping[str, str], whose: str) -
     if not variable:
         return None
     if not environment.get(str(variable)):
+        if not _is_variable(variable):  # it may be the key itself
+            raise UsageError(
+                f"the variable in `apiKeyEnv` of {whose} is not set",
+                hint="It names the variable that the key is in; the key itself belongs into `.env` in the home.",
+            )
         raise UsageError(
             f"the variable {variable!r}, which holds the key of {whose}, is not set",
             hint=f"Write `{variable}=…` into {_in_home(environment, '.env')}, or run `rolecall setup`. "
@@ -441,9 +447,14 @@ def value_from(text: str, path: Path) -> Any:
         )
     value = _parsed(text, kind)
     if not _fits(value, kind):
-        shown = "that" if kind == "secret" else repr(text)
-        raise UsageError(f"{key_of(path)} must be {_KINDS[kind]}, not {shown}")
+        raise UsageError(_misfit(key_of(path), kind, text))
     return value
+
+
+def _misfit(key: str, kind: str, value: Any) -> str:
+    """What is wrong with a value, which is only shown where it cannot be a secret that slipped there."""
+    shown = f", not {value!r}" if kind in ("seconds", "switch", "protocol", "durability", "gate") else ""
+    return f"{key} must be {_KINDS[kind]}{shown}"
 
 
 def _below(path: Path) -> list[str]:
@@ -553,25 +564,44 @@ def _missing(
 
 
 def secrets_of(settings: Any) -> list[str]:
-    """Every key written into the configuration itself."""
+    """Every secret written into the configuration itself: keys, passwords in addresses, variables of agents."""
     if isinstance(settings, Mapping):
-        own = [str(value) for name, value in settings.items() if name == "apiKey" and value]
-        return own + [secret for value in settings.values() for secret in secrets_of(value)]
+        own = [str(value) for name, value in settings.items() if _is_secret(name, value)]
+        others = [value for name, value in settings.items() if name not in _NAMES_OF_OTHERS]
+        return own + [secret for value in others for secret in secrets_of(value)]
     if isinstance(settings, list):
         return [secret for value in settings for secret in secrets_of(value)]
-    return []
+    return passwords_in(settings) if isinstance(settings, str) else []
 
 
 def masked(value: Any, mask: str) -> Any:
-    """A part of the configuration to be shown: keys and passwords in addresses replaced by `mask`."""
+    """A part of the configuration to be shown: secrets replaced by `mask`."""
     if isinstance(value, Mapping):
         return {
-            key: mask if key == "apiKey" and item not in (None, "") else masked(item, mask)
+            key: mask if _is_secret(key, item) else item if key in _NAMES_OF_OTHERS else masked(item, mask)
             for key, item in value.items()
         }
     if isinstance(value, list):
         return [masked(item, mask) for item in value]
     return _PASSWORD.sub(rf"\1:{mask}@", value) if isinstance(value, str) else value
+
+
+_NAMES_OF_OTHERS = ("agentOverrides", "modelOverrides")
+"""Sections whose keys are names of workflows and roles, which may be called as they like: `rotate-keys`."""
+
+
+def _is_secret(name: object, value: Any) -> bool:
+    """Whether an entry holds a secret: by its name, or a key that slipped into the place of a variable's name."""
+    if value in (None, "") or isinstance(value, Mapping):
+        return False
+    if name == "apiKeyEnv":
+        return not _is_variable(value)
+    return name == "apiKey" or (isinstance(value, str) and is_secret_name(str(name)))
+
+
+def _is_variable(value: Any) -> bool:
+    """Whether it is written as variables usually are, and keys are not."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value) is not None
 
 
 def _guess(name: str, known: Collection[str]) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rolecall import config
+from rolecall.config import mask as mask
 from rolecall.errors import NotFound, UsageError
 from rolecall.store.backend import Backend, Durability
 from rolecall.store.store import Store
 
 if TYPE_CHECKING:
     from rolecall.engine import Cast, Engine
-    from rolecall.mask import Mask
     from rolecall.playbook import Playbook
     from rolecall.record import Recalled
     from rolecall.workflow import Recall
@@ -45,8 +45,10 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
         return PostgresBackend(url, create=create)
     # Without a path, or in memory, what is put would be gone with the process.
     if kind not in ("files", "sqlite") or path in ("", ":memory:"):
+        from rolecall.settings import masked
+
         raise UsageError(
-            f"{url!r} is not a store this program knows",
+            f"{masked(url, '***')!r} is not a store this program knows",
             hint="Use a path of a SQLite file (./NAME where it holds a colon), files:FOLDER, or "
             "postgresql://USER@HOST/DATABASE.",
         )
@@ -57,16 +59,6 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
     from rolecall.store.sqlite import SqliteBackend
 
     return SqliteBackend(path, create=create, durability=durability)
-
-
-def mask() -> Mask:
-    """Hides every secret of the environment, of `.env` and of the configuration."""
-    from rolecall.mask import SHORTEST, Mask, secrets_in
-    from rolecall.settings import secrets_of
-
-    known = secrets_in(config.environment(), always=config.env_file())
-    written = [secret for secret in secrets_of(config.load()) if len(secret) >= SHORTEST]
-    return Mask(sorted({*known, *written}, key=len, reverse=True))
 
 
 def settings_for(folder: str | None) -> dict[str, Any]:

@@ -582,3 +582,42 @@ def test_reading_a_project_imports_nothing_heavy(
 ) -> None:
     modules = modules_of(rolecall, *args, "--project", os.fspath(project))
     assert not modules & (HEAVY | {"sqlite3"})
+
+
+# -- secrets --
+
+KEY = "sk-0a1b2c3d4e5f6071"
+PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\nw0BAQEFAASCBKcwggSj\n-----END KEY-----"
+SECRETS = {"SERVICE_API_KEY": KEY, "SIGNING_KEY": PEM}
+
+
+def kept(project: Path) -> str:
+    return "".join(path.read_text() for path in (project / ".nexus").rglob("*") if path.is_file())
+
+
+def test_no_secret_of_the_environment_is_kept_in_the_state(rolecall: Rolecall, project: Path) -> None:
+    indented = PEM.replace("\n", "\n    ")
+    commands = [
+        [
+            "plan",
+            "start",
+            f"Use {KEY}",
+            "--issue",
+            f"Is {KEY} safe?",
+            "--research",
+            f"Found:\n    {indented}",
+        ],
+        ["plan", "add", f"And {KEY}?"],
+        ["plan", "edit", "2", f"Or {KEY}?"],
+        ["plan", "decide", "1", f"Keep {KEY}."],
+        ["task", "add", f"Take {KEY}", "--context", indented, "--goal", KEY, "--acceptance", PEM],
+        ["artifact", "write", "notes.md"],
+    ]
+    for words in commands:
+        done = rolecall(*words, cwd=project, env=SECRETS, input=f"The key is {KEY}.\n", check=0)
+        assert KEY not in done.stdout + done.stderr
+    found = kept(project)
+    assert (
+        "Use ***MASKED***" in found and "Take ***MASKED***" in found and "The key is ***MASKED***." in found
+    )
+    assert not [secret for secret in (KEY, *PEM.split("\n")[1:3]) if secret in found]

@@ -86,3 +86,31 @@ def test_a_stream_passes_on_at_once_what_cannot_be_a_secret() -> None:
     stream = Mask([SECRET]).stream()
     assert stream.feed("nothing special. hunt") == "nothing special. "
     assert stream.feed("ing season") == "hunting season"
+
+
+PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\nw0BAQEFAASCBKcwggSj\nabc=\n-----END KEY-----"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        PEM,
+        PEM.replace("\n", "\n    "),
+        PEM.replace("\n", "\r\n"),
+        "\n".join(f"+{line}" for line in PEM.split("\n")),
+        "\n".join(f"{number}: {line}" for number, line in enumerate(PEM.split("\n"))),
+        json.dumps(PEM.replace("\n", "\n\t")),
+        PEM.split("\n")[2],
+    ],
+)
+def test_a_secret_of_several_lines_is_masked_line_by_line(shown: str) -> None:
+    mask = Mask([PEM])
+    stream = mask.stream()
+    for masked in (mask.text(shown), "".join([*map(stream.feed, shown), stream.rest()])):
+        assert MASKED in masked
+        assert not [line for line in PEM.split("\n") if len(line) > 8 and line in masked]
+
+
+def test_a_secret_of_one_line_and_short_lines_are_no_lines_of_a_secret() -> None:
+    assert Mask(["one line alone"]).text("one line") == "one line"
+    assert Mask([PEM]).text("abc= and { }") == "abc= and { }"

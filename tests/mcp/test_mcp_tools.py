@@ -357,6 +357,24 @@ def test_inside_a_step_threads_are_moved_only_by_a_role_that_may(project: Path) 
             assert ("starts or moves threads, which this role may not do" in told) is bool(denied)
 
 
+def test_no_secret_of_the_environment_is_kept_in_the_state(project: Path) -> None:
+    key = "sk-0a1b2c3d4e5f6071"
+    with piped(project, *HERE, SERVICE_API_KEY=key) as pipe:
+        pipe.initialize()
+        pipe.call("nx_plan_start", topic=key, issues=[f"Is {key} safe?"], research_summary=key)
+        pipe.call(
+            "nx_plan_decide",
+            issue_id=1,
+            decision=key,
+            how_agents=["architect"],
+            how_summary={"architect": key},
+        )
+        pipe.call("nx_task_add", title=f"Take {key}", context=key, decisions=[key])
+        assert key not in str([pipe.call("nx_task_list"), pipe.call("nx_plan_status")])
+    files = [path.read_text() for path in (project / ".nexus").rglob("*") if path.is_file()]
+    assert len(files) >= 2 and not [text for text in files if key in text]
+
+
 OPEN_AND_TELL = """
 import sys
 before = set(sys.modules)

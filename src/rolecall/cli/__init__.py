@@ -152,7 +152,11 @@ def _run(args: list[str]) -> int:
 
 def _check_allowed(options: Namespace) -> None:
     """Refuse what the role may not do in whose name we run. Every verb is classed in `capabilities.VERBS`."""
-    from rolecall import capabilities, config
+    from rolecall import config
+
+    if not config.plays_role():
+        return
+    from rolecall import capabilities
 
     capabilities.check_verb(
         options.verb,

@@ -6,6 +6,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from rolecall import config
 from rolecall.cli.output import add_format
 from rolecall.errors import Damaged, UsageError
 from rolecall.project import dispatch, place
@@ -34,7 +35,7 @@ def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
     """The tool's reply."""
     for name, value in arguments.items():
         _check_text(name, value)
-    return dispatch.call(project_of(options), tool, arguments)
+    return dispatch.call(project_of(options), tool, arguments, mask=config.mask)
 
 
 def look(options: Namespace, tool: str) -> dict[str, Any]:

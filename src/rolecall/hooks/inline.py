@@ -71,13 +71,13 @@ def _other(_project: str, action: Action, _kit: Kit) -> str:
 # -- [d] --
 
 
-def _decide(project: str, action: Action, _kit: Kit) -> str:
+def _decide(project: str, action: Action, kit: Kit) -> str:
     now = Standing(project)
     if now.plan_problem:
         return f"[d] was not recorded, because the plan cannot be read: {now.plan_problem}. Tell the user."
     if not now.plan.get("active"):
         return f"{NO_PLAN} Nothing was recorded; tell the user."
-    issue, text = _issue_and_text(now, action.text)
+    issue, text = _issue_and_text(now, kit.mask().text(action.text))
     if text and any(one.get("decision") == text for one in now.plan["issues"] if issue in (None, one)):
         return f"The user's decision is on record: {_quoted(text)}"  # this very event came before
     if issue is None or not text:

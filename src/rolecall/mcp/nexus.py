@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rolecall import config
 from rolecall.errors import RolecallError
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Effect, Place, Run, Tool
@@ -18,7 +19,9 @@ _REPLACING = ("plan_update", "artifact_write")
 def _run(name: str) -> Run:
     def run(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> bytes:
         try:
-            return dispatch.call_json(place.project, name, arguments, restrictions=place.restrictions)
+            return dispatch.call_json(
+                place.project, name, arguments, restrictions=place.restrictions, mask=config.mask
+            )
         except ToolError as error:
             # The text is pinned and is the whole answer; the hint is for the command line.
             raise RolecallError(error.message) from error

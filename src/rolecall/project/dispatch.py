@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rolecall.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
 from rolecall.errors import UsageError
+from rolecall.mask import Mask
 from rolecall.project import longlist, place, shape, tools
 from rolecall.project.place import Folder
 from rolecall.project.toolerror import WrongCall
@@ -187,26 +188,41 @@ def input_schema(tool: Tool) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
+def _no_secrets() -> Mask:
+    return Mask(())
+
+
 def call(
-    project: Folder, name: str, arguments: Any = None, *, restrictions: Iterable[str] = ()
+    project: Folder,
+    name: str,
+    arguments: Any = None,
+    *,
+    restrictions: Iterable[str] = (),
+    mask: Callable[[], Mask] = _no_secrets,
 ) -> dict[str, Any]:
-    """The reply of a tool to arguments from outside."""
-    tool, checked = _checked_call(project, name, arguments, restrictions)
+    """The reply of a tool to arguments from outside. `mask` knows the secrets that must not be kept; it is asked for
+    where something is written."""
+    tool, checked = _checked_call(project, name, arguments, restrictions, mask)
     return tool.run(project, **checked)
 
 
 def call_json(
-    project: Folder, name: str, arguments: Any = None, *, restrictions: Iterable[str] = ()
+    project: Folder,
+    name: str,
+    arguments: Any = None,
+    *,
+    restrictions: Iterable[str] = (),
+    mask: Callable[[], Mask] = _no_secrets,
 ) -> bytes:
     """The same as JSON; megabytes of tasks are passed on as they stand in their file."""
-    tool, checked = _checked_call(project, name, arguments, restrictions)
+    tool, checked = _checked_call(project, name, arguments, restrictions, mask)
     if name == "task_list":
         return tools.task_list_json(project)
     return longlist.json_bytes(tool.run(project, **checked))
 
 
 def _checked_call(
-    project: Folder, name: str, arguments: Any, restrictions: Iterable[str]
+    project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
 ) -> tuple[Tool, dict[str, Any]]:
     if name not in TOOLS:
         raise WrongCall(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
@@ -220,7 +236,7 @@ def _checked_call(
     # Many hosts send null for what they leave out.
     given = {key: value for key, value in given.items() if value is not None}
     _check_parameters(name, tool, given)
-    return tool, given
+    return tool, given if tool.is_reader or not given else mask().value(given)
 
 
 def _check_allowed(name: str, tool: Tool, restrictions: tuple[str, ...]) -> None:
