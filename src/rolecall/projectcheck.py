@@ -63,6 +63,7 @@ async def check(folder: str, around: Surroundings) -> Checkup:
     endpoints = await _endpoints(reading, reports, around)
     found = [
         *reading.problems,
+        *filter(None, [projectfile.unread(place)]),
         *_name_problems(reading, paths, around),
         *_rate_problems(reading, around),
         *_trigger_problems(reading, around),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rolecall.knowledge.settings import Settings as Knowledge
 
 FILE = "rolecall.yaml"
+NERVE_FILE = "nerve.yaml"
 KEYS = ("name", "extract", "service", "workflows", "hooks", "knowledge")
 _EXTRACT_KEYS = ("provider", "baseUrl", "model", "apiKeyEnv", "timeout")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -102,6 +103,22 @@ def load(folder: str) -> Reading:
     except UsageError as error:
         problem = Problem("error", error.message, path, 1, 1, error.hint)
     return Reading(_empty(os.path.dirname(path)), (problem,))
+
+
+def unread(folder: str) -> Problem | None:
+    """What to do about a nerve.yaml in or around a folder, which is the predecessor's project file; None: there is
+    none."""
+    path = nearest(NERVE_FILE, folder)
+    if path is None:
+        return None
+    hint = f"Move what it says to {FILE}, then remove it."
+    if find(folder) is None:
+        hint = f"Rename it to {FILE}, and `rolecall validate` names what has to change."
+    hint += (
+        " `extract`, `knowledge` and the limits of `workflows` are written as they were; a sense becomes a trigger "
+        "of the workflow it starts."
+    )
+    return Problem("warning", f"{NERVE_FILE} is not read", path, 1, 1, hint)
 
 
 def _empty(folder: str) -> Project:

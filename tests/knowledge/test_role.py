@@ -137,9 +137,15 @@ def test_where_it_is_required_and_cannot_be_had_the_thread_waits_and_says_what_t
 
 
 def test_an_index_that_git_would_hand_over_is_not_made(stage: Stage) -> None:
-    (stage.repo.folder / ".gitignore").write_text("other\n")
+    (stage.repo.folder / ".gitignore").write_text("!knowledge.db\n")
     assert stage.run(True)["status"] == "completed" and "knowledge.db*" in stage.report()
     assert not stage.repo.index.exists()
+
+
+def test_git_ignores_the_index_that_a_role_has_made(stage: Stage) -> None:
+    (stage.repo.folder / ".gitignore").write_text("other\n")
+    assert stage.run(True)["status"] == "completed" and stage.repo.index.exists()
+    assert "knowledge.db" not in stage.repo.git("status", "--porcelain")
 
 
 def test_an_endpoint_that_is_down_is_told_and_the_step_is_taken(stage: Stage, server: VectorServer) -> None:

@@ -133,6 +133,23 @@ def test_init_writes_what_fits_the_files_and_has_git_ignore_the_index(repo: Repo
     assert "is already there" in repo.refused("init", code=2)
 
 
+def test_from_the_first_sync_on_git_ignores_the_index_also_without_init(repo: Repo) -> None:
+    (repo.folder / ".gitignore").unlink()
+    (repo.folder / ".git" / "info" / "exclude").write_text("*.log")
+    repo.commit()
+    for _ in range(2):
+        assert repo.sync()["files"] == len(FILES)
+        assert repo.git("status", "--porcelain") == ""
+    assert (repo.folder / ".git" / "info" / "exclude").read_text() == "*.log\nknowledge.db*\n"
+    assert repo.json("status")["ignoredByGit"] is True
+
+
+def test_a_sync_says_so_where_git_cannot_be_made_to_ignore_the_index(repo: Repo) -> None:
+    repo.write({".gitignore": "!knowledge.db\n"})
+    done = repo("sync")
+    assert "git does not ignore" in done.stderr and "add `knowledge.db*` to .gitignore" in done.stderr
+
+
 def test_init_leaves_a_gitignore_alone_that_covers_the_index_already(repo: Repo) -> None:
     (repo.folder / "knowledge.yaml").unlink()
     repo.write({".gitignore": "*.db*\n"})

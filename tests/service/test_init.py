@@ -95,6 +95,12 @@ def test_a_second_init_changes_nothing(machine: Machine) -> None:
     assert files_in(machine.project) == before
 
 
+def test_a_nerve_yaml_is_pointed_out(machine: Machine) -> None:
+    (machine.project / "nerve.yaml").write_text("extract: {provider: dashscope, model: qwen-plus}\n")
+    done = machine.rolecall("init", env=machine.env, cwd=machine.project, check=0)
+    assert "nerve.yaml is not read. Move what it says to rolecall.yaml" in done.stderr
+
+
 def test_nothing_that_is_there_is_overwritten(machine: Machine) -> None:
     (machine.project / "workflows").mkdir()
     (machine.project / "rolecall.yaml").write_text("name: mine\n")

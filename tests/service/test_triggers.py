@@ -505,8 +505,15 @@ def test_megabytes_of_output_are_bounded_and_their_change_is_seen(stage: Stage) 
 # -- senses --
 
 
-def sensed(stage: Stage, body: str, *, times: int = 1, extra: str = 'prompt: "{{what}}"') -> None:
-    stage.write("senses/feel.py", body)
+def sensed(
+    stage: Stage,
+    body: str,
+    *,
+    times: int = 1,
+    extra: str = 'prompt: "{{what}}"',
+    file: str = "senses/feel.py",
+) -> None:
+    stage.write(file, body)
     triggers = stage.triggers(f"felt: {{sense: feel, every: 1m, {extra}}}")
 
     async def play() -> None:
@@ -523,6 +530,15 @@ def test_a_sense_starts_a_thread_for_each_signal_and_none_for_nothing(stage: Sta
     assert stage.prompts() == ["smoke", "smoke"]
     sensed(stage, "def sense():\n    return None\n", times=2)
     assert len(stage.threads()) == 2
+
+
+def test_a_sense_may_lie_in_a_folder_of_its_own(stage: Stage) -> None:
+    stage.write("senses/feel/words.py", "WORD = 'smoke'\n")
+    body = "from .words import WORD\ndef sense():\n    return {'what': WORD}\n"
+    sensed(stage, body, file="senses/feel/index.py")
+    assert stage.prompts() == ["smoke"]
+    sensed(stage, "def sense():\n    return 1 / 0\n", file="senses/feel/index.py")
+    assert "senses/feel/index.py:2: ZeroDivisionError" in stage.memory("felt").problem
 
 
 def test_a_sense_may_bring_its_own_prompt_and_a_key(stage: Stage) -> None:

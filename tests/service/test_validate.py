@@ -86,6 +86,31 @@ def test_a_project_with_nothing_wrong_is_valid(project: Project) -> None:
     assert report["triggers"] == [{"trigger": "solve-issue/t", "does": "every 1h"}]
 
 
+def test_a_nerve_yaml_is_pointed_out_with_what_to_do(project: Project) -> None:
+    project.workflow("solve-issue")
+    project.write("nerve.yaml", "workflows: {solve-issue: {concurrency: 1, overflow: drop}}\n")
+    report = project.validate(code=0)
+    [problem] = report["problems"]
+    assert (problem["severity"], problem["message"]) == ("warning", "nerve.yaml is not read")
+    assert (
+        problem["file"] == f"{project.folder}/nerve.yaml" and "Rename it to rolecall.yaml" in problem["hint"]
+    )
+    (project.folder / "nerve.yaml").rename(project.folder / "rolecall.yaml")
+    assert project.validate(code=0)["problems"] == []
+    project.write("nerve.yaml", "{}")
+    [problem] = project.validate(code=0)["problems"]
+    assert "Move what it says to rolecall.yaml" in problem["hint"]
+
+
+def test_a_sense_in_a_folder_of_its_own_is_checked_where_it_lies(project: Project) -> None:
+    project.workflow("solve-issue")
+    project.write("senses/tired/index.py", "def sense():\n    retrun 1\n")
+    project.write(
+        "rolecall.yaml", "workflows: {solve-issue: {triggers: {c: {sense: tired, every: 1h, prompt: x}}}}\n"
+    )
+    assert project.problems() == ["senses/tired/index.py:2: SyntaxError: invalid syntax (index.py, line 2)"]
+
+
 def test_everything_is_told_at_once_with_file_and_line(project: Project) -> None:
     project.workflow("solve-issue", agent="claude")
     project.write("workflows/broken.yaml", "name: broken\nroles: {}\ngraph: {$START: nobody}\n")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, show, table
+from rolecall.cli.output import add_format, printable, show, table
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ def _init(options: Namespace) -> None:
     made.append(_ignore(folder))
     shown = _shown(folder, made, findings, agent)
     show(options, shown, lambda: "\n".join(_lines(shown)))
+    from rolecall import projectfile
+
+    if problem := projectfile.unread(folder):
+        print(printable(str(problem)), file=sys.stderr)
 
 
 def _findings() -> list[Finding]:

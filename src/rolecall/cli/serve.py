@@ -30,6 +30,8 @@ def _serve(options: Namespace) -> int:
 
     folder = os.path.abspath(options.project or os.getcwd())
     project = projectfile.load(folder).checked()  # what is wrong with it is told here, not in a log
+    if problem := projectfile.unread(folder):
+        print(printable(str(problem)), file=sys.stderr)
     if options.detach:
         return _detach(options, [f"{one.id}: {one.describe()}" for one in project.triggers])
     from rolecall.service import companion, serving

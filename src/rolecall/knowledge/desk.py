@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ def sync(
 
     settings = place.settings_of(root)
     home = config.home()
+    if not _leave_alone(root):
+        tell(f"git does not ignore {place.index_of(root)}: add `{INDEX}*` to .gitignore")
     embedder = CachedModel(_embedder(settings.embedding), place.cache_folder(home), tell)
     try:
         report = work.sync(root, settings, embedder, mask=mask(), now=now, is_anew=is_anew, progress=progress)
@@ -205,7 +207,7 @@ def brief(
     from rolecall.knowledge import brief as told
 
     root = place.root_of(folder)
-    if not _is_left_alone(root):
+    if not _leave_alone(root):
         raise UsageError(
             f"git does not ignore {place.index_of(root)}, so it would get into what agents hand over",
             hint=f"Add `{INDEX}*` to .gitignore.",
@@ -272,6 +274,16 @@ def _is_left_alone(root: str) -> bool:
     from rolecall.knowledge import files
 
     return repository.root_around(root) is None or files.is_ignored(root, INDEX)
+
+
+def _leave_alone(root: str) -> bool:
+    """Have git ignore the index, in the repository's own list, which is not part of any commit; whether it does."""
+    from rolecall.knowledge import files
+
+    if not _is_left_alone(root):
+        with suppress(OSError):  # whoever may not write there is told what to do
+            files.exclude(root, f"{INDEX}*")
+    return _is_left_alone(root)
 
 
 def forget(root: str) -> bool:

@@ -65,6 +65,16 @@ def is_ignored(root: str, path: str) -> bool:
     return _Ignored.of(root).has(path)
 
 
+def exclude(root: str, pattern: str) -> None:
+    """Add a pattern to what git ignores in this clone and all its worktrees; commits do not show it."""
+    folder = os.path.join(_git_folder(repository.root_around(root) or root), "info")
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "exclude"), "a+b") as file:
+        file.seek(0)
+        is_ended = file.read()[-1:] in (b"\n", b"")
+        file.write(f"{'' if is_ended else os.linesep}{pattern}\n".encode())
+
+
 def _is_own(path: str) -> bool:
     return path == INDEX or path.startswith((f"{INDEX}-", f"{INDEX}."))
 

@@ -1,4 +1,4 @@
-"""The child process in which a sense is called: `senses/<name>.py` is the user's code.
+"""The child process in which a sense is called: `senses/<name>.py`, or `senses/<name>/index.py`, is the user's code.
 
 It reads `{path, is_called}` from its standard input and answers in JSON: `{signal}`, which is null for nothing, or
 `{error, line}`. Whatever the sense prints goes to standard error.

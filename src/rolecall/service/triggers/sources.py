@@ -75,13 +75,17 @@ async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) 
 
 
 def sense_file(folder: str, name: str) -> str:
-    return os.path.join(folder, FOLDER, f"{name}.py")
+    """`senses/NAME.py`, or `senses/NAME/index.py` where only that is there."""
+    flat, nested = (os.path.join(folder, FOLDER, *parts) for parts in ([f"{name}.py"], [name, "index.py"]))
+    return nested if os.path.isfile(nested) and not os.path.isfile(flat) else flat
 
 
 async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) -> Look:
-    answer = await call_sense(sense_file(folder, source.name), folder, env, timeout=source.timeout)
+    path = sense_file(folder, source.name)
+    answer = await call_sense(path, folder, env, timeout=source.timeout)
     if "error" in answer:
-        return Look(problem=_line(f"senses/{source.name}.py:{answer.get('line', 1)}: {answer['error']}"))
+        place = f"{os.path.relpath(path, folder)}:{answer.get('line', 1)}"
+        return Look(problem=_line(f"{place}: {answer['error']}"))
     return Look(answer["signal"])
 
 

@@ -96,14 +96,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Sense:
-    """A function of the project's own, `senses/<name>.py`."""
+    """A function of the project's own, in `senses/<name>.py` or `senses/<name>/index.py`."""
 
     name: str
     timeout: float = 60.0
     names: ClassVar[tuple[str, ...] | None] = None
 
     def __str__(self) -> str:
-        return f"runs senses/{self.name}.py and fires when it returns a signal"
+        return f"runs the sense {self.name} and fires when it returns a signal"
 
 
 @dataclass(frozen=True)
@@ -292,8 +292,8 @@ class _Reader:
         if not isinstance(value, str) or not SENSE.fullmatch(value):
             self._say(
                 ("sense",),
-                "must be the name of a file in `senses`",
-                "`sense: disk_space` is senses/disk_space.py.",
+                "must be the name of a file or a folder in `senses`",
+                "`sense: disk_space` is senses/disk_space.py or senses/disk_space/index.py.",
             )
             return None
         return Sense(value, self._duration("timeout", Sense.timeout, least=0.1))
