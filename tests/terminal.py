@@ -37,13 +37,13 @@ def shown_by(words: Sequence[str], *, cwd: Path, env: Mapping[str, str], code: i
 class Terminal:
     """The command on a terminal of its own; every wait is bounded."""
 
-    def __init__(self, *args: str, home: Path) -> None:
-        """`rolecall` with these arguments; no agent's program is found."""
+    def __init__(self, *args: str, home: Path, path: str = "/nowhere") -> None:
+        """`rolecall` with these arguments; without a path no agent's program is found."""
         self.seen = ""
         program = str(Path(sys.executable).parent / "rolecall")
         self.pid, self._end = pty.fork()
         if self.pid == 0:
-            environment = {**os.environ, "ROLECALL_HOME": str(home), "PATH": "/nowhere"}
+            environment = {**os.environ, "ROLECALL_HOME": str(home), "PATH": path}
             os.execve(program, [program, *args], environment)
 
     def expect(self, text: str) -> None:

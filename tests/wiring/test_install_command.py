@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from terminal import shown_by
+from terminal import Terminal, shown_by
 from usermachine import SCRIPT, Machine, states
 
 from rolecall.hooks.hosts.claude import EVENTS
@@ -206,6 +206,79 @@ def test_a_terminal_gets_a_table_and_what_to_do_next(machine: Machine) -> None:
 def on_terminal(machine: Machine, *args: str) -> str:
     env = {**machine.env, "ROLECALL_HOME": str(machine.rolecall.home)}
     return shown_by([str(SCRIPT), *args], cwd=machine.project, env=env)
+
+
+def test_it_says_in_two_lines_what_is_refused_and_how_to_soften_it(machine: Machine) -> None:
+    refused, softer = machine.run("install", "claude")["gate"]
+    assert "refused while it has no tasks" in refused
+    words = softer.partition("`")[2].partition("`")[0].split()
+    assert words[-1] == "warn"
+    machine.rolecall(*words[1:], check=0)
+    assert machine.run("install", "claude")["gate"] == []
+    machine.run("uninstall", "claude")
+    assert "the model is warned of edits" in machine.run("install", "claude")["gate"][0]
+
+
+# -- out of git --
+
+
+def git(machine: Machine, *args: str) -> str:
+    argv = ["git", "-C", str(machine.project), *args]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def repository(machine: Machine) -> Machine:
+    """The machine with a project that git knows as a repository."""
+    git(machine, "init", "--quiet")
+    return machine
+
+
+@every_host
+def test_excluded_files_are_not_seen_by_git_until_they_are_uninstalled(
+    repository: Machine, host: str
+) -> None:
+    exclude = repository.project / ".git" / "info" / "exclude"
+    exclude.write_text("*.log\n")
+    told = repository.run("install", host, "--exclude")
+    assert {change["path"] for change in told["changes"]} > {str(exclude)}
+    assert not any("out of git" in step for step in told["next"])
+    assert git(repository, "status", "--short") == ""
+    assert states(repository.run("install", host)) == {"same"}
+    (repository.project / "mine.md").touch()
+    assert git(repository, "status", "--short") == "?? mine.md\n"
+    repository.run("uninstall", host)
+    assert exclude.read_text() == "*.log\n"
+
+
+def test_a_folder_inside_of_a_repository_is_excluded_by_its_whole_path(repository: Machine) -> None:
+    inner = repository.project / "a [b]" / "#c"
+    inner.mkdir(parents=True)
+    repository.run("install", "claude", "--project", str(inner), "--exclude")
+    assert git(repository, "status", "--short") == ""
+
+
+def test_without_a_terminal_nothing_is_excluded_and_the_option_is_named(repository: Machine) -> None:
+    (step,) = [step for step in repository.run("install", "claude")["next"] if "out of git" in step]
+    assert "`rolecall install claude --exclude`" in step
+    assert git(repository, "status", "--short") != ""
+
+
+@pytest.mark.parametrize(("answer", "is_seen"), [("", False), ("n", True)])
+def test_on_a_terminal_it_asks(repository: Machine, answer: str, is_seen: bool) -> None:
+    words = ("install", "claude", "--project", str(repository.project))
+    terminal = Terminal(*words, home=repository.rolecall.home, path=os.environ["PATH"])
+    terminal.expect("(Y/n): ")
+    terminal.type(f"{answer}\n")
+    assert terminal.close() == 0
+    assert "Softer: `rolecall config set project.unplannedEdits warn`" in terminal.seen
+    assert (git(repository, "status", "--short") != "") == is_seen
+
+
+def test_outside_of_a_repository_nothing_can_be_excluded(machine: Machine) -> None:
+    assert "--exclude is for a project in a git repository" in machine.run(
+        "install", "claude", "--user", "--exclude", check=2
+    )
 
 
 # -- refusing --

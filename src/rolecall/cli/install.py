@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
@@ -18,29 +18,82 @@ if TYPE_CHECKING:
     from rolecall.wiring.change import Change
     from rolecall.wiring.setup import Setup
 
+_SETTING = "rolecall config set project.unplannedEdits"
+_GATE = {
+    "block": [
+        "From now on edits of this project's files are refused while it has no tasks.",
+        f"Softer: `{_SETTING} warn`, or `off` for no gate.",
+    ],
+    "warn": [
+        "From now on the model is warned of edits while the project has no tasks.",
+        f"Stricter: `{_SETTING} block`; softer: `off`.",
+    ],
+    "off": [
+        "Edits are not refused while the project has no tasks: project.unplannedEdits is off.",
+        f"Stricter: `{_SETTING} block`, or `warn`.",
+    ],
+}
+"""What a host does about edits from now on, and how to change that."""
 _WORDS = {"same": "up to date", "kept": "left alone"}
 
 
 def _install(options: Namespace) -> None:
-    from rolecall import config
+    from rolecall import config, settings
     from rolecall.wiring import host_module, wiring_of
     from rolecall.wiring.piece import installed
 
     setup = setup_for(options, _catalog(), config.load())
     if not setup.key:
         setup = setup._replace(key=os.path.join(config.home(), config.HOST_KEYS, os.urandom(16).hex()))
-    changes = installed(wiring_of(options.host, setup), force=options.force)
+    wiring = wiring_of(options.host, setup)
+    changes = installed(wiring, force=options.force)
+    exclusion = _exclusion(options, setup, changes, list({piece.path: None for piece in wiring.pieces}))
+    changes += [exclusion] if exclusion else []
     if not options.dry_run:
         _keep_key(setup.key)
     carry_out(options, setup, changes)
-    steps = []
+    gate, steps = [], []
     if any(change.is_change for change in changes):
+        gate = _GATE[settings.unplanned_edits(setup.settings)]
         steps = host_module(options.host).next_steps(setup)
+        if setup.scope == "project" and not exclusion:
+            steps.append(
+                "Keep these files out of git: they hold paths of this machine. "
+                f"`rolecall install {options.host} --exclude` enters them in .git/info/exclude."
+            )
         if scope := other_scope(options.host, setup):
             steps.append(
                 f"It is installed {scope}, too, so every hook runs twice: rolecall uninstall {options.host} {scope}"
             )
-    report(options, setup, changes, steps)
+    report(options, setup, changes, steps, gate)
+
+
+def _exclusion(options: Namespace, setup: Setup, changes: list[Change], paths: list[str]) -> Change | None:
+    """The change of `.git/info/exclude`, if it is wanted: by the option, by an earlier one, or by a person's answer."""
+    from rolecall.cli.asking import ask, can_ask
+    from rolecall.wiring import gitexclude
+
+    file = gitexclude.find(setup.project) if setup.scope == "project" else None
+    if file is None:
+        if options.exclude:
+            raise UsageError(
+                "--exclude is for a project in a git repository",
+                hint="Leave it out, or name another --project.",
+            )
+        return None
+    is_wanted = options.exclude or (options.exclude is None and gitexclude.has_block(file, options.host))
+    may_ask = options.exclude is None and not options.dry_run and format_of(options) == "text" and can_ask()
+    if not is_wanted and may_ask and any(change.is_change for change in changes):
+        if gitexclude.hides(setup.project, paths):
+            return None
+        is_wanted = ask(f"Keep the {len(paths)} files out of git, by {file}? (Y/n)", _is_yes)
+    return gitexclude.with_block(file, options.host, setup.project, paths) if is_wanted else None
+
+
+def _is_yes(answer: str) -> bool:
+    if answer.lower() not in ("", "y", "yes", "n", "no"):
+        raise UsageError("Answer y or n.")
+    return not answer.lower().startswith("n")
 
 
 def _keep_key(path: str) -> None:
@@ -166,8 +219,10 @@ def _can_run(script: str) -> bool:
 # -- what is shown --
 
 
-def report(options: Namespace, setup: Setup, changes: list[Change], steps: list[str]) -> None:
-    """What was done, or would be, and what is left to do."""
+def report(
+    options: Namespace, setup: Setup, changes: list[Change], steps: list[str], gate: Sequence[str] = ()
+) -> None:
+    """What was done, or would be, what it means for edits, and what is left to do."""
     from rolecall import workspace
     from rolecall.wiring.change import difference
 
@@ -179,6 +234,7 @@ def report(options: Namespace, setup: Setup, changes: list[Change], steps: list[
         "changes": [
             {"path": change.path, "state": change.state, "note": change.note or None} for change in changes
         ],
+        "gate": list(gate),
         "next": steps,
     }
     if options.dry_run:
@@ -199,7 +255,8 @@ def _text(options: Namespace, changes: list[Change], told: dict[str, Any]) -> st
         would = f"{count} file{'s' if count > 1 else ''} would change; nothing was written"
         return "\n".join([colored_diff(told["diff"].rstrip("\n")), *notes, "", would])
     rows = [(_WORDS.get(change.state, change.state), change.path) for change in changes]
-    return "\n".join([table(rows, ("state", "file")), *notes, *steps])
+    gate = ["", *told["gate"]] if told["gate"] else []
+    return "\n".join([table(rows, ("state", "file")), *notes, *gate, *steps])
 
 
 def _nothing(options: Namespace, changes: list[Change]) -> str:
@@ -209,6 +266,15 @@ def _nothing(options: Namespace, changes: list[Change]) -> str:
     if any(change.state == "kept" for change in changes):
         return f"{title}: nothing else to change"
     return f"{title}: nothing to change"
+
+
+def _install_arguments(parser: ArgumentParser) -> None:
+    arguments(parser)
+    parser.add_argument(
+        "--exclude",
+        action=BooleanOptionalAction,
+        help="keep the project's new files out of git, by .git/info/exclude (default: asked on a terminal)",
+    )
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -235,7 +301,8 @@ VERBS = {
     "": Verb(
         _install,
         "write what a host (Claude Code, Codex, OpenCode) needs to use Rolecall",
-        "rolecall install claude\nrolecall install claude --project ~/shop --dry-run\nrolecall install codex --user",
-        arguments,
+        "rolecall install claude --exclude\nrolecall install claude --project ~/shop --dry-run\n"
+        "rolecall install codex --user",
+        _install_arguments,
     )
 }

@@ -10,7 +10,7 @@ from rolecall.cli.install import arguments, carry_out, other_scope, report, setu
 
 def _uninstall(options: Namespace) -> None:
     from rolecall.project import catalog
-    from rolecall.wiring import wiring_of
+    from rolecall.wiring import gitexclude, wiring_of
     from rolecall.wiring.piece import removed
 
     # Ours is told by what it is: our own catalogue will do, also where the configuration cannot be read.
@@ -20,6 +20,9 @@ def _uninstall(options: Namespace) -> None:
         for change in removed(wiring_of(options.host, setup), force=options.force)
         if change.state != "same"
     ]
+    file = gitexclude.find(setup.project) if setup.scope == "project" else None
+    if file and gitexclude.has_block(file, options.host):
+        changes.append(gitexclude.without_block(file, options.host))
     carry_out(options, setup, changes)
     scope = "" if changes else other_scope(options.host, setup)
     steps = [f"It is installed {scope}: rolecall uninstall {options.host} {scope}"] if scope else []

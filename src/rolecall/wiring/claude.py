@@ -73,12 +73,10 @@ def roots(setup: Setup) -> list[str]:
 def next_steps(setup: Setup) -> list[str]:
     steps = ["Start Claude Code anew where it is open: it reads servers, hooks and agents when it starts."]
     if setup.scope == "project":
-        steps += [
+        steps.append(
             f"Open Claude Code in {setup.project} once and trust the folder: in one it was not told to trust,"
-            " `claude -p` gives agents none of Rolecall's tools.",
-            "Keep .mcp.json, .claude/settings.local.json, .claude/agents and .claude/skills out of git: they hold paths"
-            " of this machine. For a team, each installs for themselves, or with --user.",
-        ]
+            " `claude -p` gives agents none of Rolecall's tools."
+        )
     else:
         steps.append(hostfile.ONLY_PROJECTS)
     return steps

@@ -74,10 +74,9 @@ def next_steps(setup: Setup) -> list[str]:
         " none of them, and `codex exec` does not say so."
     ]
     if setup.scope == "project":
-        steps += [
-            "Trust the folder when Codex asks: of a project it was not told to trust it reads nothing.",
-            "Keep .codex out of git, or at least what was written here: it holds paths of this machine.",
-        ]
+        steps.append(
+            "Trust the folder when Codex asks: of a project it was not told to trust it reads nothing."
+        )
     else:
         steps.append(hostfile.ONLY_PROJECTS)
     return steps

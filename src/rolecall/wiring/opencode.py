@@ -54,9 +54,7 @@ def roots(setup: Setup) -> list[str]:
 
 def next_steps(setup: Setup) -> list[str]:
     steps = ["Start OpenCode anew where it is open: it reads plugins, agents and skills when it starts."]
-    if setup.scope == "project":
-        steps.append("Keep .opencode/plugins/rolecall.js out of git: it holds paths of this machine.")
-    else:
+    if setup.scope == "user":
         steps.append(hostfile.ONLY_PROJECTS)
     return steps
 
