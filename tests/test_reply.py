@@ -440,3 +440,9 @@ def test_rendered_answer_is_always_understood(fields: dict[str, Any], text: str)
     output = {**fields, "summary": text}
     assume(not Shape(schema).misfits(output))
     assert reply(render(output, "Text."), schema) == Reply(output, "Text.")
+
+
+def test_patterns_of_properties_cannot_run_away() -> None:
+    schema = {"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}}}
+    found = parse(f"---\n{'a' * 60}!: x\naaa: y\n---\n", schema)
+    assert isinstance(found, Reply) and found.output == {"aaa": "y"}

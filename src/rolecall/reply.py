@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rolecall import canonical, yaml12
 from rolecall.errors import InvalidValue, UsageError
 from rolecall.route import STATUS_KEYS
-from rolecall.schema import Type
+from rolecall.schema import Type, pattern_test
 from rolecall.workflow import SUSPEND
 
 MAX_FRONTMATTER = 256 * 1024
@@ -197,11 +197,9 @@ def _merged(shared: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, A
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
     try:
-        compiled = re.compile(pattern)
-    except re.error:
-        # Only the validator's wider dialect knows this pattern, so the validator decides.
-        return lambda _name: True
-    return lambda name: compiled.search(name) is not None
+        return pattern_test(pattern)
+    except ValueError:
+        return lambda _name: True  # the validator says that it is no regular expression
 
 
 def _is_text(item: Mapping[str, Any]) -> bool:
