@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,10 @@ class Engine:
     token: Callable[[], str]
     environment: Mapping[str, str]
     mask: Mask
+    bind: Callable[[Playbook], Mapping[str, Any]] = lambda _book: {}
+    """Who plays each role of a thread that is started now, for roles that a workflow plays."""
+    keeps_agents: bool = True
+    """Whether those play a thread who were bound to its roles when it was started."""
     find_workflow: Callable[[str, str], str] = _no_workflows
     """(name, folder) -> the id of the stored workflow, for roles that a workflow plays."""
     work: str | None = None
@@ -121,8 +125,11 @@ class Engine:
             return await self._advance(held, stop)
 
     async def _advance(self, held: Held, cancel: protocol.Cancel) -> Outcome:
-        chain = Chain(self.store, held.head)
-        turn = Turn(held.thread, chain, self.playbook(chain.start.workflow))
+        chain, bound = Chain(self.store, held.head), held.state().get("agents")
+        playbook = self.playbook(chain.start.workflow)
+        if bound and self.keeps_agents:
+            playbook = replace(playbook, bound=bound)
+        turn = Turn(held.thread, chain, playbook)
         way = next_of(turn)
         if not isinstance(way, Next):
             return self._settle(held, way)

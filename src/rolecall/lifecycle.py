@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rolecall.mask import Mask
     from rolecall.playbook import Playbook
 
+Bind = Callable[["Playbook"], Mapping[str, Any]]
+"""Who plays each role of a thread of a playbook that is made now; kept with the thread."""
 Also = Callable[[str, Draft], object]
 """(id of a new thread, the draft that makes it): adds something that happens together with it."""
 KILLED = 137
@@ -34,13 +36,15 @@ def start(
     mask: Mask,
     limits: Mapping[str, float] | None = None,
     agent: str | None = None,
+    bind: Bind | None = None,
     parent: str | None = None,
     work: str | None = None,
     sessions: Mapping[str, Mapping[str, str]] | None = None,
     queue: int | None = None,
     also: Also | None = None,
 ) -> Ref:
-    """Make a thread; nothing is run. A playbook that is not stored yet is stored with it. `parent` is the
+    """Make a thread; nothing is run. A playbook that is not stored yet is stored with it. `agent` plays every role,
+    `bind` says who plays which, so that no later change of the configuration counts. `parent` is the
     thread one of whose roles it plays, `work` the place for folders of its own. `sessions` says for roles in
     whose session their first turn is: the `thread` and `step` of an earlier one, and the `tier` to go by; or
     the `refusal`, why it is in none. `queue` lets it wait for the service, with that priority. `also` adds to
@@ -49,11 +53,8 @@ def start(
         raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
     if not os.path.isdir(cwd):
         raise UsageError(f"the work folder {cwd!r} does not exist")
-    if agent and mask.text(agent) != agent:
-        raise UsageError(
-            "the agent's command holds a secret, and it would be stored",
-            hint="Let the command read the secret from its environment.",
-        )
+    if agent:
+        _refuse_secret(agent, mask)
     draft = store.draft()
     fields = {
         "workflow": workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow),
@@ -73,6 +74,7 @@ def start(
         book,
         {
             "agent": agent,
+            "agents": bind(book) if bind else None,
             "parent": parent,
             "sessions": sessions and dict(sessions),
             "limits": dict(limits or {}),
@@ -82,6 +84,14 @@ def start(
         queue=queue,
         also=also,
     )
+
+
+def _refuse_secret(agent: str, mask: Mask) -> None:
+    if mask.text(agent) != agent:
+        raise UsageError(
+            "the agent's command holds a secret, and it would be stored",
+            hint="Let the command read the secret from its environment.",
+        )
 
 
 def _point(
@@ -220,11 +230,14 @@ def fork(
     source: Ref | None = None,
     workflow: str | Playbook | None = None,
     prompt: str | None = None,
+    agent: str | None = None,
+    bind: Bind | None = None,
     work: str | None = None,
 ) -> Ref:
     """A new thread that shares the chain up to `at` (a start or a step). Changing the workflow or the
     prompt adds a start of its own; otherwise a fork is one ref. Its own folders begin as those of `source`
-    are now: a worktree at the last commit there, a copy as a copy."""
+    are now: a worktree at the last commit there, a copy as a copy. The agents of `source` play on, unless the fork
+    has an `agent` or a workflow of its own."""
     chain = Chain(store, at)
     head = at
     if workflow is not None or prompt is not None:
@@ -234,7 +247,11 @@ def fork(
     facts: dict[str, Any] = {"forked_from": at, "limits": _limits_at(store, chain)}
     if source is not None:
         facts |= {"forked_thread": thread.id_of(source)}
-        facts |= {key: source.state[key] for key in ("limits", "agent") if key in source.state}
+        facts |= {key: source.state[key] for key in ("limits", "agent", "agents") if key in source.state}
+    if agent is not None:
+        facts["agent"] = agent
+    if bind and (agent is not None or workflow is not None or source is None):
+        facts["agents"] = bind(book)
     return _point(store, head, book, facts, event=("forked", {"from": at}), work=work, source=source)
 
 
@@ -293,10 +310,12 @@ def resume(
     mask: Mask,
     answer: str | None = None,
     limits: Mapping[str, float] | None = None,
+    agent: str | None = None,
+    bind: Bind | None = None,
     is_run_here: bool = False,
 ) -> Ref:
-    """Let a suspended thread go on. What the person says becomes part of the chain. A thread that the service had
-    is left to the service, unless it `is_run_here`."""
+    """Let a suspended thread go on. What the person says becomes part of the chain. From here on `agent` plays every
+    role, if one is given. A thread that the service had is left to the service, unless it `is_run_here`."""
     status = ref.state.get("status")
     if status in thread.ENDED:
         raise UsageError(
@@ -320,6 +339,9 @@ def resume(
         state |= {"role": said["role"], "steps": (chain.last.number if chain.last else 0) + 1}
     if limits:
         state["limits"] = {**state.get("limits", {}), **limits}
+    if agent is not None and bind is not None:
+        _refuse_secret(agent, mask)
+        state |= {"agent": agent, "agents": bind(registry.load_node(store, chain.start.workflow))}
     draft.event(
         thread.id_of(ref), "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})}
     )

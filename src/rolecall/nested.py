@@ -63,6 +63,7 @@ def _started(engine: Engine, parent: Recorder, workflow: str, prompt: str) -> st
         prompt,
         cwd=parent.workdir,
         mask=engine.mask,
+        bind=engine.bind,
         parent=parent.thread,
         work=engine.work,
     )

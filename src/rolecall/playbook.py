@@ -78,5 +78,7 @@ class Playbook:
     functions: Mapping[str, RoleFunction] = field(default_factory=dict)
     agents: Mapping[str, Agent] = field(default_factory=dict)
     """Agents that roles name by object rather than by name."""
+    bound: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Who plays each role of a thread since it was started, as `workspace.binder` has it."""
     schema_ids: Mapping[str, str] = field(default_factory=dict)
     """The node of each role's schema."""

@@ -80,6 +80,7 @@ def card(store: Store, ref: Ref) -> dict[str, Any]:
         "steps": head_number(ref, chain),
         "usage": totals,
         "limits": _limits(store, ref, start),
+        "agents": {role: bound["name"] for role, bound in (ref.state.get("agents") or {}).items()},
         "attempts": [_brief_attempt(attempt) for attempt in attempts[:_NEWEST_ATTEMPTS]],
         "pending": pending,
         "lease": _holder(store, ref),

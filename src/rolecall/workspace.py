@@ -93,7 +93,7 @@ def engine(
 
     settings, environment = config.load(), _for_children(config.environment())
     loaded: dict[str, Playbook] = {}
-    hired: dict[tuple[str, str], Cast] = {}
+    hired: dict[tuple[str, str, str], Cast] = {}
 
     def playbook(node: str) -> Playbook:
         if node not in loaded:
@@ -102,7 +102,7 @@ def engine(
 
     def hire(book: Playbook, role: str) -> Cast:
         """Agents are made once, because some keep a connection from step to step."""
-        key = (book.workflow.name, role)
+        key = (book.workflow.name, role, repr(book.bound.get(role)))
         if key not in hired:
             made = cast(settings, book, role, override=agent, environment=environment, tiers=tiers)
             check_present(made.agent, env=environment)
@@ -126,6 +126,7 @@ def engine(
         token=lambda: os.urandom(8).hex(),
         environment=environment,
         mask=mask(),
+        bind=binder(agent),
         find_workflow=lambda name, folder: _stored_workflow(store, name, folder),
         work=config.work_folder(),
         recall=recall,
@@ -226,14 +227,21 @@ def _cast(
     from rolecall.engine import HUMAN, Cast
     from rolecall.settings import agent_for, configured_agent, tier_model, unknown_agent
 
-    named = book.workflow.roles[role].agent
+    named, bound = book.workflow.roles[role].agent, book.bound.get(role)
     if named == HUMAN:  # a person was asked for, and nobody else may answer instead
         return Cast(HUMAN, _nobody)
-    if override is None and role in book.agents:
+    if override is None and bound is None and role in book.agents:
         agent = book.agents[role]
         return Cast(getattr(agent, "name", getattr(agent, "__name__", "python")), agent)
-    name = agent_for(settings, workflow=book.workflow.name, role=role, named=named, override=override)
-    spec, options = configured_agent(settings, name)
+    if bound is None:
+        name = agent_for(settings, workflow=book.workflow.name, role=role, named=named, override=override)
+        spec, options = configured_agent(settings, name)
+    elif "spec" not in bound:
+        name = bound["name"]
+        spec, options = configured_agent(settings, name)
+    else:
+        name, spec = bound["name"], bound["spec"]
+        options = {**_unbound_options(settings, name), **bound.get("options", {})}
     kind, _, argument = spec.partition(":")
     if kind == HUMAN:
         return Cast(HUMAN, _nobody)
@@ -249,6 +257,47 @@ def _cast(
         given = builtin_options(settings, environment or config.environment(), written)
         return Cast(name, agents.make("builtin", given))
     return Cast(name, agents.resolve(spec, options))
+
+
+_UNBOUND = ("env", "mcp")
+"""Options that may hold secrets: they are not kept with a thread, but read from the configuration at each step."""
+
+
+def _unbound_options(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    entry = (settings.get("agents") or {}).get(name)
+    return {key: entry[key] for key in _UNBOUND if key in entry} if isinstance(entry, dict) else {}
+
+
+def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
+    """What says who plays each role of a thread that is made now, by the configuration as it is: the name of the agent
+    and what that stands for. A role for which nobody can be found goes by the configuration of the day it is asked."""
+    hidden = mask()
+
+    def bind(book: Playbook) -> dict[str, Any]:
+        from rolecall.engine import HUMAN
+        from rolecall.settings import agent_for, configured_agent
+
+        settings, bound = config.load(), dict[str, Any]()
+        for role, part in book.workflow.roles.items():
+            is_of_code = role in book.functions or (override is None and role in book.agents)
+            if is_of_code or part.agent == HUMAN:
+                continue
+            try:
+                name = agent_for(
+                    settings, workflow=book.workflow.name, role=role, named=part.agent, override=override
+                )
+                spec, options = configured_agent(settings, name)
+            except UsageError:
+                if override is not None:
+                    raise
+                continue
+            kept = {key: value for key, value in options.items() if key not in _UNBOUND}
+            definition = {"spec": spec} | ({"options": kept} if kept else {})
+            is_safe = hidden.value(definition) == definition
+            bound[role] = {"name": hidden.text(name)} | (definition if is_safe else {})
+        return bound
+
+    return bind
 
 
 async def _nobody(_prompt: str, _context: Any) -> str:

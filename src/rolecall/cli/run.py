@@ -149,6 +149,7 @@ class _Starting:
         self._limits = limits
         self._is_queued = is_queued
         self._mask = workspace.mask()
+        self._bind = workspace.binder(options.agent)
 
     def __call__(self, task: Task) -> Ref:
         ref = lifecycle.start(
@@ -159,6 +160,7 @@ class _Starting:
             mask=self._mask,
             limits=self._limits,
             agent=self._options.agent,
+            bind=self._bind,
             work=config.work_folder(),
             queue=task.priority if self._is_queued else None,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from rolecall import report, thread, threadview
 from rolecall.cli.output import colored_diff, colored_status, fitted, printable, short, show, table
-from rolecall.cli.thread_arguments import common, count, in_this_store, one_thread
+from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store, one_thread
 from rolecall.errors import UsageError
 from rolecall.store.store import Store
 from rolecall.thread import Chain
@@ -69,6 +69,7 @@ def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("steps", card["steps"]),
         ("head", card["head"]),
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
+        ("agents", ", ".join(f"{role}: {agent}" for role, agent in card["agents"].items())),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
         ("forked from", card["forkedFrom"]),
@@ -222,8 +223,8 @@ def run_step_details(options: Namespace) -> None:
 def run_fork(options: Namespace) -> None:
     from rolecall import config, lifecycle, registry
     from rolecall.cli.output import read_input
-    from rolecall.cli.thread_run import show_new_thread, tell_omitted
-    from rolecall.workspace import mask
+    from rolecall.cli.thread_run import refuse_miscast, show_new_thread, tell_omitted
+    from rolecall.workspace import binder, mask
 
     prompt = None if options.prompt is None else read_input(options.prompt)
     with open_store(options.store) as store:
@@ -232,6 +233,9 @@ def run_fork(options: Namespace) -> None:
         if options.workflow is not None:
             found = registry.find(store, options.workflow, folder=os.getcwd())
             workflow = found.node or registry.load_file(found.path or "")
+        if options.agent:
+            node = workflow or Chain(store, at).start.workflow
+            refuse_miscast(registry.load_node(store, node) if isinstance(node, str) else node, options.agent)
         ref = lifecycle.fork(
             store,
             at,
@@ -239,6 +243,8 @@ def run_fork(options: Namespace) -> None:
             source=source,
             workflow=workflow,
             prompt=prompt,
+            agent=options.agent,
+            bind=binder(options.agent or (source.state.get("agent") if source else None)),
             work=config.work_folder(),
         )
     tell_omitted(ref)
@@ -406,6 +412,7 @@ def fork_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--at", metavar="STEP|N|start", help="where (default: at the thread's head)")
     parser.add_argument("--workflow", "-w", metavar="NAME", help="go on with another workflow or version")
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="go on with another task; @FILE and - read it")
+    agent_option(parser)
     common(parser)
 
 

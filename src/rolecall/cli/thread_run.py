@@ -13,6 +13,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ def run_start(options: Namespace) -> None:
             mask=workspace.mask(),
             limits=limits,
             agent=options.agent,
+            bind=workspace.binder(options.agent),
             work=config.work_folder(),
         )
     tell_omitted(ref)
@@ -239,8 +241,12 @@ def take_steps(
         took = None
         async with attended(view) as stopped:
             engine = workspace.engine(store, agent=agent, folder=ref.state.get("cwd"), watch=stopped.watch)
+            # An agent that is named for this run goes before those that the thread was started with.
+            engine = replace(engine, keeps_agents=not options.agent)
             if is_run:
-                refuse_miscast(engine.playbook(ref.state["workflow"]), agent)
+                bound = ref.state.get("agents") if engine.keeps_agents else None
+                book = engine.playbook(ref.state["workflow"])
+                refuse_miscast(replace(book, bound=bound or {}), agent)
             try:
                 async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
                     took = outcome.took or took
@@ -384,22 +390,29 @@ def tell_continuation(
 
 
 def run_resume(options: Namespace) -> int:
-    if options.agent and not options.run_on:
-        raise UsageError("--agent says who goes on, so it needs --run")
     answer = None if options.prompt is None else read_input(options.prompt)
     with workspace.open_store(options.store, create=False) as store:
         ref = thread.find(store, options.thread)
         limits = dict(options.limit)
         if limits:
             check_limits(limits, store.get(ref.state["workflow"]).payload["roles"])
+        if options.agent:
+            refuse_miscast(registry.load_node(store, ref.state["workflow"]), options.agent)
         before = ref.state.get("status", "idle")
         ref = lifecycle.resume(
-            store, ref, mask=workspace.mask(), answer=answer, limits=limits, is_run_here=options.run_on
+            store,
+            ref,
+            mask=workspace.mask(),
+            answer=answer,
+            limits=limits,
+            agent=options.agent,
+            bind=workspace.binder(options.agent),
+            is_run_here=options.run_on,
         )
         tell_service(ref)
         if before == "running":
             print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)
-        elif before == "idle" and answer is None and not limits:
+        elif before == "idle" and answer is None and not limits and not options.agent:
             print("the thread was idle already", file=sys.stderr)
         if options.run_on:
             return play(options, store, ref, steps=None, is_run=True)

@@ -65,6 +65,7 @@ class Opening:
             cwd=self.project,
             mask=self.engine.mask,
             agent=self.agent,
+            bind=self.engine.bind,
             sessions={role: session.told for role, session in sessions.items()},
             also=lambda ident, _draft: self.board.plan(job.task, ident),
         )

@@ -6,6 +6,7 @@ a thread waits for one, and an output where the role that is due is played by a 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError, UsageError
@@ -96,7 +97,8 @@ def _is_person(ref: Ref, turn: Turn, role: str) -> bool:
     if role in turn.playbook.functions:
         return False
     try:
-        cast = workspace.cast(config.load(), turn.playbook, role, override=ref.state.get("agent"))
+        book = replace(turn.playbook, bound=ref.state.get("agents") or {})
+        cast = workspace.cast(config.load(), book, role, override=ref.state.get("agent"))
     except RolecallError:  # an agent that cannot be had, which a step will tell; a person always can
         return False
     return cast.name == HUMAN

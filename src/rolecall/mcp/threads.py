@@ -119,6 +119,7 @@ def _thread_start(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
             cwd=place.project,
             mask=workspace.mask(),
             limits=limits,
+            bind=workspace.binder(),
             work=config.work_folder(),
         )
         return wording.standing(threadview.entry(store, ref))

@@ -87,6 +87,8 @@ def agent_namer(store: Store) -> Callable[[Mapping[str, Any]], str]:
         if time.monotonic() > settings[0]:
             settings = (time.monotonic() + 1.0, config.load())
         node, role = state.get("workflow", ""), state.get("role") or ""
+        if bound := (state.get("agents") or {}).get(role):
+            return str(bound["name"])
         try:
             if node not in named:
                 workflow = registry.read_node(store, node)[0]

@@ -118,7 +118,7 @@ def time_text(ms: int) -> str:
 
 def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
     """The new thread; `Conflict` when the trigger's ref has moved."""
-    from rolecall import lifecycle, thread
+    from rolecall import lifecycle, thread, workspace
 
     seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
 
@@ -133,6 +133,7 @@ def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
         order.prompt,
         cwd=order.cwd,
         mask=mask,
+        bind=workspace.binder(),
         work=work,
         queue=order.priority,
         also=remember,
