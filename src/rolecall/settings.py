@@ -10,7 +10,7 @@ modelOverrides: {SCENE: model alias}         the scene `extract` reads answers
 modelTiers:     {HOST | AGENT: {high, standard}}     the models for the tiers of the catalogue's agents
 extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
 catalog:        a folder with agents and skills to use instead of our own
-memory:         {autoDelete}                 whether notes may be deleted without asking
+memory:         {autoDelete, unreadDays, …}  whether notes may be deleted without asking, and what speaks for it
 project:        {unplannedEdits}             block (the default), warn or off: edits in a host while no task is planned
 store:          a path or an address, or {url, durability}
 
@@ -49,7 +49,16 @@ _SECTIONS: dict[str, Any] = {
         "apiKeyEnv": "variable",
         "timeout": "seconds",
     },
-    "memory": {"autoDelete": "switch"},
+    "memory": {
+        "autoDelete": "switch",
+        "unreadDays": "count",
+        "unreadReads": "count",
+        "unchangedDays": "count",
+        "graceDays": "count",
+        "signals": "signals",
+        "overlap": "percent",
+        "superseded": "percent",
+    },
     "project": {"unplannedEdits": "gate"},
     "catalog": "folder",
     "store": {"url": "text", "durability": "durability"},
@@ -78,6 +87,8 @@ UWF_PROGRAMS = {
 """The agents that come with uwf, and the adapters that stand in for them."""
 _DURABILITIES = ("always", "heads", "never")
 _GATES = ("block", "warn", "off")
+_RANGES = {"count": (0, 10**9), "signals": (3, 4), "percent": (1, 100)}
+"""Kinds of whole numbers."""
 _STEP = re.compile(r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)')
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
@@ -175,6 +186,19 @@ def unplanned_edits(settings: Mapping[str, Any]) -> str:
             hint="`rolecall config set project.unplannedEdits block`",
         )
     return str(mode)
+
+
+def memory_thresholds(settings: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers by which memory notes are joined and forgotten, as far as they are set; by the names that
+    `project.memory` has for them."""
+    section = _mapping(settings, "memory")
+    found = {}
+    for key, kind in _SECTIONS["memory"].items():
+        if kind in _RANGES and section.get(key) is not None:
+            if not _fits(section[key], kind):
+                raise UsageError(f"memory.{key} must be {_KINDS[kind]}, not {section[key]!r}")
+            found[re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key)] = section[key]
+    return found
 
 
 def catalog(settings: Mapping[str, Any]) -> str | None:
@@ -395,6 +419,9 @@ _KINDS = {
     "variable": "the name of an environment variable",
     "seconds": "a number of seconds above 0",
     "switch": "true or false",
+    "count": "a whole number of 0 or more",
+    "signals": "3 or 4: the contract forbids fewer",
+    "percent": "a whole number from 1 to 100",
     "option": "an option of the adapter",
     "folder": "the path of a folder",
     "protocol": f"one of {', '.join(PROTOCOLS)}",
@@ -467,6 +494,8 @@ def _below(path: Path) -> list[str]:
 def _parsed(text: str, kind: str) -> Any:
     if kind == "seconds":
         return float(text) if re.fullmatch(r"[0-9]*\.?[0-9]+", text) else None
+    if kind in _RANGES:
+        return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
     if kind == "switch":
         return {"true": True, "false": False}.get(text)
     if kind == "texts":
@@ -480,6 +509,9 @@ def _parsed(text: str, kind: str) -> Any:
 
 
 def _fits(value: Any, kind: str) -> bool:
+    if kind in _RANGES:
+        least, most = _RANGES[kind]
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
     match kind:
         case "seconds":
             return (

@@ -14,6 +14,7 @@ from rolecall.store.store import Store
 if TYPE_CHECKING:
     from rolecall.engine import Cast, Engine
     from rolecall.playbook import Playbook
+    from rolecall.project.memory import Thresholds
     from rolecall.record import Recalled
     from rolecall.workflow import Recall
     from rolecall.yaml12 import Problem
@@ -59,6 +60,14 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
     from rolecall.store.sqlite import SqliteBackend
 
     return SqliteBackend(path, create=create, durability=durability)
+
+
+def memory_thresholds() -> Thresholds:
+    """The numbers by which memory notes are joined and forgotten."""
+    from rolecall.project.memory import Thresholds
+    from rolecall.settings import memory_thresholds
+
+    return Thresholds(**memory_thresholds(config.load()))
 
 
 def settings_for(folder: str | None) -> dict[str, Any]:

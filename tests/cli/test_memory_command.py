@@ -135,6 +135,31 @@ def test_a_secret_of_the_environment_is_not_written_down(rolecall: Rolecall, pro
     assert not (project / ".nexus" / "memory").exists()
 
 
+def test_thresholds_of_the_configuration_count(rolecall: Rolecall, project: Path) -> None:
+    rolecall("memory", "add", "upstream-limits", "-m", LIMITS, cwd=project, check=0)
+    note = project / ".nexus/memory/upstream-limits.md"
+    os.utime(note, (note.stat().st_mtime - 20 * 86_400,) * 2)
+
+    def signals() -> list[list[str]]:
+        found = rolecall.json("memory", "gc", "--format", "json", cwd=project)["candidates"]
+        return [[signal["id"] for signal in one["signals"]] for one in found]
+
+    assert signals() == []
+    rolecall("config", "set", "memory.unchangedDays", "19", check=0)
+    rolecall("config", "set", "memory.unreadReads", "0", check=0)
+    assert signals() == [["unread", "unchanged"]]
+    rolecall("config", "set", "memory.graceDays", "21", check=0)
+    assert signals() == []
+    assert (
+        "upstream-limits.md seems to be on the same subject"
+        in rolecall("memory", "add", "api-backoff", "-m", LIMITS_AGAIN, cwd=project, check=2).stderr
+    )
+    rolecall("config", "set", "memory.overlap", "100", check=0)
+    rolecall("memory", "add", "api-backoff", "-m", LIMITS_AGAIN, cwd=project, check=0)
+    for key, value in (("signals", "2"), ("overlap", "0"), ("graceDays", "-1"), ("unreadDays", "1.5")):
+        assert f"memory.{key} must be" in rolecall("config", "set", f"memory.{key}", value, check=2).stderr
+
+
 def test_gc_shows_the_command_and_the_command_deletes_by_a_commit(rolecall: Rolecall, project: Path) -> None:
     rolecall("memory", "add", "retry-limits", "-m", LIMITS, cwd=project, check=0)
     rolecall("memory", "add", "release-steps", "-m", RELEASES, cwd=project, check=0)

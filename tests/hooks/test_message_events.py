@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hook_stage import PLAN, SESSIONS, at, known_kit, plan, read, task, tasks, tell, write
+from hook_stage import PLAN, SESSIONS, at, known_kit, plan, read, side_by_side, task, tasks, tell, write
 
 from rolecall.hooks import kit as kits
 from rolecall.hooks import snapshot
@@ -24,7 +25,7 @@ from rolecall.hooks.event import (
 )
 from rolecall.hooks.hosts import claude
 from rolecall.mask import Mask
-from rolecall.project import catalog, tools
+from rolecall.project import catalog, memory, tools
 from rolecall.project.tags import NO_PLAN
 
 
@@ -247,13 +248,36 @@ def test_a_decision_that_names_its_issue_is_recorded_at_once(tmp_path: Path, tex
     assert decisions(tmp_path) == {2: "Nobody"}
 
 
-@pytest.mark.parametrize("text", ["", "yes", "3 replicas are enough", "2", "9: no such issue", "2nd option"])
-def test_a_decision_that_may_be_on_any_issue_is_the_models_to_place(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["yes", "3 replicas are enough", "2nd option"])
+def test_a_decision_that_names_no_issue_is_on_the_first_that_is_pending(tmp_path: Path, text: str) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", "When?", i1="JSON.")
+    context = say(tmp_path, f"[d] {text}", "p1").context
+    assert "decision on issue 2 (Who pays?) was recorded" in context and "Still pending: 3." in context
+    assert "if another was meant, reopen it" in context
+    say(tmp_path, f"[d] {text}", "p2")
+    assert decisions(tmp_path) == {1: "JSON.", 2: text, 3: text}
+
+
+@pytest.mark.parametrize("text", ["", "2", "9: no such issue"])
+def test_a_decision_without_words_or_on_no_issue_is_the_models_to_place(tmp_path: Path, text: str) -> None:
     plan(tmp_path, "Which format?", "Who pays?", "When?")
     context = say(tmp_path, f"[d] {text}").context
     assert "Call nx_plan_decide at once" in context
     assert "Pending: 1 Which format?; 2 Who pays?; 3 When?." in context
     assert decisions(tmp_path) == {}
+
+
+def test_decisions_of_one_message_are_on_the_issues_in_their_order(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", "When?")
+    say(tmp_path, "[d] JSON.\n\n[d] 3: Now.\n\n[d] Nobody.")
+    assert decisions(tmp_path) == {1: "JSON.", 2: "Nobody.", 3: "Now."}
+
+
+def test_hooks_that_are_told_of_one_message_at_once_decide_one_issue(tmp_path: Path) -> None:
+    plan(tmp_path, "Which format?", "Who pays?", "When?")
+    message = UserMessage("s1", "[d] yes", "p1")
+    side_by_side(*[partial(tell, tmp_path, message)] * 4)
+    assert decisions(tmp_path) == {1: "yes"}
 
 
 def test_a_decision_can_be_replaced_by_naming_its_issue(tmp_path: Path) -> None:
@@ -301,29 +325,60 @@ def test_a_lesson_with_a_name_is_kept_at_once(tmp_path: Path) -> None:
     assert [path.name for path in note.parent.iterdir()] == [note.name]
 
 
-@pytest.mark.parametrize("text", ["The API answers 429.", "note: one word is no name", ""])
-def test_a_lesson_without_a_name_is_the_models_to_name(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("The billing API answers 429 after 60 calls.", "billing-api-answers-calls.md"),
+        ("note: one word is no name", "note-word-name.md"),
+        ("In 2025 we moved to Python 3.12 for the parser", "moved-python-parser.md"),
+    ],
+)
+def test_a_lesson_without_a_name_is_kept_under_its_first_words(tmp_path: Path, text: str, name: str) -> None:
+    context = say(tmp_path, f"[m] {text}").context
+    assert f"kept in .nexus/memory/{name}." in context
+    assert (tmp_path / ".nexus/memory" / name).read_text() == f"{text}\n"
+
+
+@pytest.mark.parametrize("text", ["", "재시도는 세 번까지", "Retry"])
+def test_a_lesson_whose_words_make_no_name_is_the_models_to_name(tmp_path: Path, text: str) -> None:
     context = say(tmp_path, f"[m] {text}").context
     assert "memory_add" in context and (not text or text in context)
     assert not (tmp_path / ".nexus/memory").exists()
 
 
-def test_a_lesson_on_a_subject_that_has_a_note_is_the_models_to_place(tmp_path: Path) -> None:
+def test_what_may_be_kept_is_told_with_a_lesson_and_with_a_look(tmp_path: Path) -> None:
+    guidance = " ".join(catalog.load().vocabulary.tags["m"].prose_guidance.split())
+    for text in ("[m] retry-limits: Sixty calls.", "[m]"):
+        assert f"What holds for [m]: {guidance}" in say(tmp_path, text).context
+    assert "What holds for [m-gc]: Show each candidate" in say(tmp_path, "[m:gc]").context
+    assert "What holds" not in say(tmp_path, "[rule] no-tabs: Use blanks.").context
+
+
+def test_a_lesson_on_a_subject_that_has_a_note_goes_into_that_one(tmp_path: Path) -> None:
     lesson = "The billing API answers 429 after sixty calls a minute, so wait before calling again."
-    write(tmp_path, ".nexus/memory/billing-limits.md", lesson + " Retries double the wait.\n")
-    context = say(tmp_path, f"[m] billing-retries: {lesson}").context
-    assert (
-        "It was not kept under the name billing-retries: billing-limits.md seems to be on the same subject"
-        in context
+    note = write(tmp_path, ".nexus/memory/billing-limits.md", lesson + " Retries double the wait.\n")
+    for _ in range(2):
+        assert "kept in .nexus/memory/billing-limits.md" in say(tmp_path, f"[m] {lesson}").context
+        (tmp_path / SESSIONS).unlink()  # as if the hook had been killed before it wrote the message down
+    assert note.read_text().count(lesson) == 2
+    assert [path.name for path in note.parent.iterdir()] == [note.name]
+
+
+def test_from_how_much_on_notes_are_on_one_subject_is_a_setting(tmp_path: Path) -> None:
+    kit = known_kit()._replace(thresholds=lambda: memory.Thresholds(overlap=100))
+    lesson = "The billing API answers 429 after sixty calls a minute, so wait before calling again."
+    write(
+        tmp_path, ".nexus/memory/billing-limits.md", lesson.replace("sixty", "seventy") + " Retries wait.\n"
     )
-    assert not (tmp_path / ".nexus/memory/billing-retries.md").exists()
+    told = tell(tmp_path, UserMessage("s1", f"[m] billing-retries: {lesson}"), kit).context
+    assert "kept in .nexus/memory/billing-retries.md" in told
 
 
 def test_where_there_are_many_notes_the_model_has_them_compared(tmp_path: Path) -> None:
-    for number in range(21):
-        write(tmp_path, f".nexus/memory/note-number-{number:02d}.md", "x")
+    for number in range(201):
+        write(tmp_path, f".nexus/memory/note-number-{number:03d}.md", "x")
     assert "Call memory_add" in say(tmp_path, "[m] retry-limits: Sixty calls.").context
-    assert len(list((tmp_path / ".nexus/memory").iterdir())) == 21
+    assert len(list((tmp_path / ".nexus/memory").iterdir())) == 201
 
 
 def test_a_secret_is_not_kept_and_not_said_again_by_the_refusal(tmp_path: Path) -> None:
@@ -338,8 +393,10 @@ def test_a_rule_is_kept_with_the_suffix_as_its_tag(tmp_path: Path) -> None:
     assert "kept in .nexus/rules/" in say(tmp_path, "[rule:frontend] no-inline-styles: Use classes.").context
     text = (tmp_path / ".nexus/rules/no-inline-styles.md").read_text()
     assert text == "<!-- tags: frontend -->\n\nUse classes.\n"
-    context = say(tmp_path, "[rule:frontend] Use classes.").context
-    assert "rule_add with a name and tags ['frontend']" in context
+    say(tmp_path, "[rule:frontend] Components never fetch data themselves.")
+    text = (tmp_path / ".nexus/rules/components-fetch-data-themselves.md").read_text()
+    assert text == "<!-- tags: frontend -->\n\nComponents never fetch data themselves.\n"
+    assert "rule_add with a name and tags ['frontend']" in say(tmp_path, "[rule:frontend] So.").context
 
 
 def test_a_look_at_memory_lists_and_deletes_nothing(tmp_path: Path) -> None:

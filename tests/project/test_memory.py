@@ -1261,16 +1261,16 @@ def test_unread_is_a_read_long_ago_or_none_while_others_were_read(project: Path)
         "never-read": "Queues drop timers.",
     }.items():
         put(project, f"{name}.md", text, days=30)
-    read_often(project, "long-ago.md", times=1, at=before(memory_gc.UNREAD_DAYS))
-    read_often(project, "read-lately.md", times=18, at=before(memory_gc.UNREAD_DAYS - 1))
+    read_often(project, "long-ago.md", times=1, at=before(memory.THRESHOLDS.unread_days))
+    read_often(project, "read-lately.md", times=18, at=before(memory.THRESHOLDS.unread_days - 1))
     assert signals(project) == {"long-ago.md": ["unread"]}, "too few reads to tell of the note that has none"
     read_often(project, "read-lately.md", times=1, at=before(1))
     assert signals(project) == {"long-ago.md": ["unread"], "never-read.md": ["unread"]}
 
 
 def test_unchanged_is_a_file_not_written_for_long(project: Path) -> None:
-    put(project, "old-note.md", RETRIES, days=memory_gc.UNCHANGED_DAYS)
-    put(project, "newer-note.md", RELEASES, days=memory_gc.UNCHANGED_DAYS - 1)
+    put(project, "old-note.md", RETRIES, days=memory.THRESHOLDS.unchanged_days)
+    put(project, "newer-note.md", RELEASES, days=memory.THRESHOLDS.unchanged_days - 1)
     assert signals(project) == {"old-note.md": ["unchanged"]}
 
 
@@ -1356,7 +1356,7 @@ def all_four(project: Path, name: str = "retries-limit.md") -> Path:
 def test_a_note_written_lately_is_no_candidate(project: Path) -> None:
     path = all_four(project)
     assert signals(project) == {path.name: ["unread", "unchanged", "superseded", "gone"]}
-    lately = (datetime.fromisoformat(NOW) - timedelta(days=memory_gc.GRACE_DAYS - 1)).timestamp()
+    lately = (datetime.fromisoformat(NOW) - timedelta(days=memory.THRESHOLDS.grace_days - 1)).timestamp()
     os.utime(path, (lately, lately))
     assert signals(project).get(path.name) is None
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rolecall.hooks.hosts import Output
     from rolecall.hooks.kit import Kit
     from rolecall.mask import Mask
+    from rolecall.project.memory import Thresholds
 
 _LONGEST_WAIT = 5.0
 """Seconds for the lock: hosts give a hook 10."""
@@ -254,7 +255,11 @@ def _kit(words: Words, event: Event) -> Kit:
 
     found = kit.Kit() if _is_easy(event) else kit.load(words.host, with_tags=_may_have_tags(event))
     found = found._replace(
-        run=config.run(), restrictions=config.restrictions(), harness=words.harness or HARNESS, mask=_mask
+        run=config.run(),
+        restrictions=config.restrictions(),
+        harness=words.harness or HARNESS,
+        mask=_mask,
+        thresholds=_thresholds,
     )
     if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # they write nothing of the session
         return found
@@ -282,6 +287,12 @@ def _may_have_tags(event: Event) -> bool:
     from rolecall.hooks.on_message import may_ask
 
     return may_ask(event.text)
+
+
+def _thresholds() -> Thresholds:
+    from rolecall.workspace import memory_thresholds
+
+    return memory_thresholds()
 
 
 def _mask() -> Mask:

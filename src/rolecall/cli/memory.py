@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from shlex import join
 from typing import Any
 
-from rolecall import config
+from rolecall import config, workspace
 from rolecall.cli import Verb
 from rolecall.cli.note_arguments import add_text, print_text, text_of
 from rolecall.cli.output import colored, printable, say, show, table
@@ -24,17 +24,17 @@ _SHOWN_TEXT = 200
 
 def _add(options: Namespace) -> None:
     from rolecall.project import memory
-    from rolecall.workspace import mask
 
     try:
         reply = memory.add(
             project_of(options),
             options.name,
             text_of(options),
-            mask=mask(),
+            mask=workspace.mask(),
             category=options.category,
             into=options.into,
             is_new=options.new,
+            thresholds=workspace.memory_thresholds(),
         )
     except memory.Overlap as overlap:
         raise UsageError(overlap.message, hint=_choices(options, overlap)) from overlap
@@ -158,7 +158,8 @@ def _gc(options: Namespace) -> None:
         return
     if options.auto:
         is_enabled = (config.load().get("memory") or {}).get("autoDelete") is True
-        reply = memory_gc.delete_automatically(project, is_enabled=is_enabled)
+        thresholds = workspace.memory_thresholds()
+        reply = memory_gc.delete_automatically(project, is_enabled=is_enabled, thresholds=thresholds)
     else:
         reply = {"deleted": memory_gc.delete(project, options.delete), "stayed": []}
     show(options, reply, lambda: _gone(reply))
@@ -195,7 +196,7 @@ def _show_candidates(options: Namespace, project: str) -> None:
             "signals": [signal._asdict() for signal in candidate.signals],
             "command": _command(options, "memory", "gc", "--delete", candidate.note.name),
         }
-        for candidate in memory_gc.candidates(project)
+        for candidate in memory_gc.candidates(project, thresholds=workspace.memory_thresholds())
     ]
     show(options, {"candidates": found}, lambda: _candidates(found))
 

@@ -1,7 +1,8 @@
 """What a user's message asks for at once: `[d]` a decision, `[m]` a lesson, `[rule]` a rule, `[m:gc]` a look at memory.
 
-Where the words leave one way only, it is done here and said to the model; where they do not (which issue? under which
-name? is there a note on the subject?), the model is told which tool to call with the user's own words. Nothing is ever
+It is done here and said to the model, with what the vocabulary says about it. A decision is on the issue that is named,
+else on the first that is pending; a lesson goes into the note on its subject, if there is one. Where that cannot be (no
+words, no letters for a name, a secret), the model is told which tool to call with the user's own words. Nothing is ever
 deleted here. To do the same twice is the same as to do it once.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rolecall.capabilities import FILES, check_allowed, check_lead
@@ -26,7 +28,7 @@ _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+
 """`#2 …`, `issue 2 …`, `2: …`; `3 replicas` begins with a number and names no issue."""
 _NAMED = re.compile(r"([a-z0-9][a-z0-9-]*-[a-z0-9-]+)(?:\.md)?:\s+(?=\S)")
 """`retry-limits: the text`."""
-_MOST_COMPARED = 20
+_MOST_COMPARED = 200
 """Memory notes with which a new one is compared here."""
 _LISTED_NOTES = 15
 _LONGEST_QUOTE = 300
@@ -34,12 +36,22 @@ _LONGEST_QUOTE = 300
 Done = Callable[[str, Action, Kit], str]
 
 
-def done(project: str, actions: Iterable[Action], kit: Kit) -> list[str]:
-    """Do what can be done; for each what the model is to be told."""
+def done(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable[float] = ()) -> list[str]:
+    """Do what can be done; for each what the model is to be told. `aimed` are the issues of decisions that name none,
+    in their order."""
+    handlers: dict[str, Done] = {**_HANDLERS, "nx_plan_decide": partial(_decide, iter(aimed))}
     return [
-        _refusal(action, kit) or _HANDLERS.get(action.handler, _other)(project, action, kit)
+        _refusal(action, kit)
+        or f"{handlers.get(action.handler, _other)(project, action, kit)}{_guidance(action, kit)}"
         for action in actions
     ]
+
+
+def _guidance(action: Action, kit: Kit) -> str:
+    """What the vocabulary says about a tag, such as what may be kept at all."""
+    tag = kit.tags.get(action.tag)
+    words = " ".join(tag.prose_guidance.split()) if tag else ""
+    return f"\nWhat holds for [{action.tag}]: {words}" if words else ""
 
 
 def _refusal(action: Action, kit: Kit) -> str:
@@ -71,13 +83,13 @@ def _other(_project: str, action: Action, _kit: Kit) -> str:
 # -- [d] --
 
 
-def _decide(project: str, action: Action, kit: Kit) -> str:
+def _decide(aimed: Iterator[float], project: str, action: Action, kit: Kit) -> str:
     now = Standing(project)
     if now.plan_problem:
         return f"[d] was not recorded, because the plan cannot be read: {now.plan_problem}. Tell the user."
     if not now.plan.get("active"):
         return f"{NO_PLAN} Nothing was recorded; tell the user."
-    issue, text = _issue_and_text(now, kit.mask().text(action.text))
+    issue, text = _issue_and_text(now, kit.mask().text(action.text), aimed)
     if text and any(one.get("decision") == text for one in now.plan["issues"] if issue in (None, one)):
         return f"The user's decision is on record: {_quoted(text)}"  # this very event came before
     if issue is None or not text:
@@ -86,16 +98,24 @@ def _decide(project: str, action: Action, kit: Kit) -> str:
     left = ", ".join(number(one["id"]) for one in reply.get("remaining", ()))
     rest = f"Still pending: {left}." if left else "Every issue is decided."
     on = f"issue {number(issue['id'])} ({issue['title'][:80]})"
-    return f"The user's decision on {on} was recorded: {_quoted(text)} {rest}"
+    is_first = left and not _ISSUE.match(action.text)
+    taken = (
+        " It was taken as the one under discussion; if another was meant, reopen it and decide that one."
+        if is_first
+        else ""
+    )
+    return f"The user's decision on {on} was recorded: {_quoted(text)} {rest}{taken}"
 
 
-def _issue_and_text(now: Standing, text: str) -> tuple[Mapping[str, Any] | None, str]:
-    """The issue that a decision is on, if that is certain, and the decision."""
+def _issue_and_text(now: Standing, text: str, aimed: Iterator[float]) -> tuple[Mapping[str, Any] | None, str]:
+    """The issue that a decision is on, and the decision: the issue that is named, else the next that was pending,
+    because issues are decided in their order."""
     issues = {issue["id"]: issue for issue in now.plan["issues"]}
+    if text.strip().isdecimal():
+        return None, text.strip()  # an issue without a decision, or the number of an option
     if named := _ISSUE.match(text):
         return issues.get(int(named[1] or named[2])), text[named.end() :].strip()
-    pending = now.pending_issues()
-    return (pending[0] if len(pending) == 1 else None), text.strip()
+    return issues.get(next(aimed, 0)) if text.strip() else None, text.strip()
 
 
 def _asked_to_decide(now: Standing, text: str) -> str:
@@ -111,45 +131,52 @@ def _asked_to_decide(now: Standing, text: str) -> str:
 
 
 def _remember(project: str, action: Action, kit: Kit) -> str:
+    from rolecall.project import memory
+
     name, text = _name_and_text(action.text)
     call = "memory_add with a name of 2 to 4 words"
+    if kept := _kept_before(project, "memory", text):  # this very event came before
+        return f"The user's words were kept in {kept}."
     # Whether a note on the subject exists is found by comparing with all of them, for which a hook has no time.
     if not name or knowledge_files.counts(project)["memory"] > _MOST_COMPARED:
         return _asked_to_keep("a lesson", call, action.text)
-    from rolecall.project import memory
+    thresholds = kit.thresholds() if kit.thresholds else memory.THRESHOLDS
 
-    return _kept(
-        project, "memory", name, text, call, lambda: memory.add(project, name, text, mask=kit.mask())["path"]
-    )
+    def add() -> str:
+        try:
+            return str(memory.add(project, name, text, mask=kit.mask(), thresholds=thresholds)["path"])
+        except memory.Overlap as overlap:
+            into = overlap.matches[0].name
+        return str(memory.add(project, name, text, mask=kit.mask(), into=into)["path"])
+
+    return _kept(project, name, text, call, add)
 
 
 def _rule(project: str, action: Action, kit: Kit) -> str:
+    from rolecall.project import rule
+
     name, text = _name_and_text(action.text)
     tags = [action.variant] if action.variant else []
     call = f"rule_add with a name{f' and tags {tags}' if tags else ''}"
+    if kept := _kept_before(project, "rules", text):
+        return f"The user's words were kept in {kept}."
     if not name:
         return _asked_to_keep("a rule", call, action.text)
-    from rolecall.project import rule
-
     return _kept(
-        project,
-        "rules",
-        name,
-        text,
-        call,
-        lambda: rule.add(project, name, text, mask=kit.mask(), tags=tags)["path"],
+        project, name, text, call, lambda: rule.add(project, name, text, mask=kit.mask(), tags=tags)["path"]
     )
 
 
 def _name_and_text(text: str) -> tuple[str, str]:
-    named = _NAMED.match(text)
-    return (named[1], text[named.end() :].strip()) if named else ("", text)
+    """The name before a colon, else one made of the first words."""
+    if named := _NAMED.match(text):
+        return named[1], text[named.end() :].strip()
+    from rolecall.project import notename
+
+    return notename.from_text(text), text.strip()
 
 
-def _kept(project: str, kind: str, name: str, text: str, call: str, add: Callable[[], str]) -> str:
-    path = os.path.join(".nexus", kind, f"{name}.md")
-    if _holds(os.path.join(project, path), text):  # this very event came before
-        return f"The user's words were kept in {path}."
+def _kept(project: str, name: str, text: str, call: str, add: Callable[[], str]) -> str:
     try:
         path = os.path.relpath(add(), os.path.abspath(project))
     except RolecallError as exc:
@@ -158,10 +185,16 @@ def _kept(project: str, kind: str, name: str, text: str, call: str, add: Callabl
     return f"The user's words were kept in {path}."
 
 
+def _kept_before(project: str, kind: str, text: str) -> str:
+    """The file that holds these very words already; empty: none."""
+    files = knowledge_files.index(project, _MOST_COMPARED)[kind] if text else []
+    return next((path for path in files if _holds(os.path.join(project, path), text)), "")
+
+
 def _holds(path: str, text: str) -> bool:
     try:
         with open(path, encoding="utf-8") as file:
-            return text in file.read()
+            return f"\n{text}\n" in f"\n{file.read()}\n"
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -220,7 +253,6 @@ def _quoted(text: str) -> str:
 _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": "rule_add"}
 _FOR_LEAD = ("nx_plan_decide", "rule_add")
 _HANDLERS: Mapping[str, Done] = {
-    "nx_plan_decide": _decide,
     "memory_store": _remember,
     "memory_gc": _look_at_memory,
     "rule_store": _rule,

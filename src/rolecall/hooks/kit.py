@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rolecall.mask import Mask
     from rolecall.project.catalog import Catalog
     from rolecall.project.macros import Render
+    from rolecall.project.memory import Thresholds
     from rolecall.project.tags import Tag
 
 _LONGEST_PROBLEM = 600
@@ -71,6 +72,8 @@ class Kit(NamedTuple):
     """Why our own catalogue and the strictest rules hold in the place of what the configuration names."""
     mask: Callable[[], Mask] = _no_secrets
     """Hides what must not be written down; costly, so it is asked for when something is."""
+    thresholds: Callable[[], Thresholds] | None = None
+    """By which memory notes are compared, where the configuration says it; the same."""
 
 
 def load(host: str, *, with_tags: bool = True) -> Kit:

@@ -26,7 +26,7 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer
     before = sessions.known(project, event.session) or sessions.Session(now)
     asked = _asked(event.text, kit) if may_ask(event.text) else _Asked()
     message = statefile.digest((event.id or event.text).encode(errors="replace"))
-    acted = _acted(project, asked.actions, kit, is_repeat=before.handled == message)
+    acted = _acted(project, event, asked.actions, kit, now, message, is_repeat=before.handled == message)
     state = snapshot.Standing(project)
     standing = snapshot.short(project, kit, state)
     after = before._replace(
@@ -87,9 +87,25 @@ def _skill_words(project: str, activation: Activation | None, before: Session, k
     return f"{head}{skilltext.body_of(project, activation.skill, kit, beside=head + said + beside)}{said}"
 
 
-def _acted(project: str, actions: Sequence[Action], kit: Kit, *, is_repeat: bool) -> list[str]:
+def _acted(
+    project: str,
+    event: UserMessage,
+    actions: Sequence[Action],
+    kit: Kit,
+    now: str,
+    message: str,
+    *,
+    is_repeat: bool,
+) -> list[str]:
     if not actions:
         return []
     from rolecall.hooks import inline
 
-    return inline.done_before(actions) if is_repeat else inline.done(project, actions, kit)
+    if is_repeat:
+        return inline.done_before(actions)
+    aimed: list[float] = []
+    pending = snapshot.Standing(project).pending_issues()
+    if pending and any(action.handler == "nx_plan_decide" for action in actions):
+        ids = [issue["id"] for issue in pending[: len(actions)]]
+        aimed = sessions.aim(project, event.session, now, message, ids, process=kit.process)
+    return inline.done(project, actions, kit, aimed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from rolecall import holder
@@ -45,6 +45,8 @@ class Session(NamedTuple):
     """When the skill became active."""
     agents: Mapping[str, str] = {}
     """The agents it started, by id, and the task of each by `task_key`; in the order they were started."""
+    aim: str = ""
+    """A digest of the last message with decisions, and the issues that were pending then."""
     handled: str = ""
     """A digest of the last message that something was done about."""
     told: str = ""
@@ -69,7 +71,16 @@ def load(project: str) -> Sessions:
 
 def _session(fields: Mapping[str, Any]) -> Session:
     found = Session(**fields)
-    texts = (found.seen, found.skill, found.mode, found.since, found.handled, found.told, found.warned)
+    texts = (
+        found.seen,
+        found.skill,
+        found.mode,
+        found.since,
+        found.aim,
+        found.handled,
+        found.told,
+        found.warned,
+    )
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text is something else")
     milliseconds(found.seen)
@@ -212,7 +223,7 @@ def change(
     edit: Callable[[Session], Session],
     *,
     process: Process | None,
-) -> None:
+) -> Session:
     """Write down something of a session; one whose beginning was never told begins so. One that goes on in another
     process, and did not say so, is that one's."""
     with statefile.locked(project):
@@ -221,6 +232,20 @@ def change(
         after = edit(before)._replace(seen=now, process=process or before.process)
         after = after._replace(agents=dict(list(after.agents.items())[-_MOST_AGENTS:]))
         _write(project, {**found, session: after})
+    return after
+
+
+def aim(
+    project: str, session: str, now: str, message: str, issues: Sequence[float], *, process: Process | None
+) -> list[float]:
+    """The issues that were pending when a message came first, which its decisions are on: of two hooks that are told of
+    it, at once or one after the other, neither takes the next issue for the one that was meant."""
+    mine = " ".join([message, *map(str, issues)])
+
+    def edit(found: Session) -> Session:
+        return found if found.aim.partition(" ")[0] == message else found._replace(aim=mine)
+
+    return [float(word) for word in change(project, session, now, edit, process=process).aim.split()[1:]]
 
 
 def note(

@@ -25,6 +25,7 @@ def _memory_add(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Rep
         category=arguments.get("category"),
         into=arguments.get("into"),
         is_new=arguments.get("new", False),
+        thresholds=_thresholds(),
     )
 
 
@@ -32,6 +33,12 @@ def _mask() -> Mask:
     from rolecall.workspace import mask
 
     return mask()
+
+
+def _thresholds() -> memory.Thresholds:
+    from rolecall.workspace import memory_thresholds
+
+    return memory_thresholds()
 
 
 def _memory_list(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
@@ -58,7 +65,7 @@ def _memory_gc(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Rep
         **_warned(memory.unfinished(place.project)),
         "candidates": [
             {"name": found.note.name, "signals": [signal._asdict() for signal in found.signals]}
-            for found in memory_gc.candidates(place.project)
+            for found in memory_gc.candidates(place.project, thresholds=_thresholds())
         ],
     }
 

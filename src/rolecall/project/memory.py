@@ -21,6 +21,26 @@ from rolecall.project.similarity import Profile
 _SHOWN_WORDS = 12
 
 
+class Thresholds(NamedTuple):
+    """What the policy of the contract leaves to each project's owner to choose."""
+
+    unread_days: int = 90
+    unread_reads: int = 20
+    """How many reads of other notes make a note that was never read one that nobody needs."""
+    unchanged_days: int = 180
+    grace_days: int = 14
+    """How long a note is kept whatever speaks against it."""
+    signals: int = 3
+    """How many signals have to hold at once before a note is deleted without asking."""
+    overlap: int = round(100 * similarity.OVERLAP)
+    """From how many percent on two notes are on the same subject."""
+    superseded: int = round(100 * similarity.CONTAINED)
+    """From how many percent on a note says little that another does not."""
+
+
+THRESHOLDS = Thresholds()
+
+
 class Match(NamedTuple):
     """A note on the same subject."""
 
@@ -32,12 +52,12 @@ class Match(NamedTuple):
 class Overlap(UsageError):
     """A note on this subject exists: the caller says whether the text goes there or stays apart."""
 
-    def __init__(self, file: str, matches: Sequence[Match]) -> None:
+    def __init__(self, file: str, matches: Sequence[Match], overlap: int) -> None:
         best = matches[0]
         words = ", ".join(best.shared[:_SHOWN_WORDS]) + (" …" if len(best.shared) > _SHOWN_WORDS else "")
         super().__init__(
             f"{best.name} seems to be on the same subject as {file}: {best.score:.0%} of the shorter one is in "
-            f"both (from {similarity.OVERLAP:.0%} on it counts). Words in both: {words}",
+            f"both (from {overlap}% on it counts). Words in both: {words}",
             hint=f"Say whether it goes `into` {best.name} or stays apart, as a `new` note.",
         )
         self.file = file
@@ -56,6 +76,7 @@ def add(
     category: str | None = None,
     into: str | None = None,
     is_new: bool = False,
+    thresholds: Thresholds = THRESHOLDS,
 ) -> dict[str, Any]:
     """Keep a lesson: in the note `into`, else as a new note unless one on its subject exists.
 
@@ -70,8 +91,8 @@ def add(
             return {**_append(project, note.find(project, "memory", into), file, kept), **_finished(work)}
         if os.path.lexists(path := os.path.join(note.folder(project, "memory"), file)):
             raise _taken(path, file)
-        if not is_new and (matches := overlapping(project, file, kept)):
-            raise Overlap(file, matches)
+        if not is_new and (matches := overlapping(project, file, kept, thresholds)):
+            raise Overlap(file, matches, thresholds.overlap)
         made = note.create(project, "memory", file, kept)
     category = notename.category_of(file)
     return {"name": made.name, "path": made.path, "category": category, "created": True, **_finished(work)}
@@ -108,7 +129,7 @@ def _section(file: str, came: str, text: str) -> str:
     return f"## {title}\n\n*{came} {place.now()[:10]}.*\n\n{text.strip()}\n"
 
 
-def overlapping(project: Folder, file: str, text: str) -> list[Match]:
+def overlapping(project: Folder, file: str, text: str, thresholds: Thresholds = THRESHOLDS) -> list[Match]:
     """Notes on the subject of a new one, the likest first. Notes of two categories are on two subjects, unless
     one says little that the other does not."""
     own, category = profile_of(file, text), notename.category_of(file)
@@ -117,7 +138,7 @@ def overlapping(project: Folder, file: str, text: str) -> list[Match]:
         like = similarity.likeness(own, profile_of(other.name, _readable(other)))
         their_category = notename.category_of(other.name)
         is_apart = category and their_category and category != their_category
-        if like.score >= (similarity.CONTAINED if is_apart else similarity.OVERLAP):
+        if round(100 * like.score) >= (thresholds.superseded if is_apart else thresholds.overlap):
             found.append(Match(other.name, like.score, like.shared))
     return sorted(found, key=lambda match: (-match.score, match.name))
 

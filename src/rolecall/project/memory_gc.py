@@ -2,13 +2,14 @@
 
 Four signals, each from a source of its own, so that no two follow from each other:
 
-    unread       the log of reads: not read for UNREAD_DAYS, or never, while UNREAD_OTHERS reads of others were counted
-    unchanged    the file: not written for UNCHANGED_DAYS
+    unread       the log of reads: not read for `unread_days`, or never, while `unread_reads` of others were counted
+    unchanged    the file: not written for `unchanged_days`
     superseded   the other notes: one of them holds nearly all it says, or it names its successor
     gone         the repository: at least half of the paths it names were there once and are not any more
 
 The signals are shown, and a person decides. Without asking, a note is only deleted where that was switched on
-and SIGNALS_NEEDED of them hold at once. One that was written within GRACE_DAYS is no candidate at all.
+and enough of them hold at once. One that was written within `grace_days` is no candidate at all. The numbers are those
+of `memory.Thresholds`.
 """
 
 from __future__ import annotations
@@ -21,17 +22,11 @@ from typing import Any, NamedTuple
 from rolecall import git
 from rolecall.errors import RolecallError, UsageError
 from rolecall.project import forget, memory_access, note, notename, place, removal, similarity
-from rolecall.project.memory import as_reply, profile_of
+from rolecall.project.memory import THRESHOLDS, Thresholds, as_reply, profile_of
 from rolecall.project.memory_access import Log, moment
 from rolecall.project.note import Note
 from rolecall.project.place import Folder
 from rolecall.project.similarity import Profile
-
-UNREAD_DAYS = 90
-UNREAD_OTHERS = 20
-UNCHANGED_DAYS = 180
-GRACE_DAYS = 14
-SIGNALS_NEEDED = 3
 
 SETTING = "memory.autoDelete"
 """The key of the configuration that switches deletion without asking on."""
@@ -66,22 +61,26 @@ class Candidate(NamedTuple):
 # -- looking --
 
 
-def candidates(project: Folder, *, at: str | None = None) -> list[Candidate]:
+def candidates(
+    project: Folder, *, at: str | None = None, thresholds: Thresholds = THRESHOLDS
+) -> list[Candidate]:
     """Notes that something speaks against, those with most signals first. Writes nothing."""
     now = moment(at or place.now()).timestamp()
     notes = note.listed(project, "memory")
     texts = {each.name: note.content(each)[:_JUDGED].decode(errors="ignore") for each in notes}
     log, gone = memory_access.read(project), _gone_paths(project, texts.values())
     profiles = {name: profile_of(name, text) for name, text in texts.items()}
-    near, by_name = similarity.near(profiles), {each.name: each for each in notes}
+    share = thresholds.superseded / 100
+    near, by_name = similarity.near(profiles, share), {each.name: each for each in notes}
     found = []
     for each in notes:
-        if now - each.changed < GRACE_DAYS * _DAY:
+        if now - each.changed < thresholds.grace_days * _DAY:
             continue
         signals = (
-            _unread(project, each, log, now),
-            _unchanged(each, now),
-            _successor(each, texts) or _double(each, [by_name[name] for name in near[each.name]], profiles),
+            _unread(project, each, log, now, thresholds),
+            _unchanged(each, now, thresholds),
+            _successor(each, texts)
+            or _double(each, [by_name[name] for name in near[each.name]], profiles, share),
             _gone(texts[each.name], gone),
         )
         found.append(Candidate(each, tuple(signal for signal in signals if signal is not None)))
@@ -89,20 +88,20 @@ def candidates(project: Folder, *, at: str | None = None) -> list[Candidate]:
     return sorted(shown, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
 
 
-def _unread(project: Folder, found: Note, log: Log, now: float) -> Signal | None:
+def _unread(project: Folder, found: Note, log: Log, now: float, thresholds: Thresholds) -> Signal | None:
     key = memory_access.key(project, found.name)
     if key in log:
         days = int((now - moment(log[key].last_accessed_ts).timestamp()) // _DAY)
-        return Signal("unread", f"not read for {days} days") if days >= UNREAD_DAYS else None
+        return Signal("unread", f"not read for {days} days") if days >= thresholds.unread_days else None
     others = sum(access.access_count for access in log.values())
-    if others < UNREAD_OTHERS:
+    if others < thresholds.unread_reads:
         return None
     return Signal("unread", f"never read, while {others:,} reads of other notes were counted")
 
 
-def _unchanged(found: Note, now: float) -> Signal | None:
+def _unchanged(found: Note, now: float, thresholds: Thresholds) -> Signal | None:
     days = int((now - found.changed) // _DAY)
-    return Signal("unchanged", f"not written for {days} days") if days >= UNCHANGED_DAYS else None
+    return Signal("unchanged", f"not written for {days} days") if days >= thresholds.unchanged_days else None
 
 
 def _successor(found: Note, texts: Mapping[str, str]) -> Signal | None:
@@ -112,19 +111,21 @@ def _successor(found: Note, texts: Mapping[str, str]) -> Signal | None:
     return Signal("superseded", f"says itself that {named[1].lower()} is in its place")
 
 
-def _double(found: Note, others: Iterable[Note], profiles: Mapping[str, Profile]) -> Signal | None:
+def _double(
+    found: Note, others: Iterable[Note], profiles: Mapping[str, Profile], share: float
+) -> Signal | None:
     for other in others:
         like = similarity.contained(profiles[found.name], profiles[other.name])
-        if like.score >= similarity.CONTAINED and _yields(found, other, profiles):
+        if like.score >= share and _yields(found, other, profiles, share):
             words = ", ".join(like.shared[:8])
             return Signal("superseded", f"{like.score:.0%} of it is also in {other.name}: {words}")
     return None
 
 
-def _yields(found: Note, other: Note, profiles: Mapping[str, Profile]) -> bool:
+def _yields(found: Note, other: Note, profiles: Mapping[str, Profile], share: float) -> bool:
     """Of two notes that say the same, the one that was written earlier goes, and never both."""
     back = similarity.contained(profiles[other.name], profiles[found.name])
-    if back.score < similarity.CONTAINED:
+    if back.score < share:
         return True
     return (found.changed, found.name) < (other.changed, other.name)
 
@@ -191,9 +192,11 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
     return [*map(_settled, work.settled), *deleted]
 
 
-def delete_automatically(project: Folder, *, is_enabled: bool, at: str | None = None) -> dict[str, Any]:
-    """Delete every note that SIGNALS_NEEDED signals speak against at once. What cannot be brought back stays,
-    with the reason."""
+def delete_automatically(
+    project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
+) -> dict[str, Any]:
+    """Delete every note that enough signals speak against at once. What cannot be brought back stays, with the
+    reason."""
     if not is_enabled:
         raise UsageError(
             "deleting without asking is not switched on",
@@ -203,7 +206,7 @@ def delete_automatically(project: Folder, *, is_enabled: bool, at: str | None = 
     with forget.writing(project) as work:
         deleted = [_settled(gone) for gone in work.settled]
         # Judged anew after each: a note whose double is gone may be the last that says it.
-        while candidate := _next_to_go(project, stayed, at):
+        while candidate := _next_to_go(project, stayed, at, thresholds):
             try:
                 deleted.append(_delete(project, work, candidate))
             except RolecallError as exc:
@@ -211,9 +214,11 @@ def delete_automatically(project: Folder, *, is_enabled: bool, at: str | None = 
     return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
 
 
-def _next_to_go(project: Folder, stayed: dict[str, str], at: str | None) -> Candidate | None:
-    for candidate in candidates(project, at=at):
-        if len(candidate.signals) >= SIGNALS_NEEDED and candidate.note.name not in stayed:
+def _next_to_go(
+    project: Folder, stayed: dict[str, str], at: str | None, thresholds: Thresholds
+) -> Candidate | None:
+    for candidate in candidates(project, at=at, thresholds=thresholds):
+        if len(candidate.signals) >= thresholds.signals and candidate.note.name not in stayed:
             return candidate
     return None
 

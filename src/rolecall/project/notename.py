@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from rolecall.errors import UsageError
+from rolecall.project import similarity
 
 CATEGORIES = ("empirical", "external", "pattern")
 PATTERN = re.compile(r"[a-z0-9][a-z0-9-]*\.md")
@@ -72,6 +73,16 @@ def new_rule(name: str) -> str:
     if reason := _objection(full):
         raise UsageError(f"{full} {reason}", hint=f"Call it, for example, {_kebab(full) or 'code-style'}.md.")
     return full
+
+
+def from_text(text: str) -> str:
+    """A name for a new note by the first words that say what it is about; "" where there are too few that a name can
+    have."""
+    words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
+    passing = set(_passing(words))
+    kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]
+    name = "-".join(kept[:MOST_WORDS])
+    return name if len(kept) >= FEWEST_WORDS and len(name) <= LONGEST - len(".md") else ""
 
 
 def category_of(file: str) -> str:

@@ -73,12 +73,17 @@ def likeness(one: Profile, other: Profile) -> Likeness:
     return _share(one, other, of=min(one.size, other.size))
 
 
+def telling_words(text: str) -> list[str]:
+    """The words of a text that say what it is about, as they are written, each once."""
+    return list(dict.fromkeys(word for _, word in _words(text)))
+
+
 def contained(one: Profile, other: Profile) -> Likeness:
     """The share of `one` that is in `other`."""
     return _share(one, other, of=one.size)
 
 
-def near(profiles: Mapping[str, Profile]) -> dict[str, list[str]]:
+def near(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str, list[str]]:
     """For each note those that share so many pairs of words with it that they may contain it. Comparing each
     with each would take a minute where there are a thousand."""
     having: dict[str, list[str]] = {}
@@ -90,12 +95,12 @@ def near(profiles: Mapping[str, Profile]) -> dict[str, list[str]]:
         if len(names) > 1:
             for name in names:
                 shared[name].update(names)
-    return {name: sorted(_enough(profiles[name], counts) - {name}) for name, counts in shared.items()}
+    return {name: sorted(_enough(profiles[name], counts, share) - {name}) for name, counts in shared.items()}
 
 
-def _enough(one: Profile, counts: Counter[str]) -> set[str]:
+def _enough(one: Profile, counts: Counter[str], share: float) -> set[str]:
     words = one.size - len(one.pairs)
-    return {name for name, count in counts.items() if count + words >= CONTAINED * one.size}
+    return {name for name, count in counts.items() if count + words >= share * one.size}
 
 
 def _share(one: Profile, other: Profile, *, of: float) -> Likeness:
