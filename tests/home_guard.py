@@ -24,7 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_scratch] = tempfile.mkdtemp(prefix="rolecall-test-home-")
     os.environ["HOME"] = config.stash[_scratch]
     os.environ["ROLECALL_HOME"] = str(Path(config.stash[_scratch]) / "rolecall")
-    os.environ.pop("ROLECALL_STORE", None)
+    # Nor is it the business of tests whose shell this is.
+    for name in ("ROLECALL_STORE", "ROLECALL_RUN", "ROLECALL_RESTRICTIONS", "ROLECALL_MAY_START_THREADS"):
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(trylast=True)

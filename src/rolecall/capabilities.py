@@ -7,8 +7,7 @@ a restriction that only stands in the prompt is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
 
 from rolecall.errors import UsageError
 
@@ -99,107 +98,3 @@ def check_host(restrictions: Iterable[str], action: str, *, is_host: bool) -> No
             f"{action} is for hosts, and this process is held to {word} and shows no key of an installation",
             hint="If a host started it, run `rolecall install HOST` again.",
         )
-
-
-# -- our own verbs --
-
-
-class Action(NamedTuple):
-    """What a verb of the command line does, as far as that can be denied."""
-
-    classes: tuple[str, ...] = ()
-    """A restriction that denies one of these denies the verb."""
-    is_for_lead: bool = False
-    """Any restriction denies the verb: who plays a restricted role is not the lead."""
-    starts_threads: bool = False
-    """Inside a step the verb is denied, unless the role may start threads."""
-    is_door: bool = False
-    """Hosts start it and it checks every call by itself; it is denied in an agent's shell."""
-
-
-READS = Action()
-WRITES = Action(FILES)
-RUNS = Action((*SHELL, *SHELL_WRITES))
-ADDS_TASKS = Action(TASK_CREATION)
-UPDATES_TASKS = Action(TASK_UPDATE)
-LEADS = Action(is_for_lead=True)
-STARTS = Action(is_for_lead=True, starts_threads=True)
-OPENS = Action(is_door=True)
-
-VERBS: Mapping[str, Action] = {
-    **{
-        f"workflow {verb}": READS
-        for verb in ("show", "list", "validate", "graph", "schema", "history", "diff")
-    },
-    "workflow put": LEADS,
-    **{
-        f"thread {verb}": STARTS
-        for verb in ("start", "step", "run", "resume", "answer", "kill", "fork", "import")
-    },
-    **{
-        f"thread {verb}": READS for verb in ("watch", "show", "list", "steps", "read", "step-details", "diff")
-    },
-    **{f"thread folder {verb}": READS for verb in ("show", "diff")},
-    **{f"thread {verb}": WRITES for verb in ("export", "folder merge", "folder remove", "folder prune")},
-    **dict.fromkeys(
-        ("run", "serve", "serve stop", "trigger fire", "trigger pause", "trigger resume"), STARTS
-    ),
-    **dict.fromkeys(("serve status", "serve logs", "fleet status", "trigger list", "validate"), READS),
-    **{f"plan {verb}": LEADS for verb in ("start", "add", "remove", "edit", "reopen", "decide")},
-    **dict.fromkeys(("plan status", "task list", "task ready", "task graph", "history search"), READS),
-    "plan run": STARTS,
-    "task add": ADDS_TASKS,
-    **dict.fromkeys(("task update", "task close"), UPDATES_TASKS),
-    "artifact write": READS,  # every role may leave something for the next
-    **dict.fromkeys(("memory list", "memory read", "memory gc", "rule list", "rule read"), READS),
-    **dict.fromkeys(("memory merge", "rule add"), LEADS),
-    "memory add": WRITES,
-    **{f"knowledge {verb}": WRITES for verb in ("init", "sync", "forget")},
-    **{f"knowledge {verb}": READS for verb in ("query", "status", "show")},
-    "knowledge serve": LEADS,
-    **dict.fromkeys(("config get", "config list", "agents list", "completion"), READS),
-    **dict.fromkeys(("config set", "config unset", "init", "setup", "install", "uninstall"), LEADS),
-    "agents test": STARTS,
-    **dict.fromkeys(("doctor", "conformance run"), RUNS),
-    **dict.fromkeys(("mcp", "hook"), OPENS),
-    **{f"cas {verb}": READS for verb in ("get", "has", "refs", "walk", "verify", "stats")},
-    **{f"cas {verb}": WRITES for verb in ("put", "put-text", "export", "schema put")},
-    **{f"cas {verb}": LEADS for verb in ("reindex", "gc", "import")},
-    **{f"cas schema {verb}": READS for verb in ("list", "get")},
-}
-"""Every verb of the command line: who asks whether one may be run asks here, the gate for a shell's commands too."""
-OPTIONS: Mapping[tuple[str, str], Action] = {
-    ("workflow graph", "output"): WRITES,
-    ("memory gc", "delete"): LEADS,
-    ("memory gc", "auto"): LEADS,
-}
-"""Options with which a verb does more than it does otherwise."""
-
-
-def check_verb(
-    verb: str,
-    is_given: Callable[[str], object],
-    *,
-    restrictions: Iterable[str],
-    is_in_step: bool,
-    may_start_threads: bool,
-) -> None:
-    """Refuse a verb, with the options that are given, to a process of a role that may not do what it does."""
-    name, action = named_action(verb, is_given)
-    if action.is_for_lead:
-        check_lead(restrictions, name)
-    check_allowed(restrictions, name, action.classes)
-    if action.starts_threads and is_in_step and not may_start_threads:
-        raise UsageError(
-            f"{name} starts or moves threads, which this role may not do",
-            hint="Leave it to the workflow, or give the role `may_start_threads: true`.",
-        )
-
-
-def named_action(verb: str, is_given: Callable[[str], object]) -> tuple[str, Action]:
-    """What a verb does with the options that are given, and its name with the option that matters. A verb that
-    is not in the table is the lead's."""
-    for (name, option), action in OPTIONS.items():
-        if name == verb and is_given(option):
-            return f"{verb} --{option}", action
-    return verb, VERBS.get(verb, LEADS)

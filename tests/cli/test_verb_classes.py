@@ -9,7 +9,8 @@ import pytest
 from conftest import SCRIPTS, Rolecall
 
 from rolecall import cli
-from rolecall.capabilities import LEADS, OPTIONS, READS, RESTRICTIONS, VERBS
+from rolecall.capabilities import RESTRICTIONS
+from rolecall.verbs import LEADS, OPTIONS, READS, VERBS, named_action
 
 EVERY = {f"{noun} {name}".strip(): verb for noun in cli.NOUNS for name, verb in cli._verbs(noun).items()}
 ALL_RESTRICTIONS = {"ROLECALL_RESTRICTIONS": ",".join(RESTRICTIONS)}
@@ -44,6 +45,7 @@ def test_options_that_change_what_a_verb_does_are_options_of_it() -> None:
         ["cas", "put-text", "x"],
         ["thread", "start", "fix-bug", "-p", "x"],
         ["doctor"],
+        ["workflow", "validate"],
     ],
     ids=" ".join,
 )
@@ -65,8 +67,6 @@ def test_a_role_that_may_do_nothing_is_refused_and_nothing_happens(
 
 
 def test_a_verb_that_nobody_classed_is_the_leads() -> None:
-    from rolecall.capabilities import named_action
-
     assert named_action("brand new", lambda _: False) == ("brand new", LEADS)
     assert named_action("workflow graph", lambda _: False) == ("workflow graph", READS)
 

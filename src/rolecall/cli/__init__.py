@@ -151,14 +151,14 @@ def _run(args: list[str]) -> int:
 
 
 def _check_allowed(options: Namespace) -> None:
-    """Refuse what the role may not do in whose name we run. Every verb is classed in `capabilities.VERBS`."""
+    """Refuse what the role may not do in whose name we run. Every verb is classed in `verbs.VERBS`."""
     from rolecall import config
 
     if not config.plays_role():
         return
-    from rolecall import capabilities
+    from rolecall import verbs
 
-    capabilities.check_verb(
+    verbs.check_verb(
         options.verb,
         lambda option: getattr(options, option),
         restrictions=config.restrictions(),

@@ -16,16 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from rolecall.capabilities import (
-    FILES,
-    TASK_CREATION,
-    TASK_UPDATE,
-    VERBS,
-    Action,
-    denied,
-    named_action,
-    restrictions,
-)
+from rolecall.capabilities import FILES, TASK_CREATION, TASK_UPDATE, denied, restrictions
 from rolecall.hooks.event import LEAD, Answer, Caller, Deed, PreToolUse
 from rolecall.hooks.kit import Kit
 from rolecall.project import place
@@ -144,10 +135,10 @@ def _capability_refusal(who: Caller, deed: Deed, kit: Kit, ground: _Ground, insi
     is_held = is_agent or bool(restrictions(words))
     if deed.starts and is_agent:
         return f"Only Lead starts agents, and {name} is not Lead. Say in your report what else is to be done."
-    for tool, action in _own_actions(deed):
-        if is_held and (action.is_for_lead or action.is_door):
+    for tool, classes, is_leads in _own_actions(deed):
+        if is_held and is_leads:
             return f"{tool} is Lead's, and {name} is not Lead. Report what you found; Lead decides."
-        if word := _denier(words, action.classes):
+        if word := _denier(words, classes):
             return f"{tool} is denied to {name} by {word}. Report to Lead instead."
     return _class_refusal(name, words, deed, ground, inside)
 
@@ -182,24 +173,21 @@ def _denier(words: Collection[str], classes: Collection[str]) -> str:
     return next((word for word in words if set(denied([word])).intersection(classes)), "")
 
 
-def _own_actions(deed: Deed) -> Iterator[tuple[str, Action]]:
-    """What a call does with Rolecall: a tool of our server, or our commands in a shell."""
+def _own_actions(deed: Deed) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """What a call does with Rolecall, by a tool of our server or by our commands in a shell: the name of it, its
+    classes, and whether it is Lead's."""
     if own := _our_tool(deed.tool):
-        yield own, Action(CHANGES[own], is_for_lead=own in FOR_LEAD)
+        yield own, CHANGES[own], own in FOR_LEAD
     if "rolecall" in deed.command or "uwf" in deed.command:
         from rolecall.hooks.shellwrites import seen
+        from rolecall.verbs import VERBS, named_action
 
         for words in seen(deed.command, "/").calls:
-            if verb := _verb_of(words):
+            plain = [word for word in words if not word.startswith("-")]
+            names = (" ".join(plain[:count]) for count in (3, 2, 1))
+            if verb := next((name for name in names if name in VERBS), ""):
                 name, action = named_action(verb, partial(_is_given, words))
-                yield f"rolecall {name}", action
-
-
-def _verb_of(words: Sequence[str]) -> str:
-    """The verb that a command names, of up to three words; empty: none."""
-    plain = [word for word in words if not word.startswith("-")]
-    names = (" ".join(plain[:count]) for count in (3, 2, 1))
-    return next((name for name in names if name in VERBS), "")
+                yield f"rolecall {name}", action.classes, action.is_for_lead or action.is_door
 
 
 def _is_given(words: Sequence[str], option: str) -> bool:
