@@ -320,7 +320,7 @@ def test_a_bundle_cut_short_or_changed_is_refused_or_taken_whole(
 ) -> None:
     export_to(source, str(tmp_path / name))
     whole = (tmp_path / name).read_bytes()
-    intact = contents(source)
+    intact = {(node, *stored[:2]) for node, stored in contents(source).items()}
     dice = random.Random(4)
     variants = [whole[: dice.randrange(len(whole))] for _ in range(25)]
     for _ in range(50):
@@ -333,7 +333,8 @@ def test_a_bundle_cut_short_or_changed_is_refused_or_taken_whole(
         broken.write_bytes(data)
         with contextlib.suppress(RolecallError):
             import_from(target, str(broken))
-        assert contents(target).items() <= intact.items()
+        # The time of the first put is no part of what an id is made from.
+        assert {(node, *stored[:2]) for node, stored in contents(target).items()} <= intact
 
 
 def test_a_bundle_cut_off_between_two_files_is_refused(
