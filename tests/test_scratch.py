@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,14 @@ def test_a_link_with_such_a_name_leads_to_no_removal(
     (place / "rolecall-run-link").symlink_to(other)
     scratch.remove_unheld()
     assert (other / "kept").exists()
+
+
+def test_many_at_once_keep_their_folders(place: Path) -> None:
+    def use(_number: int) -> bool:
+        with scratch.folder() as path:
+            (path / "settings.json").write_text("{}")
+            return (path / "settings.json").exists()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(use, range(400)))
+    assert list(place.iterdir()) == []

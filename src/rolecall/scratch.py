@@ -31,12 +31,14 @@ def folder(prefix: str = "rolecall-run-", place: str | None = None) -> Iterator[
 def _make_held(prefix: str, place: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        lock = os.open(path, os.O_RDONLY)
-        with suppress(OSError):  # a file system without locks: nobody removes it then
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        if path.exists():
-            return path, lock
-        os.close(lock)  # another process took it for one that nobody has
+        # Until it is held, another process may take it for one that nobody has, and remove it.
+        with suppress(FileNotFoundError):
+            lock = os.open(path, os.O_RDONLY)
+            with suppress(OSError):  # a file system without locks: nobody removes it then
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            if path.exists():
+                return path, lock
+            os.close(lock)
 
 
 def remove_unheld(prefix: str = "rolecall-run-", place: str | None = None) -> None:
