@@ -42,7 +42,8 @@ _TABLE: Mapping[Action, str] = {
         thread folder show, thread folder diff, serve status, serve logs, fleet status, trigger list,
         plan status, task list, task ready, task graph, history search, artifact write,
         memory list, memory read, memory gc, rule list, rule read,
-        knowledge query, knowledge status, knowledge show, config get, config list, agents list, completion,
+        knowledge query, knowledge status, knowledge show, config get, config list, agents list,
+        completion, status, help, version,
         cas get, cas has, cas refs, cas walk, cas verify, cas stats, cas schema list, cas schema get""",
     WRITES: """
         thread export, thread folder merge, thread folder remove, thread folder prune, memory add,

@@ -99,3 +99,127 @@ def test_a_command_of_uwf_says_its_new_name(rolecall: Rolecall, command: str, in
     words = instead.split()[1:]
     listed = rolecall(*words[: 1 + (words[0] != "run")], "--help", check=0)
     assert "usage" in listed.stdout
+
+
+# -- finding one's way --
+
+
+@pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["--help"]])
+def test_the_program_alone_prints_its_help(rolecall: Rolecall, words: list[str]) -> None:
+    done = rolecall(*words, check=0)
+    assert done.stdout == rolecall("--help", check=0).stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["thread"], ["help", "thread"]])
+def test_a_command_alone_lists_its_verbs(rolecall: Rolecall, words: list[str]) -> None:
+    done = rolecall(*words, check=0)
+    assert done.stdout == rolecall("thread", "--help", check=0).stdout
+    assert re.search(r"\n    list +list threads", done.stdout)
+
+
+def test_help_explains_a_verb_and_a_group_of_verbs(rolecall: Rolecall) -> None:
+    assert rolecall("help", "thread", "start").stdout == rolecall("thread", "start", "--help").stdout
+    assert "usage: rolecall thread folder" in rolecall("thread", "folder", check=0).stdout
+
+
+def test_version_is_a_command_and_an_option(rolecall: Rolecall) -> None:
+    said = rolecall("--version", check=0).stdout
+    assert rolecall("version", check=0).stdout == said
+    assert said == f"rolecall {rolecall.json('version')['version']}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("thraed list", "there is no command 'thraed'\n  Did you mean `rolecall thread`?"),
+        ("thread lst", "there is no command 'thread lst'\n  Did you mean `rolecall thread list`?"),
+        ("thread folder sow", "Did you mean `rolecall thread folder show`?"),
+        ("serve staus", "Did you mean `rolecall serve status`?"),
+        ("help thraed", "Did you mean `rolecall thread`?"),
+        ("zzzz", "there is no command 'zzzz'\n  `rolecall --help` lists the commands."),
+        ("thread start x --promt y", "there is no option --promt; did you mean --prompt?"),
+        ("cas get x --fromat=json", "there is no option --fromat; did you mean --format?"),
+        ("cas get x --zzzz", "there is no option --zzzz\n  `rolecall cas get --help` shows the options."),
+        ("thread start", "the following arguments are required: WORKFLOW, -p/--prompt\n  usage: "),
+    ],
+)
+def test_what_is_misspelt_is_answered_with_what_was_meant(rolecall: Rolecall, words: str, told: str) -> None:
+    done = rolecall(*words.split(), check=2)
+    assert told in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_value_that_looks_like_an_option_is_a_value(rolecall: Rolecall) -> None:
+    assert rolecall.json("cas", "put-text", "--", "--hello")["hash"]
+    assert rolecall.json("cas", "put-text", "--hello world")["hash"]
+
+
+def test_under_uwf_help_errors_and_commands_to_type_say_uwf(rolecall: Rolecall, tmp_path: Path) -> None:
+    (tmp_path / "ask-me.yaml").write_text(ASKING)
+    for words, code in (
+        ("", 0), ("thread start --help", 0), ("help thread", 0), ("thread lst", 2), ("thread show x", 3),
+        ("thread list --format text", 0),
+    ):  # fmt: skip
+        done = rolecall(*words.split(), program="uwf", check=code, cwd=tmp_path)
+        assert "uwf" in done.stdout + done.stderr, words
+        assert "rolecall" not in (done.stdout + done.stderr).replace(str(rolecall.home), ""), words
+    started = rolecall("run", "./ask-me.yaml", "-p", "x", program="uwf", cwd=tmp_path, check=7)
+    assert "\ncontinue: uwf thread answer " in f"\n{started.stderr}"
+    status = rolecall("status", program="uwf", cwd=tmp_path, check=0).stdout
+    assert "next       uwf thread answer" in status and "rolecall" not in status.replace(str(tmp_path), "")
+
+
+# -- where am I --
+
+ASKING = """
+name: ask-me
+description: Asks a person.
+roles:
+  someone:
+    agent: human
+    goal: Say yes.
+    frontmatter: {type: object, properties: {status: {enum: [yes]}}}
+graph:
+  $START: {_: {role: someone, prompt: Say it.}}
+  someone: {"yes": $END}
+limits: {steps: 3}
+"""
+
+
+def test_a_fresh_home_says_what_to_do(rolecall: Rolecall, tmp_path: Path) -> None:
+    done = rolecall("thread", "list", cwd=tmp_path, check=0)
+    assert (done.stdout, done.stderr) == ("no threads yet; start with: rolecall init\n", "")
+    assert rolecall.json("thread", "list", cwd=tmp_path) == []
+    told = rolecall("thread", "show", "x", cwd=tmp_path, check=3).stderr
+    assert "`rolecall init`" in told and "put-text" not in told
+    assert (
+        "there is no store at" in rolecall("thread", "list", "--store", "n.db", cwd=tmp_path, check=3).stderr
+    )
+    rolecall("init", cwd=tmp_path, check=0)
+    shown = rolecall("thread", "list", cwd=tmp_path, check=0).stdout
+    assert shown == "no threads yet; start with: rolecall run hello -p 'What is to be done'\n"
+    rolecall("cas", "put-text", "x", check=0)
+    assert rolecall("thread", "list", cwd=tmp_path, check=0).stdout == shown
+    assert not rolecall.json("status", cwd=tmp_path)["threads"]
+
+
+def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_path: Path) -> None:
+    assert rolecall("status", cwd=tmp_path, check=0).stdout.splitlines() == [
+        "project    none here",
+        "workflows  none",
+        "service    not running",
+        "threads    none at work",
+        "next       rolecall init",
+    ]
+    assert not rolecall.home.exists()
+    rolecall("init", cwd=tmp_path, check=0)
+    (tmp_path / "ask-me.yaml").write_text(ASKING)
+    rolecall("run", "./ask-me.yaml", "-p", "Decide it", cwd=tmp_path, check=7)
+    found = rolecall.json("status", cwd=tmp_path)
+    assert (found["project"], found["workflows"], found["service"]) == (str(tmp_path), ["hello"], None)
+    assert [entry["status"] for entry in found["threads"]] == ["suspended"]
+    assert found["next"] == found["threads"][0]["continue"]
+    shown = rolecall("status", cwd=tmp_path, check=0).stdout
+    assert "suspended" in shown and "Decide it" in shown
+    assert shown.splitlines()[-1].startswith("next       rolecall thread answer ")

@@ -18,8 +18,8 @@ from rolecall.cli.output import printable
 if TYPE_CHECKING:
     from conftest import Rolecall
 
-WITHOUT_A_REPLY = {"knowledge serve", "mcp", "hook", "completion"}
-"""Servers, and commands whose output has a form that others have set."""
+WITHOUT_A_REPLY = {"knowledge serve", "mcp", "hook", "completion", "help"}
+"""Servers, and commands whose output is a text that others have a use for."""
 COMMANDS = [f"{noun} {verb}".rstrip() for noun in NOUNS for verb in import_module(NOUNS[noun][0]).VERBS]
 
 

@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # what typing.TYPE_CHECKING is, without importing typing 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, HelpFormatter, Namespace
     from collections.abc import Callable
+    from typing import NoReturn
 
     from rolecall.errors import RolecallError
 
@@ -45,6 +46,9 @@ NOUNS = {
     "conformance": ("rolecall.cli.conformance", "hold the project's tools against fixtures of the contract"),
     "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
+    "status": ("rolecall.cli.status", "where you are: project, threads at work, service, what to do next"),
+    "help": ("rolecall.cli.help", "explain a command"),
+    "version": ("rolecall.cli.version", "print the version"),
 }
 """Every noun: its module, loaded on demand, and its line in the help."""
 
@@ -53,6 +57,10 @@ EXAMPLES = (
     "rolecall doctor\nrolecall workflow validate .workflows/fix-bug.yaml\n"
     "rolecall thread start fix-bug -p 'The login page is blank' --agent claude\nrolecall thread list --all"
 )
+
+
+TYPED = r"(?<![\w/.-])rolecall (?=[a-z])"
+"""The name of the program in a command that is to be typed."""
 
 
 class Verb:
@@ -74,6 +82,15 @@ class Verb:
 def program() -> str:
     """The name the command was started under: `rolecall`, or `uwf` like the predecessor."""
     return "uwf" if sys.argv[0].rpartition("/")[2] == "uwf" else "rolecall"
+
+
+def under_this_name(text: str) -> str:
+    """`text` with the commands in it as they are typed under the program's name."""
+    if program() == "rolecall":
+        return text
+    import re
+
+    return re.sub(TYPED, f"{program()} ", text)
 
 
 def command() -> int:
@@ -119,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # here, where a reader that is gone or a full disk is still noticed
     except KeyboardInterrupt:
-        print("rolecall: interrupted", file=sys.stderr)
+        print(f"{program()}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output is gone (`| head`); there is nobody left to tell.
@@ -127,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 141
     except OSError as error:
-        print(f"rolecall: {error}", file=sys.stderr)
+        print(f"{program()}: {error}", file=sys.stderr)
         sys.stdout = None  # a full disk would fail again at exit
         return 5
 
@@ -171,9 +188,9 @@ def report(error: RolecallError) -> int:
     """Print an error and what to do about it; the exit code it means."""
     from rolecall.cli.output import colored, say
 
-    say(f"{colored('rolecall:', 'red')} {error.message}", sys.stderr)
+    say(f"{colored(f'{program()}:', 'red')} {error.message}", sys.stderr)
     if error.hint:
-        say(f"  {error.hint}", sys.stderr)
+        say("  " + error.hint.replace("\n", "\n  "), sys.stderr)
     return exit_code(error)
 
 
@@ -195,15 +212,54 @@ def _parse(args: list[str]) -> Namespace:
         verbs = _verbs(args[0])
         for words in (2, 1, 0):
             name = " ".join(args[1 : 1 + words])
-            if name in verbs and len(args) > words:
-                return _verb_parser(args[0], name, verbs[name]).parse_args(args[1 + words :])
-    from rolecall.cli.oldnames import new_name
-
-    if instead := new_name(args):
-        from rolecall.errors import UsageError
-
-        raise UsageError(f"there is no command {' '.join(args[:2])!r}", hint=instead)
+            is_misspelt = not words and len(verbs) > 1 and len(args) > 1 and not args[1].startswith("-")
+            if name in verbs and len(args) > words and not is_misspelt:
+                return _parse_verb(_verb_parser(args[0], name, verbs[name]), args[1 + words :])
+    commands = set(NOUNS)
+    for count, word in enumerate(args):
+        if word.startswith("-"):
+            break
+        if word not in commands:
+            raise _unknown_command(args, count, commands)
+        below = [name.split() for name in _verbs(args[0]) if name.split()[:count] == args[1 : count + 1]]
+        commands = {words[count] for words in below if len(words) > count}
+    else:  # there is a command missing, and the help lists those that may follow
+        args = [*args, "--help"]
     return build_parser().parse_args(args)
+
+
+def _parse_verb(parser: ArgumentParser, args: list[str]) -> Namespace:
+    from rolecall.errors import UsageError
+
+    options = [option for action in parser._actions for option in action.option_strings]
+    for arg in args[: args.index("--")] if "--" in args else args:
+        name = arg.partition("=")[0]
+        # Blanks make a value of it, and an option may be shortened: argparse takes both.
+        if name.startswith("--") and " " not in arg and not any(one.startswith(name) for one in options):
+            wanted = nearest(name, options)
+            raise UsageError(
+                f"there is no option {name}" + (f"; did you mean {wanted}?" if wanted else ""),
+                hint=f"`{parser.prog} --help` shows the options.",
+            )
+    return parser.parse_args(args)
+
+
+def _unknown_command(args: list[str], place: int, known: set[str]) -> RolecallError:
+    """The error about the word at `place`, where one of the known ones should be."""
+    from rolecall.cli.oldnames import new_name
+    from rolecall.errors import UsageError
+
+    before, wanted = " ".join(["rolecall", *args[:place]]), nearest(args[place], sorted(known))
+    meant = f"Did you mean `{before} {wanted}`? " if wanted else ""
+    hint = new_name(args) or f"{meant}`{before} --help` lists the commands."
+    return UsageError(f"there is no command {' '.join(args[: place + 1])!r}", hint=hint)
+
+
+def nearest(word: str, known: list[str]) -> str | None:
+    """What was probably meant by a word that is not known."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word, known, 1, 0.6)), None)
 
 
 def _verbs(noun: str) -> dict[str, Verb]:
@@ -214,12 +270,10 @@ def _verbs(noun: str) -> dict[str, Verb]:
 
 
 def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> ArgumentParser:
-    import argparse
-
     from rolecall.cli.output import add_color
 
-    parser = argparse.ArgumentParser(
-        prog=f"rolecall {noun} {name}".strip(),
+    parser = _parser_class()(
+        prog=f"{program()} {noun} {name}".strip(),
         description=verb.help[0].upper() + verb.help[1:] + ".",
         epilog=_examples(verb.example),
         formatter_class=_formatter(),
@@ -233,10 +287,8 @@ def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> 
 
 def build_parser() -> ArgumentParser:
     """The parser with every command in it: for help, completion and commands that are misspelt."""
-    import argparse
-
-    parser = argparse.ArgumentParser(
-        prog="rolecall",
+    parser = _parser_class()(
+        prog=program(),
         description=DESCRIPTION,
         epilog=_examples(EXAMPLES),
         formatter_class=_formatter(),
@@ -289,6 +341,22 @@ def _add_verbs(parser: ArgumentParser, noun: str, verbs: dict[str, Verb]) -> Non
             formatter_class=_formatter(),
         )
         _add_verbs(child, f"{noun} {first}", group)
+
+
+def _parser_class() -> type[ArgumentParser]:
+    """Parsers whose errors are ours, and whose help names the program as it was called."""
+    import argparse
+
+    from rolecall.errors import UsageError
+
+    class Parser(argparse.ArgumentParser):
+        def format_help(self) -> str:
+            return under_this_name(super().format_help())
+
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(message, hint=f"{self.format_usage().rstrip()}\n`{self.prog} --help` says more.")
+
+    return Parser
 
 
 def _formatter() -> type[HelpFormatter]:

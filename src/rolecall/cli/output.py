@@ -10,7 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from rolecall.cli import program
+from rolecall.cli import program, under_this_name
 from rolecall.errors import InvalidValue, UsageError
 
 FORMATS = ("text", "json", "yaml")
@@ -126,6 +126,8 @@ def colored_diff(text: str) -> str:
 def say(text: str, stream: TextIO | None = None) -> None:
     """Print a line at once, coloured where it goes to a terminal."""
     stream = stream or sys.stdout
+    if stream is sys.stderr:
+        text = under_this_name(text)
     print(_rendered(text, stream), file=stream, flush=True)
 
 

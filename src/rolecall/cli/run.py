@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall import config, lifecycle, registry, thread, workspace
 from rolecall.cli import Verb, thread_run
-from rolecall.cli.output import LastLine, printable, read_file, read_input, show
+from rolecall.cli.output import LastLine, printable, read_file, read_input, say, show
 from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store
 from rolecall.cli.thread_run import CODES, INTERRUPTED, add_limit
 from rolecall.errors import UsageError
@@ -191,7 +191,7 @@ def _detached(options: Namespace, refs: list[Ref], *, is_served: bool) -> int:
     sys.stdout.flush()
     if not is_served:
         waiting = "it waits" if len(refs) == 1 else "they wait"
-        print(f"no service is running here: {waiting} for `rolecall serve`", file=sys.stderr)
+        say(f"no service is running here: {waiting} for `rolecall serve`", sys.stderr)
     return 0
 
 
@@ -217,7 +217,7 @@ def _each(options: Namespace, store: Store, tasks: list[Task], start: _Starting,
         ref = thread.find(store, ident)
         if is_cancelled:
             left = len(tasks) - place
-            print(f"{left} of {len(tasks)} threads have not ended: `rolecall thread list`", file=sys.stderr)
+            say(f"{left} of {len(tasks)} threads have not ended: `rolecall thread list`", sys.stderr)
             return INTERRUPTED
         thread_run.show_standing(options, store, ref, is_after_events=True, is_brief=True)
         codes.append(CODES.get(ref.state.get("status", ""), 0))

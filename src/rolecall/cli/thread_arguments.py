@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
+from rolecall.cli import under_this_name
 from rolecall.cli.output import add_format, add_store
 
 
@@ -45,7 +46,8 @@ def _agent_here(text: str) -> str:
 
 
 def in_this_store(options: Namespace, command: str) -> str:
-    """A command that is to be typed next, with the store that was named for this one."""
+    """A command that is to be typed next, under the program's name, with the store that was named for this one."""
+    command = under_this_name(command)
     if not options.store:
         return command
     from shlex import quote

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolecall import report, thread, threadview
+from rolecall.cli import under_this_name
 from rolecall.cli.output import colored_diff, colored_status, fitted, printable, short, show, table
 from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store, one_thread
 from rolecall.errors import UsageError
 from rolecall.store.store import Store
 from rolecall.thread import Chain
-from rolecall.workspace import open_store
+from rolecall.workspace import open_store, store_if_any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,15 +89,44 @@ def run_list(options: Namespace) -> None:
     from rolecall.threadlist import listed
 
     asked = _filter(options)
-    with _reading(options) as store:
+    store = store_if_any(options.store)
+    if store is None:
+        show(options, [], lambda: _no_threads(None))
+        return
+    with store:
         last = options.skip + options.limit
         found = islice(listed(store, asked, page=options.page), options.skip, last + 1)
         entries = [_onward(options, entry) for entry in found]
-        now = store.now()
+        now, none_yet = store.now(), "" if entries else _no_threads(store)
     shown = entries[: options.limit]
-    show(options, shown, lambda: _list_text(shown, now))
+    show(options, shown, lambda: none_yet or list_text(shown, now))
     if shown and len(entries) > options.limit:
         print(f"there are more: --page {shown[-1]['thread']}", file=sys.stderr)
+
+
+def active_threads(options: Namespace, store: Store) -> tuple[list[dict[str, Any]], int]:
+    """All threads that have not ended, newest first, and the time by the store's clock."""
+    from rolecall.threadlist import Filter, listed
+
+    statuses = frozenset({*thread.STATUSES, "crashed", "damaged"} - set(thread.ENDED))
+    return [
+        _onward(options, entry) for entry in listed(store, Filter(statuses, None, 0, None, ()))
+    ], store.now()
+
+
+def _no_threads(store: Store | None) -> str:
+    """Why the list is empty, and what to do about it."""
+    from rolecall import registry
+
+    if store is not None and store.backend.names("thread/", limit=1):
+        return "no such threads (--all shows those that have ended)"
+    workflows = [entry.name for entry in registry.listed(store, folder=os.getcwd())]
+    return under_this_name(f"no threads yet; start with: {first_command(workflows)}")
+
+
+def first_command(workflows: list[str]) -> str:
+    """What to type where there is no thread to go on with."""
+    return f"rolecall run {workflows[0]} -p 'What is to be done'" if workflows else "rolecall init"
 
 
 def _filter(options: Namespace) -> Filter:
@@ -126,9 +156,7 @@ def _subject(entry: Mapping[str, Any]) -> str:
     return " · ".join(filter(None, (entry["title"], entry["reason"] if has_reason else "")))
 
 
-def _list_text(entries: list[dict[str, Any]], now: int) -> str:
-    if not entries:
-        return "no threads (--all shows those that have ended)"
+def list_text(entries: list[dict[str, Any]], now: int) -> str:
     rows = [
         (
             entry["thread"],

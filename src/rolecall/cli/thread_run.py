@@ -529,7 +529,7 @@ def _tell_waiting(ident: str, status: str, ref: Ref) -> None:
         told = f"{ident} is {status} and no service is running; waiting for `rolecall serve`"
     else:
         told = f"{ident} is {status} and nobody runs it; waiting for that"
-    print(told, file=sys.stderr, flush=True)
+    say(told, sys.stderr)
 
 
 def _show_event(options: Namespace, event: Any) -> None:

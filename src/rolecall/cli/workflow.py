@@ -100,7 +100,7 @@ def _list(options: Namespace) -> None:
         entries = registry.listed(place.store, folder=os.getcwd())
         rows = [_listed(place.store, entry) for entry in entries]
     if not rows and format_of(options) == "text":
-        print("No workflow is known here. `rolecall workflow put FILE` adds one.", file=sys.stderr)
+        say("No workflow is known here. `rolecall workflow put FILE` adds one.", sys.stderr)
         return
     headings = ("name", "hash", "origin", "versions", "description")
     show(options, rows, lambda: table([[row[key] for key in headings] for row in rows], headings))

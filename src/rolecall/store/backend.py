@@ -241,7 +241,8 @@ def is_time(value: object) -> bool:
 
 def no_store(path: str) -> NotFound:
     return NotFound(
-        f"there is no store at {path}", hint="The first put creates it, e.g. `rolecall cas put-text hello`."
+        f"there is no store at {path} yet",
+        hint="The first thread makes it: `rolecall init` sets up a project with a workflow to run.",
     )
 
 

@@ -1,0 +1,73 @@
+"""`rolecall status`: where you are. The project around this folder, the threads that are at work or wait, the service,
+and what to do next."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from rolecall import config, projectfile, registry
+from rolecall.cli import Verb, under_this_name
+from rolecall.cli.output import add_format, add_store, show
+from rolecall.cli.thread_read import active_threads, first_command, list_text
+from rolecall.service import control
+from rolecall.workspace import store_if_any
+
+_MOST = 10
+"""Threads that are listed."""
+_FIRST = ("crashed", "damaged", "suspended", "running", "queued", "idle")
+"""Whose turn it is to be looked at."""
+
+
+def _status(options: Namespace) -> None:
+    folder = os.getcwd()
+    project = projectfile.find(folder)
+    store = store_if_any(options.store)
+    try:
+        workflows = [entry.name for entry in registry.listed(store, folder=folder)]
+        threads, now = active_threads(options, store) if store else ([], 0)
+    finally:
+        if store:
+            store.close()
+    threads.sort(key=lambda entry: _FIRST.index(entry["status"]))
+    service = control.held_by(config.home())
+    following = [entry["continue"] for entry in threads if entry["status"] != "running" and entry["continue"]]
+    shown: dict[str, Any] = {
+        "project": os.path.dirname(project) if project else None,
+        "workflows": workflows,
+        "threads": threads,
+        "service": {"pid": service["pid"]} if service else None,
+        "next": following[0] if following else under_this_name(first_command(workflows)),
+    }
+    show(options, shown, lambda: _text(shown, now))
+
+
+def _text(shown: dict[str, Any], now: int) -> str:
+    threads, service = shown["threads"], shown["service"]
+    lines = [
+        f"project    {shown['project'] or 'none here'}",
+        f"workflows  {', '.join(shown['workflows']) or 'none'}",
+        f"service    {'process ' + str(service['pid']) if service else 'not running'}",
+    ]
+    if threads:
+        more = [f"and {len(threads) - _MOST} more: rolecall thread list"] if len(threads) > _MOST else []
+        lines += ["", list_text(threads[:_MOST], now), *map(under_this_name, more), ""]
+    else:
+        lines.append("threads    none at work")
+    return "\n".join([*lines, f"next       {shown['next']}"])
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    add_format(parser)
+    add_store(parser)
+
+
+VERBS = {
+    "": Verb(
+        _status,
+        "show where you are: the project, the threads at work, the service, and what to do next",
+        "rolecall status",
+        _arguments,
+    )
+}
