@@ -30,7 +30,7 @@ def problems(
     severity: Literal["error", "warning"] = "warning",
 ) -> Iterator[Problem]:
     """Roles that nobody here could play, and overrides of the configuration that fit no role. `find` finds the
-    workflows that play roles."""
+    workflows that play roles. An agent or an option of one that can exist nowhere is always an error."""
     from rolecall import workspace
     from rolecall.doctor import absence, needs_of
 
@@ -43,10 +43,32 @@ def problems(
             path = _agent_path(settings, name, need)
             marks = marks or (_marks_of(file) if path else None)
             where = marks.at(path, key=True) if marks and path else nowhere_in(file)
-            yield Problem(severity, f"{need.role}: {trouble.text}", *where, trouble.fix)
+            is_own = bool(path) and bool(need.entry.agent)
+            kind = "error" if is_own and _cannot_exist(settings, need.entry.agent or "") else severity
+            yield Problem(kind, f"{need.role}: {trouble.text}", *where, trouble.fix)
     for role in _overridden(settings, name) - set(book.workflow.roles):
         message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
         yield Problem("warning", message, *nowhere_in(file), f"Roles: {', '.join(book.workflow.roles)}.")
+
+
+def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
+    """Whether no configuration could know an agent. A name without a colon may be an alias on another machine."""
+    from rolecall import agents
+    from rolecall.agents.options import typed
+    from rolecall.engine import HUMAN
+    from rolecall.errors import UsageError
+
+    name, colon, argument = agent.partition(":")
+    if not colon or name == HUMAN or agent in (settings.get("agents") or {}):
+        return False
+    if name not in agents.ADAPTERS or not argument.strip():
+        return True
+    try:
+        if name not in agents.SPOKEN:
+            typed(name, agents.written(name, argument))
+    except UsageError:
+        return True
+    return False
 
 
 def _agent_path(settings: Mapping[str, Any], workflow: str, need: Need) -> Path:

@@ -388,7 +388,6 @@ def test_validate_gives_no_line_for_an_agent_of_the_configuration(machine: Machi
     ("agent", "capabilities", "part"),
     [
         ("command:true", "no_file_edit", "cannot be held to 'no_file_edit'"),
-        ("claude:modle=opus", "", "has no option 'modle'"),
         ("workflow:nowhere", "", "there is no workflow 'nowhere'"),
     ],
 )

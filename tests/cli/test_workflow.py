@@ -194,6 +194,45 @@ def test_validate_warns_of_roles_that_nobody_would_play(rolecall: Rolecall, proj
     assert ["fits no role" in one["message"] for one in report["problems"]] == [True]
 
 
+@pytest.mark.parametrize(
+    ("agent", "said", "is_valid"),
+    [
+        ("cluade:opus", "there is no agent 'cluade:opus'", False),
+        ("claude:modle=opus", "the agent 'claude' has no option 'modle'", False),
+        ("claude:timeout=soon", "the option 'timeout' of the agent 'claude'", False),
+        ("command:", "the agent 'command' needs a program", False),
+        ("careful", "there is no agent 'careful'", True),
+        ("command:not-installed-here", "which was not found", True),
+    ],
+)
+def test_validate_refuses_an_agent_that_can_exist_nowhere(
+    rolecall: Rolecall, project: Path, agent: str, said: str, is_valid: bool
+) -> None:
+    file = project / "solve-issue.yaml"
+    file.write_text(SOLVE.replace("agent: human", f"agent: '{agent}'", 1))
+    done = rolecall(
+        "workflow",
+        "validate",
+        "solve-issue.yaml",
+        "--format",
+        "json",
+        cwd=project,
+        check=0 if is_valid else 2,
+    )
+    [report] = json.loads(done.stdout)
+    [problem] = report["problems"]
+    assert said in problem["message"] and problem["line"] == 7
+    assert (report["valid"], problem["severity"]) == (is_valid, "warning" if is_valid else "error")
+
+
+def test_validate_takes_an_alias_of_the_configuration_with_a_colon(rolecall: Rolecall, project: Path) -> None:
+    rolecall.home.mkdir()
+    (rolecall.home / "config.yaml").write_text('agents: {"my:own": {adapter: "command:sh"}}')
+    (project / "solve-issue.yaml").write_text(SOLVE.replace("agent: human", "agent: 'my:own'", 1))
+    [report] = rolecall.json("workflow", "validate", "solve-issue.yaml", "--format", "json", cwd=project)
+    assert report["valid"] and report["problems"] == []
+
+
 def test_validate_reads_a_file_once_however_many_roles_nobody_would_play(
     rolecall: Rolecall, project: Path
 ) -> None:

@@ -172,7 +172,7 @@ def _report(place: _Place, text: str) -> dict[str, Any]:
         "file": file,
         "name": checked.playbook.workflow.name if checked.playbook else None,
         "hash": registry.stored_form(checked.playbook).id if checked.playbook else None,
-        "valid": checked.playbook is not None,
+        "valid": all(problem.severity != "error" for problem in problems),
         "problems": [
             problem._asdict() | {"line": problem.line or None, "column": problem.column or None}
             for problem in problems
@@ -196,7 +196,7 @@ def _check_stored(store: Store | None, node: str) -> Checked:
 
 
 def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Problem]:
-    """Warnings about roles that nobody here could play, and about overrides that fit no role."""
+    """What is wrong with the agents of roles, and overrides that fit no role."""
     from rolecall import agentcheck, config
 
     if checked.playbook is not None:
