@@ -93,6 +93,26 @@ def test_agents_are_tracked_under_the_name_that_is_given(project: Path) -> None:
     assert not (project / TRACKER).exists()
 
 
+def test_all_that_hooks_keep_lies_under_the_name_that_is_given(project: Path) -> None:
+    write(project, ".nexus/memory/retry-limits.md", "x")
+    name = ("--harness", "other-harness")
+    read_note = {"tool": "read_file", "input": {"path": ".nexus/memory/retry-limits.md"}}
+    for event, payload in {
+        "session_start": {},
+        "subagent_spawn": {"agent": "engineer", "agent_id": "e1"},
+        "post_tool_use": {**EVENTS["post_tool_use"], "agent": "engineer", "agent_id": "e1", "error": ""},
+    }.items():
+        answer(hook(project, event, {"session": "s", **payload}, *name))
+    answer(hook(project, "post_tool_use", {"session": "s", **read_note}, *name))
+    hook(project, "user_message", b"{", *name)
+    kept = {path.name for path in (project / ".nexus/state/other-harness").iterdir()}
+    assert kept >= {"agent-tracker.json", "sessions.json", "tool-log.jsonl", "touched", "memory-access.jsonl"}
+    ours = {path.name for path in (project / OURS).iterdir()}
+    assert ours == {"lock"} and "hook-errors.log" in kept
+    done = hook(project, "session_start", {"session": "s"}, "--harness", "../elsewhere")
+    assert done.returncode == 1 and b"is not the name of a harness" in done.stderr
+
+
 def test_the_session_is_that_of_the_process_that_runs_the_hook(project: Path) -> None:
     answer(hook(project, "session_start", {"session": "s"}))
     assert read(project, SESSIONS)["s"]["process"]["pid"] == os.getpid()

@@ -316,8 +316,12 @@ def _failed(words: Words, project: str, exc: Exception) -> None:
     if not project:
         return
     try:
+        from contextlib import suppress
+
         from rolecall.hooks import toollog
 
+        with suppress(RolecallError):  # a name that is none may be what went wrong
+            place.use_harness(words.harness or place.HARNESS)
         toollog.note_error(project, f"{place.now()} {line}")
     except Exception as again:  # the disk perhaps, which is what went wrong before
         print(f"rolecall hook: this could not be kept either: {again}", file=sys.stderr)
@@ -336,7 +340,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("event", metavar="EVENT", help="the event, as the host calls it")
     parser.add_argument("--project", metavar="DIR", help="the project (default: the repository around)")
     parser.add_argument(
-        "--harness", metavar="NAME", help="under which name agents are tracked (default: rolecall)"
+        "--harness", metavar="NAME", help="under which name hooks keep their files (default: rolecall)"
     )
     parser.add_argument(
         "--host-key", default="", metavar="FILE", help="the key of the installation, which `install` writes"

@@ -25,6 +25,7 @@ from rolecall.hooks.event import (
     UserMessage,
 )
 from rolecall.hooks.kit import Kit
+from rolecall.project import place
 
 _FUNCTIONS: Mapping[type, tuple[str, str]] = {
     SessionStart: ("on_session", "session_start"),
@@ -44,6 +45,7 @@ def handle(project: str, event: Event, kit: Kit, now: str) -> Answer:
     """What is to be done about an event, done; and the answer."""
     if kit.run and not isinstance(event, (PreToolUse, PostToolUse)):
         return Answer()
+    place.use_harness(kit.harness)
     module, function = _FUNCTIONS[type(event)]
     answer: Answer = getattr(import_module(f"rolecall.hooks.{module}"), function)(project, event, kit, now)
     return answer

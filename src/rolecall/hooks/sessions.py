@@ -59,7 +59,7 @@ Sessions: TypeAlias = dict[str, Session]
 
 
 def load(project: str) -> Sessions:
-    path = place.ours(project, FILE)
+    path = place.of_harness(project, FILE)
     data = statefile.read(path)
     if data is None:
         return {}
@@ -280,10 +280,11 @@ def _agents_of(found: Iterable[Session]) -> set[str]:
 
 
 def _write(project: str, found: Sessions) -> None:
-    path = place.ours(project, FILE)
+    path = place.of_harness(project, FILE)
     if not found:
         statefile.remove(path)
         return
+    statefile.make_folder(os.path.dirname(path))
     text = json.dumps({name: _as_json(session) for name, session in found.items()})
     statefile.replace(project, path, f"{text}\n".encode(), must_last=False)
 

@@ -39,13 +39,13 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 
 def _append(project: str, name: str, line: bytes) -> int:
     """Add a line to a file of ours by one write; how large the file is then."""
-    path = place.ours(project, name)
+    path = place.of_harness(project, name)
     try:
         file = _opened(path)
     except FileNotFoundError:  # the first event of a project, or somebody cleared its state away
         with statefile.locked(project):
-            if TOUCHED in name:
-                statefile.make_folder(os.path.dirname(path))
+            statefile.make_folder(place.of_harness(project, ""))
+            statefile.make_folder(os.path.dirname(path))
         file = _opened(path)
     try:
         status = os.fstat(file)
@@ -74,10 +74,10 @@ def _opened(path: str) -> int:
 
 def _put_aside(project: str, name: str, old: str, *, at_least: int) -> None:
     """Under the lock, so that of two that notice only the first moves it. Who has it open still writes there."""
-    path = place.ours(project, name)
+    path = place.of_harness(project, name)
     with statefile.locked(project):
         if os.path.exists(path) and os.path.getsize(path) >= at_least:
-            os.replace(path, place.ours(project, old))
+            os.replace(path, place.of_harness(project, old))
 
 
 # -- files touched --
@@ -91,7 +91,7 @@ def touch(project: str, agent: str, paths: Iterable[str]) -> None:
 
 def touched(project: str, agent: str) -> list[str]:
     """What an agent touched since its start or the last time it ended; a line that is cut off is left out."""
-    data = statefile.read(place.ours(project, os.path.join(TOUCHED, _name(agent)))) or b""
+    data = statefile.read(place.of_harness(project, os.path.join(TOUCHED, _name(agent)))) or b""
     found: dict[str, None] = {}
     for line in data.split(b"\n"):
         try:
@@ -103,20 +103,20 @@ def touched(project: str, agent: str) -> list[str]:
 
 def forget_touched(project: str, agent: str) -> None:
     """Once it stands in the list of agents."""
-    statefile.remove(place.ours(project, os.path.join(TOUCHED, _name(agent))))
+    statefile.remove(place.of_harness(project, os.path.join(TOUCHED, _name(agent))))
 
 
 def forget_others(project: str, agents: Callable[[str], Collection[str]]) -> None:
     """Of agents that no session knows any more. Who they are is asked after looking what is there: an agent is on
     record before it touches anything."""
     try:
-        found = os.listdir(place.ours(project, TOUCHED))
+        found = os.listdir(place.of_harness(project, TOUCHED))
     except OSError:
         return
     names = {_name(agent) for agent in agents(project)} if found else set()
     for name in found:
         if name not in names:
-            statefile.remove(place.ours(project, os.path.join(TOUCHED, name)))
+            statefile.remove(place.of_harness(project, os.path.join(TOUCHED, name)))
 
 
 def _name(agent: str) -> str:
@@ -134,7 +134,7 @@ def note_error(project: str, line: str) -> None:
 
 def take_errors(project: str) -> list[str]:
     """What hooks that failed left, once: it is put aside at the same time."""
-    path, old = place.ours(project, ERRORS), place.ours(project, OLD_ERRORS)
+    path, old = place.of_harness(project, ERRORS), place.of_harness(project, OLD_ERRORS)
     if not os.path.exists(path):
         return []
     try:

@@ -48,7 +48,7 @@ def key(project: Folder, file: str) -> str:
 
 
 def read(project: Folder) -> Log:
-    return merged(_lines(place.ours(project, FILE)))
+    return merged(_lines(place.of_harness(project, FILE)))
 
 
 def merged(accesses: Iterable[Access]) -> Log:
@@ -94,8 +94,9 @@ def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
     after = edit(dict(before))
     if after != before:
         lines = "".join(json.dumps(_as_json(access), ensure_ascii=False) + "\n" for access in after.values())
+        statefile.make_folder(os.path.dirname(place.of_harness(project, FILE)))
         # A count that a power failure takes back is worth no wait for the disk.
-        statefile.replace(project, place.ours(project, FILE), lines.encode(), must_last=False)
+        statefile.replace(project, place.of_harness(project, FILE), lines.encode(), must_last=False)
 
 
 def follow(project: Folder, gone: Collection[str], into: str | None) -> None:

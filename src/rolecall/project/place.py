@@ -36,6 +36,28 @@ def ours(project: Folder, name: str = "") -> str:
     return os.path.join(state(project, HARNESS), name) if name else state(project, HARNESS)
 
 
+_harness = HARNESS
+
+
+def use_harness(name: str) -> None:
+    """From here on, what hooks keep belongs to the harness of that name."""
+    global _harness
+    if name != HARNESS:
+        from rolecall.project import shape
+
+        if not shape.is_harness_id(name):
+            raise UsageError(
+                f"{name!r} is not the name of a harness",
+                hint="It is lower-case letters, digits and hyphens.",
+            )
+    _harness = name
+
+
+def of_harness(project: Folder, name: str) -> str:
+    """A file that hooks keep: agents, sessions, logs, reads of notes. The lock and what belongs to it are `ours`."""
+    return os.path.join(state(project, _harness), name)
+
+
 def history(project: Folder) -> str:
     return os.path.join(nexus(project), HISTORY)
 
