@@ -124,7 +124,8 @@ def test_a_thread_that_is_killed_between_two_steps_takes_no_other(service: Servi
     os.mkfifo(service.work / "id")
     kill_me = [["sh", "-c", f"{PROGRAM} thread kill $(cat id) > /dev/null"]]
     agent = service.script(done(run=kill_me), done(edit={"second": "was called"}), done("end"))
-    name = service.enter(service.workflow(), agent)
+    may_kill = STEPS.replace("goal: Work.", "goal: Work.\n    may_start_threads: true")
+    name = service.enter(service.workflow(text=may_kill), agent)
     service.event(name, "process")
     (service.work / "id").write_text(name)
     assert service.ended(name) == ["killed"]
