@@ -33,6 +33,13 @@ SOLVE = Workflow(
 )
 
 
+def test_the_ways_a_thread_went_stand_out_in_the_picture() -> None:
+    svg = draw.to_svg(SOLVE, taken={(START, "planner"), ("planner", "developer")})
+    ElementTree.fromstring(svg)
+    assert (svg.count('<g class="taken">'), svg.count('<g class="unused">')) == (5, 5)
+    assert "taken" not in draw.to_svg(SOLVE)
+
+
 def test_text_shows_the_way_the_loop_and_its_condition() -> None:
     assert draw.to_text(SOLVE) == (
         """\

@@ -8,7 +8,7 @@ so that no label lies on a box or on another label.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from itertools import pairwise
@@ -462,14 +462,25 @@ def _text_width(text: str, size: float) -> float:
     return _width(text) * size * 0.58
 
 
-def to_svg(workflow: Workflow) -> str:
-    """A self-contained SVG that follows the reader's light or dark preference."""
-    return _Svg(workflow).text()
+def to_svg(workflow: Workflow, taken: Collection[tuple[str, str]] = ()) -> str:
+    """A self-contained SVG that follows the reader's light or dark preference. `taken` are the ways a thread went, each
+    from a place to another; they stand out."""
+    return _Svg(workflow, taken).text()
+
+
+_TAKEN_STYLE = """
+.taken .line, .taken > rect:first-of-type:not(.halo) { stroke: #2456c9; stroke-width: 2.4; stroke-dasharray: none; }
+.taken .head, .taken .loophead { fill: #2456c9; } .taken .looplabel { fill: #1c2430; } .unused { opacity: .45; }
+@media (prefers-color-scheme: dark) { .taken .line, .taken > rect:first-of-type:not(.halo) { stroke: #8ab0ff; }
+  .taken .head, .taken .loophead { fill: #8ab0ff; } .taken .looplabel { fill: #e8edf4; } }
+""".strip()
 
 
 class _Svg:
-    def __init__(self, workflow: Workflow) -> None:
+    def __init__(self, workflow: Workflow, taken: Collection[tuple[str, str]]) -> None:
         self._workflow = workflow
+        self._taken = set(taken)
+        self._met = {place for way in taken for place in way}
         self._layout = _Layout(picture(workflow), workflow)
         cells = [cell for layer in self._layout.layers for cell in layer]
         heading = max(_text_width(self._title(), 18), _text_width(self._about(), 12.5))
@@ -487,12 +498,12 @@ class _Svg:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
             f' role="img" aria-label="{_xml(self._title())}">',
             f"<title>{_xml(self._title())}</title>",
-            f"<style>{_STYLE}</style>",
+            f"<style>{_STYLE}{_TAKEN_STYLE if self._taken else ''}</style>",
             f'<rect class="paper" width="{width}" height="{height}"/>',
             f'<text class="heading" x="{_MARGIN}" y="{_MARGIN + 6}" dy="0.35em">{_xml(self._title())}</text>',
             f'<text class="about" x="{_MARGIN}" y="{_MARGIN + 28}" dy="0.35em">{_xml(self._about())}</text>',
-            *(part for chain in self._layout.chains for part in self._line(chain)),
-            *(part for place in self._layout.self_loops for part in self._self_loop(place)),
+            *self._marked((chain.line, self._line(chain)) for chain in self._layout.chains),
+            *self._marked((line, self._self_loop(place)) for place, line in self._layout.self_loops.items()),
             *(part for place in self._layout.boxes for part in self._box(place)),
             "</svg>",
         ]
@@ -512,6 +523,16 @@ class _Svg:
 
     def _x(self, cell: _Cell) -> float:
         return cell.x + self._shift
+
+    def _marked(self, lines: Iterable[tuple[Line, Iterator[str]]]) -> Iterator[str]:
+        """The lines in their order; where ways were taken, those come last, so that no other crosses them."""
+        if not self._taken:
+            for _, parts in lines:
+                yield from parts
+            return
+        for line, parts in sorted(lines, key=lambda item: (item[0].source, item[0].target) in self._taken):
+            kind = "taken" if (line.source, line.target) in self._taken else "unused"
+            yield from (f'<g class="{kind}">', *parts, "</g>")
 
     # -- lines --
 
@@ -555,7 +576,7 @@ class _Svg:
         kind = {START: "start", END: "good", FAIL: "bad"}.get(place, "box")
         round_by = 9 if kind == "box" else _BOX_HEIGHT / 2
         role = self._workflow.roles.get(place)
-        yield "<g>"
+        yield f'<g class="{"taken" if place in self._met else "unused"}">' if self._taken else "<g>"
         if role and role.description.strip():
             yield f"<title>{_xml(one_line(role.description, 300))}</title>"
         yield (

@@ -262,7 +262,10 @@ def facts_of(store: Store, chain: "Chain") -> dict[str, Any]:
 
 
 def title_of(prompt: str) -> str:
+    """The first line of a task, which may be a heading in Markdown."""
     line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    mark, _, rest = line.partition(" ")
+    line = rest.strip() or line if set(mark) == {"#"} else line
     return line if len(line) <= 100 else line[:99] + "…"
 
 

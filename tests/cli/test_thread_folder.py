@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,6 +187,23 @@ def test_the_folder_is_shown_listed_and_exported(project: Project) -> None:
     for name in ("report.md", "report.html"):
         project.rolecall("thread", "export", ident, str(project.folder / name), check=0)
         assert line in (project.folder / name).read_text()
+
+
+def test_a_page_has_the_files_and_the_differences_of_the_worktree_and_the_path_taken(
+    project: Project,
+) -> None:
+    ident = project.run(AGAIN, edit("two\n"))
+    path = project.folder / "report.html"
+    project.rolecall("thread", "export", ident, str(path), check=0)
+    page = path.read_text()
+    assert "<li><code>sub dir/ä.txt</code></li>" in page
+    assert '<span class="less">-one</span><span class="more">+two</span>' in page
+    (graph,) = re.findall('src="data:image/svg\\+xml;base64,([^"]+)"', page)
+    svg = b64decode(graph).decode()
+    assert svg.count('<g class="taken">') == 6  # $START, worker and $END, and the three ways between them
+    shutil.rmtree(project.repo)
+    told = project.rolecall("thread", "export", ident, str(path), "--force", check=0)
+    assert "warning: the thread's worktree is not in the report" in told.stderr
 
 
 def test_threads_that_run_at_once_do_not_meet(project: Project) -> None:

@@ -184,8 +184,8 @@ def test_show_tells_how_a_thread_stands_and_what_it_used(rolecall: Rolecall, she
 def test_show_as_text_is_a_card_with_usage_by_role(rolecall: Rolecall, done: str) -> None:
     text = rolecall("thread", "show", done, "--format", "text", check=0).stdout
     assert re.search(r"^status +completed$", text, re.MULTILINE)
-    assert re.search(r"^writer +2 +3 +1,000 +0\.25", text, re.MULTILINE)
-    assert re.search(r"^all +4 +3 +1,000 +0\.25", text, re.MULTILINE)
+    assert re.search(r"^writer +2 +3 +1,000 +\$0\.25", text, re.MULTILINE)
+    assert re.search(r"^all +4 +3 +1,000 +\$0\.25", text, re.MULTILINE)
     assert re.search(r"^editor +2$", text, re.MULTILINE)
 
 

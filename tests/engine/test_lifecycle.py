@@ -212,3 +212,16 @@ def test_a_node_that_is_no_step_cannot_be_forked(store: Store) -> None:
         lifecycle.fork(store, node, mask=NONE)
     with pytest.raises(NotFound):
         lifecycle.fork(store, "0000000000000", mask=NONE)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "title"),
+    [
+        ("\n# The sum\n\nis wrong", "The sum"),
+        ("#42 is wrong", "#42 is wrong"),
+        ("#", "#"),
+        ("x" * 200, "x" * 99 + "…"),
+    ],
+)
+def test_the_title_of_a_thread_is_the_first_line_of_its_task(prompt: str, title: str) -> None:
+    assert thread.title_of(prompt) == title

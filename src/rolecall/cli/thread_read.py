@@ -10,6 +10,7 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from rolecall import report, thread, threadview
@@ -23,6 +24,7 @@ from rolecall.workspace import open_store, store_if_any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rolecall.store.backend import Ref
     from rolecall.threadlist import Filter
 
 _PAGE = 50
@@ -317,15 +319,60 @@ def run_export(options: Namespace) -> None:
         raise UsageError(f"{options.file!r} is neither a .html nor a .md file")
     if os.path.lexists(options.file) and not options.force:
         raise UsageError(f"{options.file} exists", hint="Name a new file, or overwrite it with --force.")
-    with _reading(options) as store:
-        card, steps = threadview.gather(store, thread.find(store, options.thread))
-    card = _onward(options, card)
     limit = None if options.full else report.SHORT
-    render = report.markdown if kind == ".md" else report.html
-    data = render(card, steps, limit=limit).encode("utf-8", "backslashreplace")
+    with _reading(options) as store:
+        ref = thread.find(store, options.thread)
+        card, steps = threadview.gather(store, ref)
+        card = _onward(options, card)
+        page = (
+            report.markdown(card, steps, limit=limit)
+            if kind == ".md"
+            else _page(store, ref, card, steps, limit)
+        )
+    data = page.encode("utf-8", "backslashreplace")
     _write_file(options.file, data, overwrite=options.force)
     shown = {"thread": card["thread"], "file": options.file, "steps": len(steps), "bytes": len(data)}
     show(options, shown, lambda: f"{options.file}: {len(steps)} steps, {len(data):,} bytes")
+
+
+def _page(
+    store: Store, ref: Ref, card: dict[str, Any], steps: list[dict[str, Any]], limit: int | None
+) -> str:
+    from rolecall import handover, htmlreport
+    from rolecall.errors import RolecallError
+
+    files = dict.fromkeys(file for step in steps for file in step.get("files") or ())
+    diffs = {}
+    for kind, folder in (ref.state.get("folders") or {}).items():
+        try:
+            changed = handover.changed_files(kind, folder)
+            if changed is not None:
+                files, diffs[kind] = dict.fromkeys(changed), handover.diff(kind, folder)
+        except RolecallError as error:  # the repository is gone or broken
+            print(
+                f"warning: the thread's {kind} is not in the report: {printable(error.message)}",
+                file=sys.stderr,
+            )
+    graph = _graph(store, card, steps)
+    return htmlreport.render(card, steps, graph=graph, files=list(files), diffs=diffs, limit=limit)
+
+
+def _graph(store: Store, card: Mapping[str, Any], steps: list[dict[str, Any]]) -> str:
+    """The workflow with the path that the thread took; empty where there is none to be drawn."""
+    from rolecall import draw, registry
+    from rolecall.errors import RolecallError
+    from rolecall.workflow import END, FAIL, START
+
+    try:
+        workflow = registry.load_node(store, card["workflow"]).workflow
+    except RolecallError:  # such as a Python file that is gone
+        return ""
+    if not workflow.graph:
+        return ""
+    path = [START, *(step["role"] for step in steps if not step["role"].startswith("$"))]
+    path += {"completed": [END], "failed": [FAIL]}.get(card["status"], [])
+    edges = {(source, edge.role) for source, edges in workflow.graph.items() for edge in edges}
+    return draw.to_svg(workflow, taken=edges & set(pairwise(path)))
 
 
 def _write_file(path: str, data: bytes, *, overwrite: bool) -> None:
