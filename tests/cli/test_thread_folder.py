@@ -226,7 +226,7 @@ def test_threads_that_begin_alike_say_once_what_they_begin_without(project: Proj
     words = project.words(project.script(DONE))
     flow = words[words.index("start") + 1]
     done = project.rolecall(
-        "run", flow, "--each", str(project.repo / "prompts.txt"), *words[words.index("--agent") :]
+        "run", flow, "--each", str(project.repo / "prompts.txt"), *words[words.index("--cwd") :]
     )
     assert done.stderr.count("begins without") == 1
 
