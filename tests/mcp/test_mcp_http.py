@@ -9,7 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -53,29 +54,41 @@ class Served:
 
     def post(self, **headers: str) -> int:
         """The status that an opening request gets; headers as given, the rest as they must be."""
+        return self.ask("initialize", **headers)[0]
+
+    def ask(self, method: str, *, verb: str = "POST", **headers: str) -> tuple[int, str]:
+        """The status that a request gets, and the session that the answer names."""
         asked = {
             "protocolVersion": "2025-06-18",
             "capabilities": {},
             "clientInfo": {"name": "t", "version": "1"},
         }
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked})
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": asked})
         place = urlsplit(self.address)
         plain = {"Host": place.netloc, "Content-Type": "application/json"}
         plain["Accept"] = "application/json, text/event-stream"
         connection = HTTPConnection(str(place.hostname), place.port, timeout=PATIENCE)
         try:
-            connection.request("POST", place.path, body, {**plain, **headers})
-            return connection.getresponse().status
+            connection.request(verb, place.path, body if verb == "POST" else None, {**plain, **headers})
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status, answer.headers.get("Mcp-Session-Id", "")
         finally:
             connection.close()
 
 
 @contextmanager
-def served(project: Path, *options: str, lasting: float = PATIENCE, **more: str) -> Iterator[Served]:
+def served(
+    project: Path,
+    *options: str,
+    lasting: float = PATIENCE,
+    program: Sequence[str] = (PROGRAM,),
+    **more: str,
+) -> Iterator[Served]:
     """A server, which is killed after a while so that a test fails instead of hanging."""
     with open(project.parent / "stderr", "ab") as errors:
         child = subprocess.Popen(
-            [PROGRAM, "mcp", "--http", "--project", str(project), *options],
+            [*program, "mcp", "--http", "--project", str(project), *options],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -135,6 +148,30 @@ def test_the_client_uses_the_tools_over_http_in_both_eras(door: Served) -> None:
 
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp", door.address)
     asyncio.run(asyncio.wait_for(scene(), PATIENCE))
+
+
+def test_a_session_ends_when_its_client_says_so(door: Served) -> None:
+    status, session = door.ask("initialize")
+    assert status == 200 and session
+    ours = {"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-06-18"}
+    assert door.ask("ping", **ours)[0] == 200
+    assert door.ask("", verb="DELETE", **ours)[0] == 200
+    assert door.ask("ping", **ours)[0] == 404
+
+
+def test_a_session_ends_when_nobody_uses_it(project: Path) -> None:
+    code = (
+        "import sys; from rolecall import cli; from rolecall.mcp import http;"
+        "http.IDLE_SECONDS = 0.2; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    with served(project, program=[sys.executable, "-c", code]) as door:
+        ours = {"Mcp-Session-Id": door.ask("initialize")[1], "Mcp-Protocol-Version": "2025-06-18"}
+        deadline = time.monotonic() + PATIENCE
+        pause = 0.3  # a request that is too early lets the time begin again
+        while door.ask("ping", **ours)[0] != 404:
+            assert time.monotonic() < deadline
+            time.sleep(pause)
+            pause *= 2
 
 
 def test_strange_hosts_and_origins_are_refused(door: Served) -> None:

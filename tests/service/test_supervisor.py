@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -543,3 +544,17 @@ def test_a_home_whose_path_is_too_long_for_a_socket_is_served_all_the_same(tmp_p
         assert service.ended(name) == ["completed"]
         service.stop()
         service.assert_clean()
+
+
+def test_a_service_whose_home_is_deleted_says_so_and_ends_with_its_agents(service: Service) -> None:
+    name = service.enter(service.workflow(), service.script(done(run=[["sleep", "300"]])))
+    agent = service.event(name, "process")["pid"]
+    assert service.process is not None
+    shutil.rmtree(service.home)
+    assert service.process.wait(PATIENCE) == 5, service.output()
+    gone(agent)
+    for pid in service.processes():
+        gone(pid)
+    told = f"the home of the service, {service.home}, was deleted or replaced"
+    assert f"{told}: its steps are interrupted, and it ends" in service.output()
+    assert f"rolecall: {told}" in service.output() and "Traceback" not in service.output()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -270,3 +271,20 @@ def test_a_service_killed_again_and_again_fires_no_time_twice_and_leaves_nothing
     assert ref.state["fired"] == len(prompts)
     home.stop()
     home.assert_clean()  # the senses that hung in the killed services are gone
+
+
+def test_a_service_in_the_background_reports_that_the_port_of_its_hooks_is_taken(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        home.configure('called: {http: {secret_env: S}, prompt: "Called."}', f"hooks: {{port: {port}}}\n")
+        done = home.rolecall("serve", "--detach", "--json")
+        try:
+            assert done.returncode == 0, done.stderr
+            (problem,) = json.loads(done.stdout)["problems"]
+            assert f"127.0.0.1:{port}: Address already in use" in problem
+            assert done.stderr.strip() == f"warning: {problem}"
+        finally:
+            assert home.rolecall("serve", "stop").returncode == 0
+    again = home.rolecall("serve", "--detach", "--json")
+    assert home.rolecall("serve", "stop").returncode == 0
+    assert (json.loads(again.stdout)["problems"], again.stderr) == ([], "")

@@ -18,6 +18,7 @@ from rolecall.errors import Conflict, RolecallError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rolecall.projectfile import Project
     from rolecall.service.policy import ServicePolicy
     from rolecall.service.supervisor import Companion
 
@@ -33,7 +34,7 @@ def _serve(options: Namespace) -> int:
     if problem := projectfile.unread(folder):
         print(printable(str(problem)), file=sys.stderr)
     if options.detach:
-        return _detach(options, [f"{one.id}: {one.describe()}" for one in project.triggers])
+        return _detach(options, project)
     from rolecall.service import companion, serving
 
     def adjust(policy: ServicePolicy) -> ServicePolicy:
@@ -114,7 +115,7 @@ def _say_ready(file: int | None) -> None:
 # -- in the background --
 
 
-def _detach(options: Namespace, triggers: list[str]) -> int:
+def _detach(options: Namespace, project: Project) -> int:
     """Start the service in a session of its own, and wait until it can be spoken to."""
     import subprocess
 
@@ -122,6 +123,7 @@ def _detach(options: Namespace, triggers: list[str]) -> int:
 
     home = config.home()
     errors = _error_file(home)
+    taken = _taken_port(project)
     read, write = os.pipe()
     # -P: a file of the project must not stand in for one of the modules that are imported.
     words = [sys.executable, "-P", "-m", "rolecall", "serve", "--ready-fd", str(write), *_again(options)]
@@ -143,10 +145,34 @@ def _detach(options: Namespace, triggers: list[str]) -> int:
         with open(control.errors_path(home), encoding="utf-8", errors="replace") as told:
             print(told.read().strip(), file=sys.stderr)
         return child.returncode or 1
+    triggers = [f"{one.id}: {one.describe()}" for one in project.triggers]
     lines = [f"the service runs as process {child.pid}", *(f"trigger {line}" for line in triggers)]
-    show(options, {"pid": child.pid, "home": home, "triggers": triggers}, lambda: "\n".join(lines))
+    shown = {"pid": child.pid, "home": home, "triggers": triggers, "problems": [taken] if taken else []}
+    show(options, shown, lambda: "\n".join(lines))
+    if taken:
+        print(f"warning: {taken}", file=sys.stderr)
     child.returncode = 0  # it outlives us, which is meant
     return 0
+
+
+def _taken_port(project: Project) -> str:
+    """Why the project's hooks will not be heard; empty: they will, or there are none."""
+    import socket
+
+    from rolecall.service.triggers.trigger import Hook
+
+    if not any(isinstance(one.source, Hook) for one in project.triggers):
+        return ""
+    hooks = project.hooks
+    family = socket.AF_INET6 if ":" in hooks.host else socket.AF_INET
+    try:
+        with socket.create_server((hooks.host, hooks.port), family=family):
+            return ""
+    except OSError as error:
+        return (
+            f"hooks are not heard at {hooks.host}:{hooks.port}: {os.strerror(error.errno or 0)}; the service"
+            " tries again every 15 s. Free the port, or set `hooks: port` in rolecall.yaml."
+        )
 
 
 def _error_file(home: str) -> IO[bytes]:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PATH = "/mcp"
+IDLE_SECONDS = 1800.0
+"""A session ends after so long without a request or an open stream; its client gets 404 then and opens another."""
+MOST_SESSIONS = 1000
+"""Sessions that may be open at once; who asks for one more gets 503."""
 
 
 def serve(
@@ -42,6 +46,8 @@ def serve(
             host=host,
             transport_security=_unchecked(),
             max_request_body_size=LONGEST,
+            session_idle_timeout=IDLE_SECONDS,
+            max_sessions=MOST_SESSIONS,
         )
         return app
 

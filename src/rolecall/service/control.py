@@ -75,7 +75,8 @@ class Lock:
         """`store` is the address of the store that is served."""
         try:
             os.makedirs(home, exist_ok=True)
-            self._file = os.open(lock_path(home), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._path = lock_path(home)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise unwritable(home, error) from error
         try:
@@ -86,6 +87,13 @@ class Lock:
         os.ftruncate(self._file, 0)
         known = {**holder.process(os.getpid()), "store": _without_password(store)}
         os.pwrite(self._file, json.dumps(known).encode(), 0)
+
+    def is_in_place(self) -> bool:
+        """Whether the lock is still the one that others look at: not when the home was deleted or replaced."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file))
+        except OSError:
+            return False
 
     def close(self) -> None:
         os.ftruncate(self._file, 0)

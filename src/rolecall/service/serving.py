@@ -10,12 +10,12 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from rolecall import config, registry, workspace
-from rolecall.errors import RolecallError
+from rolecall.errors import RolecallError, StorageError
 from rolecall.service import control
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.supervisor import Companion, Supervisor
@@ -23,6 +23,8 @@ from rolecall.service.workers import Workers
 from rolecall.store.store import Store
 
 _LARGEST_LOG = 5 * 1024 * 1024
+_HOME_GLANCE = 2.0
+"""Seconds between two looks at whether the home is still there."""
 
 
 def serve(
@@ -40,7 +42,7 @@ def serve(
     lock = control.Lock(home, store=address)
     try:
         with workspace.open_store(address) as store, control.bound(home) as door:
-            asyncio.run(_serve(store, policy, Log(home, show), door, address, companions, ready))
+            asyncio.run(_serve(store, policy, Log(home, show), lock, door, address, companions, ready))
     finally:
         lock.close()
 
@@ -49,6 +51,7 @@ async def _serve(
     store: Store,
     policy: ServicePolicy,
     log: Log,
+    lock: control.Lock,
     door: Any,
     address: str,
     companions: Iterable[Companion],
@@ -66,7 +69,25 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, supervisor.stop)
     log(f"serving {workspace.mask().text(address)} as process {os.getpid()}")
-    await supervisor.run(door, companions=companions, ready=ready)
+    life = supervisor.run(door, companions=companions, ready=ready)
+    await run_while_home_exists(lock, life, stop=supervisor.stop, log=log)
+
+
+async def run_while_home_exists(
+    lock: control.Lock, life: Coroutine[Any, Any, None], *, stop: Callable[[], None], log: Log
+) -> None:
+    """Let a service live; when its home is deleted under it, stop it with its steps and raise."""
+    living = asyncio.create_task(life)
+    while lock.is_in_place():
+        await asyncio.wait([living], timeout=_HOME_GLANCE)
+        if living.done():
+            return await living
+    problem = f"the home of the service, {config.home()}, was deleted or replaced"
+    log(f"{problem}: its steps are interrupted, and it ends")
+    stop()
+    with suppress(RolecallError):  # what the store says after that is no news
+        await living
+    raise StorageError(problem, hint="Stop a service before you delete its home: `rolecall serve stop`.")
 
 
 def host_name() -> str:

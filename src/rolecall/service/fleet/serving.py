@@ -22,7 +22,7 @@ from rolecall.service.fleet import database
 from rolecall.service.fleet.machine import Machine
 from rolecall.service.fleet.step import Settings
 from rolecall.service.policy import ServicePolicy
-from rolecall.service.serving import Log, agent_namer, host_name
+from rolecall.service.serving import Log, agent_namer, host_name, run_while_home_exists
 from rolecall.service.supervisor import Companion
 from rolecall.service.workers import Workers
 from rolecall.store.postgres import PostgresBackend
@@ -60,7 +60,7 @@ def serve(
             called, f"{called}:{uuid4().hex[:12]}", slots, lease_ms, folders=(home, tempfile.gettempdir())
         )
         with control.bound(home) as door:
-            asyncio.run(_serve(url, settings, policy, log, door, list(companions), ready))
+            asyncio.run(_serve(url, settings, policy, log, lock, door, list(companions), ready))
     finally:
         lock.close()
 
@@ -70,6 +70,7 @@ async def _serve(
     settings: Settings,
     policy: ServicePolicy | None,
     log: Log,
+    lock: control.Lock,
     door: socket.socket,
     companions: list[Companion],
     ready: Callable[[], None],
@@ -91,7 +92,7 @@ async def _serve(
         ready()
 
     try:
-        await machine.run(door, ready=begin)
+        await run_while_home_exists(lock, machine.run(door, ready=begin), stop=machine.stop, log=log)
     finally:
         for one in beside:
             await asyncio.to_thread(one.end)
