@@ -220,11 +220,13 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def mask() -> Mask:
     """Hides every secret of the environment, of `.env` and of the configuration."""
     from rolecall.mask import SHORTEST, Mask, secrets_in
-    from rolecall.settings import secrets_of
+    from rolecall.settings import may_have_secrets, secrets_of
 
     known = secrets_in(environment(), always=env_file())
-    written = [secret.strip() for secret in secrets_of(load()) if len(secret.strip()) >= SHORTEST]
-    return Mask({*known, *written})
+    text = read_text(config_path())
+    # Reading YAML costs a hook as much as all the rest; most files only name the variables that keys are in.
+    written = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []
+    return Mask({*known, *(secret.strip() for secret in written if len(secret.strip()) >= SHORTEST)})
 
 
 def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

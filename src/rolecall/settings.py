@@ -595,6 +595,14 @@ def _missing(
 # -- secrets --
 
 
+def may_have_secrets(text: str) -> bool:
+    """Whether the text of a configuration may hold a secret; most have only names of variables for keys."""
+    rest = re.sub(
+        r"""apiKeyEnv["']?: *["']?[A-Z_][A-Z0-9_]*["']?(?= *(?:$|[,}#]))""", "", text, flags=re.MULTILINE
+    )
+    return is_secret_name(rest) or bool(passwords_in(rest))
+
+
 def secrets_of(settings: Any) -> list[str]:
     """Every secret written into the configuration itself: keys, passwords in addresses, variables of agents."""
     if isinstance(settings, Mapping):

@@ -256,11 +256,15 @@ def test_an_agent_makes_up_no_events_in_its_own_shell(project: Path, word: str) 
     assert not (project / ".nexus/rules").exists() and not (project / ".nexus/memory").exists()
 
 
-def test_a_decision_is_recorded_without_the_secrets_of_the_environment(project: Path) -> None:
+def test_decisions_and_reports_are_kept_without_the_secrets_of_the_environment(project: Path) -> None:
     plan(project, "Which format?")
-    message = {"session": "s", "text": "[d] Use sk-0a1b2c3d4e5f6071"}
-    answer(hook(project, "user_message", message, env={"SERVICE_API_KEY": "sk-0a1b2c3d4e5f6071"}))
+    key = "sk-0a1b2c3d4e5f6071"
+    message = {"session": "s", "text": f"[d] Use {key}"}
+    answer(hook(project, "user_message", message, env={"SERVICE_API_KEY": key}))
     assert read(project, PLAN)["issues"][0]["decision"] == "Use ***MASKED***"
+    agent = {"session": "s", "agent": "engineer", "agent_id": "e1", "last_message": f"Used {key}."}
+    hook(project, "subagent_complete", agent, env={"SERVICE_API_KEY": key})
+    assert read(project, TRACKER)[0]["last_message"] == "Used ***MASKED***."
 
 
 def test_a_restricted_session_is_held_at_the_gate_also_outside_of_a_run(project: Path) -> None:

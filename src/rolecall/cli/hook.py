@@ -296,7 +296,7 @@ def _thresholds() -> Thresholds:
 
 
 def _mask() -> Mask:
-    from rolecall.workspace import mask
+    from rolecall.config import mask
 
     return mask()
 

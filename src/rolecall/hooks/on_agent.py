@@ -175,7 +175,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
         project,
         agent_id=who.id,
         at=now,
-        last_message=event.last_message,
+        last_message=kit.mask().text(event.last_message) if event.last_message else "",
         files=files,
         agent_name=who.agent,
         harness=kit.harness,
