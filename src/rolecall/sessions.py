@@ -56,6 +56,8 @@ class Origin:
     """None: it is not in the store any more."""
     tier: str = ""
     """`bounded`: only while nobody has changed the files of that step; `persistent`: in any case."""
+    why: str = ""
+    """What says that it goes on there, where that is not the tier."""
     refusal: str = ""
     """Why the role begins in none, where whoever started the thread has looked for one."""
 
@@ -68,7 +70,7 @@ def origin_of(store: Store, state: Mapping[str, Any], role: str) -> Origin | Non
     if "refusal" in told:
         return Origin(refusal=told["refusal"])
     step = Step(store, store.get(told["step"])) if store.has(told["step"]) else None
-    return Origin(told["thread"], step, told["tier"])
+    return Origin(told["thread"], step, told["tier"], told.get("why", ""))
 
 
 def fork_of(store: Store, state: Mapping[str, Any]) -> Fork | None:
@@ -135,7 +137,7 @@ def _begun(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> De
         return Decision("new: the agent does not know its session any more")
     if reason := _hindrance(step, session, origin.tier, workdir, None, False):
         return Decision(f"new: {reason}")
-    told = f"resumed: {origin.tier}, from step {step.number} of {origin.thread}"
+    told = f"resumed: {origin.why or origin.tier}, from step {step.number} of {origin.thread}"
     return Decision(told, session, total=usage_of(step.payload.get("session_total")))
 
 

@@ -51,7 +51,7 @@ def test_a_bounded_agent_goes_on_with_the_same_files_and_is_told_to_read_them_ag
     one, two_ = two(crew, "engineer")
     assert two_["resumed"] == one["session"]
     assert "TASK: Two\n\nFIRST: Read the files again before you change anything" in two_["prompt"]
-    assert reason(crew, 2).startswith("resumed: bounded, from step 1 of ")
+    assert reason(crew, 2).startswith("resumed: bounded, about the same files, from step 1 of ")
 
 
 def test_a_bounded_agent_starts_fresh_with_other_files_or_none(crew: Crew) -> None:
@@ -126,7 +126,44 @@ def test_the_instance_that_a_task_names_is_the_one_that_goes_on(crew: Crew) -> N
     one, _, three, four = crew.calls()
     assert three["resumed"] == one["session"]
     assert four["resumed"] is None
-    assert reason(crew, 4) == "new: researcher has no session yet"
+    unknown = "no researcher of this cycle is known by that id"
+    assert reason(crew, 4) == f"new: the task names nobody-knows-this, and {unknown}"
+
+
+def test_a_session_with_another_program_is_no_session_of_this_one(crew: Crew) -> None:
+    crew.task("One", owner="researcher")
+    crew.run()
+    other = {"adapter": "claude", "executable": str(crew.player)}
+    crew.configure(agents={"player": other, "second": other}, defaultAgent="second")
+    crew.task("Two", owner="researcher", deps=[1])
+    crew.run()
+    assert reason(crew, 2) == "new: the last session of researcher was with player, and second plays it now"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("docs/limits.md", "resumed: the task's policy, about the same files, from step 1 of "),
+        (
+            "docs/other.md",
+            "new: the task's policy, and docs/other.md was not among the files of its last session",
+        ),
+    ],
+)
+def test_the_artifact_of_a_researcher_is_the_file_that_its_report_names(
+    crew: Crew, name: str, expected: str
+) -> None:
+    (crew.project / "docs").mkdir()
+    for file in ("limits.md", "other.md"):
+        (crew.project / "docs" / file).write_text("x")
+        os.utime(crew.project / "docs" / file, (0, 0))
+    found = {"status": "done", "summary": "Sixty calls, says docs/limits.md.", "files": []}
+    crew.score(researcher=[{"output": found}])
+    crew.task("One", owner="researcher", context="How many calls?")
+    again = {"owner_reuse_policy": "resume_if_same_artifact", "deps": [1]}
+    crew.task("Two", owner="researcher", context=f"What else does {name} say?", **again)
+    crew.run()
+    assert reason(crew, 2).startswith(expected)
 
 
 def test_one_session_is_never_given_to_two_tasks_at_once(crew: Crew) -> None:

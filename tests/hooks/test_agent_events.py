@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hook_stage import (
@@ -267,10 +268,12 @@ def test_a_task_set_in_progress_after_the_start_of_its_agent_is_the_one_complete
     assert status(tmp_path, 1) == "completed"
 
 
-def resumed(project: Path, who: Caller) -> str:
+def resumed(project: Path, who: Caller, *then: dict[str, Any]) -> str:
     tell(project, SubagentSpawn("s1", who), now=at(1))
     touch(project, who, "a.py")
     tell(project, SubagentComplete("s1", who), now=at(2))
+    if then:
+        tasks(project, *then)
     return tell(project, SubagentSpawn("s1", who), now=at(3)).context
 
 
@@ -286,6 +289,53 @@ def test_a_bounded_agent_is_told_when_its_files_were_changed_meanwhile(tmp_path:
     told = resumed(tmp_path, ENGINEER)
     assert "though a new one was called for (a.py was touched by somebody else since)" in told
     assert resume.REREAD in told
+
+
+@pytest.mark.parametrize(
+    ("context", "reason"),
+    [
+        ("In a.py.", ""),
+        ("In b.py.", "bounded, and b.py was not among the files of its last session"),
+        ("Somewhere.", "bounded, and the task names no file"),
+    ],
+)
+def test_a_bounded_agent_goes_on_for_a_task_about_the_files_it_has_touched(
+    tmp_path: Path, context: str, reason: str
+) -> None:
+    write(tmp_path, "a.py", "x")
+    os.utime(tmp_path / "a.py", (0, 0))
+    write(tmp_path, "b.py", "x")
+    os.utime(tmp_path / "b.py", (0, 0))
+    told = resumed(tmp_path, ENGINEER, task(2, context=context, owner_agent_id="e1", status="in_progress"))
+    assert told.startswith("TASK: Task 2") and resume.REREAD in told
+    assert (f"though a new one was called for ({reason})" in told) is bool(reason)
+
+
+def test_an_edit_by_another_agent_since_is_told_with_its_id(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "x")
+    os.utime(tmp_path / "a.py", (0, 0))
+    resumed(tmp_path, ENGINEER)
+    tell(tmp_path, SubagentComplete("s1", ENGINEER), now=at(4))
+    tell(tmp_path, SubagentSpawn("s1", OTHER), now=at(5))
+    touch(tmp_path, OTHER, "a.py")
+    tell(tmp_path, SubagentComplete("s1", OTHER), now=at(6))
+    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(7)).context
+    assert "though a new one was called for (a.py was touched by e2 since)" in told
+
+
+@pytest.mark.parametrize(("name", "is_same"), [("docs/limits.md", True), ("docs/other.md", False)])
+def test_the_artifact_of_an_agent_that_only_reads_is_what_its_report_names(
+    tmp_path: Path, name: str, is_same: bool
+) -> None:
+    for file in ("docs/limits.md", "docs/other.md"):
+        os.utime(write(tmp_path, file, "x"), (0, 0))
+    who = Caller("researcher", "r1")
+    tell(tmp_path, SubagentSpawn("s1", who), now=at(1))
+    tell(tmp_path, SubagentComplete("s1", who, "STATUS: done\nSee docs/limits.md:3."), now=at(2))
+    policy = {"owner_reuse_policy": "resume_if_same_artifact", "owner_agent_id": "r1"}
+    tasks(tmp_path, task(1, context=f"Read {name} once more.", status="in_progress", **policy))
+    told = tell(tmp_path, SubagentSpawn("s1", who), now=at(3)).context
+    assert f"FIRST: {resume.REREAD}" in told if is_same else f"and {name} was not among the files" in told
 
 
 def test_an_agent_that_checks_is_told_that_it_should_have_begun_anew(tmp_path: Path) -> None:

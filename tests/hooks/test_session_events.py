@@ -378,6 +378,26 @@ def test_after_a_compaction_everything_is_told_again(tmp_path: Path) -> None:
     assert told == tell(tmp_path, ContextCompact("s1")).context
 
 
+def test_after_a_compaction_agents_that_may_be_resumed_are_listed(tmp_path: Path) -> None:
+    ended = [
+        Caller("researcher", "r1"),
+        Caller("engineer", "e1"),
+        Caller("tester", "t1"),
+        Caller("Explore", "x"),
+    ]
+    for minute, who in enumerate(ended):
+        tell(tmp_path, SubagentSpawn("s1", who), now=at(minute))
+        deed = Deed("Write", ("file_modification",), (str(tmp_path / "a.py"),))
+        if who.agent == "engineer":
+            tell(tmp_path, PostToolUse("s1", who, deed), now=at(minute))
+        tell(tmp_path, SubagentComplete("s1", who), now=at(minute))
+    lines = tell(tmp_path, ContextCompact("s1")).context.splitlines()
+    assert lines[1:] == [
+        "- can be resumed: engineer e1 (bounded; a.py)",
+        "- can be resumed: researcher r1 (persistent)",
+    ]
+
+
 def test_a_compaction_is_bounded_with_a_thousand_tasks_and_a_skill(tmp_path: Path) -> None:
     plan(tmp_path, *(f"An issue with a title of some length, number {n}" for n in range(200)))
     tasks(tmp_path, *(task(n, title="T" * 300) for n in range(1, 1001)))

@@ -20,7 +20,6 @@ Task = Mapping[str, Any]
 LEAD = "lead"
 ASSUMED = "engineer"
 """Who does what nobody was named for."""
-_TEXTS = ("title", "context", "approach", "acceptance")
 
 
 class Job(NamedTuple):
@@ -32,6 +31,8 @@ class Job(NamedTuple):
     """Why somebody checks it, or nobody."""
     files: frozenset[str] = frozenset()
     """What it writes, as far as its text tells; nothing where its owner writes no files."""
+    named: frozenset[str] = frozenset()
+    """What its text names, whether its owner writes it or reads it."""
     works: tuple[float, ...] = ()
     """Where it is a check: the tasks that it checks."""
     work_files: frozenset[str] = frozenset()
@@ -60,8 +61,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.Tree) -> 
     checks = _checks(open_tasks, catalog)
 
     def files(of: Iterable[Task]) -> frozenset[str]:
-        texts = (task.get(field, "") for task in of if _writes(_owner(task, catalog)) for field in _TEXTS)
-        return filenames.named(texts, tree)
+        return filenames.named_by((task for task in of if writes(_owner(task, catalog))), tree)
 
     def job(task: Task) -> Job:
         agent = _owner(task, catalog)
@@ -69,7 +69,8 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.Tree) -> 
         if agent.category != "check":
             pair = pairing.pair(task, owner=agent.id, checks=checks.get(task["id"], ()))
             players = Players((agent.id,), pair.checker)
-            return Job(task, players, pair.reason, files([task]), is_assumed=is_assumed)
+            named = filenames.named_by([task], tree)
+            return Job(task, players, pair.reason, files([task]), named, is_assumed=is_assumed)
         works = [by_id[dep] for dep in task["deps"] if dep in by_id and _is_work(by_id[dep], catalog)]
         doers = tuple(dict.fromkeys(_owner(work, catalog).id for work in works))
         works_ids = tuple(work["id"] for work in works)
@@ -90,7 +91,8 @@ def _owner(task: Task, catalog: Catalog) -> Agent:
     return catalog.agent(task.get("owner") or ASSUMED)
 
 
-def _writes(agent: Agent) -> bool:
+def writes(agent: Agent) -> bool:
+    """Whether an agent of the catalogue may change files."""
     return not {"no_file_edit", "read_only"}.intersection(agent.capabilities)
 
 

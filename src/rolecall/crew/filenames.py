@@ -12,9 +12,11 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import islice
+from typing import Any
 
 _LETTER = r"\w./+@À-ɏͰ-ԯ-"
 """Of Latin, Greek and Cyrillic: scripts that put spaces between their words."""
@@ -88,10 +90,32 @@ def named(texts: Iterable[str], tree: Tree) -> frozenset[str]:
     return frozenset(same(path, tree.root) for path in found)
 
 
+def named_by(tasks: Iterable[Mapping[str, Any]], tree: Tree) -> frozenset[str]:
+    """The files that the texts of tasks name."""
+    fields = ("title", "context", "approach", "acceptance")
+    return named((task.get(field, "") for task in tasks for field in fields), tree)
+
+
 def same(path: str, root: str) -> str:
     """One name for each file, whatever it was called: from the root, or absolute where it lies elsewhere."""
     real = os.path.realpath(os.path.join(root, path))
     return os.path.relpath(real, root) if real.startswith(os.path.join(root, "")) else real
+
+
+def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
+    """Those of the files that were written or removed after a time (RFC 3339), by whomever."""
+    try:
+        last = datetime.fromisoformat(at.upper()).timestamp()
+    except ValueError:
+        return frozenset()
+    found = set()
+    for name in islice(sorted(files), _MOST_MATCHES):
+        try:
+            if os.stat(os.path.join(root, name)).st_mtime > last:
+                found.add(name)
+        except OSError:
+            found.add(name)  # it was removed
+    return frozenset(found)
 
 
 def _patterns(texts: Iterable[str], root: str) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from rolecall import lifecycle, thread
 from rolecall.agents import presence
-from rolecall.crew import taskflow
-from rolecall.crew.assignment import Job
+from rolecall.crew import filenames, taskflow
+from rolecall.crew.assignment import Job, writes
 from rolecall.crew.board import Board
 from rolecall.crew.past import Instance
 from rolecall.crew.witness import Witness
@@ -23,7 +23,10 @@ from rolecall.project import brief, knowledge_files, resume, toolmap, tools
 from rolecall.project.catalog import Catalog
 from rolecall.project.resume import Touch
 from rolecall.route import status_of
-from rolecall.thread import Chain
+from rolecall.thread import Chain, Step
+
+_LATER = "9999"
+"""Later than any time: that a file was written after an agent had ended is known from the file."""
 
 
 class Session(NamedTuple):
@@ -85,7 +88,7 @@ class Opening:
     def _sessions(self, job: Job, book: Playbook) -> dict[str, Session]:
         """The owner's, and those of the diagnosticians that have one: nobody else goes on from an earlier task."""
         owner, others = job.players.owner, self.witness.others()
-        found = {owner: self._session(book, owner, others, job.files or job.work_files, job.task)}
+        found = {owner: self._session(book, owner, others, job.named or job.work_files, job.task)}
         for role in taskflow.diagnosticians(job.players):
             session = self._session(book, role, others)
             if session.instance is not None:
@@ -103,22 +106,38 @@ class Opening:
         """By the agent's tier and, for the owner, by what its task says."""
         cast, wish = self.engine.cast(book, role), task or {}
         by, policy = self.engine.mask.text(cast.name), wish.get("owner_reuse_policy")
-        prior = self.witness.past.prior(role, by=by, named=wish.get("owner_agent_id", ""), files=files)
+        named, past, agent = wish.get("owner_agent_id", ""), self.witness.past, self.catalog.agent(role)
+        prior = past.prior(role, by=by, named=named, files=files)
+        known = prior.prior if prior else None
+        if prior and known and not writes(agent):
+            # Whoever may not write is known by the files that its report names, and by the time of these.
+            read = known.files | self._named_by(prior)
+            known = known._replace(files=read)
+            changed = filenames.changed_since(self.project, read & files, known.at)
+            others = [*others, *([Touch("somebody", changed, _LATER)] if changed else [])]
         decision = resume.decide(
             agent=role,
-            tier=self.catalog.agent(role).resume_tier,
+            tier=agent.resume_tier,
             policy=policy,
             files=files,
-            prior=prior.prior if prior else None,
+            prior=known,
             others=others,
             can_resume=getattr(cast.agent, "can_resume", False),
+            missing=past.why_none(role, by=by, named=named) if prior is None else "",
         )
         if prior is None or decision.session is None:
             return Session({"refusal": decision.reasons[-1].removeprefix("fresh: ")})
         # A task that wants it resumed has said so knowing the files; else the files themselves are asked once more.
-        tier = "bounded" if decision.must_reread and policy != resume.RESUME else "persistent"
-        told = {"thread": prior.thread, "step": prior.step, "tier": tier}
+        is_asked = decision.must_reread and policy != resume.RESUME and writes(agent)
+        told = {"thread": prior.thread, "step": prior.step, "tier": "bounded" if is_asked else "persistent"}
+        told["why"] = decision.reasons[-1].removeprefix("resumed: ")
         return Session(told, prior, decision.must_reread)
+
+    def _named_by(self, prior: Instance) -> frozenset[str]:
+        """The files that the last report of an agent names."""
+        step = Step(self.engine.store, self.engine.store.get(prior.step))
+        summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
+        return filenames.named([step.body, str(summary)], filenames.Tree(self.project))
 
     # -- what it is told --
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from rolecall.capabilities import TASK_UPDATE, check_allowed
 from rolecall.errors import Damaged, UsageError
@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 _LONGEST_BRIEF = 8_000
 """Characters of a task: a host shows the model only the beginning of what is longer, and not where it was cut."""
-_MOST_FILES = 200
 _TURN = {"in_progress": 0, "pending": 1, "completed": 2}
 """Which of several tasks of one agent it works on."""
 _NOT_DONE = ("blocked", "partial")
@@ -31,10 +30,9 @@ _SINCE = "9999"
 def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Answer:
     """On record as running; told what it may not do, its task if that is certain, and what the project knows."""
     who, standing = event.who, snapshot.Standing(project)
-    task, prior = None, None
+    task, entries = None, []
     if who.id:
         entries = _tracked(project, kit, lambda: tracker.entries(project, harness=kit.harness))
-        prior = next((entry for entry in entries if entry.get("agent_id") == who.id), None)
         running = {entry.get("agent_id") for entry in entries if entry.get("status") == "running"}
         working = sessions.working(project)
         taken = {key for agent, key in working.items() if agent in running and agent != who.id}
@@ -51,7 +49,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> An
                 project, agent_name=who.agent, agent_id=who.id, at=now, harness=kit.harness
             ),
         )
-    told = _spawn_words(project, who, task, prior, kit)
+    told = _spawn_words(project, who, task, entries, kit)
     active = sessions.known(project, event.session)
     docs = kit.docs.get(active.skill, "") if active else ""
     return Answer(context="\n\n".join(filter(None, [told, docs])))
@@ -94,11 +92,11 @@ def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
 
 
 def _spawn_words(
-    project: str, who: Caller, task: Task | None, prior: Mapping[str, Any] | None, kit: Kit
+    project: str, who: Caller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
 ) -> str:
     from rolecall.project import brief, knowledge_files
 
-    first = _resumed_words(project, who, task, prior, kit)
+    first = _resumed_words(project, who, task, entries, kit)
     limits = _limit_words(who, kit)
     if task is None:
         lines = [*filter(None, [first, limits]), *snapshot.knowledge_lines(project, most=40)]
@@ -118,47 +116,42 @@ def _limit_words(who: Caller, kit: Kit) -> str:
 
 
 def _resumed_words(
-    project: str, who: Caller, task: Task | None, prior: Mapping[str, Any] | None, kit: Kit
+    project: str, who: Caller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
 ) -> str:
     """What an agent is told that goes on in a session it had; empty for one that begins."""
+    prior = next((entry for entry in entries if entry.get("agent_id") == who.id), None)
     if prior is None or prior.get("status") != "completed":
         return ""
+    from rolecall.crew import filenames
     from rolecall.project import resume
 
     rules = kit.agents.get(who.agent)
-    files = frozenset(prior.get("files_touched", ()))
-    ended = prior.get("stopped_at", "")
-    changed = _changed_since(project, files, ended)
+    ended, tree = prior.get("stopped_at", ""), filenames.Tree(os.path.realpath(project))
+    known = frozenset(prior.get("files_touched", ()))
+    if (
+        rules and "no_file_edit" in rules.capabilities
+    ):  # it touches none: it is known by those its report names
+        known |= filenames.named([prior.get("last_message", "")], tree)
+    files = filenames.named_by([task], tree) if task else known
+    others = [
+        resume.Touch(entry.get("agent_id", ""), frozenset(entry["files_touched"]), entry["stopped_at"])
+        for entry in entries
+        if entry.get("stopped_at") and entry.get("files_touched") and entry is not prior
+    ]
+    changed = filenames.changed_since(project, known | files, ended)
+    others += [resume.Touch("somebody else", changed, _SINCE)] if changed else []
     decision = resume.decide(
         agent=who.agent,
         tier=rules.tier if rules else None,
         policy=task.get("owner_reuse_policy") if task else None,
         files=files,
-        prior=resume.Prior(who.agent, who.id, who.id, files, ended),
-        others=[resume.Touch("somebody else", changed, _SINCE)] if changed else [],
+        prior=resume.Prior(who.agent, who.id, who.id, known, ended),
+        others=others,
     )
     if decision.session is None:
         reason = decision.reasons[-1].removeprefix("fresh: ")
         return f"You go on in a session you had, though a new one was called for ({reason}). {resume.REREAD}"
     return resume.REREAD if decision.must_reread else ""
-
-
-def _changed_since(project: str, files: frozenset[str], ended: str) -> frozenset[str]:
-    """Those of the files that were written after a time, by whomever."""
-    from datetime import datetime
-
-    try:
-        last = datetime.fromisoformat(ended).timestamp()
-    except ValueError:
-        return frozenset()
-    found = set()
-    for name in sorted(files)[:_MOST_FILES]:
-        try:
-            if os.stat(os.path.join(project, name)).st_mtime > last:
-                found.add(name)
-        except OSError:
-            found.add(name)  # it was removed
-    return frozenset(found)
 
 
 def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> Answer:

@@ -20,6 +20,7 @@ Task: TypeAlias = Mapping[str, Any]
 SHORT, LONG = 400, 1_500
 """Tokens: beside a message of the user, and when all that was said before is gone."""
 _MOST_IDS = 20
+_MOST_RESUMABLE = 10
 _LONGEST_TITLE = 80
 _LONGEST_DECISION = 160
 _LONGEST_PROBLEM = 400
@@ -215,13 +216,20 @@ def _owner(task: Task) -> str:
 
 
 def agent_lines(project: str, session: Session, kit: Kit) -> list[str]:
-    """The agents that are at work, those of other sessions marked."""
+    """The agents that are at work, those of other sessions marked; and the latest that have ended and may go on."""
+    resumable: list[str] = []
     try:
         entries = tracker.entries(project, harness=kit.harness)
     except RolecallError as exc:
         return [f"The list of agents cannot be read: {exc.message[:_LONGEST_PROBLEM]}"]
     lines = []
     for entry in entries:
+        tier = kit.agents[name].tier if (name := entry.get("agent_name", "")) in kit.agents else ""
+        if entry.get("status") == "completed" and tier in ("bounded", "persistent"):
+            about = ", ".join(entry.get("files_touched", ())[:3])
+            resumable.append(
+                f"- can be resumed: {name} {entry.get('agent_id', '')} ({tier}{f'; {about}' if about else ''})"
+            )
         if entry.get("status") == "running":
             task = session.agents.get(entry.get("agent_id", ""), "").partition(" ")[0]
             work = f", task {task}" if task else ""
@@ -229,7 +237,7 @@ def agent_lines(project: str, session: Session, kit: Kit) -> list[str]:
             lines.append(
                 f"- running: {entry.get('agent_name', 'an agent')} {entry.get('agent_id', '')}{work}{whose}"
             )
-    return lines
+    return [*lines, *reversed(resumable[-_MOST_RESUMABLE:])]
 
 
 def knowledge_lines(project: str, most: int) -> list[str]:

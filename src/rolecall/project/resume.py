@@ -57,15 +57,17 @@ def decide(
     prior: Prior | None = None,
     others: Sequence[Touch] = (),
     can_resume: bool = True,
+    missing: str = "",
 ) -> Decision:
     """Whether `agent` goes on in the session of `prior` with a task about `files`. `others` are all instances that
-    have ended; `can_resume` says whether the host can go on in a session at all."""
+    have ended; `can_resume` says whether the host can go on in a session at all, `missing` why there is no `prior`,
+    where that is known."""
     is_bounded = tier == "bounded" or policy == SAME_ARTIFACT
     known = prior if prior is not None and prior.agent == agent else None
     wish, reason = _wished(tier, policy, frozenset(files), known, others, is_bounded=is_bounded)
     if not wish:
         return Decision(None, (f"fresh: {reason}",))
-    hindrance = _hindrance(agent, known, can_resume)
+    hindrance = (missing if prior is None else "") or _hindrance(agent, known, can_resume)
     if known is None or hindrance:
         return Decision(None, (reason, f"fresh: {hindrance}"))
     return Decision(known.session, (f"resumed: {reason}",), is_bounded)
