@@ -216,3 +216,22 @@ def test_threads_of_uwf_are_listed_and_shown_with_all_that_ours_have(
     assert listed(rolecall, "--workflow", "other") == {}
     rolecall("thread", "step", FRESH, "--agent", SAYS, check=0)
     assert listed(rolecall)[FRESH]["title"] == "Add a flag."
+
+
+def test_a_fork_at_the_start_has_the_limits_of_its_own_thread(rolecall: Rolecall, shared: Folder) -> None:
+    """Threads of the same workflow, task and folder share one start."""
+    words = ("thread", "start", "fix-issue", "-p", "New here.", "--format", "json")
+    free, tight, wide = (
+        rolecall.json(*words, *limits)["thread"]
+        for limits in ((), ("--limit", "steps=5"), ("--limit", "steps=9"))
+    )
+    start = head_of(shared, free)
+    assert head_of(shared, tight) == start
+
+    def limits_of_fork(*where: str) -> Any:
+        fork = rolecall.json("thread", "fork", *where, "--format", "json")["thread"]
+        return rolecall.json("thread", "show", fork, "--format", "json")["limits"]
+
+    assert limits_of_fork(free, "--at", "start") == {}
+    assert limits_of_fork(wide, "--at", "start") == {"steps": 9}
+    assert limits_of_fork(start) == {"steps": 5}

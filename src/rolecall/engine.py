@@ -125,15 +125,14 @@ class Engine:
             return await self._advance(held, stop)
 
     async def _advance(self, held: Held, cancel: protocol.Cancel) -> Outcome:
-        chain, bound = Chain(self.store, held.head), held.state().get("agents")
+        chain, state = Chain(self.store, held.head), held.state()
         playbook = self.playbook(chain.start.workflow)
-        if bound and self.keeps_agents:
-            playbook = replace(playbook, bound=bound)
+        if self.keeps_agents and state.get("agents"):
+            playbook = replace(playbook, bound=state["agents"])
         turn = Turn(held.thread, chain, playbook)
         way = next_of(turn)
         if not isinstance(way, Next):
             return self._settle(held, way)
-        state = held.state()
         try:
             record = Recorder(
                 self.store,

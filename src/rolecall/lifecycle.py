@@ -244,10 +244,11 @@ def fork(
         head = _put_own_start(store, chain, workflow, mask.text(prompt or chain.start.prompt))
     stored = workflow if isinstance(workflow, str) else chain.start.workflow
     book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
-    facts: dict[str, Any] = {"forked_from": at, "limits": _limits_at(store, chain)}
+    limits = _limits_at(store, chain) if source is None else source.state.get("limits", {})
+    facts: dict[str, Any] = {"forked_from": at, "limits": {**chain.start.limits, **limits}}
     if source is not None:
         facts |= {"forked_thread": thread.id_of(source)}
-        facts |= {key: source.state[key] for key in ("limits", "agent", "agents") if key in source.state}
+        facts |= {key: source.state[key] for key in ("agent", "agents") if key in source.state}
     if agent is not None:
         facts["agent"] = agent
     if bind and (agent is not None or workflow is not None or source is None):
@@ -259,8 +260,8 @@ def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
     """The limits that threads had at a node that is named without a thread. A start does not say them, and several
     threads may share it: the lowest of theirs count."""
     if chain.last is not None:
-        return {**chain.start.limits, **chain.last.payload.get("limits", {})}
-    found = dict(chain.start.limits)
+        return dict(chain.last.payload.get("limits", {}))
+    found: dict[str, float] = {}
     for ref in store.refs("thread/", where={"workflow": [chain.start.workflow]}):
         given = ref.state.get("limits", {})
         if given and Chain(store, ref.target or "").start.id == chain.head:
