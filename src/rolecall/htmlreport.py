@@ -115,9 +115,9 @@ nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .
 """
 _COLOURS = 6
 _TONES = {
-    **dict.fromkeys(("completed",), "good"),
-    **dict.fromkeys(("failed", "killed", "discarded", "crashed", "damaged"), "bad"),
+    "completed": "good",
     "suspended": "wait",
+    **dict.fromkeys(("failed", "killed", "discarded", "crashed", "damaged"), "bad"),
 }
 
 

@@ -187,7 +187,7 @@ def _planned_folders(
 
     known = (source.state.get("folders") or {}) if source else {}
     if source is not None and "copy" in kinds and "copy" in known:
-        _refuse_running(store, source)  # a folder that is written to cannot be copied as a whole
+        refuse_running(store, source)  # a folder that is written to cannot be copied as a whole
     return {kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind)) for kind in kinds}
 
 
@@ -323,7 +323,7 @@ def resume(
             f"thread {thread.id_of(ref)} is {status}",
             hint=f"Fork it to go on: `rolecall thread fork {thread.id_of(ref)}`.",
         )
-    _refuse_running(store, ref)
+    refuse_running(store, ref)
     has_answer = answer is not None and answer.strip() != ""
     if status == "suspended" and not has_answer and "role" not in ref.state:
         raise UsageError(
@@ -418,7 +418,7 @@ def answer(
     from rolecall.route import Next, Stuck, Suspended
     from rolecall.turn import Turn, next_of
 
-    _refuse_running(store, ref)
+    refuse_running(store, ref)
     if ref.state.get("status") in thread.ENDED:
         raise UsageError(f"thread {thread.id_of(ref)} is {ref.state['status']}")
     turn = Turn(thread.id_of(ref), Chain(store, ref.target or ""), playbook)
@@ -452,7 +452,8 @@ def answer(
     return thread.find(store, turn.thread)
 
 
-def _refuse_running(store: Store, ref: Ref) -> None:
+def refuse_running(store: Store, ref: Ref) -> None:
+    """Raise Conflict while a live process runs the thread."""
     lease = ref.state.get("lease")
     if lease and holder.is_alive(lease, now=store.now()):
         raise Conflict(f"thread {thread.id_of(ref)} is being run by {holder.describe(lease)}")

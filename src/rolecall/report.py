@@ -102,7 +102,8 @@ def _used(used: View, key: str) -> float | str:
         return ""
     if key == "minutes":
         return "" if value < 0.001 else duration(round(value * 60_000))
-    return money(value) if key == "cost" else float(value) if isinstance(value, float) else int(value)
+    shown: float | str = money(value) if key == "cost" else value
+    return shown
 
 
 def written(cell: Any) -> str:

@@ -79,7 +79,7 @@ def check(
         *_schema_findings(workflow, unusable, functions),
         *_condition_findings(workflow, unusable),
         *_status_findings(workflow, unusable, unread),
-        *_template_findings(workflow, unusable),
+        *_template_findings(workflow, unusable, unread),
         *_loop_findings(workflow, unread),
         *_role_findings(workflow, told={*functions, *prompts}),
         *_restriction_findings(workflow),
@@ -366,8 +366,8 @@ def _listed(names: Sequence[str]) -> str:
 # -- templates --
 
 
-def _template_findings(workflow: Workflow, unusable: Collection[str]) -> Iterator[Finding]:
-    order = _Earlier(workflow, unusable)
+def _template_findings(workflow: Workflow, unusable: Collection[str], unread: Unread) -> Iterator[Finding]:
+    order = _Earlier(workflow, unusable, has_all=not unread.edges)
     for source, index, edge in _edges(workflow):
         for field, text in (("prompt", edge.prompt), ("location", edge.location)):
             if text is None or "{{" not in text:
@@ -422,10 +422,11 @@ _MOST_ORDERED = 300
 class _Earlier:
     """What `steps` holds in a template: the latest output of each role that has run by then."""
 
-    def __init__(self, workflow: Workflow, unusable: Collection[str]) -> None:
+    def __init__(self, workflow: Workflow, unusable: Collection[str], *, has_all: bool) -> None:
+        """Where not `has_all` edges could be read, one of the others may lead anywhere."""
         self._workflow = workflow
         self._unusable = unusable
-        self._is_ordered = len(workflow.roles) <= _MOST_ORDERED
+        self._is_ordered = has_all and len(workflow.roles) <= _MOST_ORDERED
         self._reached: dict[tuple[str, str | None], set[str]] = {}
 
     def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> dict[str, Any]:

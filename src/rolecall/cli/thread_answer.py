@@ -13,7 +13,7 @@ from rolecall.cli.output import format_of, parse_json, read_input, show
 from rolecall.cli.thread_arguments import agent_option, in_this_store, one_thread
 from rolecall.cli.thread_run import CODES, play, show_standing, tell_continuation, tell_service
 from rolecall.errors import InvalidPayload, UsageError
-from rolecall.route import Next
+from rolecall.route import Next, Route, Suspended
 from rolecall.thread import Chain
 
 if TYPE_CHECKING:
@@ -32,12 +32,13 @@ def run_answer(options: Namespace) -> int:
         chain = Chain(store, ref.target or "")
         turn = Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow))
         way = next_of(turn)
+        lifecycle.refuse_running(store, ref)  # before anybody thinks about an answer
         if isinstance(way, Next) or ref.state.get("status") != "suspended":
             answered = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
         else:
-            answered = _answer_question(options, store, ref, turn)
+            answered = _answer_question(options, store, ref, turn, way)
         if answered is None:  # it was only shown what is asked
-            return 0
+            return CODES["suspended"] if options.run_on else 0
         tell_service(answered)
         if options.run_on:
             return play(options, store, answered, steps=None, is_run=True)
@@ -53,7 +54,7 @@ def _is_asked_here(options: Namespace) -> bool:
 # -- a question of an agent --
 
 
-def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn) -> Ref | None:
+def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way: Route) -> Ref | None:
     """Give the role that asked what it waits for. None when nothing was given and nobody can be asked."""
     if options.output is not None or options.field:
         raise UsageError(
@@ -70,7 +71,12 @@ def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn) -> 
             "task": turn.task,
             "answer": command,
         }
-        parts = [f"# {shown['title']}", f"{shown['currentRole']} asks:", shown["question"]]
+        who = (
+            f"{shown['currentRole']} asks:"
+            if isinstance(way, Suspended)
+            else "The thread cannot go on by itself:"
+        )
+        parts = [f"# {shown['title']}", who, shown["question"]]
         parts.append("What was done so far: " + in_this_store(options, f"rolecall thread read {turn.thread}"))
         if not _is_asked_here(options):
             show(options, shown, lambda: "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
@@ -183,7 +189,8 @@ def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *,
         value = text if item.get("type") == "string" else _value(text)
         if is_list and not isinstance(value, list):
             value = [part.strip() for part in text.split(",") if part.strip()]
-            if item.get("items", {}).get("type") != "string":
+            inner = item.get("items")
+            if not isinstance(inner, Mapping) or inner.get("type") != "string":
                 value = [_value(part) for part in value]
         if not text and not is_list and item.get("minLength") != 0:
             raise UsageError("An answer is needed.")

@@ -339,6 +339,7 @@ _LINE = 76
 def _result_text(result: Mapping[str, Any] | None) -> str:
     if result is None:
         return ""
+    from rolecall.report import money
     from rolecall.route import STATUS_KEYS
 
     said = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
@@ -355,7 +356,7 @@ def _result_text(result: Mapping[str, Any] | None) -> str:
     more = f", and {len(files) - _SHOWN_FILES} more" if files[_SHOWN_FILES:] else ""
     used = [f"{usage['steps']:,} step{'s' if usage['steps'] != 1 else ''}"] if usage.get("steps") else []
     used += [f"{usage['tokens']:,} tokens"] if usage.get("tokens") else []
-    used += [f"${usage['cost']:.4f}"] if usage.get("cost") else []
+    used += [money(usage["cost"])] if usage.get("cost") else []
     facts = {
         "files changed": ", ".join(files[:_SHOWN_FILES]) + more,
         "used": ", ".join(used),
