@@ -568,6 +568,8 @@ def dangling(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[
     agents = [("defaultAgent", settings.get("defaultAgent"))]
     for workflow, roles in _mapping(settings, "agentOverrides").items():
         agents += [(f"agentOverrides.{workflow}.{role}", alias) for role, alias in _mapping(roles).items()]
+    for name, tiers in _mapping(settings, "modelTiers").items():
+        agents += [(f"modelTiers.{name}.{tier}", name) for tier in _mapping(tiers)]
     models = [("defaultModel", settings.get("defaultModel"))]
     models += [
         (f"modelOverrides.{scene}", alias) for scene, alias in _mapping(settings, "modelOverrides").items()

@@ -217,6 +217,7 @@ def test_tasks_that_cannot_be_read_do_not_keep_an_agent_from_ending(tmp_path: Pa
         ("STATUS: blocked\nWhich database?", "in_progress"),
         ("I tried.\n\n**STATUS:** blocked", "in_progress"),
         ("status: Partial.", "in_progress"),
+        ("STATUS: blocked: which database?", "in_progress"),
         ("STATUS: blocked at first\nSTATUS: done", "completed"),
         ("STATUS: done", "completed"),
         ("The status is: blocked", "completed"),

@@ -364,6 +364,13 @@ def test_a_lesson_on_a_subject_that_has_a_note_goes_into_that_one(tmp_path: Path
     assert [path.name for path in note.parent.iterdir()] == [note.name]
 
 
+def test_a_lesson_under_the_name_of_a_note_goes_into_that_one(tmp_path: Path) -> None:
+    for text in ("Sixty calls a minute.", "Wait twice as long each time."):
+        assert "kept in .nexus/memory/retry-limits.md" in say(tmp_path, f"[m] retry-limits: {text}").context
+    note = (tmp_path / ".nexus/memory/retry-limits.md").read_text()
+    assert note.startswith("Sixty calls a minute.\n") and note.endswith("\nWait twice as long each time.\n")
+
+
 def test_from_how_much_on_notes_are_on_one_subject_is_a_setting(tmp_path: Path) -> None:
     kit = known_kit()._replace(thresholds=lambda: memory.Thresholds(overlap=100))
     lesson = "The billing API answers 429 after sixty calls a minute, so wait before calling again."

@@ -77,6 +77,8 @@ def test_the_tier_of_an_agent_becomes_the_model_in_its_file(machine: Machine, ho
     machine.run("install", host)
     assert "large-one" not in "".join(map(str, machine.files().values()))
     machine.rolecall("config", "set", f"modelTiers.{host}.high", "large-one", check=0)
+    mistyped = machine.rolecall("config", "set", f"modelTiers.{host}x.high", "large-one", check=2)
+    assert f"there is no agent '{host}x'. Did you mean '{host}'?" in mistyped.stderr
     changed = [one["path"] for one in machine.run("install", host)["changes"] if one["state"] != "same"]
     assert sorted(Path(path).stem for path in changed) == ["architect", "designer", "postdoc", "strategist"]
     assert all('"large-one"' in Path(path).read_text() for path in changed)

@@ -143,11 +143,12 @@ def _remember(project: str, action: Action, kit: Kit) -> str:
     thresholds = kit.thresholds() if kit.thresholds else memory.THRESHOLDS
 
     def add() -> str:
+        into = name if os.path.isfile(os.path.join(project, ".nexus", "memory", f"{name}.md")) else None
         try:
-            return str(memory.add(project, name, text, mask=kit.mask(), thresholds=thresholds)["path"])
+            reply = memory.add(project, name, text, mask=kit.mask(), into=into, thresholds=thresholds)
         except memory.Overlap as overlap:
-            into = overlap.matches[0].name
-        return str(memory.add(project, name, text, mask=kit.mask(), into=into)["path"])
+            reply = memory.add(project, name, text, mask=kit.mask(), into=overlap.matches[0].name)
+        return str(reply["path"])
 
     return _kept(project, name, text, call, add)
 

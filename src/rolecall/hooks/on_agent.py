@@ -83,12 +83,12 @@ def _task_of(who: Caller, standing: Standing, known: str, taken: Collection[str]
 def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
     """The task of an instance: the one under its `owner_agent_id` or, failing that, the one it was started for. One in
     progress comes before one that is open, and that before one that is completed."""
-    ranked = [
-        (_TURN[task["status"]], task.get("owner_agent_id") != agent, not is_known_by(known, task), number)
-        for number, task in enumerate(tasks)
-    ]
-    own = [rank for rank in ranked if not (rank[1] and rank[2])]
-    return tasks[min(own)[-1]] if own else None
+
+    def rank(task: Task) -> tuple[int, bool, bool]:
+        return _TURN[task["status"]], task.get("owner_agent_id") != agent, not is_known_by(known, task)
+
+    own = (task for task in tasks if task.get("owner_agent_id") == agent or is_known_by(known, task))
+    return min(own, key=rank, default=None)
 
 
 def _spawn_words(
@@ -128,9 +128,8 @@ def _resumed_words(
     rules = kit.agents.get(who.agent)
     ended, tree = prior.get("stopped_at", ""), filenames.Tree(os.path.realpath(project))
     known = frozenset(prior.get("files_touched", ()))
-    if (
-        rules and "no_file_edit" in rules.capabilities
-    ):  # it touches none: it is known by those its report names
+    if rules and "no_file_edit" in rules.capabilities:
+        # It touches no files, so the ones that its report names stand for them.
         known |= filenames.named([prior.get("last_message", "")], tree)
     files = filenames.named_by([task], tree) if task else known
     others = [
@@ -178,12 +177,12 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
 
 
 def _status_in(report: str) -> str:
-    """The word behind the last `STATUS:` at the beginning of a line; empty where there is no such line."""
+    """The first word behind the last `STATUS:` at the beginning of a line; empty where there is no such line."""
     found = ""
     for line in report.splitlines():
         name, _, word = line.strip(" \t>*_`#-").partition(":")
         if name.rstrip("*_` ").upper() == "STATUS":
-            found = word.strip(" \t*_`.").lower()
+            found = word.strip(" \t*_`").partition(" ")[0].rstrip("*_`.,;:").lower()
     return found
 
 

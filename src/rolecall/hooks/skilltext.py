@@ -37,7 +37,9 @@ def _onward(file: str, title: str) -> str:
 
 def _file(project: str, skill: str, kit: Kit) -> str:
     """The file with the skill in the host's words, as it was installed; else the catalogue's own."""
-    places = [os.path.expanduser(os.path.join(project, place.format(skill))) for place in kit.skill_files]
+    places = [
+        os.path.expanduser(os.path.join(project, place.replace("{}", skill))) for place in kit.skill_files
+    ]
     return next(filter(os.path.isfile, places), places[-1] if places else f"skills/{skill}/body.md")
 
 
