@@ -143,6 +143,11 @@ def test_a_role_that_asks_a_person_itself_waits_for_the_answer(crew: Crew) -> No
     assert row["command"] == f"rolecall thread answer {row['thread']} --run"
     assert crew.run(check=7)["rows"][1]["status"] == "waiting"
     assert len(crew.asked()) == 1
+    words = (*row["command"].split()[1:], "-p", "The left one.")
+    assert crew.rolecall(*words, check=0, cwd=crew.project).stderr == ""
+    again = crew.run()["rows"][1]
+    assert (again["thread"], again["status"]) == (row["thread"], "completed")
+    assert crew.statuses() == {1: "completed"}
 
 
 # -- a check that is a task of its own --
