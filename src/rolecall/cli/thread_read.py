@@ -72,7 +72,7 @@ def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("steps", card["steps"]),
         ("head", card["head"]),
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
-        ("agents", ", ".join(f"{role}: {agent}" for role, agent in card["agents"].items())),
+        ("agents", ", ".join(f"{role}: {short(agent, 60)}" for role, agent in card["agents"].items())),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
         ("forked from", card["forkedFrom"]),
