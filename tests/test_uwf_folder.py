@@ -139,6 +139,12 @@ def test_an_agent_of_uwf_plays_a_role_with_the_fields_it_knows(
         ),
         ("step['output'] = '0000000000000'", "its output is not in the store"),
         ("step['detail'] = '0000000000000'", "its detail is not in the store"),
+        ("step['output'] = {'n': 1}", "output must be a text"),
+        ("step['detail'] = 'my notes'", "its detail is not in the store"),
+        (
+            "step['detail'] = uwf('cas', 'put', '944RT37WX1PQ5', '{\"turns\": [\"0000000000000\"]}')['hash']",
+            "node 0000000000000 is not in the store",
+        ),
     ],
 )
 def test_a_step_of_such_an_agent_that_is_not_the_one_asked_for_is_refused(

@@ -28,6 +28,10 @@ def found(store: Store, step: str, *, attempt: str | None) -> thread.Step:
         node = store.get(step)
     except NotFound as exc:
         raise _not_ours(f"it is not in the store: {step}") from exc
+    fields = node.payload if isinstance(node.payload, dict) else {}
+    for key in ("start", "role", "output", "detail"):
+        if not isinstance(fields.get(key, ""), str):
+            raise _not_ours(f"{key} must be a text, and the nodes of a step are named by their ids")
     try:
         read = thread.Step(store, node)
         linked = read.payload.get("attempt")
@@ -82,7 +86,9 @@ def _check_output(store: Store, step: thread.Step, turn: Turn, role: str) -> Non
     if step.is_ours:
         if store.type(node.type).schema not in allowed:
             raise _not_ours(f"its output has another type than {role} has to give")
-    elif misfits := Type(allowed[is_suspension(node.payload)]).misfits(node.payload):
+        return
+    schema = SUSPENSION_SCHEMA if is_suspension(node.payload) else allowed[0]
+    if misfits := Type(schema).misfits(node.payload):
         raise _not_ours(f"its output is not what {role} has to give: {'; '.join(map(str, misfits))}")
 
 

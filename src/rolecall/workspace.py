@@ -280,13 +280,12 @@ def _unbound_options(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
 def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
     """What says who plays each role of a thread that is made now, by the configuration as it is: the name of the agent
     and what that stands for. A role for which nobody can be found goes by the configuration of the day it is asked."""
-    hidden = mask()
 
     def bind(book: Playbook) -> dict[str, Any]:
         from rolecall.engine import HUMAN
         from rolecall.settings import agent_for, configured_agent
 
-        settings, bound = config.load(), dict[str, Any]()
+        settings, hidden, bound = config.load(), mask(), dict[str, Any]()
         for role, part in book.workflow.roles.items():
             is_of_code = role in book.functions or (override is None and role in book.agents)
             if is_of_code or part.agent == HUMAN:
