@@ -90,11 +90,11 @@ def check_lead(restrictions: Iterable[str], action: str) -> None:
         )
 
 
-def check_host(restrictions: Iterable[str], action: str, *, is_host: bool) -> None:
+def check_host(words: Iterable[str], action: str, *, is_host: bool) -> None:
     """Refuse what only a host starts, to a restricted process that does not show the host's key: an agent's shell."""
-    word = next((word for word in restrictions if word in RESTRICTIONS), "")
-    if word and not is_host:
+    held = restrictions(words)
+    if held and not is_host:
         raise UsageError(
-            f"{action} is for hosts, and this process is held to {word} and shows no key of an installation",
+            f"{action} is for hosts, and this process is held to {held[0]} and shows no key of an installation",
             hint="If a host started it, run `rolecall install HOST` again.",
         )
