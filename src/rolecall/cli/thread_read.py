@@ -332,7 +332,11 @@ def run_export(options: Namespace) -> None:
     data = page.encode("utf-8", "backslashreplace")
     _write_file(options.file, data, overwrite=options.force)
     shown = {"thread": card["thread"], "file": options.file, "steps": len(steps), "bytes": len(data)}
-    show(options, shown, lambda: f"{options.file}: {len(steps)} steps, {len(data):,} bytes")
+    show(
+        options,
+        shown,
+        lambda: f"{options.file}: {len(steps)} step{'' if len(steps) == 1 else 's'}, {len(data):,} bytes",
+    )
 
 
 def _page(
