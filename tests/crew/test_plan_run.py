@@ -200,6 +200,8 @@ def test_every_role_that_one_agent_cannot_play_is_named(crew: Crew) -> None:
     crew.task("Two", owner="researcher")
     done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project)
     assert "command:true cannot play tester, architect, researcher, postdoc: " in done.stderr
+    words = ("plan", "run", "--agent", "command:true", "--dry-run", "--format", "text")
+    assert "  These can here: player" in crew.rolecall(*words, cwd=crew.project, check=0).stdout
     crew.configure(agents={}, defaultAgent="")
     done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project, env={"PATH": "/nowhere"})
     assert "No agent on this machine can; `rolecall agents list` shows which there are." in done.stderr

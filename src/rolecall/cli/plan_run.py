@@ -80,16 +80,20 @@ def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
         raise UsageError(
             f"nobody can be {listed}", hint=f"{' '.join(filter(None, hints))} {name} names one for a role."
         )
-    able = _able(missing)
-    proposal = (
-        f"These can here: {', '.join(able)}. `rolecall plan run --agent {able[0]}` has one play every role."
-        if able
-        else "No agent on this machine can; `rolecall agents list` shows which there are."
-    )
     raise UsageError(
         f"{override} cannot play {listed}",
-        hint=f"{' '.join(filter(None, hints))} {proposal} Without --agent, {name} names one for a role, and"
+        hint=f"{' '.join(filter(None, hints))} {_proposal(missing)} Without --agent, {name} names one for a role, and"
         " `defaultAgent` plays the others.",
+    )
+
+
+def _proposal(missing: Sequence[Part]) -> str:
+    """Who can play the roles that one agent cannot."""
+    able = _able(missing)
+    if not able:
+        return "No agent on this machine can; `rolecall agents list` shows which there are."
+    return (
+        f"These can here: {', '.join(able)}. `rolecall plan run --agent {able[0]}` has one play every role."
     )
 
 
@@ -120,7 +124,10 @@ def _look_ahead(options: Namespace, project: str, agents: Catalog) -> int:
     with store or nullcontext():
         board, jobs = _taken_stock(options, project, store, agents)
         parts = {part.role: part for part in _cast(board, jobs, agents, options.agent)}
-        hints = dict.fromkeys(part.problem.hint for part in parts.values() if part.problem)
+        missing = [part for part in parts.values() if part.problem]
+        hints = dict.fromkeys(part.problem.hint for part in missing if part.problem)
+        if missing and options.agent:
+            hints[_proposal(missing)] = None
         show_outlook(options, board, {role: part.shown for role, part in parts.items()}, hints)
     return 0
 
