@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 import os
 import signal
 import subprocess
@@ -167,10 +168,11 @@ def _start(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: _O
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
+        hint = "Run it by hand in that folder; a script needs a first line such as #!/bin/sh."
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            hint = "Allow more open files: `ulimit -n 1024`, for example."
         raise AgentError(
-            f"{argv[0]!r} cannot be started in {str(cwd)!r}: {error}",
-            ending="failed",
-            hint="Run it by hand in that folder; a script needs a first line such as #!/bin/sh.",
+            f"{argv[0]!r} cannot be started in {str(cwd)!r}: {error}", ending="failed", hint=hint
         ) from error
     return _Child(popen, run_id, stdout=stdout)
 

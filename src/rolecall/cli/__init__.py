@@ -146,7 +146,19 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"{program()}: {error}", file=sys.stderr)
         sys.stdout = None  # a full disk would fail again at exit
+        _explain_too_many_files(error)
         return 5
+
+
+def _explain_too_many_files(error: OSError) -> None:
+    import errno
+    import warnings
+
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)
+        # An event loop that found no files to work with complains once more when it is cleared away.
+        sys.unraisablehook = lambda _: None
+        warnings.simplefilter("ignore")
 
 
 def _run(args: list[str]) -> int:
