@@ -39,6 +39,12 @@ def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
+def columns(environ: Mapping[str, str] = os.environ) -> int:
+    """The width that tables have where there is no terminal."""
+    wanted = environ.get("COLUMNS", "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 80
+
+
 def config_path(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(home(environ), "config.yaml")
 

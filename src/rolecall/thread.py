@@ -29,6 +29,10 @@ FORK = "$FORK"
 STATUSES = ("queued", "idle", "running", "suspended", "completed", "failed", "killed", "discarded")
 ENDED = ("completed", "failed", "killed", "discarded")
 
+SHORTEST_PART = 3
+"""Characters that a part of an id has at least where it stands for a thread."""
+_SHORT = 6
+
 # -- node types --
 
 _TEXT = {"type": "string"}
@@ -222,14 +226,17 @@ def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> 
 
 
 def find(store: Store, text: str) -> Ref:
-    """The ref of a thread by its id, or by an unambiguous end or beginning of one."""
+    """The ref of a thread by its id, by the end of one that no other has, or by any part of one that no other has."""
     wanted = text.upper()
     if is_thread_id(wanted) and (ref := store.ref(ref_name(wanted))):
         return with_facts(store, ref)
-    if len(wanted) < 4 or is_thread_id(wanted):
-        raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
-    names = store.backend.names("thread/")
-    found = [name for name in names if name[7:].startswith(wanted) or name.endswith(wanted)]
+    if len(wanted) < SHORTEST_PART:
+        raise UsageError(
+            f"{text!r} is too short for a thread", hint=f"Give {SHORTEST_PART} characters of its id or more."
+        )
+    names = [] if is_thread_id(wanted) else store.backend.names("thread/")
+    found = [name for name in names if name.endswith(wanted)]
+    found = found if len(found) == 1 else [name for name in names if wanted in name[7:]]
     if len(found) > 1:
         shown = ", ".join(name[7:] for name in found[:5])
         raise UsageError(f"{text!r} is short for several threads: {shown}", hint="Give more characters.")
@@ -237,6 +244,13 @@ def find(store: Store, text: str) -> Ref:
     if ref is None:
         raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
     return with_facts(store, ref)
+
+
+def short_id_length(store: Store) -> int:
+    """How many characters of the end of an id tell every thread of the store apart, six at least."""
+    names = store.backend.names("thread/")
+    lengths = range(_SHORT, 26)
+    return next((length for length in lengths if len({name[-length:] for name in names}) == len(names)), 26)
 
 
 def with_facts(store: Store, ref: Ref) -> Ref:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import signal
+import subprocess
 import sys
 import unicodedata
 from importlib import import_module
@@ -13,7 +18,7 @@ import pytest
 from terminal import shown_by
 
 from rolecall.cli import NOUNS, build_parser
-from rolecall.cli.output import printable
+from rolecall.cli.output import printable, table
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -165,3 +170,118 @@ def test_all_of_unicodes_format_characters_are_escaped_but_those_that_are_seen()
         "ARABIC POUND MARK ABOVE", "ARABIC PIASTRE MARK ABOVE", "ARABIC DISPUTED END OF AYAH",
     ]  # fmt: skip
     assert [letter for letter in kept if ord(letter) >= 0x110BD] == ["\U000110bd", "\U000110cd"]
+
+
+# -- tables --
+
+
+def test_a_table_is_no_wider_than_the_terminal_and_tells_rows_apart() -> None:
+    shared = "Fix the login page of the shop for customers who have no account: "
+    rows = [
+        ("01AB", "completed", shared + "header"),
+        ("01CD", "idle", shared + "footer"),
+        ("01EF", "idle", "x"),
+    ]
+    lines = table(rows, ("id", "status", "title")).splitlines()
+    assert max(map(len, (line.translate(UNMARKED) for line in lines))) <= 80
+    assert [line.rpartition(" ")[2] for line in lines] == ["title", "header", "footer", "x"]
+    assert all("Fix the login" in line and "…" in line for line in lines[1:3])
+
+
+def test_rows_that_differ_in_several_places_are_told_apart() -> None:
+    titles = [f"{'a' * 80}{one}{'b' * 80}{other}" for one in "xy" for other in "pq"]
+    lines = table([(title,) for title in titles], ("title",)).splitlines()
+    assert len(set(lines)) == 5
+    assert max(map(len, lines)) <= 80
+
+
+def test_ids_and_numbers_are_never_cut_and_columns_can_be_spared() -> None:
+    rows = [("01M7FGRCJE30D2T1QKZ97R6Z8C", 1234567, "a" * 50, "b" * 50, "c" * 50)]
+    headings = ("thread", "steps", "one", "two", "title")
+    whole = table(rows, headings).splitlines()[1]
+    assert whole.startswith("01M7FGRCJE30D2T1QKZ97R6Z8C  1,234,567  ") and len(whole) <= 80
+    spared = table(rows, headings, ("one", "two")).splitlines()
+    assert spared[0].split() == ["thread", "steps", "two", "title"] and spared[1].endswith("c" * 19 + "…")
+
+
+def test_wide_letters_and_escapes_count_as_what_they_take() -> None:
+    rows = [("日本語" * 20, "x"), ("a\x1b[31m" * 20, "y")]
+    for line in table(rows, ("title", "n")).splitlines()[1:]:
+        assert sum(2 if unicodedata.east_asian_width(letter) == "W" else 1 for letter in line) == 80
+
+
+UNMARKED = dict.fromkeys(range(0xFDD0, 0xFDF0))
+
+
+def test_a_pipe_is_as_wide_as_a_terminal_of_80_columns_or_as_it_is_told(
+    rolecall: Rolecall, tmp_path: Path, thread: str
+) -> None:
+    for words in (
+        ["thread", "show", thread],
+        ["agents", "list"],
+        ["agents", "list", "--restrictions"],
+        ["doctor"],
+    ):
+        piped = rolecall(*words, cwd=tmp_path).stdout
+        code = rolecall(*words, cwd=tmp_path).returncode
+        shown = on_terminal(rolecall, tmp_path, *words, code=code, env={"NO_COLOR": "1"})
+        assert piped == shown
+    tables = rolecall("agents", "list").stdout + rolecall("agents", "list", "--restrictions").stdout
+    assert max(map(len, tables.splitlines())) <= 80
+    wide = rolecall("agents", "list", env={"COLUMNS": "200"}).stdout
+    assert 80 < max(map(len, wide.splitlines())) <= 200
+
+
+# -- short ids, and a list that is watched --
+
+
+def test_the_short_id_of_a_list_names_its_thread(rolecall: Rolecall, tmp_path: Path, thread: str) -> None:
+    row = rolecall("thread", "list", "--all", cwd=tmp_path, check=0).stdout.splitlines()[1]
+    short = row.split()[0]
+    assert thread.endswith(short) and 6 <= len(short) < 26
+    assert rolecall.json("thread", "show", short)["thread"] == thread
+    assert rolecall.json("thread", "list", "--all")[0]["thread"] == thread
+    assert rolecall.json("thread", "show", thread[9:14].lower())["thread"] == thread
+    assert rolecall.json("thread", "show", thread[-3:])["thread"] == thread
+    told = rolecall("thread", "show", thread[-2:], check=2).stderr
+    assert f"{thread[-2:]!r} is too short for a thread\n  Give 3 characters of its id or more." in told
+    other = rolecall.json("thread", "fork", thread, cwd=tmp_path)["thread"]
+    shared = thread[:5]
+    assert other.startswith(shared)
+    assert "is short for several threads" in rolecall("thread", "show", shared, check=2).stderr
+
+
+def test_a_list_that_is_watched_is_printed_again_when_it_changes(
+    rolecall: Rolecall, tmp_path: Path, thread: str
+) -> None:
+    from conftest import SCRIPTS
+
+    command = [str(SCRIPTS / "rolecall"), "thread", "list", "--all", "--watch"]
+    env = {**os.environ, "ROLECALL_HOME": str(rolecall.home)}
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=env, text=True) as child:
+        assert child.stdout is not None
+        assert [entry["thread"] for entry in json.loads(child.stdout.readline())["threads"]] == [thread]
+        fork = rolecall.json("thread", "fork", thread, cwd=tmp_path)["thread"]
+        assert [entry["thread"] for entry in json.loads(child.stdout.readline())["threads"]] == [fork, thread]
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 0
+
+
+def test_on_a_terminal_a_watched_list_is_drawn_over(rolecall: Rolecall, thread: str) -> None:
+    from conftest import SCRIPTS
+
+    command = [str(SCRIPTS / "rolecall"), "thread", "list", "--all", "--watch"]
+    mine, theirs = pty.openpty()
+    env = {**os.environ, "ROLECALL_HOME": str(rolecall.home)}
+    child = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"\033[H\033[J") < 2:
+        seen += os.read(mine, 4096)
+    child.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):  # how Linux says that nobody holds the other end any more
+        while os.read(mine, 4096):
+            pass
+    os.close(mine)
+    assert child.wait(60) == 0
+    assert seen.count(b"thread  workflow  status") >= 1

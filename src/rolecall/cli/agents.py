@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, fitted, format_of, printable, show, table
+from rolecall.cli.output import add_format, format_of, printable, show, table
 from rolecall.errors import AgentError, UsageError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _list_text(options: Namespace, rows: list[dict[str, Any]]) -> str:
             for row in rows
         ).rstrip()
     cells = [(row["agent"], _presence(row), row["about"]) for row in rows]
-    return fitted(cells, ("agent", "installed", "what it is"))
+    return table(cells, ("agent", "installed", "what it is"))
 
 
 def _option_text(option: Mapping[str, Any]) -> str:

@@ -108,9 +108,13 @@ def has_color(stream: TextIO) -> bool:
     return stream.isatty() and config.wants_color()
 
 
+class Colored(str):
+    """A text with the marks of a colour around it."""
+
+
 def colored(text: str, color: str) -> str:
     """`text` for `say` and `show` to print in a colour where there are colours."""
-    return f"{chr(_BEGINS[color])}{text}{chr(_END)}" if color else text
+    return Colored(f"{chr(_BEGINS[color])}{text}{chr(_END)}") if color else text
 
 
 def colored_status(status: str) -> str:
@@ -217,30 +221,90 @@ def show_lines(
     out.write("}\n")
 
 
-def table(rows: Sequence[Sequence[Any]], headings: Sequence[str]) -> str:
-    """Aligned columns; numbers to the right, their thousands apart unless they are ids, which are typed again."""
+_LEAST_ROOM = 20
+"""Cells that the last column of a table keeps as long as there is another column to leave out."""
+_WHOLE = ("id", "thread", "hash", "type", "status", "state")
+"""Columns that are never cut: what stands in them is typed again, or is the news."""
+
+
+def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequence[str] = ()) -> str:
+    """Aligned columns, as wide together as the terminal. Numbers are to the right, their thousands apart unless they
+    are ids, which are typed again. Of the columns in `spared` as many are left out as it takes to leave the last one
+    some room; then the widest are cut."""
     cells = [
         [
-            " ".join((str(cell) if name == "id" else _cell(cell)).split())
+            cell
+            if isinstance(cell, Colored)
+            else " ".join(printable(str(cell) if name == "id" else _cell(cell)).split())
             for cell, name in zip(row, headings, strict=True)
         ]
-        for row in [list(headings), *rows]
+        for row in rows
     ]
-    for column, name in enumerate(headings):
-        if name in ("status", "state"):
-            for row in cells[1:]:
-                row[column] = colored_status(row[column])
-    widths = [max(_cells(row[column]) for row in cells) for column in range(len(headings))]
+    columns = [list(column) for column in zip(*cells, strict=True)] or [[] for _ in headings]
     right = [
         all(isinstance(row[column], (int, float)) for row in rows if row[column] != "")
         for column in range(len(headings))
     ]
+    kept = list(range(len(headings)))
+    widths = [max(map(_cells, (name, *column))) for name, column in zip(headings, columns, strict=True)]
+    dropped = [headings.index(name) for name in spared if name in headings]
+    while True:
+        fitting = _shrunk(
+            widths, kept, [name in _WHOLE or right[at] for at, name in enumerate(headings)], headings
+        )
+        if not dropped or fitting[-1] >= min(_LEAST_ROOM, widths[-1]):
+            break
+        kept.remove(dropped.pop(0))
+    for at in kept:
+        columns[at] = _cut_apart(columns[at], fitting[at])
+        if headings[at] in ("status", "state"):
+            columns[at] = [
+                cell if isinstance(cell, Colored) else colored_status(cell) for cell in columns[at]
+            ]
     lines = []
-    for row in cells:
-        pads = [" " * (width - _cells(cell)) for cell, width in zip(row, widths, strict=True)]
-        padded = zip(row, pads, right, strict=True)
-        lines.append("  ".join(pad + cell if flush else cell + pad for cell, pad, flush in padded).rstrip())
+    for row in [list(headings), *zip(*columns, strict=True)]:
+        padded = []
+        for at in kept:
+            pad = " " * (fitting[at] - _cells(row[at]))
+            padded.append(pad + row[at] if right[at] else row[at] + pad)
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def _shrunk(widths: list[int], kept: list[int], is_whole: list[bool], headings: Sequence[str]) -> list[int]:
+    """The widths of columns with the widest made smaller until all that are kept fit the terminal."""
+    widths = list(widths)
+    while sum(widths[at] + 2 for at in kept) - 2 > columns_of_terminal():
+        least = {at: max(8, len(headings[at])) for at in kept if not is_whole[at]}
+        flexible = [at for at, width in least.items() if widths[at] > width]
+        if not flexible:
+            break
+        widths[max(flexible, key=lambda at: widths[at])] -= 1
+    return widths
+
+
+def _cut_apart(texts: list[str], cells: int) -> list[str]:
+    """Texts cut at the end; those that would look the same then, in the middle of what they share."""
+    cut = {text: text if _cells(text) <= cells else _cut(text, cells - 1) + "…" for text in texts}
+    for same in set(cut.values()):
+        alike = [text for text, short in cut.items() if short == same]
+        pairs = zip(min(alike), max(alike), strict=False)
+        shared = next((at for at, (one, other) in enumerate(pairs) if one != other), len(min(alike)))
+        head = _cut(same, cells // 3)
+        if len(alike) > 1 and shared > len(head) + 2:
+            tails = _cut_apart(["…" + text[shared - 1 :] for text in alike], cells - _cells(head))
+            cut.update({text: head + tail for text, tail in zip(alike, tails, strict=True)})
+    return [cut[text] for text in texts]
+
+
+def columns_of_terminal() -> int:
+    """How many cells a line has; 80 where the output is no terminal, so that it is the same there."""
+    from rolecall import config
+
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except (OSError, ValueError):
+        return config.columns()
 
 
 def _cells(text: str) -> int:
@@ -367,32 +431,6 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise InvalidValue(f"the key {repeated!r} stands twice in one object")
     return result
-
-
-def fitted(rows: list[tuple[Any, ...]], headings: tuple[str, ...], spared: Sequence[str] = ()) -> str:
-    """A table whose last column is as long as the terminal is wide; 60 characters where there is none. Of the columns
-    in `spared` as many are left out as it takes to leave the last one some room."""
-    before = table([row[:-1] for row in rows], headings[:-1])
-    used = max(len(line) for line in before.splitlines())
-    try:
-        width = os.get_terminal_size(1).columns
-    except (OSError, ValueError):
-        width = 0
-    room = max(width - used - 2, 8) if width else 60
-    dropped = next((headings.index(name) for name in spared if name in headings), None)
-    if room < _LEAST_ROOM and dropped is not None:
-        fewer = [(*row[:dropped], *row[dropped + 1 :]) for row in rows]
-        return fitted(fewer, (*headings[:dropped], *headings[dropped + 1 :]), spared)
-    return table([(*row[:-1], _fitting(row[-1], room)) for row in rows], headings)
-
-
-_LEAST_ROOM = 20
-
-
-def _fitting(text: str | None, cells: int) -> str:
-    line = " ".join((text or "").split())
-    cut = _cut(line, cells)
-    return line if cut == line else _cut(line, cells - 1) + "…"
 
 
 def short(text: str | None, limit: int) -> str:

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall import thread, workspace
-from rolecall.cli.output import LastLine, fitted, format_of, printable, say, show, show_record
+from rolecall.cli.output import LastLine, format_of, printable, say, show, show_record, table
 from rolecall.cli.thread_arguments import in_this_store
 from rolecall.cli.thread_live import duration, gist, step_line
 from rolecall.crew import taskflow
@@ -200,7 +200,7 @@ def _table(rows: Sequence[Row]) -> str:
         "title": [row.title for row in rows],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
-    return fitted(list(zip(*filled.values(), strict=True)), tuple(filled), ("tokens", "cost $", "ended"))
+    return table(list(zip(*filled.values(), strict=True)), tuple(filled), ("tokens", "cost $", "ended"))
 
 
 def _details(options: Namespace, row: Row) -> Iterator[str]:

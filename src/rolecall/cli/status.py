@@ -10,7 +10,7 @@ from typing import Any
 from rolecall import config, projectfile, registry
 from rolecall.cli import Verb, under_this_name
 from rolecall.cli.output import add_format, add_store, show
-from rolecall.cli.thread_read import active_threads, first_command, list_text
+from rolecall.cli.thread_read import Listing, active_threads, first_command, list_text
 from rolecall.service import control
 from rolecall.workspace import store_if_any
 
@@ -26,11 +26,11 @@ def _status(options: Namespace) -> None:
     store = store_if_any(options.store)
     try:
         workflows = [entry.name for entry in registry.listed(store, folder=folder)]
-        threads, now = active_threads(options, store) if store else ([], 0)
+        listing = active_threads(options, store) if store else Listing([])
     finally:
         if store:
             store.close()
-    threads.sort(key=lambda entry: _FIRST.index(entry["status"]))
+    threads = sorted(listing.entries, key=lambda entry: _FIRST.index(entry["status"]))
     service = control.held_by(config.home())
     following = [entry["continue"] for entry in threads if entry["status"] != "running" and entry["continue"]]
     shown: dict[str, Any] = {
@@ -40,10 +40,10 @@ def _status(options: Namespace) -> None:
         "service": {"pid": service["pid"]} if service else None,
         "next": following[0] if following else under_this_name(first_command(workflows)),
     }
-    show(options, shown, lambda: _text(shown, now))
+    show(options, shown, lambda: _text(shown, listing._replace(entries=threads[:_MOST])))
 
 
-def _text(shown: dict[str, Any], now: int) -> str:
+def _text(shown: dict[str, Any], listing: Listing) -> str:
     threads, service = shown["threads"], shown["service"]
     lines = [
         f"project    {shown['project'] or 'none here'}",
@@ -52,7 +52,7 @@ def _text(shown: dict[str, Any], now: int) -> str:
     ]
     if threads:
         more = [f"and {len(threads) - _MOST} more: rolecall thread list"] if len(threads) > _MOST else []
-        lines += ["", list_text(threads[:_MOST], now), *map(under_this_name, more), ""]
+        lines += ["", list_text(listing), *map(under_this_name, more), ""]
     else:
         lines.append("threads    none at work")
     return "\n".join([*lines, f"next       {shown['next']}"])

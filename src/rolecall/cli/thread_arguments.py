@@ -15,7 +15,7 @@ def common(parser: ArgumentParser) -> None:
 
 
 def one_thread(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
+    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or a part of it that no other has")
     common(parser)
 
 

@@ -95,7 +95,7 @@ def _pruned_text(done: Mapping[str, Any]) -> str:
 
 
 def _one_thread(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
+    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or a part of it that no other has")
     add_format(parser)
     add_store(parser)
 

@@ -11,11 +11,21 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall import report, thread, threadview
 from rolecall.cli import under_this_name
-from rolecall.cli.output import colored_diff, colored_status, fitted, printable, short, show, table
+from rolecall.cli.output import (
+    colored_diff,
+    colored_status,
+    format_of,
+    printable,
+    say,
+    short,
+    show,
+    show_record,
+    table,
+)
 from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store, one_thread
 from rolecall.errors import UsageError
 from rolecall.store.store import Store
@@ -28,6 +38,8 @@ if TYPE_CHECKING:
     from rolecall.threadlist import Filter
 
 _PAGE = 50
+_GLANCE = 1.0
+"""Seconds between two looks of a list that is watched."""
 
 
 # -- show --
@@ -85,7 +97,27 @@ def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
 # -- list --
 
 
+class Listing(NamedTuple):
+    entries: list[dict[str, Any]]
+    now: int = 0
+    """The time by the store's clock."""
+    id_length: int = 26
+    """How much of the end of an id is shown."""
+
+
 def run_list(options: Namespace) -> None:
+    if options.watch:
+        _watch_list(options)
+        return
+    found, text = _look(options)
+    shown = found.entries[: options.limit]
+    show(options, shown, lambda: text)
+    if shown and len(found.entries) > options.limit:
+        print(f"there are more: --page {shown[-1]['thread']}", file=sys.stderr)
+
+
+def _look(options: Namespace) -> tuple[Listing, str]:
+    """The threads that are asked for, one more than are shown if there are more, and the list as text."""
     from itertools import islice
 
     from rolecall.threadlist import listed
@@ -93,27 +125,48 @@ def run_list(options: Namespace) -> None:
     asked = _filter(options)
     store = store_if_any(options.store)
     if store is None:
-        show(options, [], lambda: _no_threads(None))
-        return
+        return Listing([]), _no_threads(None)
     with store:
         last = options.skip + options.limit
         found = islice(listed(store, asked, page=options.page), options.skip, last + 1)
         entries = [_onward(options, entry) for entry in found]
-        now, none_yet = store.now(), "" if entries else _no_threads(store)
-    shown = entries[: options.limit]
-    show(options, shown, lambda: none_yet or list_text(shown, now))
-    if shown and len(entries) > options.limit:
-        print(f"there are more: --page {shown[-1]['thread']}", file=sys.stderr)
+        if not entries:
+            return Listing([]), _no_threads(store)
+        if format_of(options) != "text":
+            return Listing(entries), ""
+        listing = Listing(entries, store.now(), thread.short_id_length(store))
+    return listing, list_text(listing._replace(entries=entries[: options.limit]))
 
 
-def active_threads(options: Namespace, store: Store) -> tuple[list[dict[str, Any]], int]:
-    """All threads that have not ended, newest first, and the time by the store's clock."""
+def _watch_list(options: Namespace) -> None:
+    """The list until Ctrl-C: redrawn on a terminal, elsewhere printed again whenever it has changed."""
+    from time import sleep
+
+    is_drawn = sys.stdout.isatty() and format_of(options) == "text"
+    before = None
+    try:
+        while True:
+            found, text = _look(options)
+            shown = found.entries[: options.limit]
+            if is_drawn:
+                lines = text.split("\n")[: os.get_terminal_size(1).lines - 1]
+                sys.stdout.write("\033[H\033[J")
+                say("\n".join(lines))
+            elif shown != before:
+                show_record(options, {"threads": shown}, lambda text=text: f"{text}\n")  # type: ignore[misc]
+            before = shown
+            sleep(_GLANCE)
+    except KeyboardInterrupt:
+        return
+
+
+def active_threads(options: Namespace, store: Store) -> Listing:
+    """All threads that have not ended, newest first."""
     from rolecall.threadlist import Filter, listed
 
     statuses = frozenset({*thread.STATUSES, "crashed", "damaged"} - set(thread.ENDED))
-    return [
-        _onward(options, entry) for entry in listed(store, Filter(statuses, None, 0, None, ()))
-    ], store.now()
+    entries = [_onward(options, entry) for entry in listed(store, Filter(statuses, None, 0, None, ()))]
+    return Listing(entries, store.now(), thread.short_id_length(store))
 
 
 def _no_threads(store: Store | None) -> str:
@@ -158,10 +211,11 @@ def _subject(entry: Mapping[str, Any]) -> str:
     return " · ".join(filter(None, (entry["title"], entry["reason"] if has_reason else "")))
 
 
-def list_text(entries: list[dict[str, Any]], now: int) -> str:
+def list_text(listing: Listing) -> str:
+    entries, now, id_length = listing
     rows = [
         (
-            entry["thread"],
+            entry["thread"][-id_length:],
             entry["name"] or "",
             entry["status"],
             entry["currentRole"] or "",
@@ -171,7 +225,11 @@ def list_text(entries: list[dict[str, Any]], now: int) -> str:
         )
         for entry in entries
     ]
-    lines = [fitted(rows, ("thread", "workflow", "status", "next", "steps", "updated", "title"))]
+    lines = [
+        table(
+            rows, ("thread", "workflow", "status", "next", "steps", "updated", "title"), ("updated", "steps")
+        )
+    ]
     if crashed := [entry["continue"] for entry in entries if entry["status"] == "crashed"]:
         lines += ["", "crashed, go on with:", *(f"  {command}" for command in crashed)]
     return "\n".join(lines)
@@ -213,7 +271,7 @@ def _steps_text(steps: list[dict[str, Any]]) -> str:
                 said,
             )
         )
-    return fitted(rows, ("", "step", "role", "agent", "status", "time", "output"))
+    return table(rows, ("", "step", "role", "agent", "status", "time", "output"))
 
 
 # -- read --
@@ -467,6 +525,7 @@ def list_arguments(parser: ArgumentParser) -> None:
     add("--limit", "--take", type=count, default=_PAGE, metavar="N", help=f"at most N (default {_PAGE})")
     add("--skip", type=count, default=0, metavar="N", help="leave out the first N")
     add("--page", metavar="THREAD", help="go on after this thread, the last one of the page before")
+    add("--watch", action="store_true", help="show the list until Ctrl-C, as it changes")
     common(parser)
 
 
@@ -502,7 +561,7 @@ def diff_arguments(parser: ArgumentParser) -> None:
 
 
 def export_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or an unambiguous end or beginning")
+    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or a part of it that no other has")
     parser.add_argument("file", metavar="FILE", help="a new .html or .md file")
     parser.add_argument("--full", action="store_true", help="do not shorten long texts")
     parser.add_argument("--force", action="store_true", help="overwrite the file")

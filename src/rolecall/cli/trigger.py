@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rolecall import thread
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, add_store, format_of, parse_json, read_input, show, table
 from rolecall.errors import Conflict, NotFound, UsageError
@@ -28,14 +29,14 @@ def _list(options: Namespace) -> None:
     project = _project()
     with store_if_any(options.store) or nullcontext() as store:
         rows = [_row(store, project, trigger) for trigger in project.triggers]
+        id_length = thread.short_id_length(store) if store else 0
     if not rows and format_of(options) == "text":
         print(f"No trigger is configured in {project.folder}.")
         return
-    show(options, rows, lambda: "\n".join([_table(rows), *_troubles(rows)]))
+    show(options, rows, lambda: "\n".join([_table(rows, id_length), *_troubles(rows)]))
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    """What a trigger does comes last: it is the longest, and wraps without harm to the other columns."""
+def _table(rows: list[dict[str, Any]], id_length: int) -> str:
     cells = [
         (
             row["trigger"],
@@ -43,7 +44,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
             row["fired"],
             _moment(row["last"]),
             _moment(row["next"]),
-            row["thread"] or "–",
+            row["thread"][-id_length:] if row["thread"] else "–",
             row["does"],
         )
         for row in rows
