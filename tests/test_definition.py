@@ -1032,3 +1032,20 @@ def test_a_wrong_may_start_threads_is_named(may: str, word: str, message: str) -
     read = definition.parse(THREADS.replace("MAY", may).replace("WORD", word), source="run-it.yaml")
     (problem,) = [problem for problem in read.problems if problem.severity == "error"]
     assert message in str(problem) and "run-it.yaml:5:" in str(problem)
+
+
+def test_a_file_that_is_wrong_in_thousands_of_places_is_checked_all_the_same() -> None:
+    count = 3_000
+    roles = "".join(f"  role{n}: {{goal: g, meta: {{type: object}}}}\n" for n in range(count))
+    edges = "".join(f"  role{n}: rolx{n}\n" for n in range(count))
+    text = f"name: w\ndescription: d\nroles:\n{roles}graph:\n  $START: role0\n{edges}"
+    hints = [one.hint for one in definition.parse(text, source="w.yaml").problems]
+    assert len(hints) > count and all(len(hint) < 2_000 for hint in hints)
+
+
+def test_a_long_chain_of_roles_is_checked() -> None:
+    count = 3_000
+    roles = "".join(f"  r{n}: {{goal: g, meta: {{type: object}}}}\n" for n in range(count))
+    edges = "".join(f"  r{n}: r{n + 1}\n" for n in range(count - 1))
+    text = f"name: w\ndescription: d\nroles:\n{roles}graph:\n  $START: r0\n{edges}  r{count - 1}: $END\n"
+    assert not definition.parse(text, source="w.yaml").problems

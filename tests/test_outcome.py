@@ -110,3 +110,10 @@ def test_patterns_of_properties_cannot_run_away() -> None:
     variants = outcome.variants_of(schema)
     assert outcome.find(variants, ["a" * 60 + "!"], is_nested=True) is None
     assert outcome.find(variants, ["aaa"], is_nested=True) is not None
+
+
+def test_a_schema_of_too_many_parts_is_not_told_apart() -> None:
+    parts: list[Any] = [
+        {"anyOf": [{"properties": {f"a{n}": {}}}, {"properties": {f"b{n}": {}}}]} for n in range(3_000)
+    ]
+    assert len(outcome.variants_of({"allOf": parts})) == outcome.MOST_VARIANTS

@@ -9,6 +9,7 @@ names will have values, and what is asked for in vain.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 from rolecall.route import STATUS_KEYS
@@ -44,6 +45,8 @@ class Found(NamedTuple):
 def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
     """The schema's variants; one when it has no branches."""
     variants: list[Variant] = [(schema,)]
+    if len(_list(schema.get("allOf"))) > MOST_VARIANTS:  # to combine so many parts takes for ever
+        return tuple(variants * MOST_VARIANTS)
     for part in _list(schema.get("allOf")):
         variants = _crossed(variants, variants_of(part))
     for keyword in ("oneOf", "anyOf"):
@@ -62,7 +65,7 @@ def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
 
 
 def _crossed(left: Sequence[Variant], right: Sequence[Variant]) -> list[Variant]:
-    return [(*one, *other) for one in left for other in right][:MOST_VARIANTS]
+    return [(*one, *other) for one, other in islice(product(left, right), MOST_VARIANTS)]
 
 
 def _list(value: Any) -> list[Mapping[str, Any]]:
@@ -79,7 +82,7 @@ def _one(value: Any) -> list[Mapping[str, Any]]:
 def statuses_of(schema: Mapping[str, Any]) -> Statuses:
     """Which statuses outputs of this schema can carry."""
     variants = variants_of(schema)
-    key = next((key for key in STATUS_KEYS if any(_declares(variant, key) for variant in variants)), None)
+    key = _status_key(variants)
     if key is None:
         return Statuses(None, (), True, True, ())
     allowed = [_allowed(variant, key) for variant in variants]
@@ -96,11 +99,15 @@ def statuses_of(schema: Mapping[str, Any]) -> Statuses:
 def variants_with(schema: Mapping[str, Any], status: str | None) -> tuple[Variant, ...]:
     """The variants an output with this status can have; all of them for None."""
     variants = variants_of(schema)
-    key = statuses_of(schema).key
+    key = _status_key(variants)
     if status is None or key is None:
         return variants
     allowed = ((variant, _allowed(variant, key)) for variant in variants)
     return tuple(variant for variant, values in allowed if values is None or status in values)
+
+
+def _status_key(variants: Sequence[Variant]) -> str | None:
+    return next((key for key in STATUS_KEYS if any(_declares(variant, key) for variant in variants)), None)
 
 
 def _declares(variant: Variant, name: str) -> bool:
@@ -274,8 +281,12 @@ def _unmet(schema: Mapping[str, Any], places: Mapping[int, Path], *, is_top: boo
             if not any(_admits(other, name) for other in variant):
                 path = (*places[id(part)], "required", index)
                 lacking.setdefault(path, (name, []))[1].append(variant)
+    names: dict[tuple[int, ...], tuple[str, ...]] = {}
     for path, (name, some) in lacking.items():
-        known = tuple(names_in(some))
+        which = tuple(map(id, some))
+        if which not in names:
+            names[which] = tuple(names_in(some))
+        known = names[which]
         is_closed = any(map(_is_closed, some[0]))
         # An inner object that declares nothing takes what it is given.
         if is_top or is_closed or known:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from rolecall.canonical import MAX_DEPTH
@@ -256,6 +257,7 @@ def _pointer(path: list[str | int]) -> str:
     return "/" + "/".join(str(part) for part in path)
 
 
+@lru_cache(maxsize=2_000)
 def pattern_test(pattern: str) -> Callable[[str], bool]:
     """A test whether a text contains a match of a regular expression; `ValueError` when it is not one.
 

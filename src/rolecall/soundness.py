@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from rolecall import condition, outcome, reply, template
@@ -22,6 +23,8 @@ RESERVED = (START, END, FAIL, SUSPEND)
 UNDECLARED_FIELDS = (*reply.STATUS_FIELDS, *reply.STANDARD_FIELDS, "reason")
 """Fields an output may have although its schema does not name them."""
 
+_MOST_NAMES = 100
+"""How many names a hint lists and compares with: more help nobody, and a file may be wrong in thousands of places."""
 _TEXT = {"type": "string"}
 _ALWAYS: Variant = (
     {
@@ -97,11 +100,13 @@ def _is_vast(role: Role) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
     """The hint for a name that is not known: the nearest one, and all of them."""
-    names = list(dict.fromkeys(known))
+    names = list(dict.fromkeys(islice(known, _MOST_NAMES + 1)))
+    more = ", …" if names[_MOST_NAMES:] else ""
+    names = names[:_MOST_NAMES]
     folded = {other.casefold().lstrip("$"): other for other in names}
     near = folded.get(name.casefold().lstrip("$")) or next(iter(get_close_matches(name, names, n=1)), None)
     guess = f"Did you mean {near!r}? " if near else ""
-    return f"{guess}{what}: {', '.join(names) or 'none'}."
+    return f"{guess}{what}: {', '.join(names) or 'none'}{more}."
 
 
 # -- the graph --
@@ -352,8 +357,9 @@ def _coverage_findings(
         yield Finding(
             "error", ("graph", source), message, f"It has edges for: {', '.join(routed) or 'none'}.", True
         )
+    known = set(statuses.known)
     for status, index in routed.items():
-        if status not in statuses.known:
+        if status not in known:
             hint = did_you_mean(status, statuses.known, what="Statuses")
             message = f"the schema of {source} has no status {status!r}, so this edge is never taken"
             yield Finding("error", ("graph", source, index), message, hint, True)
@@ -555,16 +561,16 @@ def _loop_findings(workflow: Workflow, unread: Unread) -> Iterator[Finding]:
 
 
 def _roles_without_ending(workflow: Workflow) -> list[str]:
-    ending = set(ENDINGS)
-    while True:
-        more = {
-            name
-            for name, edges in workflow.graph.items()
-            if name not in ending and any(edge.role in ending for edge in edges)
-        }
-        if not more:
-            break
-        ending |= more
+    sources: dict[str, list[str]] = {}
+    for source, _, edge in _edges(workflow):
+        sources.setdefault(edge.role, []).append(source)
+    ending: set[str] = set()
+    left: list[str] = list(ENDINGS)
+    while left:
+        name = left.pop()
+        if name not in ending:
+            ending.add(name)
+            left += sources.get(name, ())
     reached = _reachable(workflow)
     dead = [
         name for name in workflow.graph if name in reached and name in workflow.roles and name not in ending
@@ -579,17 +585,19 @@ def _loop(workflow: Workflow, names: Sequence[str]) -> list[str]:
     allowed = set(names)
     finished: set[str] = set()
     for first in names:
-        trail = [first]
+        trail, on_trail = [first], {first}
         branches = [iter(_targets(workflow, first, allowed))]
         while trail and first not in finished:
             following = next(branches[-1], None)
             if following is None:
+                on_trail.remove(trail[-1])
                 finished.add(trail.pop())
                 branches.pop()
-            elif following in trail:
+            elif following in on_trail:
                 return [*trail[trail.index(following) :], following]
             elif following not in finished:
                 trail.append(following)
+                on_trail.add(following)
                 branches.append(iter(_targets(workflow, following, allowed)))
     return []
 

@@ -18,6 +18,11 @@ def test_no_passage_is_longer_than_it_may_be(path: str, sizes: list[int], limit:
         assert tokens(each.text) <= limit * 1.5 or each.start == each.end
 
 
+def test_what_is_not_code_is_cut_by_lines_when_parsing_takes_too_long() -> None:
+    found = passages("a.ts", "It's 'x' \"\n" * 30_000, limit=400)  # took minutes
+    assert {each.trail for each in found} == {()} and found[-1].end > 29_000
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from time import thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.knowledge.chunk.section import Section
@@ -112,14 +113,26 @@ _LEADING = _kinds("decorated_definition template_declaration export_statement ty
 """Wrappers of one definition, which begins where they do."""
 _SMALL = 12
 """Tokens that go with what follows them."""
+_PATIENCE = 3.0
+"""Seconds of the processor for one file. Code takes less than one; in other texts errors have many ways out."""
+_PIECE = 4_096
+"""Bytes the parser reads at once; in between it can be ended."""
 _DEEPEST = 100
 """Code does not nest like this; data that is written as code may."""
 
 
 def outline(text: str, suffix: str) -> list[Section]:
-    language = LANGUAGES[suffix]
-    root = _parser(language.module, language.loader).parse(text.encode("utf-8", "replace")).root_node
-    return list(_Outline(language, text).sections(root, (), 1, text.count("\n") + 1))
+    """The sections of a text, which is one section if it is so far from code that it cannot be parsed in time."""
+    language, data, last = LANGUAGES[suffix], text.encode("utf-8", "replace"), text.count("\n") + 1
+    until = thread_time() + _PATIENCE
+
+    def read(offset: int, _: object) -> bytes:
+        return data[offset : offset + _PIECE] if thread_time() < until else b""
+
+    root = _parser(language.module, language.loader).parse(read).root_node
+    if thread_time() >= until:
+        return [Section(1, last, ())]
+    return list(_Outline(language, text).sections(root, (), 1, last))
 
 
 @cache
