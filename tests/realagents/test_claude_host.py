@@ -501,20 +501,22 @@ def test_in_both_scopes_the_state_is_what_it_would_be_in_one_and_doctor_says_so(
 
 
 @pytest.mark.parametrize("folder", ["", "elsewhere"])
-def test_for_the_user_hooks_act_in_projects_and_nowhere_else(host: Host, folder: str) -> None:
+def test_for_the_user_hooks_act_in_repositories_and_nowhere_else(host: Host, folder: str) -> None:
     host.uninstall()
     if folder:
         host.stage.env["CLAUDE_CONFIG_DIR"] = str(host.home / folder)
     host.install("--user")
+    (host.work / ".git").rename(host.work / "git")
     host.ask("Greet.", host.write("a.txt"), "Done.")
-    assert (host.work / "a.txt").exists()
-    (host.work / ".nexus").mkdir()
+    assert (host.work / "a.txt").exists() and not (host.work / ".nexus").exists()
+    (host.work / "git").rename(host.work / ".git")
     events = host.ask(
         "Greet.", host.write("b.txt"), tool("nx_task_add", **TASK), host.write("c.txt"), "Done."
     )
     refused, _, written = results(events)
     assert "No task is planned" in refused
     assert "created successfully" in written
+    assert (host.work / ".nexus" / ".gitignore").read_text() == "state/\n"
     assert host.rolecall("doctor")["ready"]
 
 
