@@ -289,7 +289,7 @@ def test_piped_the_command_names_the_store_as_well(crew: Crew, tmp_path: Path) -
     crew.task("Bad", owner="engineer")
     result = crew.run("--store", store, check=7)
     row = result["rows"][1]
-    expected = f"rolecall thread answer {row['thread']} --store {store}"
+    expected = f"rolecall thread answer {row['thread']} --run --store {store}"
     assert row["command"] == expected
     (settled,) = [event for event in result["events"] if event["event"] == "settled"]
     assert settled["command"] == expected
