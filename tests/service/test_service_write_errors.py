@@ -15,10 +15,10 @@ from disk_fixture import fill_up
 from fakeagent import executable
 from servicestage import PATIENCE, STEPS, Service, gone
 
-from rolecall import thread
+from rolecall import thread, workspace
 
-MOST = 60
-"""More writes than the service makes for two steps."""
+MOST = 400
+"""More writes than the service makes for two steps, in files of its own each."""
 
 
 @pytest.fixture
@@ -47,13 +47,18 @@ def check_agents_gone(place: Path) -> None:
         gone(int(pid))
 
 
-def test_a_refused_write_of_the_service_costs_no_thread_and_leaves_no_agent(service: Service) -> None:
+@pytest.mark.parametrize(("kind", "stride"), [("sqlite", 1), ("files", 7)])
+def test_a_refused_write_of_the_service_costs_no_thread_and_leaves_no_agent(
+    service: Service, kind: str, stride: int
+) -> None:
+    url = f"files:{service.folder / 'store'}" if kind == "files" else str(service.home / "store.db")
+    service._store = workspace.open_store(url)
     refuse = service.folder / "refuse"
     service.program = [sys.executable, refuser.__file__]
     service.env["REFUSE"] = str(refuse)
     flow = service.workflow()
-    service.start()
-    for number in range(1, MOST):
+    service.start("--store", url)
+    for number in range(1, MOST, stride):
         draft = service.folder / "draft"
         draft.write_text(str(number))
         draft.rename(refuse)
