@@ -8,11 +8,20 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonschema_rs
 import pytest
 from fakeagent import fake_claude
 
+from rolecall import projectfile, projectschema, yaml12
+from rolecall.knowledge import settings as knowledge_settings
+from rolecall.service import policy
+from rolecall.service.triggers import trigger
+
 if TYPE_CHECKING:
     from conftest import Rolecall
+
+
+SCHEMAS = (".schemas/project.schema.json", ".schemas/workflow.schema.json")
 
 
 class Machine:
@@ -47,7 +56,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 def test_a_new_project_is_valid_and_its_example_runs_without_any_agent(machine: Machine) -> None:
     shown = machine.run("init")
-    assert shown["made"] == ["rolecall.yaml", "workflows/hello.yaml", ".gitignore"]
+    assert shown["made"] == ["rolecall.yaml", "workflows/hello.yaml", *SCHEMAS, ".gitignore"]
     assert shown["kept"] == []
     assert shown["example"]["agent"] == "command:printf"
     report = machine.run("validate", "--offline")
@@ -91,7 +100,9 @@ def test_a_second_init_changes_nothing(machine: Machine) -> None:
     before = files_in(machine.project)
     shown = machine.run("init", "--senses")
     assert shown["made"] == []
-    assert shown["kept"] == ["rolecall.yaml", "workflows/hello.yaml", "senses/disk_space.py", ".gitignore"]
+    assert shown["kept"] == [
+        "rolecall.yaml", "workflows/hello.yaml", "senses/disk_space.py", *SCHEMAS, ".gitignore",
+    ]  # fmt: skip
     assert files_in(machine.project) == before
 
 
@@ -108,7 +119,7 @@ def test_nothing_that_is_there_is_overwritten(machine: Machine) -> None:
     (machine.project / ".gitignore").write_text("target\n.env")
     os.chmod(machine.project / ".gitignore", 0o640)
     shown = machine.run("init")
-    assert shown["made"] == [".gitignore"]
+    assert shown["made"] == [*SCHEMAS, ".gitignore"]
     files = files_in(machine.project)
     assert files["rolecall.yaml"] == "name: mine\n"
     assert files["workflows/hello.py"] == "# mine\n"
@@ -134,6 +145,40 @@ def test_a_folder_that_is_not_there_is_made_and_a_file_in_its_place_is_refused(m
 
 def test_on_a_terminal_it_says_what_was_made_what_is_missing_and_what_is_next(machine: Machine) -> None:
     done = machine.rolecall("init", "--format", "text", env=machine.env, cwd=machine.project, check=0)
-    assert "made: rolecall.yaml, workflows/hello.yaml, .gitignore" in done.stdout
+    assert f"made: rolecall.yaml, workflows/hello.yaml, {', '.join(SCHEMAS)}, .gitignore" in done.stdout
     assert "npm install -g @anthropic-ai/claude-code" in done.stdout
     assert done.stdout.splitlines()[-1] == "Next: rolecall run hello -p 'A haiku about the sea'"
+
+
+def test_editors_find_the_schemas_of_the_files_that_were_made(machine: Machine) -> None:
+    machine.run("init")
+    for name, kind in (("rolecall.yaml", "project"), ("workflows/hello.yaml", "workflow")):
+        file = machine.project / name
+        line = file.read_text().splitlines()[0]
+        schema = file.parent / line.removeprefix("# yaml-language-server: $schema=")
+        found = json.loads(schema.read_text())
+        assert found == machine.run("workflow", "schema", kind)
+        jsonschema_rs.validator_for(found).validate(yaml12.load(file.read_text()))
+
+
+def test_the_schema_of_a_project_knows_every_key_and_no_other() -> None:
+    schema = projectschema.json_schema()
+    valid = jsonschema_rs.validator_for(schema).is_valid
+    page = (Path(__file__).parents[2] / "docs" / "project-file.md").read_text()
+    example = yaml12.load(page.split("```yaml\n")[1].partition("```")[0])
+    assert set(example) == set(projectfile.KEYS) and valid(example)
+    parts = schema["properties"]
+    assert tuple(parts) == projectfile.KEYS
+    assert set(parts["extract"]["properties"]) == set(projectfile._EXTRACT_KEYS)
+    assert set(parts["service"]["properties"]) == set(policy.SERVICE_KEYS)
+    assert set(parts["service"]["properties"]["worker"]["properties"]) == set(policy.WORKER_KEYS)
+    workflow = parts["workflows"]["additionalProperties"]["properties"]
+    assert set(workflow) == {*policy.WORKFLOW_KEYS, "triggers"}
+    assert set(workflow["triggers"]["additionalProperties"]["properties"]) == set(trigger.KEYS)
+    assert set(parts["knowledge"]["properties"]) == set(knowledge_settings._KEYS)
+    for wrong in (
+        {"naem": "x"},
+        {"service": {"limit": 0}},
+        {"workflows": {"a": {"triggers": {"b": {"every": 5}}}}},
+    ):
+        assert not valid(wrong)

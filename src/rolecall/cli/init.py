@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rolecall.doctor import Finding
 
 PROJECT = """\
+# yaml-language-server: $schema=.schemas/project.schema.json
 # The project, for Rolecall. `rolecall validate` checks it; docs: project-file.md
 # Without a single line here, `rolecall run WORKFLOW -p TASK` works as well.
 
@@ -40,6 +42,7 @@ workflows:
 """
 
 EXAMPLE = """\
+# yaml-language-server: $schema=../.schemas/workflow.schema.json
 # An example: one role writes, another one reads it and may send it back. Run it:
 #   rolecall run hello -p 'A haiku about the sea'
 name: hello
@@ -99,6 +102,8 @@ class Made(NamedTuple):
 
 
 def _init(options: Namespace) -> None:
+    from rolecall import definition, projectschema
+
     folder = os.path.abspath(options.folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is not a folder")
@@ -107,6 +112,10 @@ def _init(options: Namespace) -> None:
     files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): _example(agent)}
     if options.senses:
         files[os.path.join("senses", "disk_space.py")] = SENSE
+    for name, schema in (("project", projectschema.json_schema()), ("workflow", definition.json_schema())):
+        files[os.path.join(".schemas", f"{name}.schema.json")] = (
+            json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        )
     made = [_write(folder, name, text) for name, text in files.items()]
     made.append(_ignore(folder))
     shown = _shown(folder, made, findings, agent)

@@ -237,9 +237,9 @@ def _graph(options: Namespace) -> None:
 
 
 def _schema(options: Namespace) -> None:
-    from rolecall.definition import json_schema
+    from rolecall import definition, projectschema
 
-    show(options, json_schema())
+    show(options, projectschema.json_schema() if options.of == "project" else definition.json_schema())
 
 
 def _history(options: Namespace) -> None:
@@ -425,6 +425,17 @@ def _graph_arguments(parser: ArgumentParser) -> None:
     _common(parser)
 
 
+def _schema_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "of",
+        choices=("workflow", "project"),
+        nargs="?",
+        default="workflow",
+        help="which file (default: a workflow)",
+    )
+    add_format(parser)
+
+
 def _history_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the name of a workflow that has been put")
     _common(parser)
@@ -471,9 +482,10 @@ VERBS = {
     ),
     "schema": Verb(
         _schema,
-        "print the JSON Schema of a workflow's YAML, for editors",
-        "rolecall workflow schema > workflow.schema.json",
-        add_format,
+        "print the JSON Schema of a workflow's YAML, or of rolecall.yaml, for editors",
+        "rolecall workflow schema > .schemas/workflow.schema.json\n"
+        "rolecall workflow schema project > .schemas/project.schema.json",
+        _schema_arguments,
     ),
     "history": Verb(
         _history,
