@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SETTING = "rolecall config set project.unplannedEdits"
 _GATE = {
     "block": [
-        "From now on edits of this project's files are refused while it has no tasks.",
+        "From now on edits of a project's files are refused while it has no tasks.",
         f"Softer: `{_SETTING} warn`, or `off` for no gate.",
     ],
     "warn": [
