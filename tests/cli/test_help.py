@@ -223,3 +223,7 @@ def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_pa
     shown = rolecall("status", cwd=tmp_path, check=0).stdout
     assert "suspended" in shown and "Decide it" in shown
     assert shown.splitlines()[-1].startswith("next       rolecall thread answer ")
+    answered = found["threads"][0]["thread"]
+    rolecall("thread", "kill", answered, check=0)
+    rolecall("run", "hello", "-p", "x", "--detach", cwd=tmp_path, check=0)
+    assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall serve --detach"

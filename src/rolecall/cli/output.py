@@ -223,7 +223,7 @@ def show_lines(
 
 _LEAST_ROOM = 20
 """Cells that the last column of a table keeps as long as there is another column to leave out."""
-_WHOLE = ("id", "thread", "hash", "type", "status", "state")
+_WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to have it")
 """Columns that are never cut: what stands in them is typed again, or is the news."""
 
 
@@ -290,9 +290,10 @@ def _cut_apart(texts: list[str], cells: int) -> list[str]:
         alike = [text for text, short in cut.items() if short == same]
         pairs = zip(min(alike), max(alike), strict=False)
         shared = next((at for at, (one, other) in enumerate(pairs) if one != other), len(min(alike)))
-        head = _cut(same, cells // 3)
+        tails = ["…" + text[shared - 1 :] for text in alike]
+        head = _cut(same, max(cells // 3, cells - max(map(_cells, tails))))
         if len(alike) > 1 and shared > len(head) + 2:
-            tails = _cut_apart(["…" + text[shared - 1 :] for text in alike], cells - _cells(head))
+            tails = _cut_apart(tails, cells - _cells(head))
             cut.update({text: head + tail for text, tail in zip(alike, tails, strict=True)})
     return [cut[text] for text in texts]
 

@@ -32,15 +32,23 @@ def _status(options: Namespace) -> None:
             store.close()
     threads = sorted(listing.entries, key=lambda entry: _FIRST.index(entry["status"]))
     service = control.held_by(config.home())
-    following = [entry["continue"] for entry in threads if entry["status"] != "running" and entry["continue"]]
     shown: dict[str, Any] = {
         "project": os.path.dirname(project) if project else None,
         "workflows": workflows,
         "threads": threads,
         "service": {"pid": service["pid"]} if service else None,
-        "next": following[0] if following else under_this_name(first_command(workflows)),
+        "next": _next(threads, workflows, is_served=service is not None),
     }
     show(options, shown, lambda: _text(shown, listing._replace(entries=threads[:_MOST])))
+
+
+def _next(threads: list[dict[str, Any]], workflows: list[str], *, is_served: bool) -> str:
+    for entry in threads:
+        if entry["status"] == "queued" and not is_served:
+            return under_this_name("rolecall serve --detach")
+        if entry["status"] not in ("queued", "running") and entry["continue"]:
+            return str(entry["continue"])
+    return under_this_name(first_command(workflows))
 
 
 def _text(shown: dict[str, Any], listing: Listing) -> str:
