@@ -42,35 +42,11 @@ _REFUSED_FORMS = {
     "partial": "partial application",
 }
 _REFUSED_FUNCTIONS = ("eval", "random", "shuffle", "now", "millis", "pad", "replace", "reduce")
-_CHEAP_FUNCTIONS = frozenset(
-    (
-        *(
-            "abs",
-            "average",
-            "boolean",
-            "ceil",
-            "contains",
-            "count",
-            "exists",
-            "floor",
-            "keys",
-            "length",
-            "lookup",
-        ),
-        *(
-            "lowercase",
-            "max",
-            "min",
-            "not",
-            "number",
-            "round",
-            "substring",
-            "substringAfter",
-            "substringBefore",
-        ),
-        *("sum", "trim", "type", "uppercase"),
-    )
-)
+_CHEAP_FUNCTIONS = frozenset((
+    "abs", "average", "boolean", "ceil", "contains", "count", "exists", "floor", "keys", "length", "lookup",
+    "lowercase", "max", "min", "not", "number", "round", "substring", "substringAfter", "substringBefore", "sum",
+    "trim", "type", "uppercase",
+))  # fmt: skip
 """Functions that take time and memory in proportion to what they are given."""
 _CHILDREN = (
     *("expression", "procedure", "arguments", "body", "predicate", "stages", "expr", "group", "lhs", "rhs"),

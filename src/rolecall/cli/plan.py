@@ -6,9 +6,12 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from rolecall.cli import Verb
-from rolecall.cli.output import read_input, show, table
+from rolecall.cli.output import read_input, short, show, table
 from rolecall.cli.project_call import add_project, call, look
 from rolecall.errors import UsageError
+
+_SHOWN = 300
+"""Characters of a decision that are shown of one that is replaced."""
 
 
 def _start(options: Namespace) -> None:
@@ -71,7 +74,8 @@ def _decide(options: Namespace) -> None:
     before = next((issue.get("decision") for issue in issues if issue["id"] == options.issue_id), None)
     if before and not options.again:
         raise UsageError(
-            f"issue {options.issue_id} is decided already: {before}", hint="--again replaces that decision."
+            f"issue {options.issue_id} is decided already: {short(before, _SHOWN)}",
+            hint="--again replaces that decision.",
         )
     reply = call(
         options,
@@ -83,7 +87,7 @@ def _decide(options: Namespace) -> None:
         how_agent_ids=_mapping(options.agent_id),
     )
     left = len(reply.get("remaining", ()))
-    replaced = f"\nreplaces: {before}" if before else ""
+    replaced = f"\nreplaces: {short(before, _SHOWN)}" if before else ""
     if before:
         reply["replaced"] = before
     show(options, reply, lambda: (reply.get("message") or f"decided; {left} left") + replaced)

@@ -85,7 +85,6 @@ class Lines:
         """Of each task at work the role, and since when."""
         self._latest: dict[Any, str] = {}
         """What was last heard of each, the newest last."""
-        self._remarks: set[str] = set()
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         task = body.get("task")
@@ -112,9 +111,7 @@ class Lines:
         if kind == "attempt_failed":
             return f"✗ {body['role']}: {body['error']}"
         if kind == "remark":
-            is_new = body["text"] not in self._remarks
-            self._remarks.add(body["text"])
-            return f"⚠ {body['text']}" if is_new else ""
+            return f"⚠ {body['text']}"
         if kind == "paused":
             return f"… waits for {body['file']}, which another task writes"
         return _settled(body) if kind == "settled" else ""

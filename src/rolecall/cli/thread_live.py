@@ -71,7 +71,6 @@ class Terminal:
         self._tokens = 0
         self._failed = ""
         """A failed attempt that was not shown yet: a suspension that follows says it, too."""
-        self._remarks: set[str] = set()
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         if self._failed:
@@ -89,9 +88,7 @@ class Terminal:
         elif kind == "attempt_failed":
             self._failed = f"{body['role']}: {body['error']}"
         elif kind == "remark":
-            if body["text"] not in self._remarks:
-                self._say(f"⚠ {body['text']}")
-            self._remarks.add(body["text"])
+            self._say(f"⚠ {body['text']}")
         elif kind == "crashed":
             self._say(f"✗ crashed: {body['reason']}")
         else:
