@@ -128,6 +128,13 @@ def test_an_agent_of_uwf_plays_a_role_with_the_fields_it_knows(
     assert rolecall.json("cas", "get", record["given"], "--format", "json")["payload"]["agent"] == "uwf-mine"
 
 
+def test_the_detail_of_such_a_step_may_be_a_text(rolecall: Rolecall, shared: Folder, tmp_path: Path) -> None:
+    configure(rolecall, tmp_path, "step['detail'] = uwf('cas', 'put-text', 'My log.')['hash']")
+    rolecall("thread", "run", FRESH, "--steps", "1", check=0)
+    shown = rolecall.json("thread", "step-details", f"{FRESH}#1", "--format", "json")
+    assert (shown["body"], [turn["text"] for turn in shown["turns"]]) == ("My log.", ["My log."])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -455,6 +455,8 @@ class Step:
 def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
     """The turns of a detail node; the predecessor's are nodes of their own, with names of its own."""
     kept = store.get(detail).payload if detail else None
+    if isinstance(kept, str):  # all that was said
+        return [_turn({"role": "assistant", "text": kept})]
     turns = kept.get("turns") if isinstance(kept, dict) else None
     read = (store.get(turn).payload if isinstance(turn, str) else turn for turn in turns or ())
     return [_turn(turn) for turn in read if isinstance(turn, dict)]

@@ -270,7 +270,7 @@ def details(store: Store, step: Step, number: int) -> dict[str, Any]:
 def _detail(store: Store, node: str | None) -> dict[str, Any]:
     kept = store.get(node).payload if node else {}
     if not isinstance(kept, dict):
-        kept = {"notes": [str(kept)]}
+        kept = {} if isinstance(kept, str) else {"notes": [str(kept)]}
     rest = {key: value for key, value in kept.items() if key != "turns"}
     return {
         "files": [],
