@@ -13,7 +13,7 @@ demo: .venv/installed ## set up and show the main job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
 test: .venv/tested ## set up and run every test but those of test-agents
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \

@@ -75,7 +75,7 @@ def test_threads_are_found_by_either_end_of_their_ids(store: Store, name: str) -
     assert thread.find(store, name[-8:]) == thread.find(store, name.lower()) == thread.find(store, name)
     with pytest.raises(NotFound):
         thread.find(store, "0000")
-    with pytest.raises(NotFound):
+    with pytest.raises(UsageError, match="too short"):
         thread.find(store, name[:2])
 
 

@@ -59,7 +59,7 @@ def test_a_command_whose_output_is_closed_says_so_and_does_nothing(project: Path
 
 def test_an_error_does_not_come_out_as_a_result_where_standard_error_is_closed(project: Path) -> None:
     assert redirected(project, "thread show nope", "2>&-")[1] == ""
-    assert redirected(project, "workflow list", "2>&- <&-") == (0, "[]\n", "")
+    assert redirected(project, "workflow list --json", "2>&- <&-") == (0, "[]\n", "")
 
 
 def test_a_command_cannot_read_from_an_input_that_is_closed(project: Path) -> None:
