@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import Verb
-from rolecall.cli.output import add_format, add_store, colored, format_of, say, show, table
+from rolecall.cli.output import add_format, add_store, colored, show, table
 from rolecall.errors import NotFound, RolecallError
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ def _doctor(options: Namespace) -> int:
         checks += _hosts(settings)
         with _store_if_any(options.store) or nullcontext() as store:
             diagnosis, others = _diagnosed(options, store, settings, place, checks)
-    if format_of(options) == "text":
-        say(mask.text("\n".join(_lines(diagnosis, others))))
-    else:
-        show(options, mask.value(_shown(diagnosis, others)))
+    show(
+        options,
+        mask.value(_shown(diagnosis, others)),
+        lambda: mask.text("\n".join(_lines(diagnosis, others))),
+    )
     return 0 if diagnosis.is_ready else 1
 
 

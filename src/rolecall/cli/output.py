@@ -17,6 +17,9 @@ FORMATS = ("text", "json", "yaml")
 _PREDECESSORS = ("workflow", "thread", "step", "cas", "config", "log", "setup")
 """The commands that `uwf` had before it became another name of `rolecall`."""
 
+_OWN_WORDS = ("doctor", "fleet", "init", "install", "serve", "setup", "trigger", "uninstall", "validate")
+"""Commands that print nobody's text but ours, so that every command in it is one to type."""
+
 
 def add_format(parser: ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help="text (default), json or yaml")
@@ -59,7 +62,8 @@ def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) 
 
         print(dump(value), end="")
     elif text is not None:
-        print(_rendered(text(), sys.stdout))
+        said = under_this_name(text()) if options.verb.split()[0] in _OWN_WORDS else text()
+        print(_rendered(said, sys.stdout))
     else:
         print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
 
@@ -85,7 +89,7 @@ def _json(value: Any) -> str:
 # -- characters and colours --
 
 
-_COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1}
+_COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
 _BEGINS = {name: 0xFDD0 + number for number, name in enumerate(_COLORS)}
 _END = 0xFDD0 + len(_COLORS)
 """Code points that stand for colours until a text is printed. Unicode sets them aside for use inside a program."""
@@ -156,8 +160,9 @@ _STRAY = (
     "(?<![^\0-\xa0\u200c\u200d])[\u200c\u200d]|[\u200c\u200d](?![^\0-\xa0\u200c\u200d])"
     "|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
-_VISIBLE_FORMATS = (*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)
-"""Signs of Arabic, Syriac and Kaithi that Unicode counts among the format characters although they are seen."""
+_KEPT_FORMATS = (0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)
+"""Format characters that are not escaped: joiners, for which there are rules of their own, and signs of Arabic, Syriac
+and Kaithi, which are seen."""
 
 
 class _Characters(dict[int, str]):
@@ -170,11 +175,7 @@ class _Characters(dict[int, str]):
         else:
             from unicodedata import category
 
-            is_hidden = category(letter) in ("Cf", "Zl", "Zp") and code not in (
-                0x200C,
-                0x200D,
-                *_VISIBLE_FORMATS,
-            )
+            is_hidden = category(letter) in ("Cf", "Zl", "Zp") and code not in _KEPT_FORMATS
             is_shown = not is_hidden and not 0xE0000 <= code <= 0xE007F and not 0xFDD0 <= code <= 0xFDEF
         self[code] = letter if is_shown else _escape(code)
         return self[code]
@@ -273,9 +274,9 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequen
 
 def _shrunk(widths: list[int], kept: list[int], is_whole: list[bool], headings: Sequence[str]) -> list[int]:
     """The widths of columns with the widest made smaller until all that are kept fit the terminal."""
-    widths = list(widths)
-    while sum(widths[at] + 2 for at in kept) - 2 > columns_of_terminal():
-        least = {at: max(8, len(headings[at])) for at in kept if not is_whole[at]}
+    widths, room = list(widths), columns_of_terminal()
+    least = {at: max(8, len(headings[at])) for at in kept if not is_whole[at]}
+    while sum(widths[at] + 2 for at in kept) - 2 > room:
         flexible = [at for at, width in least.items() if widths[at] > width]
         if not flexible:
             break

@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall import thread, workspace
+from rolecall.cli import under_this_name
 from rolecall.cli.output import LastLine, format_of, printable, say, show, show_record, table
 from rolecall.cli.thread_arguments import in_this_store
 from rolecall.cli.thread_live import duration, gist, step_line
@@ -48,6 +49,7 @@ def _here(options: Namespace, command: str) -> str:
 
 
 def _of_project(options: Namespace, command: str) -> str:
+    command = under_this_name(command)
     return f"{command} --project {quote(options.project)}" if options.project else command
 
 
