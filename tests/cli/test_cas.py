@@ -649,18 +649,6 @@ def test_output_that_cannot_be_written_is_an_error(
     assert b"No space left" in done.stderr and b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_completion_scripts_name_the_verbs(rolecall: Rolecall, shell: str) -> None:
-    script = rolecall("completion", shell, check=0).stdout
-    assert "put-text" in script
-    assert "reindex" in script
-    assert {
-        "bash": "-F _shtab_rolecall rolecall uwf\n",
-        "zsh": "#compdef rolecall uwf\n",
-        "tcsh": "complete uwf ",
-    }[shell] in script
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_scripts_are_valid_shell(rolecall: Rolecall, tmp_path: Path, shell: str) -> None:
     file = tmp_path / "completion"

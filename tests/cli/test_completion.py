@@ -168,3 +168,4 @@ def test_zsh_completes(shell: Shell, line: str, wanted: str) -> None:
 def test_tcsh_gets_a_script_for_both_names(rolecall: Rolecall) -> None:
     script = rolecall("completion", "tcsh", check=0).stdout
     assert "\ncomplete rolecall " in script and "\ncomplete uwf " in script
+    assert "put-text" in script and "reindex" in script
