@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecall.errors import UsageError
 from rolecall.project import catalog, skills
-from rolecall.project.skills import Active
 from rolecall.project.tags import NO_PLAN, Action, Activation, Detection, detect, refusal
 
 CATALOG = catalog.load()
@@ -410,25 +408,3 @@ def test_a_slash_command_activates_any_skill() -> None:
 @pytest.mark.parametrize("message", ["nx-init", "/help", "see /nx-init", "", "/", "/nx-initial"])
 def test_other_messages_are_no_slash_command(message: str) -> None:
     assert skills.slash(message, CATALOG.skills, CATALOG.vocabulary.tags) is None
-
-
-def test_manual_skills_are_never_offered_nor_guessed() -> None:
-    assert [skill.id for skill in skills.offered(CATALOG)] == ["nx-plan", "nx-run", "nx-sync"]
-    assert skills.guessed(CATALOG, "nx-sync") == Activation("nx-sync")
-    with pytest.raises(UsageError) as caught:
-        skills.guessed(CATALOG, "nx-init")
-    assert caught.value.message == "nx-init is only activated by the user"
-    assert caught.value.hint == "Type /nx-init to activate it."
-
-
-def test_a_skill_stays_active_until_another_replaces_it() -> None:
-    active = skills.after(None, found("[plan:auto] x"))
-    assert active == Active("nx-plan", "auto")
-    assert skills.after(active, found("[d] yes [m] no")) == active
-    assert skills.after(active, found("[run] [sync]")) == Active("nx-sync")
-
-
-def test_only_the_active_skill_can_end() -> None:
-    assert skills.ended(Active("nx-plan"), "nx-plan") is None
-    assert skills.ended(Active("nx-run"), "nx-plan") == Active("nx-run")
-    assert skills.ended(None, "nx-plan") is None
