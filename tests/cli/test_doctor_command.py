@@ -405,3 +405,11 @@ def test_validate_accepts_restrictions_that_the_agent_can_be_held_to(machine: Ma
     fake_claude(machine.bin)
     machine.write(capabilities="read_only, no_shell_exec, no_task_create, no_task_update, planning")
     assert machine.validate()["problems"] == []
+
+
+def test_a_narrow_column_leaves_no_part_of_a_secret(machine: Machine) -> None:
+    secret = "hunter2-" * 6
+    machine.write(agent=f"'command:sh -c \": {secret}\"'")
+    done = machine.run("doctor", SITE_PASSWORD=secret)
+    assert 'command:sh -c ": ***MASKED***' in done.stdout
+    assert "hunter" not in done.stdout

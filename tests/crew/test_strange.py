@@ -229,7 +229,7 @@ def test_a_secret_in_a_task_is_shown_to_nobody(crew: Crew) -> None:
     for words in (["--dry-run"], ["--dry-run", "--format", "text"], [], ["--format", "text"]):
         done = crew.rolecall("plan", "run", *words, cwd=crew.project, env={"SITE_PASSWORD": secret})
         assert "Log in with ***MASKED***" in done.stdout
-        assert secret not in done.stdout + done.stderr
+        assert "hunter" not in done.stdout + done.stderr  # nor a part that a narrow column leaves
     assert all(secret not in call["prompt"] for call in crew.calls())
     kept = crew.rolecall.home / "store.db"
     assert secret.encode() not in kept.read_bytes()

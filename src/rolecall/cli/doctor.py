@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rolecall.checkup import Check
     from rolecall.doctor import Diagnosis, Finding, Need, Place
     from rolecall.engine import Cast
+    from rolecall.mask import Mask
     from rolecall.playbook import Playbook
     from rolecall.store.store import Store
 
 _MARKS = {"ok": "✓", "warning": colored("!", "yellow"), "problem": "✗"}
-_WIDEST = 48
 _NONE = "–"
 
 
@@ -45,7 +45,7 @@ def _doctor(options: Namespace) -> int:
     show(
         options,
         mask.value(_shown(diagnosis, others)),
-        lambda: mask.text("\n".join(_lines(diagnosis, others))),
+        lambda: mask.text("\n".join(_lines(diagnosis, others, mask))),
     )
     return 0 if diagnosis.is_ready else 1
 
@@ -199,9 +199,9 @@ def _need_shown(need: Need) -> dict[str, Any]:
 # -- as text --
 
 
-def _lines(diagnosis: Diagnosis, others: dict[str, bool]) -> Iterator[str]:
+def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterator[str]:
     if diagnosis.findings:
-        yield _table(diagnosis)
+        yield _table(diagnosis, mask)
         yield ""
     for check in diagnosis.checks:
         yield f"{_MARKS[check.state]} {check.name}: {_one_line(check.text)}"
@@ -228,15 +228,16 @@ def _verdict(diagnosis: Diagnosis, count: int) -> str:
     return colored(f"ready: {what}", "green")
 
 
-def _table(diagnosis: Diagnosis) -> str:
+def _table(diagnosis: Diagnosis, mask: Mask) -> str:
+    """Agents are masked before the table cuts them."""
     headings = ("agent", "version", "signed in", "needed by", "state")
     items = [(finding, diagnosis.needs_for(label)) for label, finding in diagnosis.findings.items()]
     rows = [
         (
-            _shortened(finding.agent),
+            mask.text(finding.agent),
             finding.version or _NONE,
             _signed_in(finding),
-            _shortened(_needed_by(needs) or _NONE),
+            _needed_by(needs) or _NONE,
             colored(finding.state, "green" if finding.is_ready else "red" if needs else "yellow"),
         )
         for finding, needs in items
@@ -267,10 +268,6 @@ def _others(others: dict[str, bool]) -> Iterator[str]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
 # -- the table of verbs --

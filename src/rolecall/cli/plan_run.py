@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall import config, workspace
+from rolecall import config, thread, workspace
 from rolecall.cli.output import add_store, format_of
 from rolecall.cli.plan_view import DEFAULT_LIMIT, Lines, Records, again, show_outlook, show_rows, typed
 from rolecall.cli.project_call import add_project, project_of
@@ -248,7 +248,7 @@ def _carry_out(options: Namespace, project: str, store: Store, board: Board, age
         return rows, stopped.cancel.is_set()
 
     rows, is_stopped = asyncio.run(scene())
-    show_rows(options, board, rows, mask)
+    show_rows(options, board, rows, mask, id_length=thread.short_id_length(store))
     return _ended(options, rows, is_stopped=is_stopped)
 
 

@@ -162,19 +162,22 @@ def _short(text: str) -> str:
 # -- the result --
 
 
-def show_rows(options: Namespace, board: Board, rows: Sequence[Row], mask: Mask) -> None:
+def show_rows(options: Namespace, board: Board, rows: Sequence[Row], mask: Mask, *, id_length: int) -> None:
+    """`id_length` is how much of the end of a thread's id the table shows."""
     if format_of(options) == "yaml":
         print("---")
     is_done = all(task["status"] == "completed" for task in board.tasks.values())
     tasks = [typed(options, row.as_json()) for row in rows]
     shown = mask.value({"goal": board.goal, "done": is_done, "tasks": tasks})
     asked = [row for row in rows if board.is_asked_for(row.task)]
-    show(options, shown, lambda: mask.text("\n".join(_result(options, board, asked))))
+    show(options, shown, lambda: mask.text("\n".join(_result(options, board, asked, mask, id_length))))
 
 
-def _result(options: Namespace, board: Board, rows: Sequence[Row]) -> Iterator[str]:
+def _result(
+    options: Namespace, board: Board, rows: Sequence[Row], mask: Mask, id_length: int
+) -> Iterator[str]:
     if rows:
-        yield _table(rows)
+        yield _table(rows, mask, id_length)
     if not board.tasks:
         yield "there are no tasks any more: the cycle was closed meanwhile"
         return
@@ -186,8 +189,8 @@ def _result(options: Namespace, board: Board, rows: Sequence[Row]) -> Iterator[s
         yield f"close the cycle: {_of_project(options, 'rolecall task close')}"
 
 
-def _table(rows: Sequence[Row]) -> str:
-    """The columns that have something in them."""
+def _table(rows: Sequence[Row], mask: Mask, id_length: int) -> str:
+    """The columns that have something in them. Titles are masked before the table cuts them."""
     columns: dict[str, list[Any]] = {
         "id": [row.task for row in rows],
         "status": [row.status for row in rows],
@@ -195,8 +198,8 @@ def _table(rows: Sequence[Row]) -> str:
         "ended": [row.verdict for row in rows],
         "tokens": [row.tokens or "" for row in rows],
         "cost $": [f"{row.cost:.4f}".rstrip("0").rstrip(".") if row.cost else "" for row in rows],
-        "thread": [row.thread for row in rows],
-        "title": [row.title for row in rows],
+        "thread": [row.thread[-id_length:] for row in rows],
+        "title": [mask.text(row.title) for row in rows],
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
     return table(list(zip(*filled.values(), strict=True)), tuple(filled), ("tokens", "cost $", "ended"))
