@@ -1,4 +1,4 @@
-"""A thread as one HTML page that needs nothing besides itself. Pure: plain values in, text out.
+"""A thread as one HTML page that needs nothing besides itself.
 
 Agents' texts are Markdown, rendered without HTML of their own, without images, and with links only to the web, to mail
 and into the page. The page has no script, and its policy lets it fetch nothing.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
+from itertools import pairwise
 from typing import Any
 
+from rolecall import draw, handover, registry
+from rolecall.errors import RolecallError
 from rolecall.report import (
     SHORT,
     View,
@@ -32,7 +35,10 @@ from rolecall.report import (
     written,
 )
 from rolecall.route import STATUS_KEYS
+from rolecall.store.backend import Ref
+from rolecall.store.store import Store
 from rolecall.thread import FORK, PERSON
+from rolecall.workflow import END, FAIL, START
 
 LONGEST_MARKDOWN = 100_000
 """Characters of a text that are rendered; a longer one is shown as it is written."""
@@ -119,6 +125,43 @@ _TONES = {
     "suspended": "wait",
     **dict.fromkeys(("failed", "killed", "discarded", "crashed", "damaged"), "bad"),
 }
+
+
+def page(
+    store: Store,
+    ref: Ref,
+    card: View,
+    steps: Sequence[View],
+    *,
+    limit: int | None = SHORT,
+    warn: Callable[[str], object] = lambda _text: None,
+) -> str:
+    """The page of a thread, with the path it took through its workflow and what changed in its own folders."""
+    files = dict.fromkeys(file for step in steps for file in step.get("files") or ())
+    diffs = {}
+    for kind, folder in (ref.state.get("folders") or {}).items():
+        try:
+            changed = handover.changed_files(kind, folder)
+            if changed is not None:
+                files, diffs[kind] = dict.fromkeys(changed), handover.diff(kind, folder)
+        except RolecallError as error:  # the repository is gone or broken
+            warn(f"the thread's {kind} is not in the report: {error.message}")
+    graph = _path_taken(store, card, steps)
+    return render(card, steps, graph=graph, files=list(files), diffs=diffs, limit=limit)
+
+
+def _path_taken(store: Store, card: View, steps: Sequence[View]) -> str:
+    """The workflow as SVG with the path that the thread took; empty if it cannot be drawn."""
+    try:
+        workflow = registry.load_node(store, card["workflow"]).workflow
+    except RolecallError:  # such as a Python file that is gone
+        return ""
+    if not workflow.graph:
+        return ""
+    path = [START, *(step["role"] for step in steps if not step["role"].startswith("$"))]
+    path += {"completed": [END], "failed": [FAIL]}.get(card["status"], [])
+    edges = {(source, edge.role) for source, edges in workflow.graph.items() for edge in edges}
+    return draw.to_svg(workflow, taken=edges & set(pairwise(path)))
 
 
 def render(

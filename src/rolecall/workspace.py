@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall import config
 from rolecall.config import mask as mask
 from rolecall.errors import NotFound, UsageError
-from rolecall.store.backend import Backend, Durability
+from rolecall.store.backend import Backend, Durability, Ref
 from rolecall.store.store import Store
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ def memory_thresholds() -> Thresholds:
     from rolecall.settings import memory_thresholds
 
     return Thresholds(**memory_thresholds(config.load()))
+
+
+def tell_service(ref: Ref) -> None:
+    """Let the service look at a thread of its own now; it would notice by itself a little later."""
+    if "service" in ref.state:
+        from rolecall.service import control
+        from rolecall.thread import id_of
+
+        control.poke(config.home(), id_of(ref))
 
 
 def settings_for(folder: str | None) -> dict[str, Any]:

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from terminal import Terminal
 
-from rolecall import holder, lifecycle, thread
+from rolecall import holder, killing, lifecycle, thread
 from rolecall.agents import process
-from rolecall.cli import thread_run
 from rolecall.mask import Mask
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
@@ -903,7 +902,7 @@ def test_kill_names_the_process_also_when_it_has_noticed_by_itself_and_is_gone()
     child = subprocess.Popen(["true"])
     lease = {**holder.me(""), "pid": child.pid}
     child.wait(60)
-    assert thread_run._signal(lease) == child.pid
+    assert killing._ask_to_stop(lease) == child.pid
 
 
 def test_a_runner_that_no_signal_reaches_notices_that_its_thread_was_killed(

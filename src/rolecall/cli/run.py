@@ -166,7 +166,7 @@ class _Starting:
         )
         self._workflow = ref.state["workflow"]  # the file is read once, however many threads are made of it
         thread_run.tell_omitted(ref)
-        thread_run.tell_service(ref)
+        workspace.tell_service(ref)
         return ref
 
 

@@ -11,7 +11,7 @@ from rolecall import lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import asking
 from rolecall.cli.output import format_of, parse_json, read_input, show
 from rolecall.cli.thread_arguments import agent_option, in_this_store, one_thread
-from rolecall.cli.thread_run import CODES, play, show_standing, tell_continuation, tell_service
+from rolecall.cli.thread_run import CODES, play, show_standing, tell_continuation
 from rolecall.errors import InvalidPayload, UsageError
 from rolecall.route import Next, Route, Suspended
 from rolecall.thread import Chain
@@ -39,7 +39,7 @@ def run_answer(options: Namespace) -> int:
             answered = _answer_question(options, store, ref, turn, way)
         if answered is None:  # it was only shown what is asked
             return CODES["suspended"] if options.run_on else 0
-        tell_service(answered)
+        workspace.tell_service(answered)
         if options.run_on:
             return play(options, store, answered, steps=None, is_run=True)
         show_standing(options, store, answered, step=answered.target)

@@ -10,7 +10,6 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rolecall import report, thread, threadview
@@ -34,7 +33,6 @@ from rolecall.workspace import open_store, store_if_any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rolecall.store.backend import Ref
     from rolecall.threadlist import Filter
 
 _PAGE = 50
@@ -372,6 +370,8 @@ def _diff_text(found: Mapping[str, Any]) -> str:
 
 
 def run_export(options: Namespace) -> None:
+    from rolecall import htmlreport
+
     kind = os.path.splitext(options.file)[1].lower()
     if kind not in (".html", ".htm", ".md"):
         raise UsageError(f"{options.file!r} is neither a .html nor a .md file")
@@ -385,7 +385,7 @@ def run_export(options: Namespace) -> None:
         page = (
             report.markdown(card, steps, limit=limit)
             if kind == ".md"
-            else _page(store, ref, card, steps, limit)
+            else htmlreport.page(store, ref, card, steps, limit=limit, warn=_warn)
         )
     data = page.encode("utf-8", "backslashreplace")
     _write_file(options.file, data, overwrite=options.force)
@@ -397,44 +397,8 @@ def run_export(options: Namespace) -> None:
     )
 
 
-def _page(
-    store: Store, ref: Ref, card: dict[str, Any], steps: list[dict[str, Any]], limit: int | None
-) -> str:
-    from rolecall import handover, htmlreport
-    from rolecall.errors import RolecallError
-
-    files = dict.fromkeys(file for step in steps for file in step.get("files") or ())
-    diffs = {}
-    for kind, folder in (ref.state.get("folders") or {}).items():
-        try:
-            changed = handover.changed_files(kind, folder)
-            if changed is not None:
-                files, diffs[kind] = dict.fromkeys(changed), handover.diff(kind, folder)
-        except RolecallError as error:  # the repository is gone or broken
-            print(
-                f"warning: the thread's {kind} is not in the report: {printable(error.message)}",
-                file=sys.stderr,
-            )
-    graph = _graph(store, card, steps)
-    return htmlreport.render(card, steps, graph=graph, files=list(files), diffs=diffs, limit=limit)
-
-
-def _graph(store: Store, card: Mapping[str, Any], steps: list[dict[str, Any]]) -> str:
-    """The workflow with the path that the thread took; empty where there is none to be drawn."""
-    from rolecall import draw, registry
-    from rolecall.errors import RolecallError
-    from rolecall.workflow import END, FAIL, START
-
-    try:
-        workflow = registry.load_node(store, card["workflow"]).workflow
-    except RolecallError:  # such as a Python file that is gone
-        return ""
-    if not workflow.graph:
-        return ""
-    path = [START, *(step["role"] for step in steps if not step["role"].startswith("$"))]
-    path += {"completed": [END], "failed": [FAIL]}.get(card["status"], [])
-    edges = {(source, edge.role) for source, edges in workflow.graph.items() for edge in edges}
-    return draw.to_svg(workflow, taken=edges & set(pairwise(path)))
+def _warn(text: str) -> None:
+    print(f"warning: {printable(text)}", file=sys.stderr)
 
 
 def _write_file(path: str, data: bytes, *, overwrite: bool) -> None:

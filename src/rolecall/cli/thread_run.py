@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from rolecall.playbook import Playbook
     from rolecall.yaml12 import Problem
 
-_STOP_SECONDS = 5.0
-"""How long `thread kill` waits for the process of the thread: its agent gets 2 seconds to stop."""
 CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
 """Exit codes by the status a thread was left in; 0 for the others."""
 CRASHED = 5
@@ -410,7 +407,7 @@ def run_resume(options: Namespace) -> int:
             bind=workspace.binder(options.agent),
             is_run_here=options.run_on,
         )
-        tell_service(ref)
+        workspace.tell_service(ref)
         if before == "running":
             print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)
         elif before == "idle" and answer is None and not limits and not options.agent:
@@ -426,72 +423,19 @@ def run_resume(options: Namespace) -> int:
 
 
 def run_kill(options: Namespace) -> None:
+    from rolecall.killing import kill
+
     with workspace.open_store(options.store, create=False) as store:
-        ref, lease = lifecycle.kill(
-            store, thread.find(store, options.thread), options.reason, mask=workspace.mask()
-        )
-        process = _signal(lease) if lease and not _is_of_plan(ref) else None
-        tell_service(ref)  # afterwards: it would be faster, and there would be nobody to name
-        is_stuck = lease is not None and process is not None and not _has_ended(lease)
-        if is_stuck and process is not None:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        note = store.ref(thread.attempt_name(thread.id_of(ref)))
-    if (lease is None or is_stuck) and note is not None and "run" in note.state:
-        for run in (note.state["run"], *note.state.get("runs", ())):
-            _end_leftovers(run)
-    shown = {"thread": thread.id_of(ref), "killed": True, "cancelled": True, "process": process}
-    how = "did not stop when asked and was killed" if is_stuck else "has stopped"
-    text = f"{shown['thread']} is killed" + (f"; process {process} {how}" if process else "")
-    show(options, shown, lambda: text)
-
-
-def _has_ended(lease: Mapping[str, Any]) -> bool:
-    """Wait until the process that ran the thread is gone; False if it is not in time. Code that never returns to
-    the interpreter hears no signal."""
-    deadline = monotonic() + _STOP_SECONDS
-    while holder.is_alive(lease, now=0):
-        if monotonic() > deadline:
-            return False
-        sleep(0.02)
-    return True
-
-
-def _is_of_plan(ref: Ref) -> bool:
-    """Whether the process that runs the thread runs others as well: it finds out by itself, and ends this one alone."""
-    from rolecall.crew.taskflow import NAME
-
-    return bool(ref.state.get("name") == NAME)
-
-
-def _signal(lease: Mapping[str, Any]) -> int | None:
-    """Stop the process that runs the thread, and name it. One of another host or user finds out by itself; one that
-    has already found out is gone, and named as well."""
-    if lease.get("host") != holder.me("")["host"]:
-        return None
-    try:
-        with suppress(ProcessLookupError):
-            os.kill(lease["pid"], signal.SIGTERM)
-    except PermissionError:
-        return None
-    return int(lease["pid"])
-
-
-def _end_leftovers(run: str) -> None:
-    """The engine is dead; its agent may not be."""
-    import asyncio
-
-    from rolecall.agents.process import end_leftovers
-
-    asyncio.run(end_leftovers(run))
-
-
-def tell_service(ref: Ref) -> None:
-    """Let the service look at a thread of its own now; it would find out by itself a little later."""
-    if "service" in ref.state:
-        from rolecall.service import control
-
-        control.poke(config.home(), thread.id_of(ref))
+        killed = kill(store, thread.find(store, options.thread), options.reason, mask=workspace.mask())
+    shown = {
+        "thread": thread.id_of(killed.ref),
+        "killed": True,
+        "cancelled": True,
+        "process": killed.process,
+    }
+    how = "did not stop when asked and was killed" if killed.was_stuck else "has stopped"
+    process = f"; process {killed.process} {how}" if killed.process else ""
+    show(options, shown, lambda: f"{shown['thread']} is killed{process}")
 
 
 # -- watch --
