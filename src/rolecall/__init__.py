@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rolecall.agents.command import command
     from rolecall.agents.external import external
     from rolecall.agents.protocol import Agent, Context, Reply, Usage
+    from rolecall.api import Event, Project, Rolecall, Run, Thread, open
     from rolecall.authoring import Role, Workflow, compile
     from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
     from rolecall.playbook import Message, RoleResult, ThreadContext
@@ -22,13 +23,18 @@ __all__ = [
     "Agent",
     "AgentError",
     "Context",
+    "Event",
     "ExtractError",
     "Limits",
     "Message",
+    "Project",
     "Reply",
     "Role",
     "RoleResult",
+    "Rolecall",
     "RolecallError",
+    "Run",
+    "Thread",
     "ThreadContext",
     "Usage",
     "UsageError",
@@ -36,12 +42,14 @@ __all__ = [
     "command",
     "compile",
     "external",
+    "open",
 ]
 
 _HOMES = {
     "rolecall.agents.command": ("command",),
     "rolecall.agents.external": ("external",),
     "rolecall.agents.protocol": ("Agent", "Context", "Reply", "Usage"),
+    "rolecall.api": ("Event", "Project", "Rolecall", "Run", "Thread", "open"),
     "rolecall.authoring": ("Role", "Workflow", "compile"),
     "rolecall.errors": ("AgentError", "ExtractError", "RolecallError", "UsageError"),
     "rolecall.playbook": ("Message", "RoleResult", "ThreadContext"),

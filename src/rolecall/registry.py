@@ -274,8 +274,21 @@ def workflow_node(store: Store, node: str) -> Node:
     )
 
 
+_live: dict[str, Playbook] = {}
+"""Playbooks of workflows that this process has as objects, by the ids of their nodes."""
+
+
+def remember(node: str, playbook: Playbook) -> str:
+    """Play a stored workflow from an object of this process, which need not be in a file; its id."""
+    if playbook.workflow.python is not None:
+        _live[node] = playbook
+    return node
+
+
 def load_node(store: Store, node: str) -> Playbook:
     """A stored workflow as a playbook; one written in Python is loaded from its file again."""
+    if node in _live:
+        return _live[node]
     workflow, ids = read_node(store, node)
     if workflow.python is None:
         from rolecall.playbook import Playbook

@@ -1,0 +1,266 @@
+"""The Python front door: everything a program does with threads, through `import rolecall` alone."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rolecall
+from rolecall import END, Context, Role, RoleResult, ThreadContext, Workflow
+
+DOCS = Path(__file__).parents[1] / "docs"
+VERDICT = {
+    "type": "object",
+    "properties": {"status": {"enum": ["done", "ship", "hold"]}},
+    "required": ["status"],
+}
+
+
+@pytest.fixture
+def rc(tmp_path: Path) -> Iterator[rolecall.Rolecall]:
+    with rolecall.open(":memory:", folder=tmp_path) as opened:
+        yield opened
+
+
+async def count(context: ThreadContext) -> RoleResult:
+    return RoleResult(
+        content=f"{len(context.start.split())} words.", meta={"words": len(context.start.split())}
+    )
+
+
+async def speak(prompt: str, context: Context) -> str:
+    return "---\nstatus: done\n---\nSaid it."
+
+
+def workflow(agent: Any = speak, **more: Any) -> Workflow:
+    """A workflow object that is no module-level variable of any file."""
+    roles = {"counter": Role.function(count), "speaker": Role(agent, "Say it.", VERDICT)}
+    return Workflow("count-words", roles, order, **more)
+
+
+def order(context: ThreadContext) -> str:
+    said = [step.role for step in context.steps]
+    return "counter" if not said else END if said[-1] == "speaker" else "speaker"
+
+
+def test_a_workflow_object_runs_to_its_end(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(), "one two three")
+    assert (thread.status, thread.role, thread.steps) == ("idle", "counter", [])
+
+    kinds = [event.kind for event in thread.run()]
+
+    assert kinds.count("step") == 2
+    assert thread.status == "completed" and thread.has_ended and thread.role is None
+    assert [step.role for step in thread.steps] == ["counter", "speaker"]
+    assert thread.steps[0].output == {"words": 3}
+    assert thread.steps[-1].body == "Said it."
+    assert thread.usage["steps"] == 2
+    assert "Said it." in thread.read() and "Said it." in thread.export()
+
+
+def test_a_run_goes_on_when_nobody_follows_it(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(), "go")
+    run = thread.run()
+    assert run.wait() is thread
+    assert thread.status == "completed"
+
+
+def test_one_step_at_a_time(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(), "go")
+    assert len(thread.step().steps) == 1
+    assert len(thread.step().steps) == 2
+
+
+def test_events_arrive_in_a_running_event_loop(rc: rolecall.Rolecall) -> None:
+    async def follow() -> list[str]:
+        return [str(event) async for event in rc.start(workflow(), "go").arun()]
+
+    assert [line for line in asyncio.run(follow()) if line.startswith("step ·")] == [
+        "step · counter · idle",
+        "step · speaker · completed",
+    ]
+
+
+def test_leaving_the_loop_ends_the_agent_and_the_thread_goes_on_later(
+    rc: rolecall.Rolecall, tmp_path: Path
+) -> None:
+    mark = tmp_path / "second-call"
+    script = tmp_path / "agent.sh"
+    script.write_text(
+        f"if [ -e {mark} ]; then printf -- '---\\nstatus: done\\n---\\nHere.\\n'; exit; fi\n"
+        f"touch {mark}; exec sleep 600\n"
+    )
+    thread = rc.start(workflow(f"command:sh {script}"), "go")
+
+    for event in thread.run():
+        if event.kind == "process":
+            pid = int(event.body["pid"])
+            while not mark.exists():
+                pass
+            break
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert thread.status == "idle" and thread.role == "speaker"
+    assert thread.run().wait().status == "completed"
+
+
+def test_an_agent_that_does_not_exist_is_an_error(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow("no-such-agent"), "go")
+    with pytest.raises(rolecall.RolecallError, match="no-such-agent"):
+        list(thread.run())
+    assert thread.status == "idle"
+
+
+def test_a_person_answers_and_a_wrong_answer_changes_nothing(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow("human"), "Release?")
+    thread.run().wait()
+    assert thread.status == "suspended" and thread.role == "speaker"
+
+    with pytest.raises(rolecall.RolecallError, match="status"):
+        thread.answer({"status": "perhaps"})
+    assert thread.status == "suspended"
+
+    assert thread.answer({"status": "ship"}, "Go.").status == "completed"
+    assert thread.steps[-1].agent == "human" and thread.steps[-1].output == {"status": "ship"}
+
+
+def test_a_question_is_answered_in_words(rc: rolecall.Rolecall) -> None:
+    async def ask(prompt: str, context: Context) -> str:
+        if "PostgreSQL" in prompt:
+            return "---\nstatus: done\n---\nThen that."
+        return "---\n$status: $SUSPEND\nreason: Which database?\n---\n"
+
+    thread = rc.start(workflow(ask), "go")
+    thread.run().wait()
+    assert (thread.status, thread.reason) == ("suspended", "Which database?")
+    assert thread.resume("PostgreSQL").run().wait().status == "completed"
+
+
+def test_a_limit_suspends_and_a_higher_one_lets_go_on(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(), "go", limits={"steps": 1})
+    assert thread.run().wait().status == "suspended"
+    assert thread.resume(limits={"steps": 5}).run().wait().status == "completed"
+    with pytest.raises(rolecall.UsageError, match="no limit 'hours'"):
+        rc.start(workflow(), "go", limits={"hours": 1})
+    with pytest.raises(rolecall.UsageError, match="above 0"):
+        rc.start(workflow(), "go", limits={"steps": 0})
+
+
+def test_a_fork_shares_steps_and_differs_from_there(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(), "go").run().wait()
+    fork = thread.fork(at=1, prompt="go elsewhere")
+    assert fork.steps[0].id == thread.steps[0].id
+    fork.run().wait()
+    assert fork.diff(thread)["common"] == thread.steps[0].id
+    assert {found.id for found in rc.threads()} == {thread.id, fork.id}
+    assert rc.thread(fork.id[-6:]).id == fork.id
+
+
+def test_threads_are_found_by_status_and_words(rc: rolecall.Rolecall) -> None:
+    done = rc.start(workflow(), "mend the parser").run().wait()
+    idle = rc.start(workflow(), "mend the printer")
+    assert [one.id for one in rc.threads(status="idle")] == [idle.id]
+    assert [one.id for one in rc.threads(text="parser")] == [done.id]
+    with pytest.raises(rolecall.UsageError, match="no status"):
+        list(rc.threads(status="asleep"))
+
+
+def test_killing_a_thread_ends_the_process_that_runs_it(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'store.db'}"
+    with rolecall.open(store, folder=tmp_path) as rc:
+        (tmp_path / "wait-long.py").write_text(
+            "from rolecall import END, Role, Workflow\n"
+            "roles = {'waiter': Role('command:sleep 600', 'Wait.', {'type': 'object'})}\n"
+            "workflow = Workflow('wait-long', roles, lambda context: END if context.steps else 'waiter')\n"
+        )
+        thread = rc.start("./wait-long.py", "wait")
+        program = [
+            str(Path(sys.executable).parent / "rolecall"),
+            "thread",
+            "run",
+            thread.id,
+            "--store",
+            store,
+        ]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as runner:
+            watched = thread.watch()
+            while next(watched).kind != "process":
+                pass
+            assert thread.status == "running"
+            thread.kill("enough")
+            assert runner.wait(timeout=60) == 8
+        assert (thread.status, thread.reason) == ("killed", "enough")
+        assert "killed" in [event.kind for event in watched]
+
+
+def test_workflows_are_stored_named_and_checked(rc: rolecall.Rolecall, tmp_path: Path) -> None:
+    assert rc.workflows() == []
+    rc.put(workflow())
+    assert rc.workflows() == ["count-words"]
+    assert set(rc.workflow("count-words")["roles"]) == {"counter", "speaker"}
+    assert rc.start("count-words", "go").run().wait().status == "completed"
+
+    (tmp_path / "odd.yaml").write_text("name: odd\nroles: {}\n")
+    problems = rc.validate("./odd.yaml")
+    assert any(problem.severity == "error" and problem.line for problem in problems)
+    assert rc.validate(workflow()) == []
+
+
+def test_the_project_has_a_plan_tasks_and_lessons(rc: rolecall.Rolecall) -> None:
+    subprocess.run(["git", "init", "-q", rc.folder], check=True)
+    project = rc.project()
+    project.start_plan("Storage", ["Which header?"], research="Two formats.")
+    project.decide(1, "No header")
+    assert project.plan()["issues"][0]["decision"] == "No header"
+    project.add_task("Write it", "Format 2", acceptance="Reads back")
+    project.update_task(1, "completed")
+    assert project.tasks()["tasks"][0]["status"] == "completed"
+    project.close_cycle()
+    assert project.history("Storage")["total"] == 1
+    project.remember("pattern-format-headers", "Formats without a header are told apart by their length.")
+    assert "length" in project.recall("pattern-format-headers")
+    assert len(project.memories()) == 1
+
+
+def test_the_store_in_memory_is_gone_when_closed() -> None:
+    with rolecall.open(":memory:") as rc:
+        folder = Path(rc.store.backend.path).parent  # type: ignore[attr-defined]
+        rc.start(workflow(), "go")
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+# -- documentation --
+
+
+def test_the_tutorial_begins_with_a_program_that_runs(tmp_path: Path) -> None:
+    first = re.search(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), re.DOTALL)
+    assert first is not None
+    file = tmp_path / "first.py"
+    file.write_text(first[1])
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "completed" in done.stdout
+
+
+def test_every_public_name_and_verb_is_in_the_reference() -> None:
+    text = (DOCS / "api.md").read_text()
+    classes = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project]
+    verbs = [
+        f"{kind.__name__}.{name}"
+        for kind in classes
+        for name, _ in inspect.getmembers(kind)
+        if not name.startswith("_")
+    ]
+    missing = [name for name in (*verbs, *rolecall.__all__) if f"`{name}" not in text]
+    assert not missing
