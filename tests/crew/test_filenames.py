@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from rolecall.crew.filenames import Tree, named
+from rolecall.crew.filenames import Tree, changed_since, named
 
 THERE = {
     "Makefile", ".env", "src/rolecall/run", "notes", "문서/설계.md", "图.svg", "lib/one.c", "lib/two.c", "lib/one.h",
@@ -79,3 +80,15 @@ def test_a_long_text_takes_time_by_its_length(project: Path) -> None:
         "**/**/**/**/x.py and " + "*l" * 8 + ".py",
     ):
         assert files(long, project) >= set()
+
+
+def test_a_file_changed_since_when_it_was_written_or_may_have_been_removed(tmp_path: Path) -> None:
+    for name, seconds in (("old/a", 100), ("new/b", 300), ("new/c", 100)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (seconds, seconds))
+    for folder, seconds in (("old", 100), ("new", 300), (".", 100)):
+        os.utime(tmp_path / folder, (seconds, seconds))
+    names = ["old/a", "old/never", "new/b", "new/c", "new/gone", "never/there"]
+    assert changed_since(str(tmp_path), names, "1970-01-01T00:03:20.000Z") == {"new/b", "new/gone"}
+    assert changed_since(str(tmp_path), names, "no time") == frozenset()

@@ -312,6 +312,18 @@ def test_a_bounded_agent_goes_on_for_a_task_about_the_files_it_has_touched(
     assert (f"though a new one was called for ({reason})" in told) is bool(reason)
 
 
+def test_a_file_that_is_still_to_be_made_was_touched_by_nobody(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "x")
+    os.utime(tmp_path / "a.py", (0, 0))
+    tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(1))
+    touch(tmp_path, ENGINEER, "a.py")
+    tell(tmp_path, SubagentComplete("s1", ENGINEER), now=at(2))
+    tasks(tmp_path, task(2, context="Make src/new.py.", owner_agent_id="e1", status="in_progress"))
+    os.utime(tmp_path, (0, 0))
+    told = tell(tmp_path, SubagentSpawn("s1", ENGINEER), now=at(3)).context
+    assert "(bounded, and src/new.py was not among the files of its last session)" in told
+
+
 def test_an_edit_by_another_agent_since_is_told_with_its_id(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "x")
     os.utime(tmp_path / "a.py", (0, 0))

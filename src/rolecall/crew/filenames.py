@@ -108,14 +108,17 @@ def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
         last = datetime.fromisoformat(at.upper()).timestamp()
     except ValueError:
         return frozenset()
-    found = set()
-    for name in islice(sorted(files), _MOST_MATCHES):
-        try:
-            if os.stat(os.path.join(root, name)).st_mtime > last:
-                found.add(name)
-        except OSError:
-            found.add(name)  # it was removed
-    return frozenset(found)
+    names = islice(sorted(files), _MOST_MATCHES)
+    return frozenset(name for name in names if _changed_at(os.path.join(root, name)) > last)
+
+
+def _changed_at(path: str) -> float:
+    """When a file was written; of one that is missing, when it may have been removed: when its folder was written."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        folder = os.path.dirname(path)
+        return _changed_at(folder) if folder not in ("", path) else 0
 
 
 def _patterns(texts: Iterable[str], root: str) -> list[str]:
