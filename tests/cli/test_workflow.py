@@ -269,6 +269,8 @@ def test_graph_draws_text_svg_and_mermaid(rolecall: Rolecall, project: Path) -> 
     done = rolecall("workflow", "graph", "./solve-issue.yaml", "-o", "x.svg", cwd=project, check=0)
     assert (project / "x.svg").read_text().startswith("<svg ")
     assert (done.stdout, done.stderr) == ("", "x.svg written\n")
+    told = rolecall.json("workflow", "graph", "./solve-issue.yaml", "-o", "x.svg", cwd=project)
+    assert told == {"as": "svg", "file": "x.svg"}
 
 
 def test_the_printed_schema_accepts_what_the_reader_accepts(rolecall: Rolecall) -> None:

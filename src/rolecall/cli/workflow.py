@@ -233,7 +233,10 @@ def _graph(options: Namespace) -> None:
         return
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(drawn)
-    print(f"{options.output} written", file=sys.stderr)
+    if format_of(options) == "text":
+        print(f"{options.output} written", file=sys.stderr)
+    else:
+        show(options, {"as": kind, "file": options.output})
 
 
 def _schema(options: Namespace) -> None:
