@@ -158,7 +158,7 @@ def test_a_value_that_looks_like_an_option_is_a_value(rolecall: Rolecall) -> Non
 def test_under_uwf_help_errors_and_commands_to_type_say_uwf(rolecall: Rolecall, tmp_path: Path) -> None:
     (tmp_path / "ask-me.yaml").write_text(ASKING)
     for words, code in (
-        ("", 0), ("thread start --help", 0), ("help thread", 0), ("thread lst", 2), ("thread show x", 3),
+        ("", 0), ("thread start --help", 0), ("help thread", 0), ("thread lst", 2), ("thrd", 2), ("thread show x", 3),
         ("thread list --format text", 0), ("init", 0), ("serve status", 1), ("doctor", 0),
     ):  # fmt: skip
         done = rolecall(*words.split(), program="uwf", check=code, cwd=tmp_path)

@@ -46,7 +46,7 @@ NOUNS = {
     "conformance": ("rolecall.cli.conformance", "hold the project's tools against fixtures of the contract"),
     "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
-    "status": ("rolecall.cli.status", "where you are: project, threads at work, service, what to do next"),
+    "status": ("rolecall.cli.status", "where you are: project, threads, service, what to do next"),
     "help": ("rolecall.cli.help", "explain a command"),
     "version": ("rolecall.cli.version", "print the version"),
 }
@@ -59,7 +59,7 @@ EXAMPLES = (
 )
 
 
-TYPED = r"(?<![\w/.-])rolecall (?=[a-z])"
+TYPED = r"(?<![\w/.-])rolecall (?=[a-z]|--)"
 """The name of the program in a command that is to be typed."""
 
 
@@ -382,7 +382,7 @@ def _formatter() -> type[HelpFormatter]:
             try:
                 width = os.get_terminal_size(1).columns
             except (OSError, ValueError):
-                width = 100
+                width = 80
             super().__init__(prog, width=min(width, 120) - 2)
 
     return Formatter
