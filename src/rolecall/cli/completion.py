@@ -71,16 +71,14 @@ def _print(options: Namespace) -> None:
 def _lines(shell: str, words: list[str]) -> Iterator[str]:
     """The candidates as the shell's script reads them."""
     before = ""
-    if (
-        shell == "bash"
-    ):  # which takes `--agent=acp:x` for five words, and wants back what stands behind the colon
-        words = (
-            re.sub("\n(:)\n?", r"\1", "\n".join(words)).replace("\n=\n", "\n").removesuffix("=").split("\n")
-        )
+    if shell == "bash":
+        # Bash takes `--agent=acp:x` for five words, and replaces only what stands behind the colon.
+        line = re.sub("\n:\n?", ":", "\n".join(words)).replace("\n=\n", "\n").removesuffix("=")
+        words = line.split("\n")
         before = words[-1][: words[-1].rfind(":") + 1]
     try:
         found = [one for one in _candidates(words) if one.startswith(words[-1])]
-    except (RolecallError, OSError):  # whoever completes a word wants no errors in the middle of it
+    except (RolecallError, OSError):  # nobody wants errors in the middle of a line being typed
         return
     for one in found:
         about = " ".join(getattr(one, "about", "").split())
@@ -169,7 +167,7 @@ def _threads() -> Iterator[str]:
     length = thread.short_id_length(store)
     everything = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
     entries = list(islice(listed(store, everything), _MOST_THREADS))
-    for shown in (length, 26):  # the whole id too, for whoever has begun to type it
+    for shown in (length, 26):  # the whole id too, for a person who has begun to type it
         for entry in entries:
             yield _candidate(entry["thread"][-shown:], f"{entry['status']} · {entry['title'] or ''}")
 

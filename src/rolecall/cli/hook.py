@@ -135,7 +135,7 @@ def _project_around(host: str, payload: Mapping[str, Any]) -> str:
 
 
 def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
-    """Those around the folders that the session may be in; the home is none of them."""
+    """Those around the folders that the session may be in; the home does not count."""
     from contextlib import suppress
 
     from rolecall import config
@@ -210,7 +210,7 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
     from rolecall.project import place
 
     kit = _kit(words, event)
-    # Before a tool nothing is written, so nobody has to be waited for, and whoever asks may have an answer.
+    # Before a tool nothing is written, so nobody has to be waited for, and anybody who asks may have an answer.
     if not isinstance(event, PreToolUse):
         _check_host(words, kit)
         _limit_patience()
@@ -320,7 +320,7 @@ def _failed(words: Words, project: str, exc: Exception) -> None:
 
         from rolecall.hooks import toollog
 
-        with suppress(RolecallError):  # a name that is none may be what went wrong
+        with suppress(RolecallError):  # a bad name of a harness may be what went wrong
             place.use_harness(words.harness or place.HARNESS)
         toollog.note_error(project, f"{place.now()} {line}")
     except Exception as again:  # the disk perhaps, which is what went wrong before

@@ -1,4 +1,4 @@
-"""Commands by the names that uwf gives them, for whoever is used to those. Consulted when a command is unknown."""
+"""Commands by the names that uwf gives them, for people who are used to those. Consulted when a command is unknown."""
 
 from __future__ import annotations
 

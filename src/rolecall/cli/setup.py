@@ -288,7 +288,7 @@ def _written_text(shown: dict[str, Any]) -> str:
     lines += [f"  {key} is no longer set" for key in shown["removed"]]
     if shown["env"]:
         lines.append(f"the key is in {shown['env']} as {shown['variable']}")
-    lines.append("Next: rolecall doctor, then rolecall thread start WORKFLOW -p TASK")
+    lines.append("Next: rolecall doctor, then rolecall run WORKFLOW -p TASK")
     return "\n".join(lines)
 
 

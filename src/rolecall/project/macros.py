@@ -66,7 +66,7 @@ _START = re.compile(
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
 _PLACEHOLDER = r'<[^<>"\[\]{}\r\n]*>'
-"""`<what stands here>`: words for whoever reads the text, with blanks in them."""
+"""`<what stands here>`: words for the reader of the text, with blanks in them."""
 _BARE = re.compile(rf'(?:{_PLACEHOLDER}|[^\s"\[\]{{}}])+')
 _BARE_ITEM = re.compile(rf'(?:{_PLACEHOLDER}|[^\s",\[\]{{}}:])+')
 _MORE_ITEMS = re.compile(r"\{(?:\.\.\.|…)\}")

@@ -71,7 +71,7 @@ def roots(setup: Setup) -> list[str]:
 
 
 def next_steps(setup: Setup) -> list[str]:
-    steps = ["Start Claude Code anew where it is open: it reads servers, hooks and agents when it starts."]
+    steps = ["Restart Claude Code where it is open: it reads servers, hooks and agents when it starts."]
     if setup.scope == "project":
         steps.append(
             f"Open Claude Code in {setup.project} once and trust the folder: in one it was not told to trust,"

@@ -53,7 +53,7 @@ def roots(setup: Setup) -> list[str]:
 
 
 def next_steps(setup: Setup) -> list[str]:
-    steps = ["Start OpenCode anew where it is open: it reads plugins, agents and skills when it starts."]
+    steps = ["Restart OpenCode where it is open: it reads plugins, agents and skills when it starts."]
     if setup.scope == "user":
         steps.append(hostfile.ONLY_PROJECTS)
     return steps
