@@ -17,7 +17,7 @@ from rolecall.mask import Mask
 from rolecall.route import status_of
 from rolecall.schema import Type
 from rolecall.store.store import Store
-from rolecall.thread import ERROR_SCHEMA, SUSPENSION_SCHEMA
+from rolecall.thread import ERROR_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
 from rolecall.turn import Turn
 from rolecall.workflow import SUSPEND
 
@@ -37,6 +37,8 @@ def found(store: Store, step: str, *, attempt: str | None) -> thread.Step:
         linked = read.payload.get("attempt")
     except (NotFound, UsageError) as exc:
         raise _not_ours(f"{step} is a node of another type, or its detail is not in the store") from exc
+    if read.is_ours and store.type(node.type).schema != STEP_SCHEMA:
+        raise _not_ours("it has a number of its own, and not the type of a step")
     while read.is_ours and linked is not None and linked != attempt:
         linked = store.get(linked).payload.get("previous")
     if read.is_ours and linked != attempt:

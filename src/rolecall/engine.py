@@ -186,7 +186,8 @@ class Engine:
         if answer is None or (answer.is_unread and not self.can_extract(record.turn.role(record.role))):
             answer = await self._ask(record, cast, cancel)
         if answer.step is not None:
-            return record.adopted(answer.step)
+            with contained(f"reading the step of {cast.name!r}"):
+                return record.adopted(answer.step)
         schema = record.turn.role(record.role).schema
         found = reply.parse(answer.text, schema)
         can_correct = answer.session and not answer.is_unread and getattr(cast.agent, "can_resume", False)
