@@ -348,6 +348,23 @@ def test_what_a_killed_runner_left_behind_can_be_ended_by_its_run(tmp_path: Path
     assert not is_running(int(pid))
 
 
+def test_nothing_is_given_up_before_it_was_killed_however_late_that_is(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_KILL_PATIENCE", -1.0)  # as after a stall that took all the time there is
+    run_id = os.urandom(8).hex()
+    argv = program(
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(flush=True)\n" + WAITS_FOR_EVER
+    )
+    with subprocess.Popen(argv, env=process.marked(ENV, run_id), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline()
+        asyncio.run(process.end_leftovers(run_id, grace=0))
+        try:
+            assert child.wait(BOUND) == -signal.SIGKILL
+        finally:
+            child.kill()
+
+
 def test_a_cancelled_task_ends_the_child_before_it_is_gone(tmp_path: Path, program: Program) -> None:
     argv = program("print('ready', flush=True)\n" + WAITS_FOR_EVER)
     started: list[Started] = []

@@ -544,11 +544,13 @@ async def _end_members(run: str, leader: int | None, *, grace: float) -> tuple[i
     begun = loop.time()
     pause = 0.005
     is_asked = False
+    killed_at: float | None = None
     while members := survivors(run, leader):
-        waited = loop.time() - begun
-        if waited > grace + _KILL_PATIENCE:
+        now = loop.time()
+        if killed_at is not None and now - killed_at > _KILL_PATIENCE:
             return tuple(members)
-        if waited >= grace:
+        if now - begun >= grace:
+            killed_at = killed_at or now
             _send(signal.SIGKILL, members, leader=leader)
         elif not is_asked:
             _send(signal.SIGTERM, members, leader=leader)
