@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -119,6 +120,38 @@ def test_an_agent_that_does_not_exist_is_an_error(rc: rolecall.Rolecall) -> None
     with pytest.raises(rolecall.RolecallError, match="no-such-agent"):
         list(thread.run())
     assert thread.status == "idle"
+
+
+@pytest.mark.parametrize("agent", ["calude", "command:no-such-program", "scripted:no-such-file.yaml"])
+def test_an_agent_that_cannot_be_had_starts_no_thread(rc: rolecall.Rolecall, agent: str) -> None:
+    with pytest.raises(rolecall.RolecallError) as found:
+        rc.start(workflow(), "one", agent=agent)
+    assert found.value.hint in "".join(format_exception(found.value))
+    assert list(rc.threads()) == []
+
+    thread = rc.start(workflow(), "one")
+    with pytest.raises(rolecall.RolecallError):
+        thread.fork(agent=agent)
+    with pytest.raises(rolecall.RolecallError):
+        thread.resume("go on", agent=agent)
+    assert len(list(rc.threads())) == 1 and thread.steps == []
+
+
+def test_an_agent_that_is_missing_is_told_before_any_role_is_asked(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(rolecall.command(["no-such-program"])), "one")
+    with pytest.raises(rolecall.RolecallError, match="no-such-program"):
+        thread.run().wait()
+    assert thread.steps == []
+
+
+def test_a_script_is_found_from_any_folder(
+    rc: rolecall.Rolecall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.yaml").write_text("roles: {speaker: [{output: {status: done}, body: Said.}]}\n")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    thread = rc.start(workflow(None), "one", agent="scripted:script.yaml")
+    assert thread.run().wait().status == "completed"
 
 
 def test_a_person_answers_and_a_wrong_answer_changes_nothing(rc: rolecall.Rolecall) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -92,6 +92,7 @@ class Rolecall:
         role; `limits` suspend the thread at so many `steps`, `turns`, `tokens`, `cost` or `minutes`."""
         playbook = self._playbook(workflow)
         check_limits(limits or {}, playbook.workflow.roles)
+        agent = self._agent(agent, playbook)
         ref = lifecycle.start(
             self.store,
             self._stored(playbook),
@@ -160,6 +161,13 @@ class Rolecall:
         if found.path is not None:
             return registry.load_file(found.path)
         return registry.load_node(self.store, found.node or "")
+
+    def _agent(self, agent: str | None, playbook: Playbook) -> str | None:
+        """An agent that was named for every role; one that cannot be had is an error at once."""
+        if agent:
+            agent = workspace.agent_from(self.folder, agent)
+            workspace.refuse_miscast(playbook, agent)
+        return agent
 
     def _stored(self, playbook: Playbook) -> str:
         draft = self.store.draft()
@@ -253,7 +261,7 @@ class Thread:
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """Steps, turns, tokens, cost and milliseconds so far, failed attempts included. What no agent reported is
+        """Steps, turns, tokens, cost and minutes so far, failed attempts included. What no agent reported is
         missing, not zero."""
         return {key: value for key, value in self.summary()["usage"].items() if key != "roles"}
 
@@ -268,6 +276,10 @@ class Thread:
     @property
     def _chain(self) -> Chain:
         return Chain(self._store, self._ref.target or "")
+
+    @property
+    def _playbook(self) -> Playbook:
+        return registry.load_node(self._store, self.workflow)
 
     # -- running --
 
@@ -310,6 +322,8 @@ class Thread:
             folder=ref.state.get("cwd"),
             watch=lambda kind, body: tell(Event(self.id, kind, body)),
         )
+        book = engine.playbook(ref.state["workflow"])
+        workspace.refuse_miscast(replace(book, bound=ref.state.get("agents") or {}), ref.state.get("agent"))
         try:
             async for _ in engine.run(self.id, cancel=cancel, steps=steps):
                 pass
@@ -341,6 +355,7 @@ class Thread:
     ) -> Thread:
         """Let a suspended thread continue: with a word to the role that waits, with higher limits, or to try again.
         From here on `agent` plays every role, if one is given."""
+        agent = self._rolecall._agent(agent, self._playbook)
         bind = workspace.binder(agent) if agent else None
         ref = lifecycle.resume(
             self._store, self._ref, mask=workspace.mask(), answer=text, limits=limits, agent=agent, bind=bind
@@ -350,8 +365,9 @@ class Thread:
 
     def answer(self, output: Mapping[str, Any], body: str = "") -> Thread:
         """Play the role that is due as a person: `output` must fit its schema."""
-        playbook = registry.load_node(self._store, self.workflow)
-        ref = lifecycle.answer(self._store, self._ref, playbook, output, body=body, mask=workspace.mask())
+        ref = lifecycle.answer(
+            self._store, self._ref, self._playbook, output, body=body, mask=workspace.mask()
+        )
         workspace.tell_service(ref)
         return self
 
@@ -366,6 +382,7 @@ class Thread:
         """A new thread that shares the steps up to `at` (a number, an id or `"start"`; the head by default)."""
         node, source = threadview.step_named(self._store, self.id, None if at is None else str(at))
         playbook = None if workflow is None else self._rolecall._playbook(workflow)
+        agent = self._rolecall._agent(agent, playbook or self._playbook)
         ref = lifecycle.fork(
             self._store,
             node,

@@ -33,6 +33,8 @@ class RolecallError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # so that a traceback shows it
 
 
 class UsageError(RolecallError):

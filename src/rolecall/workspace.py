@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall import config
 from rolecall.config import mask as mask
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.store.backend import Backend, Durability, Ref
 from rolecall.store.store import Store
 
@@ -172,7 +172,6 @@ async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
     """What the repository around a folder says about a question, indexed as it is now."""
     import asyncio
 
-    from rolecall.errors import RolecallError
     from rolecall.knowledge import desk
     from rolecall.project.place import now
     from rolecall.record import Recalled
@@ -230,6 +229,35 @@ def cast(
     ):  # a plain function is told, and is its author's to answer for
         capabilities.check_supported(made.name, book.workflow.roles[role].capabilities, deniable)
     return made
+
+
+def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
+    """The roles whose agent cannot be had, with the reason."""
+    from rolecall.agents.presence import check_present
+
+    settings, found = config.load(), []
+    for role in book.workflow.roles:
+        if role in book.functions:
+            continue
+        try:
+            check_present(cast(settings, book, role, override=override).agent, env=config.environment())
+        except RolecallError as error:
+            found.append((role, error))
+    return found
+
+
+def refuse_miscast(book: Playbook, override: str | None) -> None:
+    """Refuse a role that no agent can play before any other role costs money."""
+    for _, error in miscast(book, override):
+        raise error
+
+
+def agent_from(folder: str, agent: str) -> str:
+    """An agent as it is named in a folder, also when the thread runs from another one: a script by its whole path."""
+    import os
+
+    kind, _, file = agent.partition(":")
+    return f"scripted:{os.path.abspath(os.path.join(folder, file))}" if kind == "scripted" and file else agent
 
 
 def _cast(

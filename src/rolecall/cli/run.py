@@ -50,7 +50,7 @@ def _run(options: Namespace) -> int:
         )
         thread_run.check_limits(limits, book.workflow.roles)
         thread_run.tell_of_successors(book, options.agent)
-        thread_run.refuse_miscast(book, options.agent)
+        workspace.refuse_miscast(book, options.agent)
         tasks = _tasks(options, book)
         from rolecall.service import control
 

@@ -38,11 +38,11 @@ def agent_option(parser: ArgumentParser) -> None:
 
 
 def _agent_here(text: str) -> str:
-    """A script is meant from this folder, also when the thread is run from another one."""
     import os
 
-    kind, _, file = text.partition(":")
-    return f"scripted:{os.path.abspath(file)}" if kind == "scripted" and file else text
+    from rolecall.workspace import agent_from
+
+    return agent_from(os.getcwd(), text)
 
 
 def in_this_store(options: Namespace, command: str) -> str:

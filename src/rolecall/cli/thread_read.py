@@ -309,8 +309,8 @@ def run_step_details(options: Namespace) -> None:
 def run_fork(options: Namespace) -> None:
     from rolecall import config, lifecycle, registry
     from rolecall.cli.output import read_input
-    from rolecall.cli.thread_run import refuse_miscast, show_new_thread, tell_omitted
-    from rolecall.workspace import binder, mask
+    from rolecall.cli.thread_run import show_new_thread, tell_omitted
+    from rolecall.workspace import binder, mask, refuse_miscast
 
     prompt = None if options.prompt is None else read_input(options.prompt)
     with open_store(options.store) as store:

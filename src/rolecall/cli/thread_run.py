@@ -113,28 +113,10 @@ def _tell_once(note: str) -> None:
 
 def _warn_of_agents(book: Playbook, override: str | None) -> None:
     """Tell now what would stop a later step. Only an agent named here and now is an error already."""
-    for role, error in _miscast(book, override):
+    for role, error in workspace.miscast(book, override):
         if override:
             raise error
         say(f"{colored('warning:', 'yellow')} {role}: {error.message}. {error.hint}", sys.stderr)
-
-
-def _miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
-    """The roles whose agent cannot be had, with the reason."""
-    from rolecall import config
-    from rolecall.agents.presence import check_present
-
-    settings, found = config.load(), []
-    for role in book.workflow.roles:
-        if role in book.functions:
-            continue
-        try:
-            check_present(
-                workspace.cast(settings, book, role, override=override).agent, env=config.environment()
-            )
-        except RolecallError as error:
-            found.append((role, error))
-    return found
 
 
 def tell_of_successors(book: Playbook, override: str | None) -> None:
@@ -243,7 +225,7 @@ def take_steps(
             if is_run:
                 bound = ref.state.get("agents") if engine.keeps_agents else None
                 book = engine.playbook(ref.state["workflow"])
-                refuse_miscast(replace(book, bound=bound or {}), agent)
+                workspace.refuse_miscast(replace(book, bound=bound or {}), agent)
             try:
                 async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
                     took = outcome.took or took
@@ -254,12 +236,6 @@ def take_steps(
         return took, stopped.cancel.is_set()
 
     return asyncio.run(scene())
-
-
-def refuse_miscast(book: Playbook, override: str | None) -> None:
-    """A role that nobody can play is told before any other role is paid for."""
-    for _, error in _miscast(book, override):
-        raise error
 
 
 def show_standing(
@@ -395,7 +371,7 @@ def run_resume(options: Namespace) -> int:
         if limits:
             check_limits(limits, store.get(ref.state["workflow"]).payload["roles"])
         if options.agent:
-            refuse_miscast(registry.load_node(store, ref.state["workflow"]), options.agent)
+            workspace.refuse_miscast(registry.load_node(store, ref.state["workflow"]), options.agent)
         before = ref.state.get("status", "idle")
         ref = lifecycle.resume(
             store,
