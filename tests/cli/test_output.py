@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 import unicodedata
 from importlib import import_module
 from pathlib import Path
@@ -208,6 +209,16 @@ def test_wide_letters_and_escapes_count_as_what_they_take() -> None:
     rows = [("日本語" * 20, "x"), ("a\x1b[31m" * 20, "y")]
     for line in table(rows, ("title", "n")).splitlines()[1:]:
         assert sum(2 if unicodedata.east_asian_width(letter) == "W" else 1 for letter in line) == 80
+
+
+def test_a_long_table_takes_time_by_its_length() -> None:
+    rows = [
+        ("x" * 20_000_000,),
+        *((f"Task {number} " + "with a long title " * 10,) for number in range(20_000)),
+    ]
+    begun = time.process_time()
+    assert len(set(table(rows, ("title",)).splitlines())) == 20_002
+    assert time.process_time() - begun < 15
 
 
 UNMARKED = dict.fromkeys(range(0xFDD0, 0xFDF0))

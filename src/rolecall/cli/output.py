@@ -276,6 +276,8 @@ def _shrunk(widths: list[int], kept: list[int], is_whole: list[bool], headings: 
     """The widths of columns with the widest made smaller until all that are kept fit the terminal."""
     widths, room = list(widths), columns_of_terminal()
     least = {at: max(8, len(headings[at])) for at in kept if not is_whole[at]}
+    for at in least:
+        widths[at] = min(widths[at], room)
     while sum(widths[at] + 2 for at in kept) - 2 > room:
         flexible = [at for at, width in least.items() if widths[at] > width]
         if not flexible:
@@ -287,13 +289,17 @@ def _shrunk(widths: list[int], kept: list[int], is_whole: list[bool], headings: 
 def _cut_apart(texts: list[str], cells: int) -> list[str]:
     """Texts cut at the end; those that would look the same then, in the middle of what they share."""
     cut = {text: text if _cells(text) <= cells else _cut(text, cells - 1) + "…" for text in texts}
-    for same in set(cut.values()):
-        alike = [text for text, short in cut.items() if short == same]
+    groups: dict[str, list[str]] = {}
+    for text, shortened in cut.items():
+        groups.setdefault(shortened, []).append(text)
+    for same, alike in groups.items():
+        if len(alike) == 1:
+            continue
         pairs = zip(min(alike), max(alike), strict=False)
         shared = next((at for at, (one, other) in enumerate(pairs) if one != other), len(min(alike)))
         tails = ["…" + text[shared - 1 :] for text in alike]
         head = _cut(same, max(cells // 3, cells - max(map(_cells, tails))))
-        if len(alike) > 1 and shared > len(head) + 2:
+        if shared > len(head) + 2:
             tails = _cut_apart(tails, cells - _cells(head))
             cut.update({text: head + tail for text, tail in zip(alike, tails, strict=True)})
     return [cut[text] for text in texts]
