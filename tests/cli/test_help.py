@@ -206,7 +206,7 @@ def test_a_fresh_home_says_what_to_do(rolecall: Rolecall, tmp_path: Path) -> Non
 
 def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_path: Path) -> None:
     assert rolecall("status", cwd=tmp_path, check=0).stdout.splitlines() == [
-        "project    none here",
+        "project    no rolecall.yaml here",
         "workflows  none",
         "service    not running",
         "threads    none at work",
@@ -227,3 +227,15 @@ def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_pa
     rolecall("thread", "kill", answered, check=0)
     rolecall("run", "hello", "-p", "x", "--detach", cwd=tmp_path, check=0)
     assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall serve --detach"
+
+
+def test_the_command_that_comes_next_is_one_that_can_run(rolecall: Rolecall, tmp_path: Path) -> None:
+    (tmp_path / ".workflows").mkdir()
+    (tmp_path / ".workflows" / "ask-nobody.yaml").write_text(
+        ASKING.replace("ask-me", "ask-nobody").replace("agent: human", "goal: Decide.")
+    )
+    (tmp_path / ".workflows" / "broken.yaml").write_text("roles: [")
+    assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall doctor"
+    assert "start with: rolecall doctor" in rolecall("thread", "list", cwd=tmp_path, check=0).stdout
+    rolecall("init", cwd=tmp_path, check=0)
+    assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall run hello -p 'What is to be done'"

@@ -27,34 +27,35 @@ def _status(options: Namespace) -> None:
     try:
         workflows = [entry.name for entry in registry.listed(store, folder=folder)]
         listing = active_threads(options, store) if store else Listing([])
+        threads = sorted(listing.entries, key=lambda entry: _FIRST.index(entry["status"]))
+        service = control.held_by(config.home())
+        onward = _next(threads, is_served=service is not None) or under_this_name(first_command(store))
     finally:
         if store:
             store.close()
-    threads = sorted(listing.entries, key=lambda entry: _FIRST.index(entry["status"]))
-    service = control.held_by(config.home())
     shown: dict[str, Any] = {
         "project": os.path.dirname(project) if project else None,
         "workflows": workflows,
         "threads": threads,
         "service": {"pid": service["pid"]} if service else None,
-        "next": _next(threads, workflows, is_served=service is not None),
+        "next": onward,
     }
     show(options, shown, lambda: _text(shown, listing._replace(entries=threads[:_MOST])))
 
 
-def _next(threads: list[dict[str, Any]], workflows: list[str], *, is_served: bool) -> str:
+def _next(threads: list[dict[str, Any]], *, is_served: bool) -> str | None:
     for entry in threads:
         if entry["status"] == "queued" and not is_served:
             return under_this_name("rolecall serve --detach")
         if entry["status"] not in ("queued", "running") and entry["continue"]:
             return str(entry["continue"])
-    return under_this_name(first_command(workflows))
+    return None
 
 
 def _text(shown: dict[str, Any], listing: Listing) -> str:
     threads, service = shown["threads"], shown["service"]
     lines = [
-        f"project    {shown['project'] or 'none here'}",
+        f"project    {shown['project'] or 'no rolecall.yaml here'}",
         f"workflows  {', '.join(shown['workflows']) or 'none'}",
         f"service    {'process ' + str(service['pid']) if service else 'not running'}",
     ]

@@ -10,6 +10,7 @@ import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from rolecall import report, thread, threadview
@@ -26,13 +27,14 @@ from rolecall.cli.output import (
     table,
 )
 from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store, one_thread
-from rolecall.errors import UsageError
+from rolecall.errors import RolecallError, UsageError
 from rolecall.store.store import Store
 from rolecall.thread import Chain
 from rolecall.workspace import open_store, store_if_any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rolecall.registry import Entry
     from rolecall.threadlist import Filter
 
 _PAGE = 50
@@ -169,17 +171,33 @@ def active_threads(options: Namespace, store: Store) -> Listing:
 
 def _no_threads(store: Store | None) -> str:
     """Why the list is empty, and what to do about it."""
-    from rolecall import registry
-
     if store is not None and store.backend.names("thread/", limit=1):
         return "no such threads (--all shows those that have ended)"
-    workflows = [entry.name for entry in registry.listed(store, folder=os.getcwd())]
-    return under_this_name(f"no threads yet; start with: {first_command(workflows)}")
+    return under_this_name(f"no threads yet; start with: {first_command(store)}")
 
 
-def first_command(workflows: list[str]) -> str:
-    """What to type where there is no thread to go on with."""
-    return f"rolecall run {workflows[0]} -p 'What is to be done'" if workflows else "rolecall init"
+def first_command(store: Store | None) -> str:
+    """What to type where there is no thread to go on with: run the first workflow whose agents are all here."""
+    from rolecall import registry
+
+    entries = registry.listed(store, folder=os.getcwd())
+    for entry in entries:
+        with suppress(RolecallError):
+            if _is_ready(store, entry):
+                return f"rolecall run {entry.name} -p 'What is to be done'"
+    return "rolecall doctor" if entries else "rolecall init"
+
+
+def _is_ready(store: Store | None, entry: Entry) -> bool:
+    """Whether its agents are here. To find out about one in Python would run its code, so it is taken for ready."""
+    from rolecall import registry, workspace
+
+    if entry.path is not None:
+        return entry.path.endswith(".py") or not workspace.miscast(registry.load_file(entry.path), None)
+    if store is None or entry.node is None:
+        return False
+    is_python = "python" in registry.workflow_node(store, entry.node).payload
+    return is_python or not workspace.miscast(registry.load_node(store, entry.node), None)
 
 
 def _filter(options: Namespace) -> Filter:
