@@ -105,7 +105,7 @@ def test_a_decision_is_replaced_only_when_that_is_asked_for(
 def test_plan_status_is_a_table_on_a_terminal(run: Run, text: Callable[..., str]) -> None:
     assert text("plan", "status") == "no plan is active"
     shown = text("plan", "start", "Storage", "--issue", "Which\nformat?", "--research", "")
-    assert shown == "plan 1 has 1 issues"
+    assert shown == "plan 1 has 1 issue"
     run("plan", "decide", "1", "Lines.")
     assert text("plan", "status").splitlines() == [
         "plan 1: Storage",

@@ -23,7 +23,9 @@ def _start(options: Namespace) -> None:
         research_summary=read_input(options.research),
     )
     before = "; the plan before it is in the history" if reply["previousArchived"] else ""
-    show(options, reply, lambda: f"plan {reply['plan_id']} has {reply['issueCount']} issues{before}")
+    count = reply["issueCount"]
+    issues = "1 issue" if count == 1 else f"{count} issues"
+    show(options, reply, lambda: f"plan {reply['plan_id']} has {issues}{before}")
 
 
 def _status(options: Namespace) -> None:
