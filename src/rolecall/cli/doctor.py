@@ -7,6 +7,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,11 +211,10 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
     warnings = [("warning", check.text, check.fix) for check in diagnosis.checks if check.state == "warning"]
     if troubles or warnings:
         yield "\nto fix:"
-    listed = [*troubles, *warnings]
-    for place, (state, text, fix) in enumerate(listed):
-        yield f"{_MARKS[state]} {_one_line(text)}"
-        if fix not in [later[2] for later in listed[place + 1 : place + 2]]:  # once for all that it mends
-            yield f"    {fix}"
+    for fix, group in groupby([*troubles, *warnings], lambda listed: listed[2]):
+        for state, text, _ in group:
+            yield f"{_MARKS[state]} {_one_line(text)}"
+        yield f"    {fix}"
     yield f"\n{_verdict(diagnosis, len(troubles))}"
 
 
