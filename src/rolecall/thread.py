@@ -13,12 +13,14 @@ is where a fork went on with another workflow or prompt. On the command line's r
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rolecall import canonical
 from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
-from rolecall.ids import is_thread_id, thread_id
+from rolecall.ids import is_thread_id, node_id, thread_id
 from rolecall.store.backend import Ref
-from rolecall.store.store import Draft, Node, Store
+from rolecall.store.store import META, Draft, Node, Store, copied
 
 if TYPE_CHECKING:
     from rolecall.prompt import PastStep
@@ -345,7 +347,7 @@ class Chain:
         while node is not None:
             yield Step(self._store, node)
             previous = node.payload["prev"]
-            node = self._store.get(previous) if previous else None
+            node = self._store.linked(previous) if previous else None
 
 
 class Step:
@@ -366,6 +368,8 @@ class Step:
     def payload(self) -> dict[str, Any]:
         """All its fields by our names, those in its detail included."""
         if self._payload is None:
+            # Its output and the step before it are mostly read next.
+            self._store.fetch(self._stored.get(key) for key in ("detail", "output", "prev"))
             self._payload = _fields_of(self._store, self._node)
         return self._payload
 
@@ -388,7 +392,7 @@ class Step:
 
     @property
     def output(self) -> Any:
-        return self._store.get(self._stored["output"]).payload
+        return copied(self._store.linked(self._stored["output"]).payload)
 
     @property
     def is_ours(self) -> bool:
@@ -444,7 +448,7 @@ class Step:
 
     def _text(self, key: str) -> str:
         node = self.payload.get(key)
-        text = self._store.get(node).payload if node else ""
+        text = self._store.linked(node).payload if node else ""
         if isinstance(text, dict):  # the turn that the answer is
             text = text.get("content")
         if not isinstance(text, str):
@@ -492,10 +496,10 @@ def _part(store: Store, part: dict[str, Any]) -> str:
     if "literal" in part:
         return str(part["literal"])
     if "text" in part:
-        return str(store.get(part["text"]).payload)
+        return str(store.linked(part["text"]).payload)
     from rolecall.prompt import past_step
 
-    return past_step(told(Step(store, store.get(part["step"]))), "")
+    return past_step(told(Step(store, store.linked(part["step"]))), "")
 
 
 def told(step: Step) -> "PastStep":
@@ -535,6 +539,11 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
     return node
 
 
+@cache
+def _record_type() -> str:
+    return node_id(META, canonical.encode(RECORD_SCHEMA))
+
+
 def _fields_of(store: Store, node: Node) -> dict[str, Any]:
     """The fields of a step by our names, in the form we write, an older one, or uwf's."""
     if "number" in node.payload:
@@ -546,13 +555,18 @@ def _fields_of(store: Store, node: Node) -> dict[str, Any]:
         "completed_at": node.created,
         "cwd": "",
     }
-    fields |= {_OUR_NAMES.get(key, key): value for key, value in node.payload.items()}
-    detail = store.get(fields["detail"]) if fields.get("detail") else None
-    if detail and store.type(detail.type).schema == RECORD_SCHEMA:
-        record = {"work": None, "prompt": None, **detail.payload}
-        turns, work = record.pop("turns"), record.pop("work")
-        fields |= {**record, "raw": turns[-1] if turns else None, "detail": work}
-    return {key: value for key, value in fields.items() if value is not None or key == "prev"}
+    for key, value in node.payload.items():
+        if value is not None or key == "prev":
+            fields[_OUR_NAMES.get(key, key)] = value
+    detail = store.linked(fields["detail"]) if fields.get("detail") else None
+    if detail and detail.type == _record_type():
+        del fields["detail"]
+        fields |= detail.payload
+        if turns := fields.pop("turns"):
+            fields["raw"] = turns[-1]
+        if "work" in fields:
+            fields["detail"] = fields.pop("work")
+    return fields
 
 
 # -- what was used --

@@ -185,7 +185,7 @@ def start_entry(store: Store, start: thread.Start) -> dict[str, Any]:
 
 
 def step_entry(step: Step, number: int) -> dict[str, Any]:
-    output, payload = step.output, step.payload
+    payload, output = step.payload, step.output
     return {
         "hash": step.id,
         "role": step.role,

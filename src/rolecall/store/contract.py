@@ -759,6 +759,17 @@ class StoreContract:
         with pytest.raises(NotFound, match=node):
             store.get(node)
 
+    def test_linked_nodes_are_read_once_and_got_only_while_they_are_stored(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        one, other = store.put_text("one"), store.put_text("other")
+        store.fetch([one, None, ABSENT, "../one", {}, other])
+        _delete(Store(reopen()), other)
+        assert [store.linked(node).payload for node in (one, other)] == ["one", "other"]
+        for node in (other, ABSENT):
+            with pytest.raises(NotFound, match=node):
+                store.get(node)
+
     def test_a_type_that_another_writer_deleted_is_refused_and_nothing_written(
         self, store: Store, link: str, reopen: Reopen
     ) -> None:

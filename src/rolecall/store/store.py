@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolecall import canonical
-from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, InvalidValue, NotFound, UsageError
+from rolecall.errors import (
+    Damaged,
+    InvalidPayload,
+    InvalidSchema,
+    InvalidValue,
+    NotFound,
+    RolecallError,
+    UsageError,
+)
 from rolecall.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
 from rolecall.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
 from rolecall.store.backend import (
@@ -32,8 +40,8 @@ META = "CTS5P6RD8HMCS"
 
 _FETCH = 200
 # Nodes never change, so the ones just read need not be decoded again: a run looks at its latest steps.
-_RECENT = 256
-_LARGE = 65_536
+_RECENT = 1_024
+_LARGE = 16_384
 _SHORTEST_PREFIX = 4
 
 
@@ -106,17 +114,38 @@ class Store:
 
     def get(self, node: str) -> Node:
         """One node. `NotFound` when it is not there, `Damaged` when it is not what was put."""
+        if node in self._recent and not self.backend.stored([node]):
+            del self._recent[node]
+        known = self.linked(node)
+        return known._replace(payload=copied(known.payload))
+
+    def linked(self, node: str) -> Node:
+        """A node that a stored one refers to, so it is stored as long as that one is: `get` without another look
+        whether it is. Its payload is shared and must not be changed."""
         known = self._recent.pop(node, None)
-        if known is None or not self.backend.stored([node]):
-            record = self._record(node)
-            known = Node(record.id, record.type, payload_of(record), record.created)
-            if len(record.data) > _LARGE:
-                return known
-        # The dict is in order of use: what was used longest ago comes first.
-        self._recent[node] = known
-        if len(self._recent) > _RECENT:
-            del self._recent[next(iter(self._recent))]
-        return known._replace(payload=_copied(known.payload))
+        if known is None:
+            return self._read(self.record(node))
+        self._recent[node] = known  # The dict is in order of use: what was used longest ago comes first.
+        return known
+
+    def fetch(self, nodes: Iterable[Any]) -> None:
+        """Read what `linked` will be asked for, all at once."""
+        ids = (node for node in nodes if isinstance(node, str) and is_node_id(node))
+        wanted = [node for node in ids if node not in self._recent]
+        try:
+            for record in self.backend.records(wanted) if wanted else ():
+                self._read(record)
+        except RolecallError:
+            pass  # `linked` says of each what is wrong with it
+
+    def _read(self, record: Record) -> Node:
+        check(record)
+        node = Node(record.id, record.type, payload_of(record), record.created)
+        if len(record.data) <= _LARGE:
+            self._recent[node.id] = node
+            if len(self._recent) > _RECENT:
+                del self._recent[next(iter(self._recent))]
+        return node
 
     def has(self, node: str) -> bool:
         """Whether a node is stored; `Damaged` when it is not what was put."""
@@ -457,11 +486,11 @@ def payload_of(record: Record) -> Any:
         ) from exc
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """A JSON value of its own for every caller, who may change it."""
     if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if type(value) is list else value
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if type(value) is list else value
 
 
 def _misfit(type_id: str, misfits: list[str]) -> InvalidSchema | InvalidPayload:
