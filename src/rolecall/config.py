@@ -223,16 +223,49 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**env_file(environ), **environ}
 
 
-def mask() -> Mask:
-    """Hides every secret of the environment, of `.env` and of the configuration."""
+def mask(places: SecretPlaces | None = None) -> Mask:
+    """Hides every secret of the environment, of `.env` and of the configuration; `places` spare reading its YAML."""
     from rolecall.mask import SHORTEST, Mask, secrets_in
-    from rolecall.settings import may_have_secrets, secrets_of
 
     known = secrets_in(environment(), always=env_file())
     text = read_text(config_path())
+    if places is not None and places.checksum == _checksum(text):
+        written = [text[start:end] for start, end in places.spans]
+    else:
+        written = _secrets_in(text)
+    return Mask({*known, *(secret for secret in written if len(secret) >= SHORTEST)})
+
+
+class SecretPlaces(NamedTuple):
+    """Where the secrets of a configuration are in its text: what can be kept elsewhere without keeping them."""
+
+    checksum: int
+    spans: list[list[int]]
+
+
+def secret_places() -> SecretPlaces | None:
+    """None: one of them is written otherwise than it is, over several lines for example."""
+    text = read_text(config_path())
+    secrets = _secrets_in(text)
+    starts = [text.find(secret) for secret in secrets]
+    if -1 in starts:
+        return None
+    spans = [[start, start + len(secret)] for start, secret in zip(starts, secrets, strict=True)]
+    return SecretPlaces(_checksum(text), spans)
+
+
+def _secrets_in(text: str) -> list[str]:
+    from rolecall.settings import may_have_secrets, secrets_of
+
     # Reading YAML costs a hook as much as all the rest; most files only name the variables that keys are in.
-    written = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []
-    return Mask({*known, *(secret.strip() for secret in written if len(secret.strip()) >= SHORTEST)})
+    found = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []
+    return [secret.strip() for secret in found]
+
+
+def _checksum(text: str) -> int:
+    from zlib import crc32
+
+    return crc32(text.encode())
 
 
 def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

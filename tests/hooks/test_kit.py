@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hook_stage import side_by_side
 
-from rolecall import yaml12
+from rolecall import config, yaml12
 from rolecall.hooks import kit
 from rolecall.project import catalog
 
@@ -82,12 +82,42 @@ def test_without_tags_it_is_the_same_but_for_them(home: Path) -> None:
 def test_a_configuration_that_comes_changes_or_goes_is_noticed(home: Path) -> None:
     assert kit.load("rolecall").gate == "block"
     home.mkdir(exist_ok=True)
-    config = home / "config.yaml"
+    file = home / "config.yaml"
     for mode in ("warn", "off"):
-        config.write_text(f"project: {{unplannedEdits: {mode}}}\n")
+        file.write_text(f"project: {{unplannedEdits: {mode}}}\n")
         assert kit.load("rolecall").gate == mode
-    config.unlink()
+    file.unlink()
     assert kit.load("rolecall").gate == "block"
+
+
+def test_secrets_are_kept_as_places_and_masked_without_reading_yaml(home: Path) -> None:
+    home.mkdir()
+    file = home / "config.yaml"
+    file.write_text("providers: {p: {baseUrl: 'http://x', apiKey: 'clé-0123456789'}}\n")
+    kit.load("rolecall")
+    assert "0123456789" not in cache(home).read_text()
+    code = (
+        "import sys; from rolecall import config; from rolecall.hooks import kit; "
+        "print(config.mask(kit.load('rolecall').secrets).text('says cl\\xe9-0123456789'), 'yaml' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert told == "says ***MASKED*** False\n"
+
+
+def test_places_of_secrets_in_another_configuration_are_not_used(home: Path) -> None:
+    home.mkdir()
+    file = home / "config.yaml"
+    file.write_text("providers: {p: {baseUrl: 'http://x', apiKey: 0123456789abc}}\n")
+    found = kit.load("rolecall")
+    file.write_text("# Another.\nproviders: {p: {baseUrl: 'http://x', apiKey: abcdefghijk}}\n")
+    assert config.mask(found.secrets).text("says abcdefghijk") == "says ***MASKED***"
+
+
+@pytest.mark.parametrize("key", ['"first-\\u0041line"', "|\n      first-Aline\n      second-line"])
+def test_a_secret_that_is_written_otherwise_is_masked_too(home: Path, key: str) -> None:
+    home.mkdir()
+    (home / "config.yaml").write_text(f"providers:\n  p:\n    baseUrl: http://x\n    apiKey: {key}\n")
+    assert config.mask(kit.load("rolecall").secrets).text("says first-Aline") == "says ***MASKED***"
 
 
 def test_a_mode_that_does_not_exist_is_said_and_is_not_the_last_one(home: Path) -> None:

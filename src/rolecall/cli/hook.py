@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rolecall.hooks.event import Event
     from rolecall.hooks.hosts import Output
     from rolecall.hooks.kit import Kit
-    from rolecall.mask import Mask
     from rolecall.project.memory import Thresholds
 
 _LONGEST_WAIT = 5.0
@@ -258,7 +257,7 @@ def _kit(words: Words, event: Event) -> Kit:
         run=config.run(),
         restrictions=config.restrictions(),
         harness=words.harness or HARNESS,
-        mask=_mask,
+        mask=lambda: config.mask(found.secrets),
         thresholds=_thresholds,
     )
     if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # they write nothing of the session
@@ -293,12 +292,6 @@ def _thresholds() -> Thresholds:
     from rolecall.workspace import memory_thresholds
 
     return memory_thresholds()
-
-
-def _mask() -> Mask:
-    from rolecall.config import mask
-
-    return mask()
 
 
 def _failed(words: Words, project: str, exc: Exception) -> None:

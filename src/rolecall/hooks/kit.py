@@ -70,6 +70,8 @@ class Kit(NamedTuple):
     """Where a skill may stand in a file, from the project's folder, its id as `{}`; the last one is the catalogue's."""
     problem: str = ""
     """Why our own catalogue and the strictest rules hold in the place of what the configuration names."""
+    secrets: config.SecretPlaces | None = None
+    """Where the mask finds those of the configuration."""
     mask: Callable[[], Mask] = _no_secrets
     """Hides what must not be written down; costly, so it is asked for when something is."""
     thresholds: Callable[[], Thresholds] | None = None
@@ -107,6 +109,7 @@ def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
         limit=tuple(content["limit"]) if content["limit"] else None,
         skill_files=tuple(content["skill_files"]),
         problem=content.get("problem", ""),
+        secrets=config.SecretPlaces(*content["secrets"]) if content.get("secrets") else None,
     )
     if not with_tags:
         return kit
@@ -192,7 +195,8 @@ def _made(host: str) -> dict[str, Any]:
     configuration: Mapping[str, Any] = {}
     try:
         configuration = config.load()
-        return _compiled(host, catalog.load(config.catalog_folder()), configuration)
+        compiled = _compiled(host, catalog.load(config.catalog_folder()), configuration)
+        return {**compiled, "secrets": config.secret_places()}
     except (RolecallError, OSError) as exc:
         told = exc.message if isinstance(exc, RolecallError) else str(exc)
     problem = (
