@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,28 @@ def of(*edges: Edge, **conditions: str) -> Workflow:
         graph={"a": edges},
         conditions={name: Condition(expression) for name, expression in conditions.items()},
     )
+
+
+class Unread(Mapping[str, Any]):
+    """Outputs that nobody may look at."""
+
+    def __getitem__(self, role: str) -> Any:
+        raise AssertionError(role)
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("iterated")
+
+    def __len__(self) -> int:
+        raise AssertionError("counted")
+
+
+def test_outputs_of_earlier_roles_are_read_only_where_a_template_names_them() -> None:
+    workflow = of(Edge("b", prompt="Go on with {{ note }}."))
+    output = {"note": "it"}
+    found = route(
+        workflow, role="a", output=output, start=TASK, steps=[], steps_count=1, thread="T1", outputs=Unread()
+    )
+    assert found == Next("b", "Go on with it.", None)
 
 
 def test_the_example_with_conditions_goes_round_until_approved() -> None:

@@ -86,7 +86,8 @@ def route(
     try:
         edge = _edge(workflow, role, status, start=start, steps=steps, steps_count=steps_count)
         view = {"start": start, "thread": thread, "steps_count": steps_count, "body": body}
-        view["steps"] = outputs or {}
+        # Not `outputs or {}`: how many there are is known when the whole chain has been read.
+        view["steps"] = {} if outputs is None else outputs
         return _follow(workflow, role, edge, view | _fields(output))
     except UsageError as exc:
         return Stuck(f"{exc.message} {exc.hint}".rstrip())
