@@ -416,6 +416,7 @@ def test_steps_lists_the_start_and_every_step_oldest_first(
     assert all(step["durationMs"] >= 0 and step["agent"].startswith("scripted:") for step in steps)
     text = rolecall("thread", "steps", done, "--format", "text", check=0).stdout
     assert len(text.splitlines()) == 6
+    assert text.splitlines()[2].endswith("  words: 2")
 
 
 # -- read --

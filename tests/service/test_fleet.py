@@ -318,7 +318,7 @@ def test_the_status_shows_machines_slots_queue_and_throughput(fleet: Fleet) -> N
     assert (shown["limit"], shown["queued"]) == (16, {})
     head, waiting, titles, *rows = text.splitlines()
     assert head == f"2 machines, 0 of 16 threads, {shown['per_minute']} steps a minute"
-    assert waiting == "waiting: nobody"
+    assert waiting == "waiting: none"
     assert titles.split() == ["machine", "state", "steps", "a", "minute", "process", "problem"]
     assert [row.split()[0] for row in rows] == ["alpha", "beta"]
     assert sorted(row.split()[1] for row in rows) == ["leads", "there"]

@@ -139,14 +139,10 @@ def _restrictions(kind: Any) -> dict[str, bool] | None:
 
 def _list_text(options: Namespace, rows: list[dict[str, Any]]) -> str:
     if options.restrictions:
-        from rolecall.capabilities import RESTRICTIONS
-
-        held = [row for row in rows if row["restrictions"] is not None]
-        cells = [
-            (row["agent"], *("yes" if row["restrictions"][word] else "no" for word in RESTRICTIONS))
-            for row in held
+        held = [
+            (row["agent"], _enforced(row["restrictions"])) for row in rows if row["restrictions"] is not None
         ]
-        return table(cells, ("agent", *RESTRICTIONS))
+        return table(held, ("agent", "enforces"))
     if options.options:
         return "\n".join(
             f"{row['agent']}\n" + "".join(f"  {_option_text(option)}\n" for option in row["options"])
@@ -154,6 +150,14 @@ def _list_text(options: Namespace, rows: list[dict[str, Any]]) -> str:
         ).rstrip()
     cells = [(row["agent"], _presence(row), row["about"]) for row in rows]
     return table(cells, ("agent", "installed", "what it is"))
+
+
+def _enforced(restrictions: Mapping[str, bool]) -> str:
+    held = [word for word in restrictions if restrictions[word]]
+    missing = [word for word in restrictions if not restrictions[word]]
+    if len(missing) > len(held):
+        return ", ".join(held) or "none"
+    return f"all but {', '.join(missing)}" if missing else "all"
 
 
 def _option_text(option: Mapping[str, Any]) -> str:

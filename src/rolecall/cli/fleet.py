@@ -47,7 +47,7 @@ def _told_by_machine() -> dict[str, Any] | None:
 
 def _text(shown: Mapping[str, Any]) -> str:
     there = [machine for machine in shown["machines"] if machine["alive"]]
-    queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "nobody"
+    queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "none"
     lines = [
         f"{_counted(len(there), 'machine')}, {shown['running']} of {shown['limit']} threads, "
         f"{_counted(shown['per_minute'], 'step')} a minute",

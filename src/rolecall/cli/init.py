@@ -215,7 +215,7 @@ def _lines(shown: dict[str, Any]) -> Iterator[str]:
     yield table(rows, ("agent", "version", "state", "to have it"))
     yield ""
     if shown["example"]["agent"] == "command:printf":
-        yield "No agent is ready, so the example answers by itself; name one in workflows/hello.yaml when there is."
+        yield "No agent is ready, so the example answers by itself; once you have one, name it in workflows/hello.yaml."
     yield f"Next: {shown['example']['run']}"
 
 

@@ -224,7 +224,7 @@ def _status(options: Namespace) -> int:
 
 
 def _status_text(shown: dict[str, Any]) -> str:
-    queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "nobody"
+    queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "none"
     lines = [
         f"the service runs as process {shown['pid']}, {len(shown['threads'])} of {shown['limit']} threads",
         f"waiting: {queued}",

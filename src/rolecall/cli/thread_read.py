@@ -6,6 +6,7 @@ nothing; what a verb needs besides is imported in it.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -84,7 +85,7 @@ def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("steps", card["steps"]),
         ("head", card["head"]),
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
-        ("agents", ", ".join(f"{role}: {short(agent, 60)}" for role, agent in card["agents"].items())),
+        ("agents", _agents_text(card["agents"])),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
         ("forked from", card["forkedFrom"]),
@@ -92,6 +93,13 @@ def _card_lines(card: Mapping[str, Any]) -> list[tuple[str, Any]]:
         *report.own_folders(card),
     ]
     return [(name, value) for name, value in lines if value not in (None, "")]
+
+
+def _agents_text(agents: Mapping[str, str]) -> str:
+    played: dict[str, list[str]] = {}
+    for role, agent in agents.items():
+        played.setdefault(agent, []).append(role)
+    return "; ".join(f"{', '.join(roles)}: {short(agent, 60)}" for agent, roles in played.items())
 
 
 # -- list --
@@ -274,7 +282,7 @@ def run_steps(options: Namespace) -> None:
 def _steps_text(steps: list[dict[str, Any]]) -> str:
     rows = [(0, steps[0]["hash"], "(start)", "", "", "", steps[0]["prompt"])]
     for step in steps[1:]:
-        said = report.pretty(step["output"])
+        said = _fields_text(step["output"])
         spent = report.duration(step["durationMs"])
         rows.append(
             (
@@ -288,6 +296,17 @@ def _steps_text(steps: list[dict[str, Any]]) -> str:
             )
         )
     return table(rows, ("", "step", "role", "agent", "status", "time", "output"))
+
+
+def _fields_text(output: Any) -> str:
+    """An output in a line; its status has a column of its own."""
+    if not isinstance(output, Mapping):
+        return json.dumps(output, ensure_ascii=False)
+    return ", ".join(
+        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in output.items()
+        if name not in ("status", "$status")
+    )
 
 
 # -- read --
@@ -372,7 +391,9 @@ def _diff_text(found: Mapping[str, Any]) -> str:
     if found["common"] is None:
         lines = ["the threads share nothing"]
     else:
-        lines = [f"the same up to {found['common']} ({found['commonSteps']} steps)"]
+        lines = [
+            f"the same up to {found['common']} ({found['commonSteps']} step{'' if found['commonSteps'] == 1 else 's'})"
+        ]
     if found["prompt"]:
         lines += ["", "prompt", *found["prompt"]]
     for pair in found["steps"]:
