@@ -130,8 +130,8 @@ class Store:
 
     def fetch(self, nodes: Iterable[Any]) -> None:
         """Read what `linked` will be asked for, all at once."""
-        ids = (node for node in nodes if isinstance(node, str) and is_node_id(node))
-        wanted = [node for node in ids if node not in self._recent]
+        ids = (node for node in nodes if isinstance(node, str))
+        wanted = [node for node in ids if node not in self._recent and is_node_id(node)]
         try:
             for record in self.backend.records(wanted) if wanted else ():
                 self._read(record)
