@@ -39,11 +39,21 @@ def kill(store: Store, ref: Ref, reason: str, *, mask: Mask) -> Killed:
     if was_stuck and process is not None:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    note = store.ref(thread.attempt_name(thread.id_of(ref)))
-    if (lease is None or was_stuck) and note is not None and "run" in note.state:
-        for run in (note.state["run"], *note.state.get("runs", ())):
+    if lease is None or process is not None:  # no process is left to end its agents
+        for run in _runs_of(store, ref):
             asyncio.run(end_leftovers(run))
     return Killed(ref, process, was_stuck)
+
+
+def _runs_of(store: Store, ref: Ref) -> list[str]:
+    """The runs of the agent that works for a thread, or for the thread that plays its role."""
+    runs: list[str] = []
+    above: Ref | None = ref
+    while above is not None and (note := store.ref(thread.attempt_name(thread.id_of(above)))):
+        runs += filter(None, (note.state.get("run"), *note.state.get("runs", ())))
+        below = store.ref(thread.ref_name(note.state.get("session", "")))
+        above = below if below and below.state.get("parent") == thread.id_of(above) else None
+    return runs
 
 
 def _ask_to_stop(lease: Mapping[str, Any]) -> int | None:

@@ -19,6 +19,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fakeagent import executable
 from terminal import Terminal
 
 from rolecall import holder, killing, lifecycle, thread
@@ -922,6 +923,31 @@ def test_kill_ends_the_agent_of_a_process_that_is_gone(flow: Flow) -> None:
     child.kill()
     child.communicate()
     assert flow.thread("kill", ident)["process"] is None
+    assert process.survivors(run) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_kill_ends_the_agent_of_a_workflow_that_plays_a_role(flow: Flow, number: signal.Signals) -> None:
+    told = flow.folder / "told"
+    os.mkfifo(told)
+    agent = executable(flow.folder / "agent", f"echo $ROLECALL_RUN > {told}; exec sleep 1000")
+    inner = {
+        "name": "do-inside",
+        "roles": {"worker": role(["done"], agent=f"command:{agent}")},
+        "graph": {"$START": "worker", "worker": {"done": "$END"}},
+    }
+    (flow.folder / "do-inside.yaml").write_text(json.dumps(inner))
+    flow.rolecall("workflow", "put", str(flow.folder / "do-inside.yaml"), check=0)
+    flow.rolecall("config", "set", "defaultAgent", "command:true", check=0)
+    flow.write(developer={"agent": "workflow:do-inside"})
+    ident = flow.start(None)
+    child = flow.spawn("run", ident)
+    until(child, "session")
+    run = told.read_text().split("/")[-1].strip()
+    child.send_signal(number)
+    flow.thread("kill", ident)
+    child.communicate(timeout=60)
+    _wait_for_the_end_of(process.survivors(run))
     assert process.survivors(run) == []
 
 
