@@ -589,6 +589,17 @@ def test_a_person_can_play_the_role_of_an_agent(flow: Flow, tmp_path: Path) -> N
     assert "is killed" in flow.rolecall("thread", "answer", ended, check=2).stderr
 
 
+def test_a_person_is_shown_the_answer_that_went_before(flow: Flow) -> None:
+    people = {"reviewer": role(["approved", "rejected"], agent="human")}
+    flow.write(roles={"developer": role(["done", "blocked"]), **people})
+    long = "\n".join(f"line {number}" for number in range(1, 31))
+    ident = flow.start(flow.script([DONE | {"body": long}]))
+    flow.thread("run", ident, check=7)
+    text = flow.rolecall("thread", "answer", ident, "--format", "text", check=0).stdout
+    assert "## From developer\n\nline 1\n" in text
+    assert "line 20\n… 10 more lines\n" in text and "line 21" not in text
+
+
 def test_a_question_without_description_or_fields_is_asked_without_gaps(flow: Flow) -> None:
     bare = {"agent": "human", "goal": "Decide.", "meta": {"type": "object"}}
     flow.write(roles={"boss": bare}, graph={"$START": "boss", "boss": "$END"})
@@ -699,7 +710,7 @@ def test_a_terminal_asks_for_the_fields_of_the_form_that_was_chosen(flow: Flow) 
     ]
     ident = ask_a_person(flow, {"oneOf": forms})
     terminal = Terminal("thread", "answer", ident, home=flow.rolecall.home)
-    for question, answer in (("1 to 2: ", "hold"), ("why (required): string: ", ""), ("needed", "Not yet."),
+    for question, answer in (("1 to 2: ", "hold"), ("why (required): ", ""), ("needed", "Not yet."),
                              ("Your report", "")):  # fmt: skip
         terminal.expect(question)
         terminal.type(answer + "\n")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rolecall.store.store import Store
     from rolecall.turn import Turn
 
+_SHOWN_LINES = 20
+"""Of the answer that went before."""
+
 
 def run_answer(options: Namespace) -> int:
     from rolecall.turn import Turn, next_of
@@ -199,7 +202,7 @@ def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *,
         return value
 
     line = field_line(shown, item, is_required=is_required).splitlines()[0].strip("- .").replace("`", "")
-    line += " (separated by commas)" if is_list else ""
+    line = f"{line} (separated by commas)" if is_list else line.removesuffix(": string")
     return asking.ask(line if is_required else f"{line} (Enter: leave it out)", check)
 
 
@@ -234,6 +237,10 @@ def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
     for title, text in sections.items():
         if text.strip():
             yield f"## {title}\n\n{text.strip()}"
+    before = next((step for step in turn.chain if step.role not in (thread.PERSON, thread.FORK)), None)
+    if before is not None and (lines := before.body.strip().splitlines()):
+        more = [f"… {len(lines) - _SHOWN_LINES} more lines"] if lines[_SHOWN_LINES:] else []
+        yield "\n".join([f"## From {before.role}\n", *lines[:_SHOWN_LINES], *more])
     if turn.last is not None:
         yield "What was done so far: " + in_this_store(options, f"rolecall thread read {turn.thread}")
 
