@@ -294,7 +294,7 @@ def test_a_step_need_not_be_put_by_the_kit(bench: Bench) -> None:
         ("step['start'] = draft.put_text('x')", "start is"),
         ("step['prev'] = draft.put_text('x')", "prev is"),
         ("step['totals'] = {}", "totals is {}, not"),
-        ("node = draft.put_text('no step')", "is a node of another type"),
+        ("node = draft.put_text('no step')", "is not a step, or its detail is not in the store"),
         ("node = '0000000000000'", "it is not in the store"),
         ("step['output'] = draft.put_text('words')", "its output has another type than first has to give"),
         ("print('a word at the end')\nsys.exit(0)", "printed 'a word at the end'"),

@@ -273,7 +273,7 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
     "edges out of an unknown role": (
         ("- {role: $END}", "- {role: $END}\n  x: $END"),
         "30:3: error",
-        ["'x', which is no role"],
+        ["'x', which is not a role"],
     ),
     "reserved role": (
         ("roles:", "roles:\n  $END: {goal: g, meta: {type: object}}"),
@@ -540,7 +540,7 @@ limits: {steps: 9}
         ("{{#steps.developer}}{{#files}}{{.}}{{/files}}{{/steps.developer}}", None),
         ("x{{#steps.adviser}}{{advice}}{{steps.adviser.advice}}{{/steps.adviser}}", None),
         ("x{{^steps.adviser}}nobody was asked{{/steps.adviser}}", None),
-        ("{{steps.plannr.frontend}}", "error: {{steps.plannr.frontend}} names 'plannr', which is no role. "
+        ("{{steps.plannr.frontend}}", "error: {{steps.plannr.frontend}} names 'plannr', which is not a role. "
                                       "Did you mean 'planner'?"),
         ("{{steps.planner.frontnd}}", "error: {{steps.planner.frontnd}} is not a field of the output of planner. "
                                       "Did you mean 'frontend'?"),
@@ -549,7 +549,7 @@ limits: {steps: 9}
         ("{{steps.adviser.advice}}", "warning: {{steps.adviser.advice}} may have no value: adviser may not have run "
                                      "by then; then the thread is suspended. Write {{#steps.adviser}}"),
         ("{{steps.reviewer.note}}", "error: {{steps.reviewer.note}} has no value: reviewer cannot have run by then."),
-        ("{{steps}}", "error: {{steps}} stands for no text. Name a role: {{steps.ROLE.FIELD}}."),
+        ("{{steps}}", "error: {{steps}} is not a text. Name a role and a field: {{steps.ROLE.FIELD}}."),
     ],
 )  # fmt: skip
 def test_a_template_may_use_the_outputs_of_roles_that_have_run(tag: str, problem: str | None) -> None:
@@ -1025,7 +1025,11 @@ def test_a_role_says_whether_it_may_start_threads_and_the_stored_form_keeps_it(
     ("may", "word", "message"),
     [
         ("maybe", "coding", "must be true or false"),
-        ("true", "no_file_edit", "is held to 'no_file_edit', and a restricted role starts no threads"),
+        (
+            "true",
+            "no_file_edit",
+            "has the restriction 'no_file_edit', and a restricted role may not start threads",
+        ),
     ],
 )
 def test_a_wrong_may_start_threads_is_named(may: str, word: str, message: str) -> None:

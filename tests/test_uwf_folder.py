@@ -199,7 +199,7 @@ def test_an_agent_of_uwf_is_played_by_an_adapter_of_ours_with_a_note(
     rolecall.home.mkdir()
     (rolecall.home / "config.yaml").write_text(json.dumps(settings))
     done = rolecall("thread", "start", "fix-issue", "-p", "New.", check=0)
-    assert done.stderr.count("note: our own adapter 'hermes' plays what uwf-hermes did in uwf") == 1
+    assert done.stderr.count("note: the built-in adapter 'hermes' replaces uwf-hermes") == 1
     assert "there is no agent" not in done.stderr
 
 
@@ -208,7 +208,7 @@ def test_arguments_for_an_agent_of_uwf_are_not_dropped_in_silence(rolecall: Role
     settings = {"agents": {"h": {"command": "uwf-hermes", "args": ["--fast"]}}, "defaultAgent": "h"}
     (rolecall.home / "config.yaml").write_text(json.dumps(settings))
     done = rolecall("thread", "start", "fix-issue", "-p", "New.", check=0)
-    assert "gives arguments to uwf-hermes" in done.stderr
+    assert "has arguments for uwf-hermes" in done.stderr
 
 
 def test_threads_of_uwf_are_listed_and_shown_with_all_that_ours_have(

@@ -1,9 +1,9 @@
 """A step that an external agent has put into the store itself: is it the one that was asked for?
 
-Such an agent had the store in its hands, so nothing about its step is believed: it must extend the head that was
-given out and be of the type its role has to give, without secrets. One that `rolecall.agentkit` put is taken as it
-is, so the attempts before it and its totals must be right too. Of one with the fields of uwf's steps alone the
-output and the conversation are taken, and the engine puts a step of its own.
+Such an agent writes to the store, so the engine trusts nothing about its step: it must extend the head that the agent
+was given, have an output of the role's type, and contain no secrets. A step from `rolecall.agentkit` is kept as it is,
+so its attempts and totals must be right, too. From a step with only uwf's fields the engine takes the output and the
+conversation, and puts a step of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rolecall.workflow import SUSPEND
 
 
 def found(store: Store, step: str, *, attempt: str | None) -> thread.Step:
-    """The step `step`, if it is one; one of ours must link the attempts from `attempt` on."""
+    """Return the step `step` after checking it; a step of ours must link the attempts from `attempt` on."""
     try:
         node = store.get(step)
     except NotFound as exc:
@@ -31,14 +31,14 @@ def found(store: Store, step: str, *, attempt: str | None) -> thread.Step:
     fields = node.payload if isinstance(node.payload, dict) else {}
     for key in ("start", "role", "output", "detail"):
         if not isinstance(fields.get(key, ""), str):
-            raise _not_ours(f"{key} must be a text, and the nodes of a step are named by their ids")
+            raise _not_ours(f"{key} must be a text: a step names its nodes by their ids")
     try:
         read = thread.Step(store, node)
         linked = read.payload.get("attempt")
     except (NotFound, UsageError) as exc:
-        raise _not_ours(f"{step} is a node of another type, or its detail is not in the store") from exc
+        raise _not_ours(f"{step} is not a step, or its detail is not in the store") from exc
     if read.is_ours and store.type(node.type).schema != STEP_SCHEMA:
-        raise _not_ours("it has a number of its own, and not the type of a step")
+        raise _not_ours("it has a number, but its type is not that of a step")
     while read.is_ours and linked is not None and linked != attempt:
         linked = store.get(linked).payload.get("previous")
     if read.is_ours and linked != attempt:

@@ -29,8 +29,8 @@ def problems(
     find: Callable[[str], Playbook],
     severity: Literal["error", "warning"] = "warning",
 ) -> Iterator[Problem]:
-    """Roles that nobody here could play, and overrides of the configuration that fit no role. `find` finds the
-    workflows that play roles. An agent or an option of one that can exist nowhere is always an error."""
+    """Roles that no agent here can play, and overrides in the configuration that match no role. `find` finds the
+    workflows that play roles. An agent or an option that cannot exist anywhere is always an error."""
     from rolecall import workspace
     from rolecall.doctor import absence, needs_of
 
@@ -52,7 +52,7 @@ def problems(
 
 
 def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
-    """Whether no configuration could know an agent. A name without a colon may be an alias on another machine."""
+    """Whether no configuration can define an agent. A name without a colon may be an alias on another machine."""
     from rolecall import agents
     from rolecall.agents.options import typed
     from rolecall.engine import HUMAN
@@ -86,7 +86,7 @@ def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
 
 
 def _marks_of(file: str) -> Marks:
-    """Where the keys of a definition stand; what is included stands elsewhere, so the file is read without it."""
+    """The positions of the keys of a definition. Included files have positions of their own, so they are not read."""
     from rolecall import rolefiles, yaml12
     from rolecall.definition import is_index
 

@@ -34,11 +34,11 @@ RESTRICTIONS: Mapping[str, tuple[str, ...]] = {
 CLASSES = tuple(sorted({name for names in RESTRICTIONS.values() for name in names}))
 
 VARIABLE = "ROLECALL_RESTRICTIONS"
-"""Tells every process of an agent what its role may not do: our own verbs obey it from any shell."""
+"""The variable with the role's restrictions, set for every process of an agent. Our own verbs obey it in any shell."""
 THREADS_VARIABLE = "ROLECALL_MAY_START_THREADS"
-"""Tells every process of an agent that its role may start threads."""
+"""The variable that tells every process of an agent that its role may start threads."""
 STORE_VARIABLES = ("ROLECALL_HOME", "ROLECALL_STORE")
-"""What leads to the store of threads."""
+"""The variables that lead to the store of threads."""
 BY_OURSELVES = (*TASK_CREATION, *TASK_UPDATE)
 """Classes that go through our own verbs, which read VARIABLE; no adapter has to deny them."""
 
@@ -91,10 +91,10 @@ def check_lead(restrictions: Iterable[str], action: str) -> None:
 
 
 def check_host(words: Iterable[str], action: str, *, is_host: bool) -> None:
-    """Refuse what only a host starts, to a restricted process that does not show the host's key: an agent's shell."""
+    """Refuse an action that only hosts start if a restricted process, such as an agent's shell, shows no host key."""
     held = restrictions(words)
     if held and not is_host:
         raise UsageError(
-            f"{action} is for hosts, and this process is held to {held[0]} and shows no key of an installation",
+            f"{action} is for hosts, but this process is restricted by {held[0]} and shows no host key",
             hint="If a host started it, run `rolecall install HOST` again.",
         )

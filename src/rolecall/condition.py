@@ -1,11 +1,11 @@
 """Conditions of edges: JSONata over `start`, `steps` and `steps_count`, checked when the workflow is put.
 
-The language is kept to single expressions. Functions of one's own, variables, `$eval`, chance, the
-clock and regular expressions that can run away are refused by `check`; what remains is evaluated under a limit.
-The limit is looked at between parts of an expression, so an expression that calls functions whose cost depends on
+The language is limited to single expressions. `check` refuses user-defined functions, variables, `$eval`, random
+numbers, the clock, and regular expressions with catastrophic backtracking; the rest is evaluated under a limit.
+The limit is checked between parts of an expression, so an expression that calls functions whose cost depends on
 their arguments is evaluated in a child process with limits of its own (`python -m rolecall.condition`). An
 expression that only looks at `steps[-k]` gets the last k steps; one that looks further gets every step, or an error
-when not all of them were given.
+if not all of them are given.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_STEPS = 1_000
 MAX_RANGE = 1_000
 MAX_REGEX_TEXT = 10_000
 MAX_REGEX_WAYS = 1_000
-"""In how many ways the groups and optional parts of a regular expression may match together."""
+"""In how many ways the groups and optional parts of a regular expression may match."""
 MAX_CHILD_MEMORY = 512 * 1024 * 1024
 _CHILD_START = 20.0
 """Seconds that a busy machine may take to start a child."""
@@ -47,7 +47,7 @@ _CHEAP_FUNCTIONS = frozenset((
     "lowercase", "max", "min", "not", "number", "round", "substring", "substringAfter", "substringBefore", "sum",
     "trim", "type", "uppercase",
 ))  # fmt: skip
-"""Functions that take time and memory in proportion to what they are given."""
+"""Functions whose time and memory depend on their arguments."""
 _CHILDREN = (
     *("expression", "procedure", "arguments", "body", "predicate", "stages", "expr", "group", "lhs", "rhs"),
     *("lhs_object", "rhs_object", "rhs_terms", "terms", "condition", "then", "_else", "steps", "expressions"),
@@ -146,7 +146,7 @@ def _run_in_child(view: dict[str, Any], expression: str, seconds: float) -> bool
     import subprocess
 
     order = json.dumps({"expression": expression, "view": view, "seconds": seconds})
-    # -P: a file of the work folder must not stand in for one of the modules that are imported.
+    # -P: a file in the work folder must not shadow an imported module.
     command = [sys.executable, "-P", "-m", "rolecall.condition"]
     try:
         ended = subprocess.run(  # noqa: S603 - our own program
@@ -377,7 +377,7 @@ def _regex_problem(pattern: str) -> str | None:
 
 
 def _regex_ways(pattern: str) -> int:
-    """In how many ways the groups and optional parts can match, at most: alternatives in groups multiply."""
+    """An upper bound on the ways in which groups and optional parts can match: alternatives in groups multiply."""
     ways, open_groups = 1, [1]
     for _, _, mark in _TOKEN.findall(pattern):
         if mark == "(":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 HOST_KEYS = "hosts"
-"""The folder of the home with the key of the installation, whose name nobody guesses."""
+"""The folder in the home for the host key, a file with a random name."""
 
 
 class StoreSettings(NamedTuple):
@@ -35,12 +35,12 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a terminal may be sent colours: see https://no-color.org."""
+    """Whether to print colours on a terminal: see https://no-color.org."""
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def columns(environ: Mapping[str, str] = os.environ) -> int:
-    """The width that tables have where there is no terminal."""
+    """The width of tables if there is no terminal."""
     wanted = environ.get("COLUMNS", "")
     return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 80
 
@@ -61,7 +61,7 @@ def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def folder_in_home(name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The folder that a setting names; a relative path is meant from the home."""
+    """The folder that a setting names; a relative path is relative to the home."""
     return os.path.join(home(environ), os.path.expanduser(name))
 
 
@@ -90,26 +90,26 @@ def run(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def plays_role(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether we run in a role's name: inside a step, or held to restrictions."""
+    """Whether we run for a role: inside a step, or under restrictions."""
     return bool(run(environ) or environ.get("ROLECALL_RESTRICTIONS"))
 
 
 def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the role in whose name we run may start threads, as the engine says to its processes."""
+    """Whether the role of this process may start threads, according to the engine."""
     from rolecall import capabilities
 
     return environ.get(capabilities.THREADS_VARIABLE) == "1"
 
 
 def host_key(environ: Mapping[str, str] = os.environ) -> str:
-    """The file that hosts show when they start our hooks and servers; empty: nothing has been installed from here."""
+    """The file that hosts show when they start our hooks and servers; empty if this home has installed nothing."""
     folder = os.path.join(home(environ), HOST_KEYS)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return os.path.join(folder, names[0]) if names else ""
 
 
 def is_host_key(path: str) -> bool:
-    """Whether a file is such a key: it holds its own name."""
+    """Whether a file is a host key: it contains its own name."""
     return os.path.isfile(path) and read_text(path) == os.path.basename(path)
 
 
@@ -146,7 +146,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     url = environ.get("ROLECALL_STORE") or configured
     durability = section.get("durability", "heads")
     if not isinstance(url, str) or durability not in DURABILITIES:
-        wrong = "an unknown durability" if isinstance(url, str) else "a url that is no text"
+        wrong = "an unknown durability" if isinstance(url, str) else "a url that is not a text"
         raise UsageError(
             f"{config_path(environ)}: `store` has {wrong}",
             hint=f"url is a path or an address, durability one of {', '.join(DURABILITIES)}.",
@@ -224,7 +224,7 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def mask(places: SecretPlaces | None = None) -> Mask:
-    """Hides every secret of the environment, of `.env` and of the configuration; `places` spare reading its YAML."""
+    """Mask every secret of the environment, of `.env` and of the configuration; `places` saves parsing its YAML."""
     from rolecall.mask import SHORTEST, Mask, secrets_in
 
     known = secrets_in(environment(), always=env_file())
@@ -237,14 +237,14 @@ def mask(places: SecretPlaces | None = None) -> Mask:
 
 
 class SecretPlaces(NamedTuple):
-    """Where the secrets of a configuration are in its text: what can be kept elsewhere without keeping them."""
+    """The positions of the secrets in the text of a configuration; storing them does not store the secrets."""
 
     checksum: int
     spans: list[list[int]]
 
 
 def secret_places() -> SecretPlaces | None:
-    """None: one of them is written otherwise than it is, over several lines for example."""
+    """The positions of the secrets; None if one is not in the text as it is, for example because it spans several lines."""
     text = read_text(config_path())
     secrets = _secrets_in(text)
     starts = [text.find(secret) for secret in secrets]
@@ -257,7 +257,7 @@ def secret_places() -> SecretPlaces | None:
 def _secrets_in(text: str) -> list[str]:
     from rolecall.settings import may_have_secrets, secrets_of
 
-    # Reading YAML costs a hook as much as all the rest; most files only name the variables that keys are in.
+    # Parsing YAML doubles the cost of a hook, and most files only name the variables that hold keys.
     found = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []
     return [secret.strip() for secret in found]
 

@@ -463,8 +463,8 @@ def _text_width(text: str, size: float) -> float:
 
 
 def to_svg(workflow: Workflow, taken: Collection[tuple[str, str]] = ()) -> str:
-    """A self-contained SVG that follows the reader's light or dark preference. `taken` are the ways a thread went, each
-    from a place to another; they stand out."""
+    """A self-contained SVG that follows the reader's light or dark preference. It highlights the edges in `taken`, the
+    path of a thread."""
     return _Svg(workflow, taken).text()
 
 
@@ -525,7 +525,7 @@ class _Svg:
         return cell.x + self._shift
 
     def _marked(self, lines: Iterable[tuple[Line, Iterator[str]]]) -> Iterator[str]:
-        """The lines in their order; where ways were taken, those come last, so that no other crosses them."""
+        """The lines in their order; highlighted ones come last, so that no other line covers them."""
         if not self._taken:
             for _, parts in lines:
                 yield from parts

@@ -91,9 +91,9 @@ class Engine:
     environment: Mapping[str, str]
     mask: Mask
     bind: Callable[[Playbook], Mapping[str, Any]] = lambda _book: {}
-    """Who plays each role of a thread that is started now, for roles that a workflow plays."""
+    """Binds agents to the roles of a new thread, for roles that a workflow plays."""
     keeps_agents: bool = True
-    """Whether those play a thread who were bound to its roles when it was started."""
+    """Whether a thread is played by the agents that were bound when it started."""
     find_workflow: Callable[[str, str], str] = _no_workflows
     """(name, folder) -> the id of the stored workflow, for roles that a workflow plays."""
     work: str | None = None
@@ -222,9 +222,7 @@ class Engine:
         run, role, going_on = self.token(), record.turn.role(record.role), record.going_on
         words = tuple(dict.fromkeys((*role.capabilities, *self._restrictions_of(role))))
         deniable = getattr(cast.agent, "deniable", None)
-        if (
-            deniable is not None
-        ):  # the role's own were checked before; those of whoever runs us are held to as well
+        if deniable is not None:  # the role's own were checked before; those of our own process apply as well
             capabilities.check_supported(cast.name, words, deniable)
         record.asking(cast.name, run=run)
         context = protocol.Context(
@@ -238,17 +236,17 @@ class Engine:
             return await protocol.ask(cast.agent, text, context=context)
 
     def _restrictions_of(self, role: Role) -> tuple[str, ...]:
-        """The role's own restrictions and those of whoever runs us."""
+        """The role's own restrictions and those of our own process."""
         inherited = filter(None, self.environment.get(capabilities.VARIABLE, "").split(","))
         return tuple(dict.fromkeys((*inherited, *capabilities.restrictions(role.capabilities))))
 
     def environment_of(self, role: Role) -> Mapping[str, str]:
-        """Our environment with what a role may not do: our own verbs obey it."""
+        """Our environment with the role's restrictions, which our own verbs obey."""
         words = self._restrictions_of(role)
         return {**self.environment, capabilities.VARIABLE: ",".join(words)} if words else self.environment
 
     def _environment_of_agent(self, role: Role, agent: protocol.Agent) -> Mapping[str, str]:
-        """The environment of an agent's processes. It leads to the store only where the agent puts its step itself,
+        """The environment of an agent's processes. It leads to the store only if the agent puts its step itself
         or the role may start threads."""
         environment = {**self.environment_of(role)}
         environment.pop(capabilities.THREADS_VARIABLE, None)  # of the role whose agent started us

@@ -73,7 +73,7 @@ def diff(kind: str, folder: Folder) -> str:
 
 
 def changed_files(kind: str, folder: Folder) -> list[str] | None:
-    """The files that were changed, made or removed in a thread's own folder, committed or not. None if the folder is
+    """The files that a thread changed, made or removed in its own folder, committed or not. None if the folder is
     gone."""
     if "removed" in folder or not os.path.isdir(folder["path"]):
         return None
@@ -223,8 +223,8 @@ def remove(store: Store, ref: Ref, *, force: bool = False) -> dict[str, Any]:
 
 
 def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
-    """Remove the folders and branches of threads that have ended and whose work is merged, those that were discarded
-    included. What would be lost stays, with the reason."""
+    """Remove the folders and branches of ended threads whose work is merged, discarded threads included. Keep what
+    would be lost, with the reason."""
     removed: list[dict[str, Any]] = []
     kept: list[dict[str, str]] = []
     for ref in store.refs("thread/"):
@@ -253,7 +253,7 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
 
 def _reason_to_keep(ref: Ref, folders: Mapping[str, Folder]) -> str:
     if ref.state.get("status") not in thread.ENDED and any("removed" not in one for one in folders.values()):
-        return f"the thread is {ref.state.get('status')} and may go on"
+        return f"the thread is {ref.state.get('status')} and may continue"
     losses = [
         loss for kind, folder in folders.items() for loss in _losses(kind, folder, is_merge_needed=True)
     ]
@@ -270,8 +270,7 @@ def _refuse_loss(ident: str, folders: Mapping[str, Folder]) -> None:
 
 
 def _losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
-    """What would be lost with a folder. A commit that another thread's branch has as well is safe, unless it has to be
-    merged."""
+    """What would be lost with a folder. A commit on another thread's branch is safe, unless it has to be merged."""
     is_there = os.path.isdir(folder["path"])
     if "removed" in folder:
         return
@@ -282,12 +281,12 @@ def _losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iter
     if is_there and (left := git.uncommitted(folder["path"])):
         yield f"{_counted(len(left), 'uncommitted change')} in {folder['path']}"
     if count := _unmerged(folder, f"{workfolder.BRANCHES}*" if is_merge_needed else folder["branch"]):
-        place = "merged into no branch" if is_merge_needed else "on no other branch"
+        place = "not merged into any branch" if is_merge_needed else "not on any other branch"
         yield f"{_counted(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
 
 
 def _unmerged(folder: Folder, apart_from: str) -> int:
-    """How many commits of the thread nothing leads to, apart from these branches."""
+    """How many commits of the thread are reachable only from these branches."""
     source, path, branch = folder["source"], folder["path"], folder["branch"]
     heads = [git.commit(source, f"refs/heads/{branch}")]
     heads += [git.commit(path, "HEAD")] if os.path.isdir(path) else []

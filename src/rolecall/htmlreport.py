@@ -1,7 +1,7 @@
-"""A thread as one HTML page that needs nothing besides itself.
+"""A thread as one self-contained HTML page.
 
-Agents' texts are Markdown, rendered without HTML of their own, without images, and with links only to the web, to mail
-and into the page. The page has no script, and its policy lets it fetch nothing.
+Agents' texts are rendered as Markdown without embedded HTML and images, and with links only to the web, to mail and
+into the page. The page has no script, and its policy forbids it to fetch anything.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from rolecall.thread import FORK, PERSON
 from rolecall.workflow import END, FAIL, START
 
 LONGEST_MARKDOWN = 100_000
-"""Characters of a text that are rendered; a longer one is shown as it is written."""
+"""Longer texts are shown as plain text instead of rendered Markdown."""
 LONGEST_DIFF = 20_000
-"""Characters of a diff that a page shows unless it is asked for all of it."""
+"""How many characters of a diff a page shows unless it shows everything."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -203,7 +203,7 @@ def render(
 
 
 def _plain(value: Any) -> str:
-    """Characters that steer a terminal or turn writing around, shown as what they are."""
+    """Characters that control a terminal or reverse the writing direction, shown as escapes."""
     steering = (
         *range(9),
         11,
@@ -217,12 +217,12 @@ def _plain(value: Any) -> str:
 
 
 def _safe(value: Any) -> str:
-    """Text that can be nothing but text."""
+    """Escaped text."""
     return escape(_plain(value))
 
 
 def _text(text: str, limit: int | None) -> str:
-    """An agent's or a person's text, which is taken for Markdown."""
+    """The text of an agent or a person, rendered as Markdown."""
     whole = text.strip()
     cut = whole if limit is None else whole[:limit]
     if not cut:
@@ -269,7 +269,7 @@ def _word(value: Any) -> str:
 
 
 def _output(output: Any) -> str:
-    """An output without its status, which stands in the heading."""
+    """An output without its status, which is in the heading."""
     if not isinstance(output, Mapping):
         return f"<pre>{_safe(pretty(output))}</pre>"
     return _fields([(name, value) for name, value in output.items() if name not in STATUS_KEYS])
@@ -324,7 +324,7 @@ def _step_name(step: View) -> str:
 
 
 def _result(steps: Sequence[View], limit: int | None) -> str:
-    """The last answer of a role; nothing where it is the only step and follows anyway."""
+    """The last answer of a role; empty if it is the only step, which follows anyway."""
     last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
     if last is None or not steps[1:]:
         return ""
@@ -333,7 +333,7 @@ def _result(steps: Sequence[View], limit: int | None) -> str:
 
 
 def _graph(svg: str) -> str:
-    """As an image, so that neither its style nor its names meet those of the page."""
+    """The graph as an image, so that its styles and names do not clash with those of the page."""
     if not svg:
         return ""
     data = b64encode(svg.encode("utf-8", "backslashreplace")).decode()
@@ -387,9 +387,7 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
         parts += [f'<div class="small">{_safe(asked)}</div>'] if asked else []
         parts.append(_text(str(step["output"]["answer"]), limit))
     elif step["role"] == FORK:
-        parts.append(
-            f"<p>From here on this thread goes its own way (from {_safe(step['output']['from'])}).</p>"
-        )
+        parts.append(f"<p>The fork begins here (from {_safe(step['output']['from'])}).</p>")
     else:
         parts += [f'<div class="text"><b>Note:</b> {_safe(note)}</div>' for note in step.get("notes") or ()]
         parts += [
@@ -443,7 +441,7 @@ def _turns(turns: Sequence[View], limit: int | None) -> str:
 def _usage(card: View, steps: Sequence[View]) -> str:
     used = usage_table(card["usage"], steps)
     if used is None or set(used[0]) <= {"role", "steps", "time"}:
-        return ""  # the list of steps says as much
+        return ""  # the list of steps has the same figures
     headings, rows = used
     head = "".join(f"<th>{_safe(cell)}</th>" for cell in headings)
     body = "".join(f"<tr>{''.join(f'<td>{_safe(written(cell))}</td>' for cell in row)}</tr>" for row in rows)
@@ -460,7 +458,7 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
         f'<svg class="chart" viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none" role="img"'
     )
     frame += ' aria-label="time and tokens of each step">'
-    # Stretched to the width of the window, so its words stand outside: they would be stretched with it.
+    # The chart is stretched to the width of the window, so its text is outside.
     said = f"time of each step, up to {duration(longest)}" + (
         f"; below it tokens, up to {most:,}" if most else ""
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rolecall.playbook import Playbook
 
 Bind = Callable[["Playbook"], Mapping[str, Any]]
-"""Who plays each role of a thread of a playbook that is made now; kept with the thread."""
+"""Binds agents to the roles of a new thread of a playbook; the thread stores them."""
 Also = Callable[[str, Draft], object]
 """(id of a new thread, the draft that makes it): adds something that happens together with it."""
 KILLED = 137
@@ -43,12 +43,12 @@ def start(
     queue: int | None = None,
     also: Also | None = None,
 ) -> Ref:
-    """Make a thread; nothing is run. A playbook that is not stored yet is stored with it. `agent` plays every role,
-    `bind` says who plays which, so that no later change of the configuration counts. `parent` is the
-    thread one of whose roles it plays, `work` the place for folders of its own. `sessions` says for roles in
-    whose session their first turn is: the `thread` and `step` of an earlier one, and the `tier` to go by; or
-    the `refusal`, why it is in none. `queue` lets it wait for the service, with that priority. `also` adds to
-    the transaction that makes the thread."""
+    """Make a thread without running it, and store its playbook if it is not stored yet. `agent` plays every role;
+    `bind` names the agent of each role, so that later changes of the configuration do not apply. `parent` is the
+    thread one of whose roles it plays, `work` the place for folders of its own. `sessions` has, for roles that resume
+    a session in their first turn, the `thread` and `step` of the earlier one and the `tier` that decides; or the
+    `refusal`, the reason for a new session. `queue` queues it for the service with that priority. `also` adds to the
+    transaction that makes the thread."""
     if not prompt.strip():
         raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
     if not os.path.isdir(cwd):
@@ -89,7 +89,7 @@ def start(
 def _refuse_secret(agent: str, mask: Mask) -> None:
     if mask.text(agent) != agent:
         raise UsageError(
-            "the agent's command holds a secret, and it would be stored",
+            "the agent's command contains a secret, which the thread would store",
             hint="Let the command read the secret from its environment.",
         )
 
@@ -187,7 +187,7 @@ def _planned_folders(
 
     known = (source.state.get("folders") or {}) if source else {}
     if source is not None and "copy" in kinds and "copy" in known:
-        refuse_running(store, source)  # a folder that is written to cannot be copied as a whole
+        refuse_running(store, source)  # a folder cannot be copied consistently while a process writes to it
     return {kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind)) for kind in kinds}
 
 
@@ -236,7 +236,7 @@ def fork(
 ) -> Ref:
     """A new thread that shares the chain up to `at` (a start or a step). Changing the workflow or the
     prompt adds a start of its own; otherwise a fork is one ref. Its own folders begin as those of `source`
-    are now: a worktree at the last commit there, a copy as a copy. The agents of `source` play on, unless the fork
+    are now: a worktree at the last commit there, a copy as a copy. The fork keeps the agents of `source`, unless it
     has an `agent` or a workflow of its own."""
     chain = Chain(store, at)
     head = at
@@ -257,8 +257,8 @@ def fork(
 
 
 def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
-    """The limits that threads had at a node that is named without a thread. A start does not say them, and several
-    threads may share it: the lowest of theirs count."""
+    """The limits of threads at a node that is named without a thread. A start does not store limits, and several
+    threads may share it, so their lowest limits apply."""
     if chain.last is not None:
         return dict(chain.last.payload.get("limits", {}))
     found: dict[str, float] = {}
@@ -315,8 +315,8 @@ def resume(
     bind: Bind | None = None,
     is_run_here: bool = False,
 ) -> Ref:
-    """Let a suspended thread go on. What the person says becomes part of the chain. From here on `agent` plays every
-    role, if one is given. A thread that the service had is left to the service, unless it `is_run_here`."""
+    """Continue a suspended thread. The person's words become part of the chain. From here on `agent` plays every
+    role, if one is given. The service continues a thread that it ran before, unless `is_run_here`."""
     status = ref.state.get("status")
     if status in thread.ENDED:
         raise UsageError(
@@ -410,8 +410,8 @@ def answer(
     mask: Mask,
     is_run_here: bool = False,
 ) -> Ref:
-    """A person plays the role that is due: the typed output, checked, becomes the step. A thread that the service had
-    is left to the service, unless it `is_run_here`."""
+    """Let a person play the role whose turn it is: the checked output becomes the step. The service continues a thread
+    that it ran before, unless `is_run_here`."""
     from rolecall.engine import status_after
     from rolecall.record import Recorder
     from rolecall.reply import Shape

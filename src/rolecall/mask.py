@@ -18,7 +18,7 @@ _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable is named like one that holds a secret."""
+    """Whether a variable's name suggests a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -39,7 +39,7 @@ def secrets_in(environ: Mapping[str, str], *, always: Iterable[str] = ()) -> tup
 
 class Mask:
     def __init__(self, secrets: Iterable[str]) -> None:
-        # A secret of several lines is also shown line by line: indented, numbered, in a difference.
+        # A multi-line secret also appears line by line: indented, numbered, in a diff.
         texts = {text for secret in secrets if secret for text in (secret, *_long_lines(secret))}
         # One with a quote or a line break is written differently inside JSON.
         kept = {form for text in texts for form in (text, json.dumps(text)[1:-1])}
@@ -82,7 +82,7 @@ class Mask:
 
 
 def _long_lines(secret: str) -> list[str]:
-    """The lines of a secret of several lines, as far as they would not be found in harmless text."""
+    """The lines of a multi-line secret, except those that may occur in harmless text."""
     lines = [line.strip() for line in secret.splitlines()]
     return [line for line in lines if len(line) >= SHORTEST] if len(lines) > 1 else []
 

@@ -45,7 +45,7 @@ class Found(NamedTuple):
 def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
     """The schema's variants; one when it has no branches."""
     variants: list[Variant] = [(schema,)]
-    if len(_list(schema.get("allOf"))) > MOST_VARIANTS:  # to combine so many parts takes for ever
+    if len(_list(schema.get("allOf"))) > MOST_VARIANTS:  # combining so many parts takes too long
         return tuple(variants * MOST_VARIANTS)
     for part in _list(schema.get("allOf")):
         variants = _crossed(variants, variants_of(part))
@@ -216,7 +216,7 @@ def _matches(pattern: str, name: str) -> bool:
     try:
         return pattern_test(pattern)(name)
     except ValueError:
-        return True  # that it is no regular expression is reported elsewhere
+        return True  # an invalid regular expression is reported elsewhere
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:

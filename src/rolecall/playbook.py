@@ -79,6 +79,6 @@ class Playbook:
     agents: Mapping[str, Agent] = field(default_factory=dict)
     """Agents that roles name by object rather than by name."""
     bound: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Who plays each role of a thread since it was started, as `workspace.binder` has it."""
+    """The agents bound to the roles of a thread, in the form of `workspace.binder`."""
     schema_ids: Mapping[str, str] = field(default_factory=dict)
     """The node of each role's schema."""

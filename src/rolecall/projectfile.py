@@ -106,16 +106,15 @@ def load(folder: str) -> Reading:
 
 
 def unread(folder: str) -> Problem | None:
-    """What to do about a nerve.yaml in or around a folder, which is the predecessor's project file; None: there is
-    none."""
+    """The warning about a nerve.yaml, the predecessor's project file, in or around a folder; None if there is none."""
     path = nearest(NERVE_FILE, folder)
     if path is None:
         return None
     hint = f"Move what it says to {FILE}, then remove it."
     if find(folder) is None:
-        hint = f"Rename it to {FILE}, and `rolecall validate` names what has to change."
+        hint = f"Rename it to {FILE}; `rolecall validate` then names what to change."
     hint += (
-        " `extract`, `knowledge` and the limits of `workflows` are written as they were; a sense becomes a trigger "
+        " `extract`, `knowledge` and the limits of `workflows` stay as they are; a sense becomes a trigger "
         "of the workflow it starts."
     )
     return Problem("warning", f"{NERVE_FILE} is not read", path, 1, 1, hint)

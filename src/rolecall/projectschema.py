@@ -1,4 +1,4 @@
-"""The JSON Schema of `rolecall.yaml`, for editors. `projectfile.py` decides what is right; this helps to write it."""
+"""The JSON Schema of `rolecall.yaml`, for editors. `projectfile.py` is the authority; this helps while typing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def json_schema() -> dict[str, Any]:
         **_section(
             {
                 "name": _said(
-                    "The project; by default its folder's name.", pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$"
+                    "The name of the project; by default the name of its folder.",
+                    pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$",
                 ),
                 "extract": _section(
                     {
@@ -25,11 +26,11 @@ def json_schema() -> dict[str, Any]:
                         "apiKeyEnv": _said("The variable that holds the key."),
                         "timeout": {"type": "number", "exclusiveMinimum": 0},
                     },
-                    "The model that reads answers which carry no output.",
+                    "The model that reads answers without output.",
                 ),
                 "service": _section(
                     {
-                        "limit": _count("Threads at once, of all workflows."),
+                        "limit": _count("Threads at once, over all workflows."),
                         "rates": {
                             "type": ["object", "null"],
                             "additionalProperties": _TEXT,
@@ -54,7 +55,7 @@ def json_schema() -> dict[str, Any]:
                 },
                 "hooks": _section(
                     {"host": _TEXT, "port": {"type": "integer", "minimum": 0, "maximum": 65535}},
-                    "Where HTTP triggers are called.",
+                    "The address of HTTP triggers.",
                 ),
                 "knowledge": _section(
                     {
@@ -78,16 +79,16 @@ def _workflow() -> dict[str, Any]:
     triggers = {
         "type": ["object", "null"],
         "additionalProperties": _trigger(),
-        "description": "What starts threads by itself, by name.",
+        "description": "What starts threads automatically, by name.",
     }
     return _section(
         {
-            "concurrency": _count("Threads of it at once."),
+            "concurrency": _count("Threads of this workflow at once."),
             "overflow": {
                 "enum": ["queue", "drop"],
-                "description": "What becomes of those that come meanwhile.",
+                "description": "What happens to new threads while it is busy.",
             },
-            "max_queue": _count("How many may wait; of more, the oldest is discarded.", least=0),
+            "max_queue": _count("How many threads may wait; if more do, the oldest is discarded.", least=0),
             "priority": {**_count("The higher one is admitted first.", least=0), "maximum": 9},
             "triggers": triggers,
         },
@@ -102,12 +103,12 @@ def _trigger() -> dict[str, Any]:
             "every": duration,
             "cron": _said("Minute, hour, day, month, weekday."),
             "timezone": _said("Of `cron`; by default UTC."),
-            "files": {**_TEXTS, "description": "Patterns of files, as the project's folder sees them."},
+            "files": {**_TEXTS, "description": "File name patterns, relative to the project's folder."},
             "command": {
                 "type": "array",
                 "items": _TEXT,
                 "minItems": 1,
-                "description": "Fires when it prints something else than before.",
+                "description": "A command; the trigger fires when its output changes.",
             },
             "http": {
                 **_section({"secret_env": _TEXT, "signature": _TEXT}, "A request."),
@@ -119,7 +120,7 @@ def _trigger() -> dict[str, Any]:
             "cooldown": duration,
             "timeout": duration,
         },
-        "One source, and a schedule where it has to be looked at.",
+        "One source, and a schedule if the source must be polled.",
     )
 
 

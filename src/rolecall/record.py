@@ -469,8 +469,8 @@ class Recorder:
     def put_step(
         self, draft: Draft, found: Mapping[str, Any], *, limits: Mapping[str, float] | None = None
     ) -> tuple[str, Route]:
-        """Add the step to `draft`; its id and where the thread goes from it. `limits` are the thread's own, which
-        a fork from the step takes along."""
+        """Add the step to `draft`; return its id and the thread's next route. `limits` are the thread's own, which
+        a fork from the step keeps."""
         if self._is_owner:
             self._look_again()
         output, body = (

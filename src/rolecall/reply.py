@@ -199,7 +199,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     try:
         return pattern_test(pattern)
     except ValueError:
-        return lambda _name: True  # the validator says that it is no regular expression
+        return lambda _name: True  # the validator reports the invalid regular expression
 
 
 def _is_text(item: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
-"""A thread as a person reads it, as Markdown; `htmlreport.py` has the page.
+"""A thread as Markdown for a person to read; `htmlreport.py` makes the HTML page.
 
-Pure: plain values in, text out. A card says what a thread is and how it stands, a step view says what
-one step did; both are the dicts the command line prints as JSON. On the command line's read path.
+Pure: plain values in, text out. A card describes a thread and its state, a step view describes one
+step; both are the dicts that the command line prints as JSON. On the command line's read path.
 """
 
 import json
@@ -50,7 +50,7 @@ def amount(value: float) -> str:
 
 
 def money(dollars: float) -> str:
-    """To the cent, and further where a cent is too much."""
+    """Dollars to the cent, with more digits for amounts below a cent."""
     return f"${dollars:,.2f}" if dollars >= 1 or round(dollars, 2) == round(dollars, 4) else f"${dollars:.4f}"
 
 
@@ -96,7 +96,7 @@ def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
 
 
 def _used(used: View, key: str) -> float | str:
-    """What is shown; empty for nothing, which would look like something that was measured."""
+    """The text of a figure; empty for zero, which would look like a measurement."""
     value = used.get(key)
     if not value:
         return ""
@@ -167,8 +167,8 @@ def _calls_in_brief(calls: Sequence[View], step: str) -> str:
 
 
 def call_text(arguments: Any) -> str:
-    """What a tool was called with, in a line. Of a command it is the command alone: what an agent says of it besides,
-    such as a description or a time limit, is no part of it."""
+    """The arguments of a tool call in one line. For a command, only the command: the agent's description and time limit
+    are left out."""
     given = arguments if isinstance(arguments, Mapping) else {}
     values = [given["command"]] if given.get("command") else given.values()
     return " ".join(

@@ -1,7 +1,7 @@
-"""A folder of its own for a process, such as one run of an agent or one export.
+"""Temporary folders for one process, such as a run of an agent or an export.
 
-It is removed with its block. A process that is killed removes nothing, so whoever makes the next folder removes those
-that nobody has any more: a folder is held by a lock on itself, which ends with the process whatever its end was.
+A folder is removed at the end of its block. A killed process removes nothing, so the next process to make a folder
+removes those that no process holds: each folder is locked, and the lock ends with the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @contextmanager
 def folder(prefix: str = "rolecall-run-", place: str | None = None) -> Iterator[Path]:
-    """A new folder whose name begins with `prefix`, in the system's place for temporary files or in `place`."""
+    """Make a folder whose name begins with `prefix`, in the system's temporary folder or in `place`."""
     place = place or tempfile.gettempdir()
     remove_unheld(prefix, place)
     path, lock = _make_held(prefix, place)
@@ -31,10 +31,10 @@ def folder(prefix: str = "rolecall-run-", place: str | None = None) -> Iterator[
 def _make_held(prefix: str, place: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        # Until it is held, another process may take it for one that nobody has, and remove it.
+        # Until it is locked, another process may take it for an abandoned one and remove it.
         with suppress(FileNotFoundError):
             lock = os.open(path, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks: nobody removes it then
+            with suppress(OSError):  # a file system without locks: no other process removes the folder
                 fcntl.flock(lock, fcntl.LOCK_SH)
             if path.exists():
                 return path, lock
@@ -42,14 +42,14 @@ def _make_held(prefix: str, place: str) -> tuple[Path, int]:
 
 
 def remove_unheld(prefix: str = "rolecall-run-", place: str | None = None) -> None:
-    """Remove the folders of processes that are gone; those of other users are theirs."""
+    """Remove the folders of processes that have ended, except those of other users."""
     place = place or tempfile.gettempdir()
     names: list[str] = []
-    with suppress(OSError):  # one may be written to and not be listed, or be missing
+    with suppress(OSError):  # the place may be unreadable, or missing
         names = os.listdir(place)
     for name in names:
         if name.startswith(prefix):
-            # It is held, or somebody else's, or somebody was quicker.
+            # It is locked, belongs to another user, or is already gone.
             with suppress(OSError):
                 _remove_if_unheld(os.path.join(place, name))
 

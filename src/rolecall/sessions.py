@@ -57,7 +57,7 @@ class Origin:
     tier: str = ""
     """`bounded`: only while nobody has changed the files of that step; `persistent`: in any case."""
     why: str = ""
-    """What says that it goes on there, where that is not the tier."""
+    """What decided to resume it, if not the tier."""
     refusal: str = ""
     """Why the role begins in none, where whoever started the thread has looked for one."""
 

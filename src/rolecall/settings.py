@@ -84,7 +84,7 @@ UWF_PROGRAMS = {
     "uwf-cursor": "cursor",
     "uwf-hermes": "hermes",
 }
-"""The agents that come with uwf, and the adapters that stand in for them."""
+"""The agents that come with uwf, and the adapters that replace them."""
 _DURABILITIES = ("always", "heads", "never")
 _GATES = ("block", "warn", "off")
 _RANGES = {"count": (0, 10**9), "signals": (3, 4), "percent": (1, 100)}
@@ -116,16 +116,16 @@ def agent_for(
 
 
 def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict[str, Any]]:
-    """The spec an alias stands for and the options beside it; a name that is no alias is its own spec.
+    """The spec and the options of an alias; any other name is its own spec.
 
     `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents that
-    come with uwf are our own adapters.
+    come with uwf map to our own adapters.
     """
     entry = _mapping(settings, "agents").get(alias)
     if program := uwf_program(settings, alias):
         if isinstance(entry, Mapping) and entry.get("args"):
             raise UsageError(
-                f"the agent {alias!r} of the configuration gives arguments to {program}, which does not run here",
+                f"the agent {alias!r} of the configuration has arguments for {program}, which Rolecall does not run",
                 hint=f"Name the adapter with its options instead: `rolecall config set agents.{alias}.adapter "
                 f"{UWF_PROGRAMS[program]}`.",
             )
@@ -146,7 +146,7 @@ def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict
 
 
 def uwf_program(settings: Mapping[str, Any], alias: str) -> str | None:
-    """The agent of uwf that a name stands for, which an adapter of ours plays instead; None: it is another."""
+    """The agent of uwf that a name means and that an adapter of ours replaces; None for any other name."""
     entry = _mapping(settings, "agents").get(alias)
     named = _mapping(entry).get("command") if entry is not None else alias
     return named if isinstance(named, str) and named in UWF_PROGRAMS else None
@@ -167,8 +167,8 @@ def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[
 
 
 def tier_model(settings: Mapping[str, Any], names: Sequence[str], tier: str) -> str:
-    """The model that the configuration has for a tier of the catalogue's agents under the first of the names that has
-    one: an alias, then its adapter, or a host. Empty: the agent's own default."""
+    """The configured model for a tier of the catalogue's agents, from the first name that has one: an alias, then its
+    adapter, or a host. Empty means the agent's own default."""
     tiers = _mapping(settings, "modelTiers")
     found = (_mapping(tiers.get(name)).get(tier) for name in names)
     return next((str(model) for model in found if model), "")
@@ -189,8 +189,7 @@ def unplanned_edits(settings: Mapping[str, Any]) -> str:
 
 
 def memory_thresholds(settings: Mapping[str, Any]) -> dict[str, int]:
-    """The numbers by which memory notes are joined and forgotten, as far as they are set; by the names that
-    `project.memory` has for them."""
+    """The configured thresholds for merging and forgetting memory notes, under their names in `project.memory`."""
     section = _mapping(settings, "memory")
     found = {}
     for key, kind in _SECTIONS["memory"].items():
@@ -352,7 +351,7 @@ def _place(
 
 
 def _provider(settings: Mapping[str, Any], environment: Mapping[str, str], name: str) -> Mapping[str, Any]:
-    """The provider of a model that reads answers, which is asked in OpenAI's protocol alone."""
+    """The provider of a model that reads answers, which must speak OpenAI's protocol."""
     built_in = {key: entry for key, entry in _PUBLIC.items() if entry["protocol"] == PROTOCOLS[0]}
     entry = _mapping(settings, "providers").get(name, built_in.get(name))
     if entry is None:
@@ -396,10 +395,10 @@ def _key(entry: Mapping[str, Any], environment: Mapping[str, str], whose: str) -
     if not variable:
         return None
     if not environment.get(str(variable)):
-        if not _is_variable(variable):  # it may be the key itself
+        if not _is_variable(variable):  # the value may be the key itself
             raise UsageError(
                 f"the variable in `apiKeyEnv` of {whose} is not set",
-                hint="It names the variable that the key is in; the key itself belongs into `.env` in the home.",
+                hint="`apiKeyEnv` names the variable that holds the key; put the key itself into `.env` in the home.",
             )
         raise UsageError(
             f"the variable {variable!r}, which holds the key of {whose}, is not set",
@@ -479,7 +478,7 @@ def value_from(text: str, path: Path) -> Any:
 
 
 def _misfit(key: str, kind: str, value: Any) -> str:
-    """What is wrong with a value, which is only shown where it cannot be a secret that slipped there."""
+    """The problem with a value, shown only if it cannot be a misplaced secret."""
     shown = f", not {value!r}" if kind in ("seconds", "switch", "protocol", "durability", "gate") else ""
     return f"{key} must be {_KINDS[kind]}{shown}"
 
@@ -598,7 +597,7 @@ def _missing(
 
 
 def may_have_secrets(text: str) -> bool:
-    """Whether the text of a configuration may hold a secret; most have only names of variables for keys."""
+    """Whether the text of a configuration may contain a secret; most only name variables for keys."""
     rest = re.sub(
         r"""apiKeyEnv["']?: *["']?[A-Z_][A-Z0-9_]*["']?(?= *(?:$|[,}#]))""", "", text, flags=re.MULTILINE
     )
@@ -629,11 +628,11 @@ def masked(value: Any, mask: str) -> Any:
 
 
 _NAMES_OF_OTHERS = ("agentOverrides", "modelOverrides")
-"""Sections whose keys are names of workflows and roles, which may be called as they like: `rotate-keys`."""
+"""Sections whose keys are names of workflows and roles, which may look like secrets: `rotate-keys`."""
 
 
 def _is_secret(name: object, value: Any) -> bool:
-    """Whether an entry holds a secret: by its name, or a key that slipped into the place of a variable's name."""
+    """Whether an entry holds a secret, by its name, or because a key is where a variable's name should be."""
     if value in (None, "") or isinstance(value, Mapping):
         return False
     if name == "apiKeyEnv":
@@ -642,7 +641,7 @@ def _is_secret(name: object, value: Any) -> bool:
 
 
 def _is_variable(value: Any) -> bool:
-    """Whether it is written as variables usually are, and keys are not."""
+    """Whether a text looks like the name of a variable, not like a key."""
     return isinstance(value, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value) is not None
 
 

@@ -24,7 +24,7 @@ UNDECLARED_FIELDS = (*reply.STATUS_FIELDS, *reply.STANDARD_FIELDS, "reason")
 """Fields an output may have although its schema does not name them."""
 
 _MOST_NAMES = 100
-"""How many names a hint lists and compares with: more help nobody, and a file may be wrong in thousands of places."""
+"""How many names a hint lists and compares with: more do not help, and a file may have thousands of problems."""
 _TEXT = {"type": "string"}
 _ALWAYS: Variant = (
     {
@@ -184,7 +184,7 @@ def _reach_findings(workflow: Workflow) -> Iterator[Finding]:
 
 
 def _reachable(workflow: Workflow, start: str = START, *, without: str | None = None) -> set[str]:
-    """Where edges lead from `start`, and `start` itself unless it is $START. No way leads through `without`."""
+    """The roles reachable from `start` without passing `without`, and `start` itself unless it is $START."""
     reached = set() if start == START else {start}
     waiting = [start]
     while waiting:
@@ -429,15 +429,15 @@ class _Earlier:
     """What `steps` holds in a template: the latest output of each role that has run by then."""
 
     def __init__(self, workflow: Workflow, unusable: Collection[str], *, has_all: bool) -> None:
-        """Where not `has_all` edges could be read, one of the others may lead anywhere."""
+        """Whether all edges could be read; an unreadable edge may lead anywhere."""
         self._workflow = workflow
         self._unusable = unusable
         self._is_ordered = has_all and len(workflow.roles) <= _MOST_ORDERED
         self._reached: dict[tuple[str, str | None], set[str]] = {}
 
     def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> dict[str, Any]:
-        """The schema of `steps` when `edge` out of `source` is taken, as far as the roles `names` go. Roles that must
-        have run by then are required."""
+        """The schema of `steps` at `edge` out of `source`, for the roles in `names`. Roles that must have run by then
+        are required."""
         found = {name: self._variants(name, source, edge) for name in names if name in self._workflow.roles}
         properties = {
             name: {} if name in self._unusable else {"oneOf": [_unbranched(one) for one in variants]}
@@ -448,7 +448,7 @@ class _Earlier:
         return {"type": "object", "properties": properties, "required": sure}
 
     def _variants(self, name: str, source: str, edge: Edge) -> list[Variant]:
-        """What the latest output of a role can be: it led here. Empty when the role cannot have run."""
+        """The possible latest outputs of a role that lead here. Empty if the role cannot have run."""
         ways: Sequence[Edge] = [edge] if name == source else self._workflow.graph.get(name, ())
         if self._is_ordered and name != source:
             is_met = name in self._reach(START)
@@ -467,7 +467,7 @@ class _Earlier:
 
 
 def _unbranched(variant: Variant) -> dict[str, Any]:
-    """A schema of this one variant alone."""
+    """A schema with only this variant."""
     branching = ("allOf", "anyOf", "oneOf", "if", "then", "else")
     return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}
 
@@ -475,16 +475,20 @@ def _unbranched(variant: Variant) -> dict[str, Any]:
 def _earlier_problem(
     workflow: Workflow, use: template.Use, found: Found | None, earlier: Mapping[str, Any]
 ) -> tuple[Literal["error", "warning"], str, str] | None:
-    """What is wrong with a name such as `steps.planner.files`: severity, message and hint."""
+    """The problem with a name such as `steps.planner.files`: severity, message and hint."""
     if len(use.path) == 1:
         return (
-            ("error", "stands for no text", "Name a role: {{steps.ROLE.FIELD}}.")
+            ("error", "is not a text", "Name a role and a field: {{steps.ROLE.FIELD}}.")
             if use.kind == "variable"
             else None
         )
     role = use.path[1]
     if role not in workflow.roles:
-        return "error", f"names {role!r}, which is no role", did_you_mean(role, workflow.roles, what="Roles")
+        return (
+            "error",
+            f"names {role!r}, which is not a role",
+            did_you_mean(role, workflow.roles, what="Roles"),
+        )
     if role not in earlier["properties"]:
         return (
             "error",
@@ -610,15 +614,15 @@ def _targets(workflow: Workflow, name: str, allowed: Collection[str]) -> list[st
 
 
 def _restriction_findings(workflow: Workflow) -> Iterator[Finding]:
-    """Restrictions that contradict what a role may do, and words that were meant to restrict it and would not."""
+    """Restrictions that contradict a role's permissions, and misspelt restrictions, which would have no effect."""
     meant = {_letters(word): word for word in RESTRICTIONS}
     for name, role in workflow.roles.items():
         if role.may_start_threads and (held := restrictions(role.capabilities)):
             yield Finding(
                 "error",
                 ("roles", name, "may_start_threads"),
-                f"the role {name!r} is held to {held[0]!r}, and a restricted role starts no threads",
-                "Take the restriction or `may_start_threads` away.",
+                f"the role {name!r} has the restriction {held[0]!r}, and a restricted role may not start threads",
+                "Remove the restriction or `may_start_threads`.",
             )
         for number, word in enumerate(role.capabilities):
             near = get_close_matches(_letters(word), meant, n=1, cutoff=0.85)

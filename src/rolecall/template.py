@@ -18,7 +18,7 @@ from rolecall.errors import UsageError
 MAX_NESTING = 50
 MAX_TAGS = 1_000
 MAX_PIECES = 200_000
-"""How many texts and values one rendering may put together."""
+"""How many texts and values one rendering may join."""
 MAX_RENDERED = 20_000_000
 """Characters of a rendered text."""
 _REFUSED = {">": "partials ({{>name}})", "=": "other delimiters ({{=<% %>=}})"}
@@ -89,7 +89,7 @@ def render(template: str, view: Mapping[str, Any]) -> str:
         if len(pieces) > MAX_PIECES or size > MAX_RENDERED:
             raise UsageError(
                 f"the text would have more than {MAX_PIECES:,} parts or {MAX_RENDERED:,} characters",
-                hint="Sections over lists inside one another multiply; use one list.",
+                hint="Nested sections over lists multiply; use one list.",
             )
     text = "".join(pieces)
     if unresolved:
@@ -187,7 +187,7 @@ def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple
     while opening := _OPEN.search(template, position):
         start = opening.start()
         tags += 1
-        if tags > MAX_TAGS:  # each costs a look at its line, and a template may be one long line
+        if tags > MAX_TAGS:  # each tag scans its line, and a template may be one long line
             flaws.append((f"there are more than {MAX_TAGS:,} tags", start))
             return
         triple = template.startswith("{{{", start)

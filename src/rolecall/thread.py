@@ -32,7 +32,7 @@ STATUSES = ("queued", "idle", "running", "suspended", "completed", "failed", "ki
 ENDED = ("completed", "failed", "killed", "discarded")
 
 SHORTEST_PART = 3
-"""Characters that a part of an id has at least where it stands for a thread."""
+"""The least length of a part of an id that names a thread."""
 _SHORT = 6
 
 # -- node types --
@@ -109,7 +109,7 @@ RECORD_SCHEMA = _type(
     },
 )
 """The `detail` of a step of ours. `turns` has the answer, where uwf looks for it; `work` is what the agent did;
-`given` is the step as an agent put it that knows uwf's fields only."""
+`given` is the step put by an agent that knows only uwf's fields."""
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -228,13 +228,13 @@ def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> 
 
 
 def find(store: Store, text: str) -> Ref:
-    """The ref of a thread by its id, by the end of one that no other has, or by any part of one that no other has."""
+    """The ref of a thread by its id, or by an end or a part of the id that no other id has."""
     wanted = text.upper()
     if is_thread_id(wanted) and (ref := store.ref(ref_name(wanted))):
         return with_facts(store, ref)
     if len(wanted) < SHORTEST_PART:
         raise UsageError(
-            f"{text!r} is too short for a thread", hint=f"Give {SHORTEST_PART} characters of its id or more."
+            f"{text!r} is too short for a thread", hint=f"Give at least {SHORTEST_PART} characters of its id."
         )
     names = [] if is_thread_id(wanted) else store.backend.names("thread/")
     found = [name for name in names if name.endswith(wanted)]
@@ -249,20 +249,20 @@ def find(store: Store, text: str) -> Ref:
 
 
 def short_id_length(store: Store) -> int:
-    """How many characters of the end of an id tell every thread of the store apart, six at least."""
+    """How many characters at the end of the ids tell all threads of the store apart, at least six."""
     names = store.backend.names("thread/")
     lengths = range(_SHORT, 26)
     return next((length for length in lengths if len({name[-length:] for name in names}) == len(names)), 26)
 
 
 def with_facts(store: Store, ref: Ref) -> Ref:
-    """A ref that has the facts about its thread; uwf writes none down, so they are read from the chain."""
+    """The ref with the facts about its thread; uwf does not store them, so they are read from the chain."""
     if "name" in ref.state:
         return ref
     try:
         return ref._replace(state={**facts_of(store, Chain(store, ref.target or "")), **ref.state})
     except RolecallError:
-        return ref  # what is wrong with it is said where its nodes are read
+        return ref  # reading its nodes reports the problem
 
 
 def facts_of(store: Store, chain: "Chain") -> dict[str, Any]:
@@ -366,7 +366,7 @@ class Step:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """All its fields by our names, those in its detail included."""
+        """All its fields under our names, including those in its detail."""
         if self._payload is None:
             # Its output and the step before it are mostly read next.
             self._store.fetch(self._stored.get(key) for key in ("detail", "output", "prev"))
@@ -396,12 +396,12 @@ class Step:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this program put it, or an agent that uses its library."""
+        """Whether this program put the step, or an agent that uses its library."""
         return bool(self.payload["number"])
 
     @property
     def detail_id(self) -> str | None:
-        """The node of its detail; only older steps may be without one."""
+        """The node of its detail; only older steps may lack one."""
         return self._stored.get("detail")
 
     @property
@@ -449,7 +449,7 @@ class Step:
     def _text(self, key: str) -> str:
         node = self.payload.get(key)
         text = self._store.linked(node).payload if node else ""
-        if isinstance(text, dict):  # the turn that the answer is
+        if isinstance(text, dict):  # a turn whose content is the answer
             text = text.get("content")
         if not isinstance(text, str):
             raise Damaged(f"step {self.id} names {node} as its {key}, which is no text", node=self.id)

@@ -167,9 +167,9 @@ class TakenConfig(NamedTuple):
     taken: list[str]
     """Settings, and variables of `.env`, that were not set here."""
     kept: list[str]
-    """Those that are set otherwise here."""
+    """Settings that have another value here."""
     refused: list[str]
-    """What is not a setting here, or has the wrong shape."""
+    """Keys that are not settings here, or have the wrong shape."""
 
 
 def has_config(folder: str) -> bool:
@@ -177,7 +177,7 @@ def has_config(folder: str) -> bool:
 
 
 def take_config(folder: str) -> TakenConfig:
-    """Take over the settings of `folder` that the configuration here does not have, keys of providers included."""
+    """Import the settings of `folder` that the configuration here does not have, including providers' keys."""
     from rolecall import config, configfile
     from rolecall.settings import key_of, shape_problems
 

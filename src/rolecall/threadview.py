@@ -314,8 +314,8 @@ def attempt_view(store: Store, node: str, payload: Mapping[str, Any], *, with_te
 
 
 def result(store: Store, ref: Ref) -> dict[str, Any] | None:
-    """What a thread has come to: its last answer, the files its agents reported, and what it used. None before any
-    role has answered."""
+    """The result of a thread: its last answer, the files its agents reported, and its usage. None before any role has
+    answered."""
     chain = Chain(store, ref.target or "")
     steps = [step for step in chain if not step.role.startswith("$")]
     if not steps:
@@ -485,7 +485,7 @@ def difference(store: Store, one: Ref, other: Ref) -> dict[str, Any]:
 def _pairs(
     ours: list[tuple[Step, int]], theirs: list[tuple[Step, int]], names: tuple[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """What follows the last common step, side by side: steps of the same role in the same order belong together."""
+    """The steps after the last common one, in pairs: steps of the same role are paired in order."""
     from difflib import SequenceMatcher
 
     left, right = ([found for found in side if found[0].role != thread.FORK] for side in (ours, theirs))

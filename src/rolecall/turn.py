@@ -233,7 +233,7 @@ def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mappin
 
 
 class Outputs(Mapping[str, Any]):
-    """The latest output of each role that has run, looked for in the chain when it is asked for."""
+    """The latest output of each role that has run, looked up in the chain on demand."""
 
     def __init__(self, turn: Turn, newest: Mapping[str, Any]) -> None:
         """`newest` are outputs that are not in the chain yet."""

@@ -1,6 +1,6 @@
-"""Every verb of the command line and what it does, as far as a role can be denied it. Values.
+"""Every verb of the command line and the actions in it that a role can be denied. Values.
 
-The command line asks before it runs a verb, and the gate of the hooks when it reads a command of a shell.
+The command line checks a verb before it runs it; the gate of the hooks checks verbs in shell commands.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from rolecall.errors import UsageError
 
 
 class Action(NamedTuple):
-    """What a verb of the command line does, as far as that can be denied."""
+    """The actions of a verb that a role can be denied."""
 
     classes: tuple[str, ...] = ()
     """A restriction that denies one of these denies the verb."""
     is_for_lead: bool = False
-    """Any restriction denies the verb: who plays a restricted role is not the lead."""
+    """Any restriction denies the verb: a restricted role is not the lead."""
     starts_threads: bool = False
     """Inside a step the verb is denied, unless the role may start threads."""
     is_door: bool = False
-    """Hosts start it and it checks every call by itself; it is denied in an agent's shell."""
+    """Only hosts may start it, and it checks every call itself; it is denied in an agent's shell."""
 
 
 READS = Action()
@@ -68,7 +68,7 @@ OPTIONS: Mapping[tuple[str, str], Action] = {
     ("memory gc", "delete"): LEADS,
     ("memory gc", "auto"): LEADS,
 }
-"""Options with which a verb does more than it does otherwise."""
+"""Options that add actions to a verb."""
 
 
 def check_verb(
@@ -79,7 +79,7 @@ def check_verb(
     is_in_step: bool,
     may_start_threads: bool,
 ) -> None:
-    """Refuse a verb, with the options that are given, to a process of a role that may not do what it does."""
+    """Refuse a verb with the given options if the role of this process may not do what it does."""
     name, action = named_action(verb, is_given)
     if action.is_for_lead:
         check_lead(restrictions, name)
@@ -92,8 +92,8 @@ def check_verb(
 
 
 def named_action(verb: str, is_given: Callable[[str], object]) -> tuple[str, Action]:
-    """What a verb does with the options that are given, and its name with the option that matters. A verb that
-    is not in the table is the lead's."""
+    """What a verb does with the given options, and its name with the option that decides. Only the lead may use a verb
+    that is not in the table."""
     for (name, option), action in OPTIONS.items():
         if name == verb and is_given(option):
             return f"{verb} --{option}", action

@@ -63,7 +63,7 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
 
 
 def memory_thresholds() -> Thresholds:
-    """The numbers by which memory notes are joined and forgotten."""
+    """The thresholds for merging and forgetting memory notes."""
     from rolecall.project.memory import Thresholds
     from rolecall.settings import memory_thresholds
 
@@ -100,8 +100,8 @@ def engine(
     watch: Callable[[str, Mapping[str, Any]], None] = lambda _kind, _body: None,
     tiers: Mapping[str, str] | None = None,
 ) -> Engine:
-    """An engine on `store` with the configured agents; `agent` plays every role when given. `folder` is where its
-    threads were started, for what the project there says; `tiers` are the model tiers of roles that have one."""
+    """An engine on `store` with the configured agents; `agent`, if given, plays every role. `folder` is where its
+    threads were started, whose project file applies; `tiers` are the model tiers of roles that have one."""
     import os
 
     from rolecall import registry
@@ -216,8 +216,8 @@ def cast(
     environment: Mapping[str, str] | None = None,
     tiers: Mapping[str, str] | None = None,
 ) -> Cast:
-    """The agent that plays a role; one that is unknown, or that the role's restrictions cannot be enforced
-    on, is an error before anything runs. `tiers` are the model tiers of roles that have one."""
+    """The agent that plays a role. An unknown agent, or one that cannot enforce the role's restrictions, is an error
+    before anything runs. `tiers` are the model tiers of roles that have one."""
     from rolecall import capabilities
     from rolecall.engine import HUMAN
 
@@ -295,7 +295,7 @@ def _cast(
         raise unknown_agent(settings, name, (*agents.ADAPTERS, HUMAN))
     model = tier_model(settings, (name, kind), tier) if tier else ""
     if model and (kind == "acp" or kind not in agents.SPOKEN):
-        options = {"model": model, **options}  # what the agent's own entry or its spec says comes first
+        options = {"model": model, **options}  # the agent's own entry and its spec take precedence
     if kind == "builtin":
         from rolecall.settings import builtin_options
 
@@ -306,7 +306,7 @@ def _cast(
 
 
 _UNBOUND = ("env", "mcp")
-"""Options that may hold secrets: they are not kept with a thread, but read from the configuration at each step."""
+"""Options that may hold secrets: a thread does not store them, but reads them from the configuration at each step."""
 
 
 def _unbound_options(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -315,8 +315,8 @@ def _unbound_options(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
-    """What says who plays each role of a thread that is made now, by the configuration as it is: the name of the agent
-    and what that stands for. A role for which nobody can be found goes by the configuration of the day it is asked."""
+    """A function that binds agents to the roles of a new thread from the current configuration: the agent's name and
+    its definition. A role without an agent takes it from the configuration when its turn comes."""
 
     def bind(book: Playbook) -> dict[str, Any]:
         from rolecall.engine import HUMAN

@@ -237,7 +237,7 @@ def test_setup_refuses_a_wrong_answer_at_its_question(rolecall: Rolecall) -> Non
     ):
         terminal.expect(question)
         terminal.type(answer + "\n")
-    terminal.expect("A key has no spaces")
+    terminal.expect("A key has only ASCII characters")
     terminal.expect("Enter: none): ")  # what is typed before a key is asked for is thrown away
     terminal.type("\n")
     assert terminal.close() == 0

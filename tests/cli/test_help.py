@@ -198,7 +198,7 @@ def test_a_fresh_home_says_what_to_do(rolecall: Rolecall, tmp_path: Path) -> Non
     )
     rolecall("init", cwd=tmp_path, check=0)
     shown = rolecall("thread", "list", cwd=tmp_path, check=0).stdout
-    assert shown == "no threads yet; start with: rolecall run hello -p 'What is to be done'\n"
+    assert shown == "no threads yet; start with: rolecall run hello -p 'What to do'\n"
     rolecall("cas", "put-text", "x", check=0)
     assert rolecall("thread", "list", cwd=tmp_path, check=0).stdout == shown
     assert not rolecall.json("status", cwd=tmp_path)["threads"]

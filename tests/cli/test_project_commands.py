@@ -94,7 +94,7 @@ def test_a_decision_is_replaced_only_when_that_is_asked_for(
     run("plan", "start", "Storage", "--issue", "A", "--issue", "B", "--research", "x")
     run("plan", "decide", "1", "Lines.")
     refused = rolecall("plan", "decide", "1", "One file.", cwd=project, check=2)
-    assert "issue 1 is decided already: Lines." in refused.stderr and "--again" in refused.stderr
+    assert "issue 1 already has a decision: Lines." in refused.stderr and "--again" in refused.stderr
     assert run("plan", "status")["issues"][0]["decision"] == "Lines."
     assert text("plan", "decide", "1", "One file.", "--again") == "decided; 1 left\nreplaces: Lines."
     assert run("plan", "decide", "1", "Two files.", "--again")["replaced"] == "One file."
@@ -304,7 +304,7 @@ def test_closing_names_tasks_that_are_open_and_on_a_terminal_wants_to_be_told(
         "21 tasks are not completed:",
         "2 Task 2\r\n",
         "and 1 more",
-        "--yes closes the cycle with them",
+        "Add --yes to close the cycle with them",
     ):
         asked.expect(text)
     assert asked.close() == 2

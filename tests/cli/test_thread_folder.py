@@ -599,7 +599,7 @@ def test_remove_refuses_to_lose_work_and_removes_what_was_merged(project: Projec
     ident = project.worked_in(commit=True, rest="rest.txt")
     told = project.folder_verb("remove", ident, check=2)
     assert "would lose 1 uncommitted change in" in told
-    assert "1 commit that is on no other branch" in told
+    assert "1 commit that is not on any other branch" in told
     path = project.work / ident / "tree"
     assert path.is_dir()
     project.folder_verb("merge", ident)
@@ -617,7 +617,7 @@ def test_remove_by_force_removes_what_nobody_else_has(project: Project) -> None:
     ident = project.worked_in()
     git(project.tree(ident), "switch", "--quiet", "--detach")
     git(project.tree(ident), "commit", "--quiet", "--all", "-m", "on no branch at all")
-    assert "1 commit that is on no other branch" in project.folder_verb("remove", ident, check=2)
+    assert "1 commit that is not on any other branch" in project.folder_verb("remove", ident, check=2)
     project.folder_verb("remove", ident, "--force")
     assert git(project.repo, "branch", "--list", "rolecall/*") == ""
     assert project.events(ident, "folder_removed")[0]["force"] is True
@@ -680,9 +680,9 @@ def test_prune_removes_what_is_merged_and_keeps_the_rest_with_the_reason(project
     assert done["removed"][0].keys() == {"thread", "folders", "branches"}
     why = {row["thread"]: row["why"] for row in done["kept"]}
     assert why == {
-        open_work: "1 commit that is merged into no branch",
+        open_work: "1 commit that is not merged into any branch",
         dirty: f"2 uncommitted changes in {project.work / dirty / 'tree'}",
-        waiting: "the thread is idle and may go on",
+        waiting: "the thread is idle and may continue",
     }
     assert not (project.work / merged).exists()
     assert (project.tree(open_work) / "ä.txt").read_text() == "two\n"

@@ -663,8 +663,8 @@ def test_status_is_taken_for_the_name_that_a_shell_would_expand(flow: Flow, give
 def test_a_name_that_the_shell_expanded_to_nothing_is_explained(flow: Flow, given: list[str]) -> None:
     ident = ask_a_person(flow, SHIP)
     told = " ".join(flow.rolecall("thread", "answer", ident, *given, check=2).stderr.split())
-    assert "Your shell takes $status for a variable" in told
-    assert "Write status=…, or put it in single quotes: '$status=…'." in told
+    assert "Your shell replaces $status by the value of a variable" in told
+    assert "Write status=…, or use single quotes: '$status=…'." in told
 
 
 def test_a_terminal_asks_for_the_fields_one_by_one_and_checks_each_at_once(flow: Flow) -> None:

@@ -191,7 +191,7 @@ def test_an_agent_that_cannot_be_held_to_them_is_refused_before_anything_runs(cr
     done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project)
     assert done.returncode == 2
     assert "command:true cannot play architect: the agent 'command:true' cannot be held to" in done.stderr
-    assert "These can here: player" in done.stderr and "`rolecall plan run --agent player`" in done.stderr
+    assert "These agents can: player" in done.stderr and "`rolecall plan run --agent player`" in done.stderr
     assert crew.statuses() == {1: "pending"}
 
 
@@ -201,10 +201,10 @@ def test_every_role_that_one_agent_cannot_play_is_named(crew: Crew) -> None:
     done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project)
     assert "command:true cannot play tester, architect, researcher, postdoc: " in done.stderr
     words = ("plan", "run", "--agent", "command:true", "--dry-run", "--format", "text")
-    assert "  These can here: player" in crew.rolecall(*words, cwd=crew.project, check=0).stdout
+    assert "  These agents can: player" in crew.rolecall(*words, cwd=crew.project, check=0).stdout
     crew.configure(agents={}, defaultAgent="")
     done = crew.rolecall("plan", "run", "--agent", "command:true", cwd=crew.project, env={"PATH": "/nowhere"})
-    assert "No agent on this machine can; `rolecall agents list` shows which there are." in done.stderr
+    assert "No agent on this machine can; `rolecall agents list` shows all agents." in done.stderr
 
 
 # -- models --
@@ -249,7 +249,7 @@ def test_a_missing_agent_is_an_error_that_names_the_role_and_nothing_is_replaced
     crew.task("One", owner="engineer")
     done = crew.rolecall("plan", "run", cwd=crew.project)
     assert done.returncode == 2
-    assert "nobody can be engineer, architect: no agent is named\n  Set one for all" in done.stderr
+    assert "no agent can play engineer, architect: no agent is named\n  Set one for all" in done.stderr
     assert crew.asked() == []
 
 

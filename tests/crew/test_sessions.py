@@ -126,7 +126,7 @@ def test_the_instance_that_a_task_names_is_the_one_that_goes_on(crew: Crew) -> N
     one, _, three, four = crew.calls()
     assert three["resumed"] == one["session"]
     assert four["resumed"] is None
-    unknown = "no researcher of this cycle is known by that id"
+    unknown = "no researcher of this cycle has that id"
     assert reason(crew, 4) == f"new: the task names nobody-knows-this, and {unknown}"
 
 

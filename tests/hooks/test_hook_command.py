@@ -249,7 +249,8 @@ def test_an_agent_makes_up_no_events_in_its_own_shell(project: Path, word: str) 
         done = hook(project, name, {"session": "s", **payload}, env={"ROLECALL_RESTRICTIONS": word})
         assert (done.returncode, done.stdout) == (1, b"")
         assert (
-            f"hook rolecall {name} is for hosts, and this process is held to {word}".encode() in done.stderr
+            f"hook rolecall {name} is for hosts, but this process is restricted by {word}".encode()
+            in done.stderr
         )
         assert b"rolecall install HOST" in done.stderr
     assert read(project, PLAN) == before

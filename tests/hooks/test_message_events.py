@@ -121,7 +121,7 @@ def test_a_skill_longer_than_the_host_takes_ends_at_a_section_and_names_the_file
     context = json.loads(claude.output("UserPromptSubmit", Answer(context=told)).stdout)
     assert context["hookSpecificOutput"]["additionalContext"] == told  # nothing more was cut
     assert 8_000 < len(told) < 9_900
-    kept, _, rest = told.partition("\n\n(The skill is longer than the host lets through. ")
+    kept, _, rest = told.partition("\n\n(The skill is longer than the host allows. ")
     number = kept.count("## ") + 1
     assert rest.startswith(f'Read {file} from "{number}. Part" on before you act on it.)')
     assert kept.endswith("x" * 900) and "Which format?" in rest and "w" * 500 in rest
@@ -253,7 +253,7 @@ def test_a_decision_that_names_no_issue_is_on_the_first_that_is_pending(tmp_path
     plan(tmp_path, "Which format?", "Who pays?", "When?", i1="JSON.")
     context = say(tmp_path, f"[d] {text}", "p1").context
     assert "decision on issue 2 (Who pays?) was recorded" in context and "Still pending: 3." in context
-    assert "if another was meant, reopen it" in context
+    assert "if the user meant another, reopen it" in context
     say(tmp_path, f"[d] {text}", "p2")
     assert decisions(tmp_path) == {1: "JSON.", 2: text, 3: text}
 
@@ -349,9 +349,9 @@ def test_a_lesson_whose_words_make_no_name_is_the_models_to_name(tmp_path: Path,
 def test_what_may_be_kept_is_told_with_a_lesson_and_with_a_look(tmp_path: Path) -> None:
     guidance = " ".join(catalog.load().vocabulary.tags["m"].prose_guidance.split())
     for text in ("[m] retry-limits: Sixty calls.", "[m]"):
-        assert f"What holds for [m]: {guidance}" in say(tmp_path, text).context
-    assert "What holds for [m-gc]: Show each candidate" in say(tmp_path, "[m:gc]").context
-    assert "What holds" not in say(tmp_path, "[rule] no-tabs: Use blanks.").context
+        assert f"Guidance for [m]: {guidance}" in say(tmp_path, text).context
+    assert "Guidance for [m-gc]: Show each candidate" in say(tmp_path, "[m:gc]").context
+    assert "Guidance" not in say(tmp_path, "[rule] no-tabs: Use blanks.").context
 
 
 def test_a_lesson_on_a_subject_that_has_a_note_goes_into_that_one(tmp_path: Path) -> None:

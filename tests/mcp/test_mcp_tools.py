@@ -344,7 +344,7 @@ def test_a_role_that_may_not_do_everything_starts_no_server_in_its_own_shell(
     other.write_text("x")
     for shown in ((), ("--host-key", "/no/such/file"), ("--host-key", str(other)), ("--host-key", "")):
         told = refusal(project, *shown, ROLECALL_RESTRICTIONS=word)
-        assert f"rolecall mcp is for hosts, and this process is held to {word}" in told
+        assert f"rolecall mcp is for hosts, but this process is restricted by {word}" in told
         assert "run `rolecall install HOST` again" in told
 
 

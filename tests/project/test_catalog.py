@@ -578,10 +578,10 @@ def test_a_host_without_a_table_is_named() -> None:
 # -- which catalogue the configuration names --
 
 MISCONFIGURED = {
-    "catalog: 5": "catalog must be the path of a folder, not 5",
-    "catalog: [a]": "catalog must be the path of a folder, not ['a']",
-    "catalog: ''": "catalog must be the path of a folder, not ''",
-    "catalog: true": "catalog must be the path of a folder, not True",
+    "catalog: 5": "catalog must be the path of a folder\n",
+    "catalog: [a]": "catalog must be the path of a folder\n",
+    "catalog: ''": "catalog must be the path of a folder\n",
+    "catalog: true": "catalog must be the path of a folder\n",
     "catalogue: /x": "'catalogue' is not a key of the configuration",
     "Catalog: /x": "'Catalog' is not a key of the configuration",
     "catalog: /x\ncatalogs: /y": "'catalogs' is not a key of the configuration",

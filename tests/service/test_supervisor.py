@@ -556,5 +556,5 @@ def test_a_service_whose_home_is_deleted_says_so_and_ends_with_its_agents(servic
     for pid in service.processes():
         gone(pid)
     told = f"the home of the service, {service.home}, was deleted or replaced"
-    assert f"{told}: its steps are interrupted, and it ends" in service.output()
+    assert f"{told}: interrupting its steps and ending" in service.output()
     assert f"rolecall: {told}" in service.output() and "Traceback" not in service.output()

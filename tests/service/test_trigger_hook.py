@@ -146,7 +146,7 @@ def test_a_signed_request_that_is_sent_again_under_other_headers_is_known(stage:
 
     answers = served(stage, triggers, ask)
     assert [status for status, _ in answers] == [202, 200, 200, 200, 202]
-    assert answers[1][1]["reason"] == "a request with the same signed body was heeded already"
+    assert answers[1][1]["reason"] == "a request with the same signed body was already handled"
 
 
 def test_without_dedupe_every_signed_request_counts(stage: Stage) -> None:
@@ -181,14 +181,14 @@ def test_of_requests_with_the_same_key_the_first_counts(stage: Stage) -> None:
     # After a restart they are still known.
     assert served(stage, triggers, lambda port: asked(port, {"X-Delivery": "two", **bearer()})) == (
         200,
-        {"thread": None, "reason": "a signal with the key 'two' was heeded already"},
+        {"thread": None, "reason": "a signal with the key 'two' was already handled"},
     )
 
 
 def test_a_thread_whose_folder_cannot_be_made_uses_up_its_key_and_is_a_problem_of_its_trigger(
     stage: Stage,
 ) -> None:
-    """Whoever was told to ask again would only hear that this was heeded already."""
+    """Whoever was told to ask again would only hear that this was already handled."""
     stage.write("workflows/hello.yaml", WORKFLOW.replace("    goal:", "    workdir: copy\n    goal:"))
     book = registry.load_file(str(stage.folder / "workflows" / "hello.yaml"))
     stage.workflows["hello"] = registry.register(stage.store, book)

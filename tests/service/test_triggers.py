@@ -545,7 +545,7 @@ def test_a_sense_may_bring_its_own_prompt_and_a_key(stage: Stage) -> None:
     body = "def sense():\n    return {'prompt': 'Put out {{the}} fire.', 'key': 'fire-1'}\n"
     sensed(stage, body, times=3, extra="cooldown: 1s")
     assert stage.prompts() == ["Put out {{the}} fire."]
-    assert "'fire-1' was heeded already" in stage.memory("felt").skipped
+    assert "'fire-1' was already handled" in stage.memory("felt").skipped
 
 
 def test_a_sense_is_as_it_lies_there_each_time_it_is_called(stage: Stage) -> None:

@@ -212,13 +212,13 @@ def on_terminal(machine: Machine, *args: str) -> str:
 
 def test_it_says_in_two_lines_what_is_refused_and_how_to_soften_it(machine: Machine) -> None:
     refused, softer = machine.run("install", "claude")["gate"]
-    assert "refused while it has no tasks" in refused
+    assert "refuses edits of a project's files while it has no tasks" in refused
     words = softer.partition("`")[2].partition("`")[0].split()
     assert words[-1] == "warn"
     machine.rolecall(*words[1:], check=0)
     assert machine.run("install", "claude")["gate"] == []
     machine.run("uninstall", "claude")
-    assert "the model is warned of edits" in machine.run("install", "claude")["gate"][0]
+    assert "the host warns the model about edits" in machine.run("install", "claude")["gate"][0]
 
 
 # -- out of git --
@@ -273,12 +273,12 @@ def test_on_a_terminal_it_asks(repository: Machine, answer: str, is_seen: bool) 
     terminal.expect("(Y/n): ")
     terminal.type(f"{answer}\n")
     assert terminal.close() == 0
-    assert "Softer: `rolecall config set project.unplannedEdits warn`" in terminal.seen
+    assert "To relax this: `rolecall config set project.unplannedEdits warn`" in terminal.seen
     assert (git(repository, "status", "--short") != "") == is_seen
 
 
 def test_outside_of_a_repository_nothing_can_be_excluded(machine: Machine) -> None:
-    assert "--exclude is for a project in a git repository" in machine.run(
+    assert "--exclude needs a project in a git repository" in machine.run(
         "install", "claude", "--user", "--exclude", check=2
     )
 

@@ -1,11 +1,11 @@
 """External agents: programs that put the step themselves and print its id.
 
-The program is run as `<command> <thread-id> <role>` in the work folder, or, where it stands under `agents` of the
-configuration with `command` and `args`, as uwf runs its agents: `<command> <args> --thread <thread-id> --role <role>
---prompt <instruction>`. The whole prompt is on its stdin as well. It opens the same store, puts a
-step and prints the step's id as the last line of its stdout: bare, or as a JSON object with the id under `stepHash`.
-`rolecall.agentkit` does all of that for agents written in Python; others put a node with uwf's fields (start, prev,
-role, output, detail, agent). Whether the step is the one that was asked for is the engine's to check.
+The program runs as `<command> <thread-id> <role>` in the work folder. An agent with `command` and `args` under
+`agents` in the configuration runs as in uwf: `<command> <args> --thread <thread-id> --role <role> --prompt
+<instruction>`. The whole prompt is on stdin as well. The program opens the same store, puts a step and prints the
+step's id as the last line of its stdout: bare, or as a JSON object with the id under `stepHash`. `rolecall.agentkit`
+does all of that for agents written in Python; others put a node with uwf's fields (start, prev, role, output, detail,
+agent). The engine checks the step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class External(Command):
     opens_store: ClassVar[bool] = True
 
     has_flags: bool = False
-    """Whether thread, role and instruction are given as uwf gives them."""
+    """Whether the program gets thread, role and instruction as options, as in uwf."""
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
         words = [context.thread, context.role]
@@ -38,9 +38,9 @@ class External(Command):
             words = ["--thread", context.thread, "--role", context.role, "--prompt", context.instruction]
             if len(context.instruction.encode()) > _LONGEST_WORD:
                 raise AgentError(
-                    f"the instruction of {context.role} is too long to be given to {self.program!r} as an argument",
+                    f"the instruction of {context.role} is too long for an argument of {self.program!r}",
                     ending="failed",
-                    hint=f"Name the agent as `external:{self.program}`: the prompt is on its standard input.",
+                    hint=f"Name the agent `external:{self.program}`, which reads the prompt from standard input.",
                 )
         ended = await self.run((*self.argv, *words), prompt, context)
         return Reply("", step=_step_id(ended.stdout, program=self.program))

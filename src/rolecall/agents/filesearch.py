@@ -58,8 +58,8 @@ class Walk:
 
 
 def glob_pattern(glob: str) -> str:
-    """The regular expression of a pattern of file names: `*` and `?` stay within a name, `**/` is any number of
-    folders, also none; [abc] is one of these."""
+    """The regular expression for a file name pattern: `*` and `?` stay within a name, `**/` matches zero or more
+    folders, `[abc]` matches one of the characters."""
     glob = glob.removeprefix("./").rstrip("/")
     pieces, at = [], 0
     while at < len(glob):
@@ -70,7 +70,7 @@ def glob_pattern(glob: str) -> str:
             piece, at = ".*", at + 2
         elif closing > 0:
             inner = glob[at + 1 : closing].replace("\\", r"\\")
-            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # signs that engines read differently in a class
+            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # engines read these differently in a class
             piece, at = f"[{'^' + inner[1:] if inner[0] == '!' else inner}]", closing + 1
         else:
             piece = {"*": "[^/]*", "?": "[^/]"}.get(glob[at]) or re.escape(glob[at])

@@ -30,7 +30,7 @@ def typed(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             found[name] = _value(known[name], value)
         except (TypeError, ValueError, KeyError) as error:
-            # What variables and tool servers are given may be secret.
+            # The values of variables and tool servers may be secret.
             is_plain = known[name].startswith(("bool", "int", "float"))
             shown = f"cannot be {value!r}" if is_plain else "cannot be used"
             raise UsageError(f"the option {key!r} of the agent {adapter!r} {shown}: {error}") from error

@@ -112,7 +112,7 @@ class Context:
     cancel: Cancel
     emit: Emit
     instruction: str = ""
-    """What the edge that led to the role says; the prompt has it too."""
+    """The instruction of the edge that led to the role; the prompt contains it, too."""
     steps: Sequence[PastStep] = ()
     """The steps taken so far, oldest first. Reading is lazy: `reversed` starts at the newest."""
     session: str | None = None

@@ -153,7 +153,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
     try:
         return pattern_test(filesearch.glob_pattern(pattern))
     except ValueError as error:
-        raise Refused(f"{pattern!r} is not a pattern of file names") from error
+        raise Refused(f"{pattern!r} is not a file name pattern") from error
 
 
 async def _write_file(box: Toolbox, path: str, content: str) -> str:

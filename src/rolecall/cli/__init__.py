@@ -46,7 +46,7 @@ NOUNS = {
     "conformance": ("rolecall.cli.conformance", "hold the project's tools against fixtures of the contract"),
     "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
-    "status": ("rolecall.cli.status", "where you are: project, threads, service, what to do next"),
+    "status": ("rolecall.cli.status", "show project, threads, service and the next command"),
     "help": ("rolecall.cli.help", "explain a command"),
     "version": ("rolecall.cli.version", "print the version"),
 }
@@ -60,7 +60,7 @@ EXAMPLES = (
 
 
 TYPED = r"(?<![\w/.-])rolecall (?=[a-z]|--)"
-"""The name of the program in a command that is to be typed."""
+"""The name of the program in a suggested command."""
 
 
 class Verb:
@@ -80,12 +80,12 @@ class Verb:
 
 
 def program() -> str:
-    """The name the command was started under: `rolecall`, or `uwf` like the predecessor."""
+    """The name that started the command: `rolecall`, or `uwf` like the predecessor."""
     return "uwf" if sys.argv[0].rpartition("/")[2] == "uwf" else "rolecall"
 
 
 def under_this_name(text: str) -> str:
-    """`text` with the commands in it as they are typed under the program's name."""
+    """`text` with the commands in it under the program's current name."""
     if program() == "rolecall":
         return text
     import re
@@ -134,13 +134,13 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _run(args)
         finally:
-            sys.stdout.flush()  # here, where a reader that is gone or a full disk is still noticed
+            sys.stdout.flush()  # here, where we still notice a closed pipe or a full disk
     except KeyboardInterrupt:
         print(f"{program()}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output is gone (`| head`); there is nobody left to tell.
-        sys.stdout = None  # or Python flushes its buffer once more at exit, fails, and ends with 120
+        sys.stdout = None  # otherwise Python flushes its buffer again at exit, fails, and ends with 120
         sys.stderr.close()
         return 141
     except OSError as error:
@@ -156,7 +156,7 @@ def _explain_too_many_files(error: OSError) -> None:
 
     if error.errno in (errno.EMFILE, errno.ENFILE):
         print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)
-        # An event loop that found no files to work with complains once more when it is cleared away.
+        # An event loop that could not open its files complains again when it is collected.
         sys.unraisablehook = lambda _: None
         warnings.simplefilter("ignore")
 
@@ -180,7 +180,7 @@ def _run(args: list[str]) -> int:
 
 
 def _check_allowed(options: Namespace) -> None:
-    """Refuse what the role may not do in whose name we run. Every verb is classed in `verbs.VERBS`."""
+    """Refuse what the role of this process may not do. `verbs.VERBS` classifies every verb."""
     from rolecall import config
 
     if not config.plays_role():
@@ -235,7 +235,7 @@ def _parse(args: list[str]) -> Namespace:
             raise _unknown_command(args, count, commands)
         below = [name.split() for name in _verbs(args[0]) if name.split()[:count] == args[1 : count + 1]]
         commands = {words[count] for words in below if len(words) > count}
-    else:  # there is a command missing, and the help lists those that may follow
+    else:  # a command is missing: the help lists those that may follow
         args = [*args, "--help"]
     return build_parser().parse_args(args)
 
@@ -246,7 +246,7 @@ def _parse_verb(parser: ArgumentParser, args: list[str]) -> Namespace:
     options = [option for action in parser._actions for option in action.option_strings]
     for arg in args[: args.index("--")] if "--" in args else args:
         name = arg.partition("=")[0]
-        # Blanks make a value of it, and an option may be shortened: argparse takes both.
+        # A word with blanks is a value, and argparse accepts abbreviated options.
         if name.startswith("--") and " " not in arg and not any(one.startswith(name) for one in options):
             wanted = nearest(name, options)
             raise UsageError(
@@ -257,7 +257,7 @@ def _parse_verb(parser: ArgumentParser, args: list[str]) -> Namespace:
 
 
 def _unknown_command(args: list[str], place: int, known: set[str]) -> RolecallError:
-    """The error about the word at `place`, where one of the known ones should be."""
+    """The error for an unknown word at `place`."""
     from rolecall.cli.oldnames import new_name
     from rolecall.errors import UsageError
 
@@ -268,7 +268,7 @@ def _unknown_command(args: list[str], place: int, known: set[str]) -> RolecallEr
 
 
 def nearest(word: str, known: list[str]) -> str | None:
-    """What was probably meant by a word that is not known."""
+    """The known word that is closest to an unknown one."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, known, 1, 0.6)), None)
@@ -356,7 +356,7 @@ def _add_verbs(parser: ArgumentParser, noun: str, verbs: dict[str, Verb]) -> Non
 
 
 def _parser_class() -> type[ArgumentParser]:
-    """Parsers whose errors are ours, and whose help names the program as it was called."""
+    """Parsers that raise our errors and whose help shows the name that started the program."""
     import argparse
 
     from rolecall.errors import UsageError

@@ -1,4 +1,4 @@
-"""Questions to a person on a terminal. They go to standard error, so that standard output has the result alone."""
+"""Questions to a person on a terminal. They go to standard error; standard output has only the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def say(text: str) -> None:
 
 
 def ask(question: str, check: Callable[[str], T]) -> T:
-    """The answer as `check` reads it; what it refuses is explained and asked again."""
+    """Return the answer as `check` reads it; explain what it refuses and ask again."""
     while True:
         sys.stderr.write(printable(f"{question}: "))
         sys.stderr.flush()
@@ -33,7 +33,7 @@ def ask(question: str, check: Callable[[str], T]) -> T:
 
 
 def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> int | None:
-    """The place of the choice, which is given by its number or its name; None when it is left out."""
+    """Return the index of the choice, given by number or name; None if the person leaves it out."""
     say("\n".join([question, *(f"  {number}) {choice}" for number, choice in enumerate(choices, 1))]))
 
     def check(text: str) -> int | None:
@@ -49,7 +49,7 @@ def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> i
 
 
 def ask_text(question: str, *, is_required: bool) -> str:
-    """Lines up to an empty one."""
+    """Return the lines before the first empty one."""
     say(f"{question} (an empty line ends it{'' if is_required else '; Enter: none'}):")
     while True:
         lines: list[str] = []

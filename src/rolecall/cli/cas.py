@@ -269,7 +269,7 @@ def _type_id(store: Store, text: str) -> str:
 
 
 def _data(argument: str) -> str:
-    """JSON given as such, by `-` or `@FILE`, or by the bare name of a file or a pipe."""
+    """JSON itself, `-`, `@FILE`, or the bare name of a file or a pipe."""
     is_file = os.path.exists(argument) and not os.path.isdir(argument)
     if argument != "-" and not argument.startswith("@") and is_file:
         return read_file(argument)

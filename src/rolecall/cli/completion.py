@@ -1,7 +1,7 @@
 """`rolecall completion`: a script that teaches a shell to complete our commands.
 
-The scripts ask the program itself, so they know the workflows, agents and threads of the moment: called with the words
-that were typed so far, this command prints what the last of them may become.
+The scripts call the program, so they complete the current workflows, agents and threads: given the words
+typed so far, this command prints candidates for the last one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_THREADS = 200
 
 
 class Candidate(str):
-    """What a word may become, and what it is."""
+    """A candidate for a word, and its description."""
 
     about: str = ""
 
@@ -72,13 +72,13 @@ def _lines(shell: str, words: list[str]) -> Iterator[str]:
     """The candidates as the shell's script reads them."""
     before = ""
     if shell == "bash":
-        # Bash takes `--agent=acp:x` for five words, and replaces only what stands behind the colon.
+        # Bash splits `--agent=acp:x` into five words, and replaces only what follows the colon.
         line = re.sub("\n:\n?", ":", "\n".join(words)).replace("\n=\n", "\n").removesuffix("=")
         words = line.split("\n")
         before = words[-1][: words[-1].rfind(":") + 1]
     try:
         found = [one for one in _candidates(words) if one.startswith(words[-1])]
-    except (RolecallError, OSError):  # nobody wants errors in the middle of a line being typed
+    except (RolecallError, OSError):  # an error must not appear in the middle of a line that is being typed
         return
     for one in found:
         about = " ".join(getattr(one, "about", "").split())
@@ -167,7 +167,7 @@ def _threads() -> Iterator[str]:
     length = thread.short_id_length(store)
     everything = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
     entries = list(islice(listed(store, everything), _MOST_THREADS))
-    for shown in (length, 26):  # the whole id too, for a person who has begun to type it
+    for shown in (length, 26):  # the whole id too, in case its beginning is already typed
         for entry in entries:
             yield _candidate(entry["thread"][-shown:], f"{entry['status']} · {entry['title'] or ''}")
 
@@ -191,7 +191,7 @@ def _candidate(text: str, about: str) -> Candidate:
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=(*_SCRIPTS, "tcsh"))
     parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="print what the last of these words may become"
+        "words", nargs="*", metavar="WORD", help="print candidates for the last of these words"
     )
 
 

@@ -82,7 +82,7 @@ def _refuse_dangling(settings: dict[str, Any], path: Path) -> None:
 
 
 def _check_catalog(folder: str) -> None:
-    """A catalogue that cannot be used is refused when it is named, not when a host or a plan needs it."""
+    """Refuse a catalogue that cannot be used when it is set, not when a host or a plan needs it."""
     from rolecall.errors import RolecallError
     from rolecall.project import catalog
 

@@ -71,7 +71,7 @@ def _diagnosed(
 
 
 def _with_proposals(needs: list[Need], installed: dict[str, bool]) -> list[Need]:
-    """For roles that nobody is named for: an agent that is installed here. The built-in one needs a model first."""
+    """Propose an installed agent for roles that have none. The built-in one needs a model first."""
     from dataclasses import replace
 
     from rolecall.settings import NAME_AN_AGENT

@@ -1,4 +1,4 @@
-"""`rolecall help`: how a command is used, the same as its `--help`."""
+"""`rolecall help`: print the `--help` of a command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _help(options: Namespace) -> int:
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and a verb of it")
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and one of its verbs")
 
 
 VERBS = {"": Verb(_help, "explain a command", "rolecall help\nrolecall help thread start", _arguments)}

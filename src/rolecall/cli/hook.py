@@ -29,7 +29,7 @@ _LONGEST_WAIT = 5.0
 _BEGINNINGS = frozenset((
     "session_start", "user_message", "SessionStart", "UserPromptSubmit", "session.created", "chat.message",
 ))  # fmt: skip
-"""Events of hosts that may make a repository a project: a session begins, or a user writes a tag."""
+"""Events of hosts that can make a repository a project: a session begins, or a user writes a tag."""
 _USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] [--host-key FILE] < event.json"
 _OPTIONS = {"--project": "project", "--harness": "harness", "--host-key": "key"}
 
@@ -134,7 +134,7 @@ def _project_around(host: str, payload: Mapping[str, Any]) -> str:
 
 
 def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
-    """Those around the folders that the session may be in; the home does not count."""
+    """The repositories around the folders that the session may be in, without the home."""
     from contextlib import suppress
 
     from rolecall import config
@@ -153,8 +153,8 @@ def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _answered_outside(words: Words, payload: Mapping[str, Any]) -> int:
-    """Where there is no project yet: the repository around becomes one when a session begins in it, or a tag calls for
-    it. A tag where there is no repository is answered with what is missing."""
+    """Make the repository around a project when a session begins in it or a message has a tag. Outside of a repository,
+    answer a tag with what is missing."""
     from rolecall import config
     from rolecall.hooks.event import Answer, SessionStart, UserMessage
 
@@ -169,8 +169,8 @@ def _answered_outside(words: Words, payload: Mapping[str, Any]) -> int:
     if not has_tag or config.run():
         return 0
     told = (
-        "Nothing was done about the tag in this message, because the session is in no git repository that can be"
-        " written, and a project of Rolecall's is one. `git init` makes one here. Tell the user."
+        "The tag in this message had no effect: a Rolecall project is a git repository, and the session is in no"
+        " git repository that can be written. `git init` makes one here. Tell the user."
     )
     return _written(host.output(words.event, Answer(context=told, notice=told)))
 
@@ -209,7 +209,7 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
     from rolecall.project import place
 
     kit = _kit(words, event)
-    # Before a tool nothing is written, so nobody has to be waited for, and anybody who asks may have an answer.
+    # Before a tool call nothing is written, so there is no lock to wait for.
     if not isinstance(event, PreToolUse):
         _check_host(words, kit)
         _limit_patience()
@@ -225,7 +225,7 @@ def _written(output: Output) -> int:
 
 
 def _check_host(words: Words, kit: Kit) -> None:
-    """Refuse events that an agent makes up in its own shell."""
+    """Refuse events that an agent invents in its own shell."""
     if kit.restrictions:
         from rolecall import capabilities, config
 
@@ -313,7 +313,7 @@ def _failed(words: Words, project: str, exc: Exception) -> None:
 
         from rolecall.hooks import toollog
 
-        with suppress(RolecallError):  # a bad name of a harness may be what went wrong
+        with suppress(RolecallError):  # the name of the harness may be the very error
             place.use_harness(words.harness or place.HARNESS)
         toollog.note_error(project, f"{place.now()} {line}")
     except Exception as again:  # the disk perhaps, which is what went wrong before
@@ -331,13 +331,13 @@ def _run(options: Namespace) -> int:
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("host", metavar="HOST", help="claude, codex, opencode, or rolecall for our own words")
     parser.add_argument("event", metavar="EVENT", help="the event, as the host calls it")
-    parser.add_argument("--project", metavar="DIR", help="the project (default: the repository around)")
     parser.add_argument(
-        "--harness", metavar="NAME", help="under which name hooks keep their files (default: rolecall)"
+        "--project", metavar="DIR", help="the project (default: the repository around this folder)"
     )
     parser.add_argument(
-        "--host-key", default="", metavar="FILE", help="the key of the installation, which `install` writes"
+        "--harness", metavar="NAME", help="the name under which hooks keep their files (default: rolecall)"
     )
+    parser.add_argument("--host-key", default="", metavar="FILE", help="the host key that `install` writes")
 
 
 VERBS = {

@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 PROJECT = """\
 # yaml-language-server: $schema=.schemas/project.schema.json
 # The project, for Rolecall. `rolecall validate` checks it; docs: project-file.md
-# Without a single line here, `rolecall run WORKFLOW -p TASK` works as well.
+# Every line is optional: `rolecall run WORKFLOW -p TASK` works without any.
 
-# The model that reads answers which carry no output (a provider of your configuration, or an address):
+# The model that reads answers without output (a provider of your configuration, or an address):
 # extract: {baseUrl: "https://…/v1", model: some-model, apiKeyEnv: SOME_API_KEY}
 
 # For `rolecall serve`:
 # service:
-#   limit: 16                  # threads at once, of all workflows
+#   limit: 16                  # threads at once, over all workflows
 #   rates: {claude: 30/min}    # calls of an agent
-#   spend_per_day: 20          # dollars, as the agents report them
+#   spend_per_day: 20          # dollars, as reported by the agents
 
 workflows:
   hello:
-    concurrency: 2             # threads of it at once; the others wait
-    # overflow: queue          # or drop: what comes while it is busy is discarded
-    # max_queue: 20            # of more that wait, the oldest is discarded
+    concurrency: 2             # threads of this workflow at once; others wait
+    # overflow: queue          # or drop: discard new threads while it is busy
+    # max_queue: 20            # if more wait, discard the oldest
     # triggers:
     #   morning: {cron: "0 7 * * 1-5", timezone: UTC, prompt: "Say good morning."}
 """
 
 EXAMPLE = """\
 # yaml-language-server: $schema=../.schemas/workflow.schema.json
-# An example: one role writes, another one reads it and may send it back. Run it:
+# An example: one role writes a text, another reads it and may send it back. Run it:
 #   rolecall run hello -p 'A haiku about the sea'
 name: hello
-description: Writes a short text, and has it read until it is good enough.
+description: Writes a short text and revises it until the reader approves.
 roles:
   writer:
     goal: You are a writer. Write the short text that the task asks for. Change no files.

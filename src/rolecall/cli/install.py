@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 _SETTING = "rolecall config set project.unplannedEdits"
 _GATE = {
     "block": [
-        "From now on edits of a project's files are refused while it has no tasks.",
-        f"Softer: `{_SETTING} warn`, or `off` for no gate.",
+        "From now on the host refuses edits of a project's files while it has no tasks.",
+        f"To relax this: `{_SETTING} warn`, or `off`.",
     ],
     "warn": [
-        "From now on the model is warned of edits while the project has no tasks.",
-        f"Stricter: `{_SETTING} block`; softer: `off`.",
+        "From now on the host warns the model about edits while the project has no tasks.",
+        f"To refuse them: `{_SETTING} block`; to allow them: `off`.",
     ],
     "off": [
-        "Edits are not refused while the project has no tasks: project.unplannedEdits is off.",
-        f"Stricter: `{_SETTING} block`, or `warn`.",
+        "The host allows edits while the project has no tasks: project.unplannedEdits is off.",
+        f"To change this: `{_SETTING} block`, or `warn`.",
     ],
 }
-"""What a host does about edits from now on, and how to change that."""
+"""What a host does about edits without tasks, and how to change that."""
 _WORDS = {"same": "up to date", "kept": "left alone"}
 
 
@@ -58,7 +58,7 @@ def _install(options: Namespace) -> None:
         steps = host_module(options.host).next_steps(setup)
         if setup.scope == "project" and not exclusion:
             steps.append(
-                "Keep these files out of git: they hold paths of this machine. "
+                "Keep these files out of git: they contain paths of this machine. "
                 f"`rolecall install {options.host} --exclude` enters them in .git/info/exclude."
             )
         if scope := other_scope(options.host, setup):
@@ -69,7 +69,7 @@ def _install(options: Namespace) -> None:
 
 
 def _exclusion(options: Namespace, setup: Setup, changes: list[Change], paths: list[str]) -> Change | None:
-    """The change of `.git/info/exclude`, if it is wanted: by the option, by an earlier one, or by a person's answer."""
+    """The change of `.git/info/exclude`, if the option, an earlier installation or a person's answer asks for it."""
     from rolecall.cli.asking import ask, can_ask
     from rolecall.wiring import gitexclude
 
@@ -77,7 +77,7 @@ def _exclusion(options: Namespace, setup: Setup, changes: list[Change], paths: l
     if file is None:
         if options.exclude:
             raise UsageError(
-                "--exclude is for a project in a git repository",
+                "--exclude needs a project in a git repository",
                 hint="Leave it out, or name another --project.",
             )
         return None
@@ -86,7 +86,7 @@ def _exclusion(options: Namespace, setup: Setup, changes: list[Change], paths: l
     if not is_wanted and may_ask and any(change.is_change for change in changes):
         if gitexclude.hides(setup.project, paths):
             return None
-        is_wanted = ask(f"Keep the {len(paths)} files out of git, by {file}? (Y/n)", _is_yes)
+        is_wanted = ask(f"Keep these {len(paths)} files out of git? Adds them to {file}. (Y/n)", _is_yes)
     return gitexclude.with_block(file, options.host, setup.project, paths) if is_wanted else None
 
 
@@ -97,7 +97,7 @@ def _is_yes(answer: str) -> bool:
 
 
 def _keep_key(path: str) -> None:
-    """The file whose name only hosts know; it holds the name, too, so that no other file passes for it."""
+    """The file whose name only hosts know. It contains its own name, so that no other file passes for it."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         file.write(os.path.basename(path))
@@ -222,7 +222,7 @@ def _can_run(script: str) -> bool:
 def report(
     options: Namespace, setup: Setup, changes: list[Change], steps: list[str], gate: Sequence[str] = ()
 ) -> None:
-    """What was done, or would be, what it means for edits, and what is left to do."""
+    """The changes (or planned changes), what they mean for edits, and the next steps."""
     from rolecall import workspace
     from rolecall.wiring.change import difference
 
@@ -273,7 +273,7 @@ def _install_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--exclude",
         action=BooleanOptionalAction,
-        help="keep the project's new files out of git, by .git/info/exclude (default: asked on a terminal)",
+        help="keep the project's new files out of git with .git/info/exclude (default: ask on a terminal)",
     )
 
 

@@ -29,7 +29,7 @@ def _now() -> str:
 
 @cache
 def _tell(line: str) -> None:
-    """Say it on standard error, and the same once."""
+    """Print a message on standard error, each only once."""
     print(f"note: {_in_one_line(line)}", file=sys.stderr)
 
 

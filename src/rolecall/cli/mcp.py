@@ -128,9 +128,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--agent", metavar="ID", help="the agent of the catalogue that calls: it is held to its limits"
     )
-    parser.add_argument(
-        "--host-key", default="", metavar="FILE", help="the key of the installation, which `install` writes"
-    )
+    parser.add_argument("--host-key", default="", metavar="FILE", help="the host key that `install` writes")
     parser.add_argument(
         "--only", type=_names, default=[], metavar="GROUP,…", help="only these groups of tools"
     )

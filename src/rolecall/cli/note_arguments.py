@@ -1,4 +1,4 @@
-"""What `rolecall memory` and `rolecall rule` have in common: where a text comes from, and how one is printed."""
+"""What `rolecall memory` and `rolecall rule` share: reading a text from the arguments, and printing one."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Commands by the names that uwf gives them, for people who are used to those. Consulted when a command is unknown."""
+"""uwf's command names and the commands that replace them. Consulted when a command is unknown."""
 
 from __future__ import annotations
 
 _NEW_NAMES = {
     "workflow add": "`rolecall workflow put FILE` does this.",
-    "thread exec": "`rolecall thread step THREAD` takes one step, `rolecall thread run THREAD` all of them, "
+    "thread exec": "`rolecall thread step THREAD` takes one step, `rolecall thread run THREAD` takes all of them, "
     "`rolecall run WORKFLOW -p TEXT --detach` leaves them to the service.",
-    "thread stop": "Ctrl-C stops `rolecall thread run` cleanly, `rolecall serve stop` the service; threads can go on "
-    "later. `rolecall thread kill THREAD` ends one for good.",
+    "thread stop": "Ctrl-C stops `rolecall thread run` cleanly, `rolecall serve stop` stops the service; threads can "
+    "continue later. `rolecall thread kill THREAD` ends one for good.",
     "thread cancel": "`rolecall thread kill THREAD` does this.",
     "thread running": "`rolecall thread list --status running` does this.",
     "step list": "`rolecall thread steps THREAD` does this.",
@@ -15,10 +15,10 @@ _NEW_NAMES = {
     "step read": "`rolecall thread step-details STEP` does this.",
     "step fork": "`rolecall thread fork STEP` does this.",
     "step": "`rolecall thread steps THREAD` and `rolecall thread step-details STEP` show steps.",
-    "log": "`rolecall thread watch THREAD` shows what happens in a thread, `rolecall serve logs` what the service did.",
+    "log": "`rolecall thread watch THREAD` shows the events of a thread, `rolecall serve logs` the log of the service.",
 }
 
 
 def new_name(args: list[str]) -> str | None:
-    """What does here what a command of uwf did; None: it is no command of uwf's."""
+    """The hint for a command of uwf; None if uwf has no such command."""
     return _NEW_NAMES.get(" ".join(args[:2])) or _NEW_NAMES.get(" ".join(args[:1]))

@@ -1,4 +1,4 @@
-"""How results are shown: text, or JSON and YAML on request."""
+"""Print results: as text, or as JSON or YAML on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREDECESSORS = ("workflow", "thread", "step", "cas", "config", "log", "setup")
 """The commands that `uwf` had before it became another name of `rolecall`."""
 
 _OWN_WORDS = ("doctor", "fleet", "init", "install", "serve", "setup", "trigger", "uninstall", "validate")
-"""Commands that print nobody's text but ours, so that every command in it is one to type."""
+"""Commands that print only our own text, so that every command in it is a suggestion to the user."""
 
 
 def add_format(parser: ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def add_store(parser: ArgumentParser) -> None:
 
 
 def format_of(options: Namespace) -> str:
-    """The format asked for, else text; in a pipe the predecessor's commands answer its name with JSON, as they did."""
+    """The requested format, else text; under the name `uwf` the predecessor's commands print JSON in a pipe."""
     if options.format is None and program() == "uwf" and options.verb.split()[0] in _PREDECESSORS:
         return "text" if sys.stdout.isatty() else "json"
     return options.format or "text"
@@ -69,7 +69,7 @@ def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) 
 
 
 def show_record(options: Namespace, record: Mapping[str, Any], text: Callable[[], str] | None = None) -> None:
-    """Print one of several results, at once."""
+    """Print one of several results immediately."""
     if format_of(options) == "yaml":
         print("---")
     show(options, dict(record), text)
@@ -92,7 +92,7 @@ def _json(value: Any) -> str:
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
 _BEGINS = {name: 0xFDD0 + number for number, name in enumerate(_COLORS)}
 _END = 0xFDD0 + len(_COLORS)
-"""Code points that stand for colours until a text is printed. Unicode sets them aside for use inside a program."""
+"""Code points that mark colours until a text is printed. Unicode reserves them for use inside a program."""
 _STATUS_COLORS = {
     **dict.fromkeys(("completed", "done", "ok", "ready", "decided"), "green"),
     **dict.fromkeys(("failed", "crashed", "damaged", "killed", "problem"), "red"),
@@ -101,7 +101,7 @@ _STATUS_COLORS = {
 }
 _SIGN_COLORS = {"✓": "green", "✗": "red", "⚠": "yellow"}
 color_mode = "auto"
-"""What --color says, for all that is printed from here on."""
+"""Apply --color to everything printed from here on."""
 
 
 def has_color(stream: TextIO) -> bool:
@@ -117,7 +117,7 @@ class Colored(str):
 
 
 def colored(text: str, color: str) -> str:
-    """`text` for `say` and `show` to print in a colour where there are colours."""
+    """`text` that `say` and `show` print in a colour if the stream shows colours."""
     return Colored(f"{chr(_BEGINS[color])}{text}{chr(_END)}") if color else text
 
 
@@ -126,13 +126,13 @@ def colored_status(status: str) -> str:
 
 
 def colored_diff(text: str) -> str:
-    """A difference between texts, what was added and taken away in colours of their own."""
+    """A diff with added and removed lines in colours."""
     colors = {"+": "green", "-": "red", "@": "cyan"}
     return "\n".join(colored(line, colors.get(line[:1], "")) for line in text.split("\n"))
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print a line at once, coloured where it goes to a terminal."""
+    """Print a line immediately, coloured on a terminal."""
     stream = stream or sys.stdout
     if stream is sys.stderr:
         text = under_this_name(text)
@@ -140,19 +140,19 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` with everything escaped that would steer the terminal, turn its writing around or not be seen."""
+    """`text` with characters escaped that control the terminal, reverse its writing direction, or are invisible."""
     return _escaped(text, _VISIBLE)
 
 
 def _rendered(text: str, stream: TextIO) -> str:
-    """`text` as it is printed: escaped, and in its colours if the stream shows any."""
+    """`text` ready to print: escaped, and coloured if the stream shows colours."""
     return _escaped(text, _COLORED if has_color(stream) else _UNCOLORED)
 
 
 def _escaped(text: str, table: Mapping[int, str]) -> str:
     text = text.translate(table)
-    # Joiners belong between the letters of some scripts and the parts of an emoji, a variation selector behind one
-    # character. Anywhere else, and in a row, they would hide something.
+    # Joiners belong between the letters of some scripts and the parts of an emoji, a variation selector after one
+    # character. Anywhere else, and in a row, they can hide something.
     return text if text.isascii() else re.sub(_STRAY, lambda found: _escape(ord(found[0])), text)
 
 
@@ -161,12 +161,12 @@ _STRAY = (
     "|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
 _KEPT_FORMATS = (0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)
-"""Format characters that are not escaped: joiners, for which there are rules of their own, and signs of Arabic, Syriac
-and Kaithi, which are seen."""
+"""Format characters that are not escaped: joiners, which have rules of their own, and visible signs of Arabic, Syriac
+and Kaithi."""
 
 
 class _Characters(dict[int, str]):
-    """What each character is printed as, found out when it is first met."""
+    """The printed form of each character, computed at its first use."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -223,15 +223,15 @@ def show_lines(
 
 
 _LEAST_ROOM = 20
-"""Cells that the last column of a table keeps as long as there is another column to leave out."""
+"""The least width of a table's last column while there is another column to leave out."""
 _WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to have it")
-"""Columns that are never cut: what stands in them is typed again, or is the news."""
+"""Columns that are never cut: users type their values, or look for them first."""
 
 
 def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequence[str] = ()) -> str:
-    """Aligned columns, as wide together as the terminal. Numbers are to the right, their thousands apart unless they
-    are ids, which are typed again. Of the columns in `spared` as many are left out as it takes to leave the last one
-    some room; then the widest are cut."""
+    """Aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
+    are ids. If the last column gets too narrow, columns in `spared` are left out; then the widest columns are
+    cut."""
     cells = [
         [
             cell
@@ -273,7 +273,7 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequen
 
 
 def _shrunk(widths: list[int], kept: list[int], is_whole: list[bool], headings: Sequence[str]) -> list[int]:
-    """The widths of columns with the widest made smaller until all that are kept fit the terminal."""
+    """The widths of the kept columns, the widest reduced until all fit the terminal."""
     widths, room = list(widths), columns_of_terminal()
     least = {at: max(8, len(headings[at])) for at in kept if not is_whole[at]}
     for at in least:
@@ -287,7 +287,7 @@ def _shrunk(widths: list[int], kept: list[int], is_whole: list[bool], headings: 
 
 
 def _cut_apart(texts: list[str], cells: int) -> list[str]:
-    """Texts cut at the end; those that would look the same then, in the middle of what they share."""
+    """Texts cut at the end, or, if they would then look the same, in the middle of what they share."""
     cut = {text: text if _cells(text) <= cells else _cut(text, cells - 1) + "…" for text in texts}
     groups: dict[str, list[str]] = {}
     for text, shortened in cut.items():
@@ -306,7 +306,7 @@ def _cut_apart(texts: list[str], cells: int) -> list[str]:
 
 
 def columns_of_terminal() -> int:
-    """How many cells a line has; 80 where the output is no terminal, so that it is the same there."""
+    """The width of a line in cells: the terminal's, or 80 (or COLUMNS) if the output is not a terminal."""
     from rolecall import config
 
     try:
@@ -316,7 +316,7 @@ def columns_of_terminal() -> int:
 
 
 def _cells(text: str) -> int:
-    """How many cells of a terminal a text takes: letters of some scripts take two, marks and colours none."""
+    """The width of a text in terminal cells: letters of some scripts take two, marks and colours none."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

@@ -11,7 +11,7 @@ from rolecall.cli.project_call import add_project, call, look
 from rolecall.errors import UsageError
 
 _SHOWN = 300
-"""Characters of a decision that are shown of one that is replaced."""
+"""How many characters of a replaced decision are shown."""
 
 
 def _start(options: Namespace) -> None:
@@ -76,8 +76,8 @@ def _decide(options: Namespace) -> None:
     before = next((issue.get("decision") for issue in issues if issue["id"] == options.issue_id), None)
     if before and not options.again:
         raise UsageError(
-            f"issue {options.issue_id} is decided already: {short(before, _SHOWN)}",
-            hint="--again replaces that decision.",
+            f"issue {options.issue_id} already has a decision: {short(before, _SHOWN)}",
+            hint="Add --again to replace it.",
         )
     reply = call(
         options,
@@ -154,7 +154,7 @@ def _decide_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "decision", metavar="TEXT", help="what was decided, and why; @FILE reads a file, - standard input"
     )
-    parser.add_argument("--again", action="store_true", help="replace a decision that was made before")
+    parser.add_argument("--again", action="store_true", help="replace an earlier decision")
     parser.add_argument("--agent", action="append", metavar="AGENT", help="an agent that was asked")
     parser.add_argument(
         "--advice", action="append", type=_pair, metavar="AGENT=TEXT", help="what an agent advised"

@@ -66,7 +66,7 @@ def run_plan(options: Namespace) -> int:
 
 
 def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
-    """An error for everything that keeps roles from being played, with who can play them."""
+    """One error for all roles that cannot be played, with the agents that can play them."""
     missing = [part for part in parts if part.problem]
     if not missing:
         return
@@ -78,27 +78,25 @@ def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
     name = f"`rolecall config set agentOverrides.{taskflow.NAME}.{missing[0].role} NAME`"
     if not override:
         raise UsageError(
-            f"nobody can be {listed}", hint=f"{' '.join(filter(None, hints))} {name} names one for a role."
+            f"no agent can play {listed}", hint=f"{' '.join(filter(None, hints))} {name} sets one for a role."
         )
     raise UsageError(
         f"{override} cannot play {listed}",
-        hint=f"{' '.join(filter(None, hints))} {_proposal(missing)} Without --agent, {name} names one for a role, and"
+        hint=f"{' '.join(filter(None, hints))} {_proposal(missing)} Without --agent, {name} sets one for a role, and"
         " `defaultAgent` plays the others.",
     )
 
 
 def _proposal(missing: Sequence[Part]) -> str:
-    """Who can play the roles that one agent cannot."""
+    """The hint with agents that can play these roles."""
     able = _able(missing)
     if not able:
-        return "No agent on this machine can; `rolecall agents list` shows which there are."
-    return (
-        f"These can here: {', '.join(able)}. `rolecall plan run --agent {able[0]}` has one play every role."
-    )
+        return "No agent on this machine can; `rolecall agents list` shows all agents."
+    return f"These agents can: {', '.join(able)}. With `rolecall plan run --agent {able[0]}` one plays every role."
 
 
 def _able(missing: Sequence[Part]) -> list[str]:
-    """The agents of the configuration, and those on this machine, that can play all of these roles."""
+    """The configured agents, and those installed here, that can play all of these roles."""
     from rolecall.agents import ADAPTERS, SPOKEN
     from rolecall.agents.presence import check_present
 

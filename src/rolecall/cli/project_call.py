@@ -39,8 +39,8 @@ def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 def look(options: Namespace, tool: str) -> dict[str, Any]:
-    """The reply of a tool that reads, asked for before one that writes; empty if a file cannot be read, which the
-    other one says, after keeping a copy."""
+    """The reply of a tool that reads, called before one that writes; empty if a file cannot be read, because the
+    writing tool reports that and keeps a copy."""
     try:
         return call(options, tool)
     except Damaged:

@@ -156,7 +156,7 @@ def _detach(options: Namespace, project: Project) -> int:
 
 
 def _taken_port(project: Project) -> str:
-    """Why the project's hooks will not be heard; empty: they will, or there are none."""
+    """Why the service cannot listen for the project's hooks; empty if it can, or if there are none."""
     import socket
 
     from rolecall.service.triggers.trigger import Hook
@@ -170,7 +170,7 @@ def _taken_port(project: Project) -> str:
             return ""
     except OSError as error:
         return (
-            f"hooks are not heard at {hooks.host}:{hooks.port}: {os.strerror(error.errno or 0)}; the service"
+            f"cannot listen for hooks at {hooks.host}:{hooks.port}: {os.strerror(error.errno or 0)}; the service"
             " tries again every 15 s. Free the port, or set `hooks: port` in rolecall.yaml."
         )
 

@@ -34,7 +34,7 @@ class Answers(NamedTuple):
     """None keeps the key there is; empty means that none is needed."""
     model: str | None
     agent: str | None
-    """None keeps the one there is; empty means that none is wanted."""
+    """None keeps the present one; an empty text removes it."""
 
 
 class Program(NamedTuple):
@@ -96,7 +96,7 @@ def _from_flags(options: Namespace, settings: dict[str, Any], environment: dict[
         raise UsageError(
             f"setup also needs {', '.join(missing)}",
             hint=f"Addresses are known for {', '.join(BASE_URLS)}. "
-            'A provider that needs no key is given an empty one: --api-key "".',
+            'For a provider without a key, give an empty one: --api-key "".',
         )
     return Answers(provider, base_url, read_input(key).strip() if key else key, options.model, options.agent)
 
@@ -125,13 +125,13 @@ def _variable(provider: str) -> str:
 
 
 def _asked(settings: dict[str, Any], environment: dict[str, str], programs: list[Program]) -> Answers:
-    """Every answer is checked at its question, and asked again where it is wrong."""
+    """Check every answer at its question, and ask again if it is wrong."""
     for program in programs:
         asking.say(f"found {program.program} ({program.path}): adapter {program.adapter}")
     offered = settings.get("defaultAgent") or next((program.adapter for program in programs), "")
 
     def check_agent(text: str) -> str:
-        """The agent; empty for none."""
+        """The agent, or an empty text for no agent."""
         agent = "" if text == "-" else text or offered
         if agent:
             _check_agent(agent, settings)
@@ -177,7 +177,7 @@ def _ask_key(settings: dict[str, Any], environment: dict[str, str], provider: st
             raise asking.ended() from None
         if key.isascii() and key.isprintable() and " " not in key:
             return key or (None if has_key else "")
-        asking.say("  A key has no spaces and no characters beyond ASCII.")
+        asking.say("  A key has only ASCII characters and no spaces.")
 
 
 # -- writing --
@@ -209,7 +209,7 @@ def _check_agent(agent: str, settings: dict[str, Any]) -> None:
 
 def _check_provider(provider: str) -> str:
     if not provider.isprintable() or any(character in provider for character in ". \"'"):
-        raise UsageError(f"{provider!r} is not a name for a provider", hint="Letters, digits and '-'.")
+        raise UsageError(f"{provider!r} is not a name for a provider", hint="Use letters, digits and '-'.")
     return provider
 
 

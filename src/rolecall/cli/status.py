@@ -1,5 +1,5 @@
-"""`rolecall status`: where you are. The project around this folder, the threads that are at work or wait, the service,
-and what to do next."""
+"""`rolecall status`: the project around this folder, the threads that run or wait, the service, and the next
+command."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rolecall.service import control
 from rolecall.workspace import store_if_any
 
 _MOST = 10
-"""Threads that are listed."""
+"""How many threads are listed."""
 _FIRST = ("crashed", "damaged", "suspended", "running", "queued", "idle")
-"""Whose turn it is to be looked at."""
+"""Threads with these statuses come first."""
 
 
 def _status(options: Namespace) -> None:
@@ -75,7 +75,7 @@ def _arguments(parser: ArgumentParser) -> None:
 VERBS = {
     "": Verb(
         _status,
-        "show where you are: the project, the threads at work, the service, and what to do next",
+        "show the project, the threads at work, the service and the next command",
         "rolecall status",
         _arguments,
     )

@@ -30,14 +30,14 @@ def _add(options: Namespace) -> None:
 
 
 def _check_deps(reply: Mapping[str, Any], deps: list[int]) -> None:
-    """Refuse a task that could never begin."""
+    """Refuse a task that could never start."""
     if not reply:
         return
     deps_of = {task["id"]: task["deps"] for task in reply.get("tasks", ())}
     if unknown := [dep for dep in deps if dep not in deps_of]:
         known = f"Tasks: {taskgraph.ids(deps_of)}." if deps_of else "There are no tasks yet."
         raise UsageError(f"--dep names no task: {taskgraph.ids(unknown)}", hint=known)
-    new = max(deps_of) + 1  # a task may already wait for one that is added later
+    new = max(deps_of) + 1  # an earlier task may already depend on this new id
     paths: list[tuple[float, ...]] = [(new, dep) for dep in deps]
     seen: set[float] = set()
     while paths:
@@ -46,7 +46,7 @@ def _check_deps(reply: Mapping[str, Any], deps: list[int]) -> None:
             circle = " after ".join(map(str, path))
             raise UsageError(
                 f"the tasks would wait for each other: {circle}",
-                hint="Leave out the --dep that closes the circle.",
+                hint="Leave out the --dep that closes the cycle.",
             )
         if path[-1] not in seen:
             seen.add(path[-1])
@@ -110,7 +110,7 @@ def _close(options: Namespace) -> None:
     listed = look(options, "task_list")
     tasks = listed.get("tasks", [])
     if listed and not tasks and look(options, "plan_status") == {"active": False}:
-        raise UsageError("there is no plan and no task, so there is nothing to close")
+        raise UsageError("there is nothing to close: the project has no plan and no tasks")
     unfinished = [task for task in tasks if task["status"] != "completed"]
     if unfinished and not options.yes:
         named = "".join(f"\n  {task['id']} {task['title']}" for task in unfinished[:_MOST_NAMED])
@@ -118,7 +118,7 @@ def _close(options: Namespace) -> None:
         what = "1 task is" if len(unfinished) == 1 else f"{len(unfinished)} tasks are"
         text = f"{what} not completed:{named}{more}"
         if can_ask():
-            raise UsageError(text, hint="--yes closes the cycle with them.")
+            raise UsageError(text, hint="Add --yes to close the cycle with them.")
         say(text)
     reply = call(options, "task_close")
     show(options, reply, lambda: _close_text(reply))
@@ -165,7 +165,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _close_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="close it also with tasks that are not completed")
+    parser.add_argument("--yes", action="store_true", help="close the cycle even if tasks are not completed")
     add_project(parser)
 
 

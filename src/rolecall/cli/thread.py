@@ -51,13 +51,13 @@ _ROWS = (
     (
         _RUN,
         "resume",
-        "let a suspended thread go on, with a higher limit or a word to its role",
+        "continue a suspended thread, with a higher limit or a message to its role",
         "rolecall thread resume 01M7F72S --run\nrolecall thread resume 01M7F72S --limit steps=40 --run",
     ),
     (
         _ANSWER,
         "answer",
-        "answer an agent's question, or play the role that is due; asks on a terminal",
+        "answer an agent's question, or play the role whose turn it is; asks on a terminal",
         "rolecall thread answer 01M7F72S --run\n"
         "rolecall thread answer 01M7F72S -p 'Use the second one' --run\n"
         "rolecall thread answer 01M7F72S --field status=approved --body 'Looks right.'",
@@ -124,7 +124,7 @@ _ROWS = (
     (
         _FOLDER,
         "folder prune",
-        "remove the work folders and branches of all threads that have ended and are merged",
+        "remove the work folders and branches of ended threads whose work is merged",
         "rolecall thread folder prune --dry-run\nrolecall thread folder prune",
     ),
     (

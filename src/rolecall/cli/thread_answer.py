@@ -1,4 +1,4 @@
-"""`rolecall thread answer`: what a person is asked, and the answer: a role's output, or words an agent waits for."""
+"""`rolecall thread answer`: show a person the question and take the answer: a role's output, or a text for an agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_answer(options: Namespace) -> int:
     from rolecall.turn import Turn, next_of
 
     if options.agent and not options.run_on:
-        raise UsageError("--agent says who goes on, so it needs --run")
+        raise UsageError("--agent names the agent of the next steps, so it needs --run")
     with workspace.open_store(options.store, create=False) as store:
         ref = thread.find(store, options.thread)
         chain = Chain(store, ref.target or "")
@@ -40,7 +40,7 @@ def run_answer(options: Namespace) -> int:
             answered = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
         else:
             answered = _answer_question(options, store, ref, turn, way)
-        if answered is None:  # it was only shown what is asked
+        if answered is None:  # the question was only shown
             return CODES["suspended"] if options.run_on else 0
         workspace.tell_service(answered)
         if options.run_on:
@@ -58,7 +58,7 @@ def _is_asked_here(options: Namespace) -> bool:
 
 
 def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way: Route) -> Ref | None:
-    """Give the role that asked what it waits for. None when nothing was given and nobody can be asked."""
+    """Give the role the answer it waits for. None if there is no answer and no terminal to ask on."""
     if options.output is not None or options.field:
         raise UsageError(
             f"thread {turn.thread} waits for a text, not for fields: {ref.state.get('reason', '')}",
@@ -77,10 +77,10 @@ def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way
         who = (
             f"{shown['currentRole']} asks:"
             if isinstance(way, Suspended)
-            else "The thread cannot go on by itself:"
+            else "The thread cannot continue by itself:"
         )
         parts = [f"# {shown['title']}", who, shown["question"]]
-        parts.append("What was done so far: " + in_this_store(options, f"rolecall thread read {turn.thread}"))
+        parts.append("The thread so far: " + in_this_store(options, f"rolecall thread read {turn.thread}"))
         if not _is_asked_here(options):
             show(options, shown, lambda: "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
             return None
@@ -89,7 +89,7 @@ def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way
     else:
         text = read_input(options.body)
         if not text.strip():
-            raise UsageError("the answer is empty", hint="Say what the agent needs to know: -p TEXT.")
+            raise UsageError("the answer is empty", hint="Give the agent what it needs to know: -p TEXT.")
     return lifecycle.resume(store, ref, mask=workspace.mask(), answer=text, is_run_here=options.run_on)
 
 
@@ -97,7 +97,7 @@ def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way
 
 
 def _play_role(options: Namespace, store: Store, ref: Ref, turn: Turn, way: Next | None) -> Ref | None:
-    """Take the step of the role that is due. None when nothing was given and nobody can be asked."""
+    """Take the step of the role whose turn it is. None if there is no answer and no terminal to ask on."""
     is_asking = options.output is None and not options.field and options.body is None
     if not is_asking or way is None or ref.state.get("status") in thread.ENDED:
         output = _given_output(options, turn.role(way.role).schema if way else {})
@@ -123,7 +123,7 @@ def _given_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, An
     if "" in output:
         raise UsageError("a field of --output has no name", hint=_EMPTY_NAME)
     shape = Shape(schema)
-    # `$status` has to be quoted in a shell, so `status` is taken for it where there is no such field.
+    # A shell expands `$status`, so `status` means `$status` unless there is a field of that name.
     names = {"status": "$status"} if "$status" in shape.declared and "status" not in shape.declared else {}
     output = {names.get(name, name): value for name, value in output.items()}
     for given, text in options.field:
@@ -141,7 +141,7 @@ def _value(text: str) -> Any:
 
 
 def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for the fields one after the other, each checked at once; for all again if they do not fit together."""
+    """Ask for the fields one after the other and check each at once; ask for all again if they do not fit together."""
     from rolecall.prompt import required_fields
     from rolecall.reply import Shape
     from rolecall.route import STATUS_KEYS
@@ -168,7 +168,7 @@ def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *, is_required: bool) -> Any:
-    """The value of a field; None when it is left out."""
+    """The value of a field; None if the person leaves it out."""
     from rolecall.prompt import field_line
     from rolecall.schema import Type
 
@@ -223,7 +223,7 @@ def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
         "answer": commands[0],
     }
     which = "one of these commands" if commands[1:] else "this command"
-    how = "\n".join([f"Answer with {which}, with your own values in it:", *(f"  {one}" for one in commands)])
+    how = "\n".join([f"Answer with {which} and your own values:", *(f"  {one}" for one in commands)])
     parts = [*_question(options, turn, way), *_fields(role.schema), how]
     show(options, shown, lambda: "\n\n".join(parts))
 
@@ -242,7 +242,7 @@ def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
         more = [f"… {len(lines) - _SHOWN_LINES} more lines"] if lines[_SHOWN_LINES:] else []
         yield "\n".join([f"## From {before.role}\n", *lines[:_SHOWN_LINES], *more])
     if turn.last is not None:
-        yield "What was done so far: " + in_this_store(options, f"rolecall thread read {turn.thread}")
+        yield "The thread so far: " + in_this_store(options, f"rolecall thread read {turn.thread}")
 
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -298,8 +298,8 @@ def _command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
 # -- arguments --
 
 _EMPTY_NAME = (
-    "Your shell takes $status for a variable and puts its value, which is empty, in its place. "
-    "Write status=…, or put it in single quotes: '$status=…'."
+    "Your shell replaces $status by the value of a variable, which is empty. "
+    "Write status=…, or use single quotes: '$status=…'."
 )
 
 
@@ -309,7 +309,7 @@ def answer_arguments(parser: ArgumentParser) -> None:
         "-p",
         "--body",
         metavar="TEXT",
-        help="the answer to a question, or the report of a role; @FILE reads a file, - standard input",
+        help="the answer to a question, or the report of a role; @FILE reads a file, - reads standard input",
     )
     parser.add_argument(
         "--field",
@@ -322,10 +322,12 @@ def answer_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="JSON",
-        help="all fields of the role's output; @FILE reads a file, - standard input",
+        help="all fields of the role's output; @FILE reads a file, - reads standard input",
     )
-    # `run` is taken: it is where the parser keeps the verb itself.
-    parser.add_argument("--run", dest="run_on", action="store_true", help="go on at once, as `thread run`")
+    # The parser keeps the verb itself in `run`.
+    parser.add_argument(
+        "--run", dest="run_on", action="store_true", help="continue at once, as `thread run` does"
+    )
     agent_option(parser)
 
 

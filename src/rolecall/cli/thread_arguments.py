@@ -15,7 +15,9 @@ def common(parser: ArgumentParser) -> None:
 
 
 def one_thread(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or a part of it that no other has")
+    parser.add_argument(
+        "thread", metavar="THREAD", help="a thread's id, or a part of it that no other id contains"
+    )
     common(parser)
 
 
@@ -46,7 +48,7 @@ def _agent_here(text: str) -> str:
 
 
 def in_this_store(options: Namespace, command: str) -> str:
-    """A command that is to be typed next, under the program's name, with the store that was named for this one."""
+    """The next command to type, under the program's name and with this command's --store."""
     command = under_this_name(command)
     if not options.store:
         return command

@@ -91,11 +91,13 @@ def _pruned_text(done: Mapping[str, Any]) -> str:
         branches = "".join(f" and the branch {branch}" for branch in row["branches"])
         lines.append(f"{verb} {row['thread']}: {', '.join(row['folders'])}{branches}")
     lines += [f"kept {row['thread']}: {row['why']}" for row in done["kept"]]
-    return "\n".join(lines) or "no thread has a folder of its own"
+    return "\n".join(lines) or "no thread has its own folder"
 
 
 def _one_thread(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or a part of it that no other has")
+    parser.add_argument(
+        "thread", metavar="THREAD", help="a thread's id, or a part of it that no other id contains"
+    )
     add_format(parser)
     add_store(parser)
 
@@ -110,7 +112,7 @@ def folder_remove_arguments(parser: ArgumentParser) -> None:
 
 def folder_prune_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be removed, and remove nothing"
+        "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
     )
     add_format(parser)
     add_store(parser)

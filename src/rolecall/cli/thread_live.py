@@ -70,7 +70,7 @@ class Terminal:
         self._since = 0.0
         self._tokens = 0
         self._failed = ""
-        """A failed attempt that was not shown yet: a suspension that follows says it, too."""
+        """A failed attempt that is not shown yet: a suspension that follows also reports it."""
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         if self._failed:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _PAGE = 50
 _GLANCE = 1.0
-"""Seconds between two looks of a list that is watched."""
+"""Seconds between two updates of a watched list."""
 
 
 # -- show --
@@ -108,7 +108,7 @@ def _agents_text(agents: Mapping[str, str]) -> str:
 class Listing(NamedTuple):
     entries: list[dict[str, Any]]
     now: int = 0
-    """The time by the store's clock."""
+    """The time of the store's clock."""
     id_length: int = 26
     """How much of the end of an id is shown."""
 
@@ -121,11 +121,11 @@ def run_list(options: Namespace) -> None:
     shown = found.entries[: options.limit]
     show(options, shown, lambda: text)
     if shown and len(found.entries) > options.limit:
-        print(f"there are more: --page {shown[-1]['thread']}", file=sys.stderr)
+        print(f"more: --page {shown[-1]['thread']}", file=sys.stderr)
 
 
 def _look(options: Namespace) -> tuple[Listing, str]:
-    """The threads that are asked for, one more than are shown if there are more, and the list as text."""
+    """The requested threads (one more than is shown if there are more), and the list as text."""
     from itertools import islice
 
     from rolecall.threadlist import listed
@@ -147,7 +147,7 @@ def _look(options: Namespace) -> tuple[Listing, str]:
 
 
 def _watch_list(options: Namespace) -> None:
-    """The list until Ctrl-C: redrawn on a terminal, elsewhere printed again whenever it has changed."""
+    """Show the list until Ctrl-C: redraw it on a terminal; elsewhere print it again when it changes."""
     from time import sleep
 
     is_drawn = sys.stdout.isatty() and format_of(options) == "text"
@@ -178,26 +178,26 @@ def active_threads(options: Namespace, store: Store) -> Listing:
 
 
 def _no_threads(store: Store | None) -> str:
-    """Why the list is empty, and what to do about it."""
+    """Why the list is empty, and what to do."""
     if store is not None and store.backend.names("thread/", limit=1):
-        return "no such threads (--all shows those that have ended)"
+        return "no such threads (--all includes ended ones)"
     return under_this_name(f"no threads yet; start with: {first_command(store)}")
 
 
 def first_command(store: Store | None) -> str:
-    """What to type where there is no thread to go on with: run the first workflow whose agents are all here."""
+    """The first command to type if there is no thread: run the first workflow whose agents are all here."""
     from rolecall import registry
 
     entries = registry.listed(store, folder=os.getcwd())
     for entry in entries:
         with suppress(RolecallError):
             if _is_ready(store, entry):
-                return f"rolecall run {entry.name} -p 'What is to be done'"
+                return f"rolecall run {entry.name} -p 'What to do'"
     return "rolecall doctor" if entries else "rolecall init"
 
 
 def _is_ready(store: Store | None, entry: Entry) -> bool:
-    """Whether its agents are here. To find out about one in Python would run its code, so it is taken for ready."""
+    """Whether its agents are here. Checking a workflow in Python would run its code, so it counts as ready."""
     from rolecall import registry, workspace
 
     if entry.path is not None:
@@ -485,7 +485,8 @@ def run_import(options: Namespace) -> int:
 
         command = in_this_store(options, f"rolecall thread import {quote(options.folder)} --config")
         print(
-            f"note: its configuration was not taken; to add what is not set here: {command}", file=sys.stderr
+            f"note: its configuration was not imported; to add what is not set here: {command}",
+            file=sys.stderr,
         )
     return 4 if done.unread else 0
 
@@ -528,7 +529,7 @@ def list_arguments(parser: ArgumentParser) -> None:
     add("--limit", "--take", type=count, default=_PAGE, metavar="N", help=f"at most N (default {_PAGE})")
     add("--skip", type=count, default=0, metavar="N", help="leave out the first N")
     add("--page", metavar="THREAD", help="go on after this thread, the last one of the page before")
-    add("--watch", action="store_true", help="show the list until Ctrl-C, as it changes")
+    add("--watch", action="store_true", help="follow the list until Ctrl-C")
     common(parser)
 
 
@@ -564,7 +565,9 @@ def diff_arguments(parser: ArgumentParser) -> None:
 
 
 def export_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("thread", metavar="THREAD", help="a thread's id, or a part of it that no other has")
+    parser.add_argument(
+        "thread", metavar="THREAD", help="a thread's id, or a part of it that no other id contains"
+    )
     parser.add_argument("file", metavar="FILE", help="a new .html or .md file")
     parser.add_argument("--full", action="store_true", help="do not shorten long texts")
     parser.add_argument("--force", action="store_true", help="overwrite the file")
@@ -578,7 +581,9 @@ def import_arguments(parser: ArgumentParser) -> None:
         "--keep-going", action="store_true", help="take the intact nodes when some are damaged"
     )
     parser.add_argument(
-        "--config", action="store_true", help="take over providers, models, agents and keys not set here"
+        "--config",
+        action="store_true",
+        help="also import providers, models, agents and keys that are not set here",
     )
     common(parser)
 

@@ -85,7 +85,7 @@ def run_start(options: Namespace) -> None:
 
 
 def show_new_thread(options: Namespace, shown: dict[str, Any], advice: str) -> None:
-    """Print the id alone on standard output, so that a script can take it, and the advice on standard error."""
+    """Print only the id on standard output, for scripts, and the next command on standard error."""
     show(options, shown, lambda: str(shown["thread"]))
     if format_of(options) == "text" and advice:
         sys.stdout.flush()
@@ -107,7 +107,7 @@ def tell_omitted(ref: Ref) -> None:
 
 @cache
 def _tell_once(note: str) -> None:
-    """Roles and threads that begin alike have the same to say."""
+    """Print a message once: roles and threads that start alike have the same message."""
     print(note, file=sys.stderr)
 
 
@@ -120,7 +120,7 @@ def _warn_of_agents(book: Playbook, override: str | None) -> None:
 
 
 def tell_of_successors(book: Playbook, override: str | None) -> None:
-    """Say where an adapter of ours plays a role that the configuration gives to an agent of uwf."""
+    """Say which built-in adapter plays a role that the configuration gives to an agent of uwf."""
     from rolecall.settings import UWF_PROGRAMS, agent_for, uwf_program
 
     settings, told = config.load(), set[str]()
@@ -132,7 +132,7 @@ def tell_of_successors(book: Playbook, override: str | None) -> None:
             if (program := uwf_program(settings, alias)) and program not in told:
                 told.add(program)
                 adapter = UWF_PROGRAMS[program]
-                print(f"note: our own adapter {adapter!r} plays what {program} did in uwf", file=sys.stderr)
+                print(f"note: the built-in adapter {adapter!r} replaces {program}", file=sys.stderr)
 
 
 # -- step and run --
@@ -220,7 +220,7 @@ def take_steps(
         took = None
         async with attended(view) as stopped:
             engine = workspace.engine(store, agent=agent, folder=ref.state.get("cwd"), watch=stopped.watch)
-            # An agent that is named for this run goes before those that the thread was started with.
+            # An agent named for this run overrides those that the thread started with.
             engine = replace(engine, keeps_agents=not options.agent)
             if is_run:
                 bound = ref.state.get("agents") if engine.keeps_agents else None
@@ -248,8 +248,8 @@ def show_standing(
     is_after_events: bool = False,
     is_brief: bool = False,
 ) -> None:
-    """Where a thread stands, by the predecessor's names, and its result if it has ended. As text the result is left
-    out where it `is_brief`."""
+    """The state of a thread under the predecessor's names, and its result if it has ended. As text, `is_brief` leaves
+    out the result."""
     status = threadview.status_of(store, ref)
     shown: dict[str, Any] = {
         "workflow": ref.state.get("workflow"),
@@ -283,7 +283,7 @@ def _standing(shown: Mapping[str, Any]) -> str:
 
 
 def _result(options: Namespace, store: Store, ref: Ref) -> dict[str, Any] | None:
-    """The result of a thread that has ended, with the commands that show all of it and merge it."""
+    """The result of an ended thread, with the commands that read and merge it."""
     found = threadview.result(store, ref)
     if found is None:
         return None
@@ -343,7 +343,7 @@ def tell_continuation(
     options: Namespace, store: Store, ref: Ref, *, agent: str | None = None, instead: str | None = None
 ) -> None:
     """The last line: the exact command that goes on from here."""
-    # A lease of this process could not be given back, on a full disk: nobody will run the thread.
+    # This process could not release its lease, for example on a full disk: no process runs the thread.
     is_ours = holder.process(os.getpid()).items() <= (ref.state.get("lease") or {}).items()
     is_held = not is_ours and threadview.status_of(store, ref) == "running"
     command = instead or thread.continuation(ref, is_held=is_held)

@@ -13,7 +13,7 @@ def _uninstall(options: Namespace) -> None:
     from rolecall.wiring import gitexclude, wiring_of
     from rolecall.wiring.piece import removed
 
-    # Ours is told by what it is: our own catalogue will do, also where the configuration cannot be read.
+    # Entries are recognised by their form, so our own catalogue is enough, even if the configuration is unreadable.
     setup = setup_for(options, catalog.load(), {})
     changes = [
         change

@@ -1,4 +1,4 @@
-"""`rolecall version`: which version this is."""
+"""`rolecall version`: print the version."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _list(options: Namespace) -> None:
         entries = registry.listed(place.store, folder=os.getcwd())
         rows = [_listed(place.store, entry) for entry in entries]
     if not rows and format_of(options) == "text":
-        say("No workflow is known here. `rolecall workflow put FILE` adds one.", sys.stderr)
+        say("There are no workflows here. `rolecall workflow put FILE` adds one.", sys.stderr)
         return
     headings = ("name", "hash", "origin", "versions", "description")
     show(options, rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
@@ -196,7 +196,7 @@ def _check_stored(store: Store | None, node: str) -> Checked:
 
 
 def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Problem]:
-    """What is wrong with the agents of roles, and overrides that fit no role."""
+    """Problems with the agents of roles, and overrides that match no role."""
     from rolecall import agentcheck, config
 
     if checked.playbook is not None:

@@ -32,7 +32,7 @@ class Job(NamedTuple):
     files: frozenset[str] = frozenset()
     """What it writes, as far as its text tells; nothing where its owner writes no files."""
     named: frozenset[str] = frozenset()
-    """What its text names, whether its owner writes it or reads it."""
+    """The files that its text names, whether its owner writes or reads them."""
     works: tuple[float, ...] = ()
     """Where it is a check: the tasks that it checks."""
     work_files: frozenset[str] = frozenset()

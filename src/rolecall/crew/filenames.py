@@ -103,7 +103,7 @@ def same(path: str, root: str) -> str:
 
 
 def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
-    """Those of the files that were written or removed after a time (RFC 3339), by whomever."""
+    """The files that anybody wrote or removed after a time (RFC 3339)."""
     try:
         last = datetime.fromisoformat(at.upper()).timestamp()
     except ValueError:

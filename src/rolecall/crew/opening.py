@@ -26,7 +26,7 @@ from rolecall.route import status_of
 from rolecall.thread import Chain, Step
 
 _LATER = "9999"
-"""Later than any time: that a file was written after an agent had ended is known from the file."""
+"""Later than any time: the file itself says that it was written after an agent had ended."""
 
 
 class Session(NamedTuple):
@@ -110,7 +110,7 @@ class Opening:
         prior = past.prior(role, by=by, named=named, files=files)
         known = prior.prior if prior else None
         if prior and known and not writes(agent):
-            # Whoever may not write is known by the files that its report names, and by the time of these.
+            # For an agent that may not write, the files that its report names count, and their times.
             read = known.files | self._named_by(prior)
             known = known._replace(files=read)
             changed = filenames.changed_since(self.project, read & files, known.at)

@@ -83,19 +83,19 @@ class Past:
         return max(free, key=lambda one: (bool(files) and one.files.issuperset(files), one.at), default=None)
 
     def why_none(self, agent: str, *, by: str, named: str = "") -> str:
-        """Why there is no instance to go on with; empty: there never was one."""
+        """Why there is no instance to resume; empty if there never was one."""
         known = [one for one in self._instances.values() if one.agent == agent]
         if named:
             known = [one for one in known if one.id == named]
             if not known:
-                return f"the task names {named}, and no {agent} of this cycle is known by that id"
+                return f"the task names {named}, but no {agent} of this cycle has that id"
         if not known:
             return ""
         last = max(known, key=lambda one: one.at)
         if last.by != by:
             return f"the last session of {agent} was with {last.by}, and {by} plays it now"
         if last.id in self._lent:
-            return f"the session of {last.id} is another task's at the moment"
+            return f"another task uses the session of {last.id}"
         return f"the session of {last.id} is not on record"
 
     def lend(self, instance: str, thread: str) -> None:

@@ -34,7 +34,7 @@ class Deed(NamedTuple):
     starts: str = ""
     """The kind of agent it starts."""
     skill: str = ""
-    """The skill whose words it puts before the model."""
+    """The skill whose text it shows the model."""
     words: str = ""
     """What the skill was called with."""
 

@@ -163,7 +163,7 @@ def capabilities_of(agent: str, kit: Kit) -> tuple[str, ...]:
     rules = kit.agents.get(agent)
     if rules is not None:
         return rules.capabilities
-    # Without the catalogue that is meant, an agent that ours does not know may be one that must not edit.
+    # If the configured catalogue is unreadable, an agent unknown to ours may be one that must not edit.
     is_reader = agent.lower() in READ_ONLY_KINDS or bool(kit.problem)
     return (*_STRANGER, "no_file_edit") if is_reader else _STRANGER
 
@@ -174,8 +174,8 @@ def _denier(words: Collection[str], classes: Collection[str]) -> str:
 
 
 def _own_actions(deed: Deed) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """What a call does with Rolecall, by a tool of our server or by our commands in a shell: the name of it, its
-    classes, and whether it is Lead's."""
+    """What a call does with Rolecall, through a tool of our server or a command in a shell: its name, its classes, and
+    whether only Lead may do it."""
     if own := _our_tool(deed.tool):
         yield own, CHANGES[own], own in FOR_LEAD
     if "rolecall" in deed.command or "uwf" in deed.command:
@@ -191,7 +191,7 @@ def _own_actions(deed: Deed) -> Iterator[tuple[str, tuple[str, ...], bool]]:
 
 
 def _is_given(words: Sequence[str], option: str) -> bool:
-    """Whether an option is among the words, also shortened or by its letter."""
+    """Whether an option is among the words, including its abbreviations and its letter."""
     flags = [word.partition("=")[0] for word in words if word not in ("", "-", "--")]
     return any(f"--{option}".startswith(flag) or flag[:2] == f"-{option[0]}" for flag in flags)
 

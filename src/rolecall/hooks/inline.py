@@ -1,9 +1,9 @@
 """What a user's message asks for at once: `[d]` a decision, `[m]` a lesson, `[rule]` a rule, `[m:gc]` a look at memory.
 
-It is done here and said to the model, with what the vocabulary says about it. A decision is on the issue that is named,
-else on the first that is pending; a lesson goes into the note on its subject, if there is one. Where that cannot be (no
-words, no letters for a name, a secret), the model is told which tool to call with the user's own words. Nothing is ever
-deleted here. To do the same twice is the same as to do it once.
+This module does it and reports it to the model, with the vocabulary's guidance. A decision applies to the issue that it
+names, else to the first pending one; a lesson goes into the note on its subject, if there is one. If that is impossible
+(no text, no letters for a name, a secret), the model gets the tool to call with the user's own words. Nothing is ever
+deleted here, and handling a message twice has the same effect as once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Done = Callable[[str, Action, Kit], str]
 
 
 def done(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable[float] = ()) -> list[str]:
-    """Do what can be done; for each what the model is to be told. `aimed` are the issues of decisions that name none,
-    in their order."""
+    """Carry out the actions and return the report on each for the model. `aimed` are the issues for decisions that name
+    none, in their order."""
     handlers: dict[str, Done] = {**_HANDLERS, "nx_plan_decide": partial(_decide, iter(aimed))}
     return [
         _refusal(action, kit)
@@ -48,10 +48,10 @@ def done(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable[floa
 
 
 def _guidance(action: Action, kit: Kit) -> str:
-    """What the vocabulary says about a tag, such as what may be kept at all."""
+    """The vocabulary's guidance for a tag, such as what may be kept at all."""
     tag = kit.tags.get(action.tag)
     words = " ".join(tag.prose_guidance.split()) if tag else ""
-    return f"\nWhat holds for [{action.tag}]: {words}" if words else ""
+    return f"\nGuidance for [{action.tag}]: {words}" if words else ""
 
 
 def _refusal(action: Action, kit: Kit) -> str:
@@ -100,7 +100,8 @@ def _decide(aimed: Iterator[float], project: str, action: Action, kit: Kit) -> s
     on = f"issue {number(issue['id'])} ({issue['title'][:80]})"
     is_first = left and not _ISSUE.match(action.text)
     taken = (
-        " It was taken as the one under discussion; if another was meant, reopen it and decide that one."
+        " The message names no issue, so this is the next pending one; if the user meant another, reopen it and"
+        " decide that one."
         if is_first
         else ""
     )
@@ -108,8 +109,8 @@ def _decide(aimed: Iterator[float], project: str, action: Action, kit: Kit) -> s
 
 
 def _issue_and_text(now: Standing, text: str, aimed: Iterator[float]) -> tuple[Mapping[str, Any] | None, str]:
-    """The issue that a decision is on, and the decision: the issue that is named, else the next that was pending,
-    because issues are decided in their order."""
+    """The issue and the text of a decision: the issue that it names, else the next one that was pending, because issues
+    are decided in order."""
     issues = {issue["id"]: issue for issue in now.plan["issues"]}
     if text.strip().isdecimal():
         return None, text.strip()  # an issue without a decision, or the number of an option
@@ -187,7 +188,7 @@ def _kept(project: str, name: str, text: str, call: str, add: Callable[[], str])
 
 
 def _kept_before(project: str, kind: str, text: str) -> str:
-    """The file that holds these very words already; empty: none."""
+    """The file that already contains this text; empty if there is none."""
     files = knowledge_files.index(project, _MOST_COMPARED)[kind] if text else []
     return next((path for path in files if _holds(os.path.join(project, path), text)), "")
 

@@ -53,7 +53,7 @@ class Kit(NamedTuple):
     skills: Mapping[str, str] = {}
     """Bodies by id, in the host's words."""
     docs: Mapping[str, str] = {}
-    """What the host adds to a skill, by the skill's id: it stands at the end of the body."""
+    """The host's instructions for a skill, by the skill's id; they follow the body."""
     has_skill_commands: bool = False
     """Whether the host itself gives a skill's body to the model where a user types `/skill`."""
     run: str = ""
@@ -65,17 +65,17 @@ class Kit(NamedTuple):
     process: Process | None = None
     """The host's process, where it is known."""
     limit: tuple[int, str] | None = None
-    """How many bytes of a hook's words the host puts before the model, and in which encoding; None: all of them."""
+    """How many bytes of a hook's text the host shows the model, and in which encoding; None means all of them."""
     skill_files: tuple[str, ...] = ()
-    """Where a skill may stand in a file, from the project's folder, its id as `{}`; the last one is the catalogue's."""
+    """Paths of a skill's file relative to the project's folder, with `{}` for its id; the last is the catalogue's."""
     problem: str = ""
-    """Why our own catalogue and the strictest rules hold in the place of what the configuration names."""
+    """Why our own catalogue and the strictest rules apply instead of the configured ones."""
     secrets: config.SecretPlaces | None = None
-    """Where the mask finds those of the configuration."""
+    """The positions of the secrets in the configuration, for the mask."""
     mask: Callable[[], Mask] = _no_secrets
     """Hides what must not be written down; costly, so it is asked for when something is."""
     thresholds: Callable[[], Thresholds] | None = None
-    """By which memory notes are compared, where the configuration says it; the same."""
+    """The configured thresholds for comparing memory notes, if any."""
 
 
 def load(host: str, *, with_tags: bool = True) -> Kit:
@@ -160,7 +160,7 @@ def _stamps() -> list[Stamp]:
 
     try:
         folder = config.catalog_folder() or catalog.OWN_FOLDER
-    except RolecallError:  # what is wrong with it is told when it is read
+    except RolecallError:  # reading it reports the problem
         folder = catalog.OWN_FOLDER
     hosts = os.path.join(os.path.dirname(__file__), "hosts")
     files = [config.config_path(), __file__, *_files(hosts, ".py"), *(_files(folder) or [folder])]
@@ -188,8 +188,8 @@ def _stamp(path: str) -> Stamp:
 
 
 def _made(host: str) -> dict[str, Any]:
-    """What the configuration says. Where that cannot be read, our own catalogue holds, because a hook that failed
-    would let everything pass."""
+    """The configured catalogue and rules. If they cannot be read, our own apply, because a hook that fails would let
+    everything pass."""
     from rolecall.project import catalog
 
     configuration: Mapping[str, Any] = {}
@@ -200,13 +200,13 @@ def _made(host: str) -> dict[str, Any]:
     except (RolecallError, OSError) as exc:
         told = exc.message if isinstance(exc, RolecallError) else str(exc)
     problem = (
-        f"Rolecall's own agents, skills and limits hold until this is put right: {told[:_LONGEST_PROBLEM]}"
+        f"Rolecall's own agents, skills and limits apply until this is fixed: {told[:_LONGEST_PROBLEM]}"
         " (`rolecall config list` shows the configuration, `rolecall config unset catalog` goes back to our own"
         " catalogue)."
     )
     try:
         content = _compiled(host, catalog.load(), configuration)
-    except RolecallError:  # the configuration is what cannot be read
+    except RolecallError:  # the configuration itself cannot be read
         content = _compiled(host, catalog.load(), {})
     return {**content, "problem": problem}
 

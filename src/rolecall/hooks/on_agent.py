@@ -22,7 +22,7 @@ _LONGEST_BRIEF = 8_000
 _TURN = {"in_progress": 0, "pending": 1, "completed": 2}
 """Which of several tasks of one agent it works on."""
 _NOT_DONE = ("blocked", "partial")
-"""The words behind `STATUS:` in a report with which an agent leaves its task open."""
+"""Words after `STATUS:` in a report with which an agent leaves its task open."""
 _SINCE = "9999"
 """Later than any time: that a file was written after an agent had ended is known from the file."""
 
@@ -69,8 +69,8 @@ def _with_agent(found: Session, agent: str, task: str) -> Session:
 
 
 def _task_of(who: Caller, standing: Standing, known: str, taken: Collection[str]) -> Task | None:
-    """The task that an agent was started for, if that is certain: its own, else the only one it can be. An agent that
-    was resumed has a task of its own in progress now, and others from before."""
+    """The task that an agent was started for: its own, else the only candidate. A resumed agent has a task in progress
+    now, and others from before."""
     found = _own_task(standing.tasks, who.id, known)
     if found is not None and found["status"] != "completed":
         return found
@@ -81,8 +81,8 @@ def _task_of(who: Caller, standing: Standing, known: str, taken: Collection[str]
 
 
 def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
-    """The task of an instance: the one under its `owner_agent_id` or, failing that, the one it was started for. One in
-    progress comes before one that is open, and that before one that is completed."""
+    """The task of an instance: the one with its id as `owner_agent_id`, else the one it was started for. A task in
+    progress comes before an open one, and an open one before a completed one."""
 
     def rank(task: Task) -> tuple[int, bool, bool]:
         return _TURN[task["status"]], task.get("owner_agent_id") != agent, not is_known_by(known, task)
@@ -129,7 +129,7 @@ def _resumed_words(
     ended, tree = prior.get("stopped_at", ""), filenames.Tree(os.path.realpath(project))
     known = frozenset(prior.get("files_touched", ()))
     if rules and "no_file_edit" in rules.capabilities:
-        # It touches no files, so the ones that its report names stand for them.
+        # It touches no files, so the files that its report names count.
         known |= filenames.named([prior.get("last_message", "")], tree)
     files = filenames.named_by([task], tree) if task else known
     others = [
@@ -154,8 +154,8 @@ def _resumed_words(
 
 
 def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> Answer:
-    """On record as ended with the files it touched; its task is completed, unless its report says otherwise, and a
-    check of it is called for."""
+    """Record the agent's end and the files it touched, complete its task unless its report says otherwise, and ask for
+    a check."""
     who = event.who
     if not who.id:
         return Answer()
@@ -177,7 +177,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
 
 
 def _status_in(report: str) -> str:
-    """The first word behind the last `STATUS:` at the beginning of a line; empty where there is no such line."""
+    """The first word after the last `STATUS:` at the beginning of a line; empty if there is no such line."""
     found = ""
     for line in report.splitlines():
         name, _, word = line.strip(" \t>*_`#-").partition(":")

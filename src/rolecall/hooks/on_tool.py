@@ -48,7 +48,7 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
 
 
 def _note_skill(project: str, event: PostToolUse, kit: Kit, now: str) -> None:
-    """A skill that the model called by itself is the active one, as if the user had."""
+    """Make a skill that the model called itself the active one, as if the user had called it."""
     from rolecall.hooks import sessions
     from rolecall.project import skills
 

@@ -238,8 +238,8 @@ def change(
 def aim(
     project: str, session: str, now: str, message: str, issues: Sequence[float], *, process: Process | None
 ) -> list[float]:
-    """The issues that were pending when a message came first, which its decisions are on: of two hooks that are told of
-    it, at once or one after the other, neither takes the next issue for the one that was meant."""
+    """The issues that were pending when a message first arrived. Its decisions apply to these, so that a second hook
+    for the same message does not decide the next issue."""
     mine = " ".join([message, *map(str, issues)])
 
     def edit(found: Session) -> Session:

@@ -1,6 +1,7 @@
-"""Whether the active skill of a session has done its work, told by the project's files.
+"""Whether the active skill of a session has finished, according to the project's files.
 
-A skill also ends with the session and when another one becomes active. Skills that are not known here end only so.
+A skill also ends with the session and when another one becomes active. Skills unknown to this module end only in these
+ways.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from rolecall.project import place
 
 
 def is_over(project: str, session: Session, now: Standing) -> bool:
-    """Planning is over when every issue is decided and tasks were added; a run when the cycle was closed; the others
-    when the tasks that were added for them are completed, or were closed with the cycle."""
+    """Planning ends when every issue is decided and tasks exist; a run ends when the cycle is closed; the others end
+    when the tasks added for them are completed, or closed with the cycle."""
     if not session.skill or not session.since or now.plan_problem or now.tasks_problem:
         return False
     added = [task for task in now.tasks if task.get("created_at", "") >= session.since]
@@ -30,7 +31,7 @@ def is_over(project: str, session: Session, now: Standing) -> bool:
 
 
 def _closed_since(project: str, since: str) -> bool:
-    """Whether a cycle went into the history."""
+    """Whether a cycle was added to the history."""
     try:
         return os.stat(place.history(project)).st_mtime * 1000 >= milliseconds(since)
     except OSError:

@@ -1,4 +1,4 @@
-"""The words of a skill as far as a host puts them before the model: whole, or up to a section and where to read on."""
+"""The text of a skill that a host shows the model: all of it, or up to a section, with the file that has the rest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _NO_TITLE = "where this ends"
 
 
 def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
-    """The body of a skill. Where it is too long for the host together with `beside`, it ends before a section, and the
-    file that has all of it is named."""
+    """The body of a skill. If it is too long for the host together with `beside`, it ends before a section and names
+    the file that has all of it."""
     body = kit.skills[skill].strip()
     if kit.limit is None:
         return body
@@ -30,13 +30,11 @@ def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
 
 
 def _onward(file: str, title: str) -> str:
-    return (
-        f"(The skill is longer than the host lets through. Read {file} from {title} on before you act on it.)"
-    )
+    return f"(The skill is longer than the host allows. Read {file} from {title} on before you act on it.)"
 
 
 def _file(project: str, skill: str, kit: Kit) -> str:
-    """The file with the skill in the host's words, as it was installed; else the catalogue's own."""
+    """The installed file of the skill, in the host's words; else the catalogue's own."""
     places = [
         os.path.expanduser(os.path.join(project, place.replace("{}", skill))) for place in kit.skill_files
     ]
@@ -44,7 +42,7 @@ def _file(project: str, skill: str, kit: Kit) -> str:
 
 
 def _last_break(text: str, room: int, size: Callable[[str], int]) -> tuple[int, str]:
-    """Where the first section begins that does not fit, and its title; a paragraph where there is no section."""
+    """The start and title of the first section that does not fit; of a paragraph if there is no section."""
     section, paragraph, at, used, is_code = (0, ""), 0, 0, 0, False
     for line in text.splitlines(keepends=True):
         is_code ^= line.lstrip().startswith("```")

@@ -216,7 +216,7 @@ def _owner(task: Task) -> str:
 
 
 def agent_lines(project: str, session: Session, kit: Kit) -> list[str]:
-    """The agents that are at work, those of other sessions marked; and the latest that have ended and may go on."""
+    """The running agents, with those of other sessions marked, and the latest ended ones that can be resumed."""
     resumable: list[str] = []
     try:
         entries = tracker.entries(project, harness=kit.harness)

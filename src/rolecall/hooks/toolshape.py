@@ -44,7 +44,7 @@ _READING_WORDS = frozenset((
 _SEARCHING_WORDS = frozenset((
     "list", "search", "find", "stat", "info", "query", "grep", "glob", "tree", "directory", "dir", "ls",
 ))  # fmt: skip
-"""Reading words of tools that say which files there are, or where something stands in them: no file is read."""
+"""Names of tools that list or search files: they do not count as reading a file."""
 _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
@@ -81,8 +81,7 @@ _SEPARATORS = frozenset(("|", "||", "&", "&&", ";", "(", ")", "|&"))
 
 
 def _shown(command: str, cwd: str) -> Iterator[str]:
-    """The notes of the project's memory, and the skills, that a command prints. Searching in notes and listing them is
-    not reading them."""
+    """The memory notes and skills that a command prints. Searching or listing notes does not count as reading them."""
     if not any(name in command for name in _LOOKED_FOR):
         return
     import shlex
@@ -101,7 +100,7 @@ def _shown(command: str, cwd: str) -> Iterator[str]:
             elif program in _SHOWING and ">" not in before and _is_looked_for(word):
                 yield os.path.join(cwd, os.path.expanduser(word))
             before = word
-    except ValueError:  # a quote that is not closed: what follows is not known
+    except ValueError:  # an unclosed quote: the rest is unknown
         return
 
 

@@ -277,11 +277,11 @@ def _is_left_alone(root: str) -> bool:
 
 
 def _leave_alone(root: str) -> bool:
-    """Have git ignore the index, in the repository's own list, which is not part of any commit; whether it does."""
+    """Make git ignore the index through `.git/info/exclude`, and return whether it does."""
     from rolecall.knowledge import files
 
     if not _is_left_alone(root):
-        with suppress(OSError):  # whoever may not write there is told what to do
+        with suppress(OSError):  # without write permission, the caller says what to do
             files.exclude(root, f"{INDEX}*")
     return _is_left_alone(root)
 

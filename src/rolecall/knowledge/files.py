@@ -66,7 +66,7 @@ def is_ignored(root: str, path: str) -> bool:
 
 
 def exclude(root: str, pattern: str) -> None:
-    """Add a pattern to what git ignores in this clone and all its worktrees; commits do not show it."""
+    """Add a pattern to `.git/info/exclude`, for this clone and all its worktrees."""
     folder = os.path.join(_git_folder(repository.root_around(root) or root), "info")
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "exclude"), "a+b") as file:

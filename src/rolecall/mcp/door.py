@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 SHORTEST_TOKEN = 32
-"""Characters of a token off loopback, where anybody may try as many as the network carries."""
+"""Least length of a token beyond loopback, where anybody can try as many as the network carries."""
 _MAKING_ONE = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 _GRACE = 1
 """Seconds that open streams get when the server ends; clients may hold one for ever."""
@@ -40,13 +40,13 @@ def serve(
         raise UsageError(
             f"a server on {host} can be reached by others, so it needs a token",
             hint="Put one into a variable and name it: --token-env NAME. Or leave out --host. "
-            f"This makes a token: {_MAKING_ONE}",
+            f"To make a token: {_MAKING_ONE}",
         )
     if token and len(token) < SHORTEST_TOKEN and not is_loopback(host):
         raise UsageError(
-            f"a server on {host} can be reached by others, so its token must have at least {SHORTEST_TOKEN} "
+            f"others can reach a server on {host}, so its token must have at least {SHORTEST_TOKEN} "
             f"characters, not {len(token)}",
-            hint=f"This makes one: {_MAKING_ONE}",
+            hint=f"To make one: {_MAKING_ONE}",
         )
     known = [allowed(name) for name in names]
     with _listening(host, port) as listener:

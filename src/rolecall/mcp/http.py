@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PATH = "/mcp"
 IDLE_SECONDS = 1800.0
-"""A session ends after so long without a request or an open stream; its client gets 404 then and opens another."""
+"""Seconds without a request or an open stream after which a session ends; its client gets 404 and opens another."""
 MOST_SESSIONS = 1000
-"""Sessions that may be open at once; who asks for one more gets 503."""
+"""Sessions that may be open at once; a request for one more gets 503."""
 
 
 def serve(

@@ -36,7 +36,7 @@ class Place(NamedTuple):
     agent: str | None = None
     """The agent of the catalogue that calls; None is the lead, or whoever stands in for it."""
     may_start_threads: bool = True
-    """False inside a step whose role may not."""
+    """False inside a step whose role may not start threads."""
 
 
 Effect: TypeAlias = Literal["reads", "adds", "changes"]
@@ -57,7 +57,7 @@ class Tool(NamedTuple):
     is_for_lead: bool = False
     """Planning, deciding and sending out agents is nobody else's."""
     starts_threads: bool = False
-    """It starts or moves threads."""
+    """Whether the tool starts or moves threads."""
     is_long: bool = False
     """It may take minutes, so it must not hold up other calls; it ends when it is cancelled."""
     reaches_out: bool = False

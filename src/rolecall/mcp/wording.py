@@ -73,7 +73,7 @@ def standing(view: Mapping[str, Any]) -> dict[str, Any]:
     command = view["continue"]
     if command is None:
         return dict(view)
-    # Then the reason is the question, in the words of who asks.
+    # Then the reason is the question itself.
     is_asking = command.startswith("rolecall thread answer ")
     reason = view["reason"] if is_asking or not view["reason"] else _reason(view["reason"])
     return {**view, "reason": reason, "continue": tool_of(command)}

@@ -200,8 +200,8 @@ def call(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = _no_secrets,
 ) -> dict[str, Any]:
-    """The reply of a tool to arguments from outside. `mask` knows the secrets that must not be kept; it is asked for
-    where something is written."""
+    """The reply of a tool to arguments from outside. `mask` hides secrets that must not be stored; it is called only if
+    the tool writes."""
     tool, checked = _checked_call(project, name, arguments, restrictions, mask)
     return tool.run(project, **checked)
 

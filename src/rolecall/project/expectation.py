@@ -121,5 +121,5 @@ def _matcher_problem(matcher: Mapping[str, Any]) -> str:
     try:
         pattern_test(matcher.get("pattern", ""))
     except ValueError:
-        return f"{matcher['pattern']!r} is no regular expression"
+        return f"{matcher['pattern']!r} is not a regular expression"
     return ""

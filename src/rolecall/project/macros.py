@@ -2,13 +2,12 @@
 
 A value is a bare word, a placeholder (`<which one>`), a quoted text (`\\"`, `\\\\`, `\\n` and `\\t` are its escapes), a
 list (`[a, "b c", <more of them>, {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text from the next
-line on, then `<<NAME` alone on its line. The `}}` may stand on the heredoc's first line, before the text, or after
-its last. A heredoc's text is literal. `{{` with no letter after it is text, unless a name and `key=` follow behind
-blanks, which is a mistake; so is everything outside of macros.
+line on, then `<<NAME` alone on its line. The `}}` may be on the heredoc's first line, before the text, or after
+its last. A heredoc's text is literal. Everything outside of macros is text, and so is `{{` without a letter after it,
+unless a name and `key=` follow after blanks, which is an error.
 
-Which primitives there are and what they take is the vocabulary's to say, and the catalogue's what their values
-may name; how a host does them is told by the functions handed to `expand`. `prose` has the words for a host
-that has no means of its own.
+The vocabulary defines the primitives and their keys, and the catalogue the names that values may use. The functions
+passed to `expand` turn a primitive into a host's words; `prose` has the words for a host without means of its own.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ _START = re.compile(
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
 _PLACEHOLDER = r'<[^<>"\[\]{}\r\n]*>'
-"""`<what stands here>`: words for the reader of the text, with blanks in them."""
+"""`<what to put here>`: words for the reader of the text; they may contain blanks."""
 _BARE = re.compile(rf'(?:{_PLACEHOLDER}|[^\s"\[\]{{}}])+')
 _BARE_ITEM = re.compile(rf'(?:{_PLACEHOLDER}|[^\s",\[\]{{}}:])+')
 _MORE_ITEMS = re.compile(r"\{(?:\.\.\.|…)\}")
-"""In a list: and others like it."""
+"""In a list: more items like the others."""
 _QUOTED = re.compile(r'"((?:[^"\\\r\n]|\\[^\r\n])*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}

@@ -22,20 +22,20 @@ _SHOWN_WORDS = 12
 
 
 class Thresholds(NamedTuple):
-    """What the policy of the contract leaves to each project's owner to choose."""
+    """The choices that the contract's policy leaves to the owner of a project."""
 
     unread_days: int = 90
     unread_reads: int = 20
-    """How many reads of other notes make a note that was never read one that nobody needs."""
+    """How many reads of other notes make a note that was never read a candidate."""
     unchanged_days: int = 180
     grace_days: int = 14
-    """How long a note is kept whatever speaks against it."""
+    """How many days a new note is kept in any case."""
     signals: int = 3
-    """How many signals have to hold at once before a note is deleted without asking."""
+    """How many signals must hold at once before a note is deleted without asking."""
     overlap: int = round(100 * similarity.OVERLAP)
-    """From how many percent on two notes are on the same subject."""
+    """The percentage of shared words at which two notes are on the same subject."""
     superseded: int = round(100 * similarity.CONTAINED)
-    """From how many percent on a note says little that another does not."""
+    """The percentage of its words in another note at which a note says little of its own."""
 
 
 THRESHOLDS = Thresholds()

@@ -1,4 +1,4 @@
-"""What may be forgotten of a project's memory: signals that speak for it, and deletion by commit.
+"""Which notes of a project's memory can be forgotten: signals, and deletion by commit.
 
 Four signals, each from a source of its own, so that no two follow from each other:
 
@@ -7,9 +7,9 @@ Four signals, each from a source of its own, so that no two follow from each oth
     superseded   the other notes: one of them holds nearly all it says, or it names its successor
     gone         the repository: at least half of the paths it names were there once and are not any more
 
-The signals are shown, and a person decides. Without asking, a note is only deleted where that was switched on
-and enough of them hold at once. One that was written within `grace_days` is no candidate at all. The numbers are those
-of `memory.Thresholds`.
+The signals are shown, and a person decides. A note is deleted without asking only if that is switched on and enough
+signals hold at once. A note written within `grace_days` is never a candidate. The numbers are those of
+`memory.Thresholds`.
 """
 
 from __future__ import annotations
@@ -195,8 +195,7 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> dict[str, Any]:
-    """Delete every note that enough signals speak against at once. What cannot be brought back stays, with the
-    reason."""
+    """Delete every note for which enough signals hold at once. Keep what cannot be restored, with the reason."""
     if not is_enabled:
         raise UsageError(
             "deleting without asking is not switched on",

@@ -76,8 +76,7 @@ def new_rule(name: str) -> str:
 
 
 def from_text(text: str) -> str:
-    """A name for a new note by the first words that say what it is about; "" where there are too few that a name can
-    have."""
+    """A name for a new note, made from the first words that say what it is about; "" if too few words fit a name."""
     words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
     passing = set(_passing(words))
     kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]

@@ -40,7 +40,7 @@ _harness = HARNESS
 
 
 def use_harness(name: str) -> None:
-    """From here on, what hooks keep belongs to the harness of that name."""
+    """From here on, keep the files of hooks under the name of that harness."""
     global _harness
     if name != HARNESS:
         from rolecall.project import shape
@@ -48,13 +48,13 @@ def use_harness(name: str) -> None:
         if not shape.is_harness_id(name):
             raise UsageError(
                 f"{name!r} is not the name of a harness",
-                hint="It is lower-case letters, digits and hyphens.",
+                hint="Use lower-case letters, digits and hyphens.",
             )
     _harness = name
 
 
 def of_harness(project: Folder, name: str) -> str:
-    """A file that hooks keep: agents, sessions, logs, reads of notes. The lock and what belongs to it are `ours`."""
+    """A file of the hooks: agents, sessions, logs, reads of notes. The lock and its files are `ours`."""
     return os.path.join(state(project, _harness), name)
 
 

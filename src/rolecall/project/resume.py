@@ -59,9 +59,9 @@ def decide(
     can_resume: bool = True,
     missing: str = "",
 ) -> Decision:
-    """Whether `agent` goes on in the session of `prior` with a task about `files`. `others` are all instances that
-    have ended; `can_resume` says whether the host can go on in a session at all, `missing` why there is no `prior`,
-    where that is known."""
+    """Whether `agent` resumes the session of `prior` for a task about `files`. `others` are all instances that
+    have ended; `can_resume` says whether the host can resume a session at all, `missing` why there is no `prior`,
+    if known."""
     is_bounded = tier == "bounded" or policy == SAME_ARTIFACT
     known = prior if prior is not None and prior.agent == agent else None
     wish, reason = _wished(tier, policy, frozenset(files), known, others, is_bounded=is_bounded)

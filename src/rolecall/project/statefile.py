@@ -162,14 +162,14 @@ def _ignore_state(project: Folder) -> None:
 
 
 def ignore_state(project: Folder) -> None:
-    """See to it that git ignores the state also where there is a `.nexus/.gitignore` that says nothing of it."""
+    """Make git ignore the state if an existing `.nexus/.gitignore` does not."""
     path = os.path.join(place.nexus(project), ".gitignore")
     data = None if os.path.islink(path) else read(path)
     lines = {line.strip().strip(b"/") for line in (data or b"").split(b"\n")}
     if data is None or not lines.isdisjoint(
         (b"state", b"state/*", b"state/**", b"*", b"**", b"!state", b"!/state")
     ):
-        return  # `locked` makes one where there is none
+        return  # `locked` makes a missing one
     with locked(project):
         replace(project, path, data.rstrip(b"\n") + b"\n" * bool(data.strip()) + b"state/\n")
 

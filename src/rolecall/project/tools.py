@@ -258,7 +258,7 @@ def task_add(
 
 
 def _topic(project: Folder) -> str:
-    """The topic of the active plan, which is the goal of its tasks; empty where there is none that can be read."""
+    """The topic of the active plan, which is the goal of its tasks; empty if there is no readable plan."""
     try:
         found = _read_plan(project)
     except Damaged:

@@ -227,7 +227,7 @@ def check(vocabulary: Vocabulary, reader: Reader, *, is_ours: bool) -> None:
     ):
         for path, message in found:
             reader.report(_PARTS[part].file, (part, *path), message)
-    if not is_ours:  # ours is tested, and starts faster without the engine for regular expressions
+    if not is_ours:  # ours is tested, and skipping the regular expression engine saves start-up time
         for path, message in _policy_faults(vocabulary.memory_policy):
             reader.report(_POLICY_FILE, path, message)
 
@@ -268,7 +268,7 @@ def _policy_faults(policy: MemoryPolicy) -> Iterator[tuple[Path, str]]:
     try:
         matches = pattern_test(policy.name_pattern)
     except ValueError:
-        yield ("naming", "pattern"), f"{policy.name_pattern!r} is no regular expression"
+        yield ("naming", "pattern"), f"{policy.name_pattern!r} is not a regular expression"
         return
     for index, category in enumerate(policy.categories):
         if not matches(f"{category.prefix}subject.md"):

@@ -89,7 +89,7 @@ class Lock:
         os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def is_in_place(self) -> bool:
-        """Whether the lock is still the one that others look at: not when the home was deleted or replaced."""
+        """Whether other processes still see our lock: not if the home was deleted or replaced."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._file))
         except OSError:

@@ -24,7 +24,7 @@ from rolecall.store.store import Store
 
 _LARGEST_LOG = 5 * 1024 * 1024
 _HOME_GLANCE = 2.0
-"""Seconds between two looks at whether the home is still there."""
+"""Seconds between two checks that the home still exists."""
 
 
 def serve(
@@ -76,16 +76,16 @@ async def _serve(
 async def run_while_home_exists(
     lock: control.Lock, life: Coroutine[Any, Any, None], *, stop: Callable[[], None], log: Log
 ) -> None:
-    """Let a service live; when its home is deleted under it, stop it with its steps and raise."""
+    """Run a service; if its home is deleted, stop it and its steps and raise."""
     living = asyncio.create_task(life)
     while lock.is_in_place():
         await asyncio.wait([living], timeout=_HOME_GLANCE)
         if living.done():
             return await living
     problem = f"the home of the service, {config.home()}, was deleted or replaced"
-    log(f"{problem}: its steps are interrupted, and it ends")
+    log(f"{problem}: interrupting its steps and ending")
     stop()
-    with suppress(RolecallError):  # what the store says after that is no news
+    with suppress(RolecallError):  # errors of the store are expected then
         await living
     raise StorageError(problem, hint="Stop a service before you delete its home: `rolecall serve stop`.")
 

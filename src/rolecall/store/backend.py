@@ -242,7 +242,7 @@ def is_time(value: object) -> bool:
 def no_store(path: str) -> NotFound:
     return NotFound(
         f"there is no store at {path} yet",
-        hint="The first thread makes it: `rolecall init` sets up a project with a workflow to run.",
+        hint="The first thread creates it: `rolecall init` sets up a project with a workflow to run.",
     )
 
 

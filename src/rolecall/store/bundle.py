@@ -1,9 +1,9 @@
 """Export and import: a copy from one backend to another.
 
-A bundle is a tar of the `files` layout, so it can be unpacked and looked at, used as a store as it
-is, and read by the predecessor; a folder works in place of a bundle in both directions. Nodes, refs with
-their history, and events keep their ids and times. Everything is read as it was at one instant. What is damaged
-or missing is named, and nothing is taken over before all was looked at.
+A bundle is a tar of the `files` layout, so you can unpack and inspect it, use it as a store, and read it with
+the predecessor; a folder works in place of a bundle in both directions. Nodes, refs with
+their history, and events keep their ids and times. An export reads the store as of one instant. Damaged
+and missing nodes are named, and an import checks everything before it writes anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rolecall.store.verify import Problem
 _BATCH = 500
 _SMALL = 64 * 1024 * 1024
 _MOST_RATIO = 100
-"""A bundle may unpack to so many bytes, and to so many times its own size; ten times is common."""
+"""The bytes that a bundle may unpack to, and the multiple of its own size; ten times is common."""
 _OPENERS: dict[bytes, Callable[[str, str], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -163,7 +163,7 @@ def _damage_beside(source: Store) -> list[Problem]:
 
 
 def _missing(source: Store, target: Store, damaged: set[str]) -> list[Problem]:
-    """What refs lead to, now or in their history, and neither side has."""
+    """Nodes that refs lead to, now or in their history, and that neither side has."""
     problems: list[Problem] = []
     with _noting(problems)(""):
         names = {moved.target: moved.name for moved in source.backend.roots()}
@@ -181,7 +181,7 @@ def _refused(problems: list[Problem]) -> Damaged:
     return Damaged(
         f"nothing was copied: the source is damaged, {len(problems)} times:{shown}{more}",
         node=problems[0].node,
-        hint="--keep-going takes what is intact and names the rest.",
+        hint="Add --keep-going to copy what is intact and name the rest.",
     )
 
 
@@ -404,7 +404,7 @@ def _decompressed(path: str) -> Iterator[IO[bytes]]:
 
 
 class _Bounded:
-    """A file that is refused beyond a size: a few compressed bytes can stand for any number."""
+    """A file with a limit on its unpacked size: a few compressed bytes can unpack to any number."""
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
         self._file = file
@@ -422,8 +422,8 @@ class _Bounded:
     def _check(self, end: int) -> None:
         if end > self._limit:
             raise tarfile.ReadError(
-                f"it unpacks to more than {self._limit // 1024 // 1024} MB, far more than its size allows for;"
-                " unpack it by hand and import the folder if it is meant so"
+                f"it unpacks to more than {self._limit // 1024 // 1024} MB, far more than its size suggests;"
+                " if you trust it, unpack it by hand and import the folder"
             )
 
 

@@ -1,8 +1,8 @@
 """A store in a folder of plain files, laid out the way the predecessor lays out its storage root.
 
-A folder it wrote can be used here, and it goes on reading the threads in it: node files in `cas/`, the
+A folder it wrote can be used here, and it can still read the threads in it: node files in `cas/`, the
 type index in `cas/_index/`, active threads in `threads.yaml`, ended ones in `history.jsonl`, workflow
-names in `registry.yaml` (or `workflows.yaml`, where that exists). What it has no place for lies beside:
+names in `registry.yaml` (or `workflows.yaml`, if that exists). What it has no place for is beside them:
 `refs/`, `moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
 
 A change is decided when `journal.json` is in its place; only then are the other files brought up to
@@ -184,7 +184,7 @@ class FilesBackend:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Writers wait. A journal that a killed one left is laid over what is read, as always."""
+        """Make writers wait. Reads overlay the journal of a killed writer, as always."""
         with _read_locked(self._root / ".lock") if (self._root / ".lock").exists() else nullcontext():
             yield
 
@@ -374,8 +374,8 @@ def _follows(name: str, before: str, newest_first: bool) -> bool:
 
 
 def _fits(ref: Ref, where: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a ref is wanted. The workflow of a thread that the predecessor wrote is in its nodes, so that the caller
-    has to look."""
+    """Whether a ref matches. The workflow of a thread that the predecessor wrote is in its nodes, so the caller must
+    check it."""
     unsaid = {"name", "workflow"} - set(ref.state) if ref.name.startswith("thread/") else set[str]()
     return all(key in unsaid or ref.state.get(key) in wanted for key, wanted in where.items())
 

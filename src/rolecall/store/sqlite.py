@@ -217,7 +217,7 @@ class SqliteBackend:
         with self._translated:
             db = self._db
             db.execute("BEGIN")
-            db.execute("SELECT 1 FROM sqlite_schema").fetchone()  # what is seen is settled by the first read
+            db.execute("SELECT 1 FROM sqlite_schema").fetchone()  # the first read fixes the snapshot
         try:
             yield
         finally:

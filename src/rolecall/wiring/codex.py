@@ -75,7 +75,7 @@ def next_steps(setup: Setup) -> list[str]:
     ]
     if setup.scope == "project":
         steps.append(
-            "Trust the folder when Codex asks: of a project it was not told to trust it reads nothing."
+            "Trust the folder when Codex asks: it reads nothing from a project that you do not trust."
         )
     else:
         steps.append(hostfile.ONLY_PROJECTS)

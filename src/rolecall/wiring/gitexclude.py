@@ -1,4 +1,4 @@
-"""Keep what is installed into a project out of git: a block of lines in `.git/info/exclude`, which nobody commits."""
+"""Keep installed files out of git: a block of lines in `.git/info/exclude`, which is not part of any commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rolecall.wiring.change import Change
 
 
 def find(project: str) -> str | None:
-    """The file, also of a linked worktree; None where the project is in no git repository, or where git is missing."""
+    """The exclude file, also of a linked worktree; None if the project has no git repository or git is missing."""
     if shutil.which("git") is None:
         return None
     answer = git.ask(project, "rev-parse", "--git-path", "info/exclude")
@@ -21,7 +21,7 @@ def find(project: str) -> str | None:
 
 
 def hides(project: str, paths: Sequence[str]) -> bool:
-    """Whether git ignores all of these paths already, whatever makes it."""
+    """Whether git already ignores all of these paths, for whatever reason."""
     answer = git.ask(project, "check-ignore", "--no-index", "--", *paths)
     return len(answer.text.splitlines()) == len(paths)
 

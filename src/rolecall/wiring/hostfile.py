@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 TOOL_NAMES = f"The tools called `nx_…` here are those of the MCP server `{SERVER}`."
 ONLY_PROJECTS = (
-    "Hooks act in every git repository you open but your home: a session that begins in one makes its .nexus folder,"
-    " and from then on edits have to be planned."
+    "Hooks act in every git repository that you open, except your home: a session that begins in one creates its"
+    " .nexus folder, and from then on edits need a task."
 )
 """What whoever installs for all projects has to know, whatever the host."""
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
@@ -55,7 +55,7 @@ def summary(agent: Agent) -> str:
 
 
 def skill_body(skill: Skill, catalog: Catalog, words: Render, docs: str) -> str:
-    """What a skill says, with everything it asks for in a host's words, and what the host adds on its subjects."""
+    """The text of a skill in a host's words, with the host's instructions on its subjects."""
     body = macros.expand(
         skill.body,
         words,

@@ -44,7 +44,7 @@ class Setup(NamedTuple):
     settings: Mapping[str, Any] = {}
     """The configuration, for the models of the agents."""
     key: str = ""
-    """The file that tells the host from an agent's shell; empty: there is none yet."""
+    """The host key, which distinguishes the host from an agent's shell; empty if there is none yet."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
         """Starts the MCP server; for an agent of the catalogue, one that holds it to its limits."""
@@ -54,7 +54,7 @@ class Setup(NamedTuple):
         return (*self.command, "hook", host, event, *self._options())
 
     def model(self, host: str, agent: Agent) -> dict[str, str]:
-        """The model of an agent by its tier, as the field of its file in a host; nothing where none is set."""
+        """The model of an agent by its tier, as a field of its file in a host; empty if none is set."""
         model = tier_model(self.settings, (host,), agent.model_tier)
         return {"model": model} if model else {}
 

@@ -37,7 +37,7 @@ def words(tags: Mapping[str, Tag]) -> Render:
 
 
 def docs(skill: Skill) -> str:
-    """What Claude Code adds on the subjects that a skill refers to."""
+    """Claude Code's instructions on the subjects that a skill refers to."""
     from rolecall.hooks.hosts import claude_words, spawnwords
 
     return spawnwords.docs(skill, claude_words.DOCS)

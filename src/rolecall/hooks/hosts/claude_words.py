@@ -20,7 +20,7 @@ _HOST_AGENTS = {"explore": "Explore"}
 """Roles that are asked for by a name for which the host has an agent of its own."""
 
 DOCS: Mapping[str, str] = {
-    "resume_invocation": "An agent that has ended is resumed by SendMessage to its agent id, in the session it had;"
+    "resume_invocation": "To resume an ended agent in its session, use SendMessage with its agent id;"
     " the tool Agent always starts a new one.",
     "instruction_file": "Claude Code reads CLAUDE.md in the project's folder at every start.",
     "slash_command_display": "A skill is typed as its id behind a slash: `/nx-plan`.",

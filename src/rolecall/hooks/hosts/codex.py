@@ -39,7 +39,7 @@ def words(tags: Mapping[str, Tag]) -> Render:
 
 
 def docs(skill: Skill) -> str:
-    """What Codex adds on the subjects that a skill refers to."""
+    """Codex's instructions on the subjects that a skill refers to."""
     from rolecall.hooks.hosts import codex_words, spawnwords
 
     return spawnwords.docs(skill, codex_words.DOCS)

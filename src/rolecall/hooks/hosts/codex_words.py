@@ -21,10 +21,10 @@ _HOST_AGENTS = {"explore": "explorer"}
 """Roles that are asked for by a name for which the host has an agent of its own."""
 
 DOCS: Mapping[str, str] = {
-    "resume_invocation": "An agent that has ended is resumed by giving its id to send_input or followup_task, in the"
-    " session it had; spawn_agent always starts a new one.",
+    "resume_invocation": "To resume an ended agent in its session, give its id to send_input or followup_task;"
+    " spawn_agent always starts a new one.",
     "instruction_file": "Codex reads AGENTS.md in the project's folder at every start.",
-    "slash_command_display": "A skill is typed as its id behind a dollar sign: `$nx-plan`.",
+    "slash_command_display": "Users type a skill as a dollar sign and its id: `$nx-plan`.",
 }
 """What skills refer to by name and leave to the host to say."""
 

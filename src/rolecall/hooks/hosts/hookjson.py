@@ -68,8 +68,8 @@ def events(
 
 
 NOT_INSTALLED: Mapping[str, Reader] = {"PostCompact": lambda payload: ContextCompact(session_of(payload))}
-"""Events that are understood and not installed: SessionStart comes after a compaction, too, and what it is answered
-reaches the model."""
+"""Events that are understood but not installed: after a compaction SessionStart fires, too, and its answer reaches the
+model."""
 
 
 # -- answers --

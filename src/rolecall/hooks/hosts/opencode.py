@@ -50,7 +50,7 @@ def words(tags: Mapping[str, Tag]) -> Render:
 
 
 def docs(skill: Skill) -> str:
-    """What OpenCode adds on the subjects that a skill refers to."""
+    """OpenCode's instructions on the subjects that a skill refers to."""
     from rolecall.hooks.hosts import opencode_words, spawnwords
 
     return spawnwords.docs(skill, opencode_words.DOCS)

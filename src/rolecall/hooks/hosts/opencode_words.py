@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rolecall.project.tags import Tag
 
 DOCS: Mapping[str, str] = {
-    "resume_invocation": "An agent that has ended is resumed by the tool task with the id of its session as task_id;"
-    " without it, task starts a new one.",
+    "resume_invocation": "To resume an ended agent, call the tool task with the id of its session as task_id;"
+    " without task_id, task starts a new one.",
     "instruction_file": "OpenCode reads AGENTS.md in the project's folder at every start.",
     "slash_command_display": "A skill is typed as its id behind a slash: `/nx-plan`.",
 }

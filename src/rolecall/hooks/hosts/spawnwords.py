@@ -1,4 +1,4 @@
-"""Words for any host: how an agent is started and goes on, and the subjects that a skill leaves to the host."""
+"""Texts for any host: how to start and resume an agent, and the subjects that a skill leaves to the host."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def named(arguments: Arguments, words: str) -> str:
 
 
 def docs(skill: Skill, known: Mapping[str, str]) -> str:
-    """What the host says on the subjects of a skill, as a section behind its body; empty where it refers to none."""
+    """The host's instructions on the subjects of a skill, as a section after its body; empty if it refers to none."""
     lines = [f"- {known[ref]}" for ref in skill.harness_docs_refs if ref in known]
     return "\n".join(["## In this host", "", *lines]) if lines else ""

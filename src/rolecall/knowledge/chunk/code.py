@@ -114,15 +114,15 @@ _LEADING = _kinds("decorated_definition template_declaration export_statement ty
 _SMALL = 12
 """Tokens that go with what follows them."""
 _PATIENCE = 3.0
-"""Seconds of the processor for one file. Code takes less than one; in other texts errors have many ways out."""
+"""Processor seconds for one file. Code takes less than one; other texts give the parser many ways to recover."""
 _PIECE = 4_096
-"""Bytes the parser reads at once; in between it can be ended."""
+"""Bytes that the parser reads at once; it can be stopped in between."""
 _DEEPEST = 100
 """Code does not nest like this; data that is written as code may."""
 
 
 def outline(text: str, suffix: str) -> list[Section]:
-    """The sections of a text, which is one section if it is so far from code that it cannot be parsed in time."""
+    """The sections of a text, or the whole text as one section if it cannot be parsed in time."""
     language, data, last = LANGUAGES[suffix], text.encode("utf-8", "replace"), text.count("\n") + 1
     until = thread_time() + _PATIENCE
 

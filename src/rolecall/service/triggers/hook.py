@@ -43,7 +43,7 @@ class Guarded:
     hook: Hook
     secret: str
     deliver: Callable[[dict[str, Any], str], Awaitable[Answer]]
-    """Takes what a prompt can name, and the digest of a body that was signed."""
+    """Called with the values for a prompt, and the digest of a signed body."""
 
 
 Find = Callable[[str], Guarded | None]

@@ -57,8 +57,8 @@ class Signal:
     key: str = ""
     """Of signals with the same key only the first counts; empty: each counts."""
     signed: str = ""
-    """A second key: the digest of a body that was signed. Headers are not signed, so a request that is sent again can
-    carry any other key."""
+    """A second key: the digest of a signed body. Headers are not signed, so a replayed request can carry any other
+    key."""
     slot: int = 0
     """The planned time it belongs to; 0: none."""
     seen: str = ""
@@ -123,15 +123,15 @@ def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
     if memory.is_paused:
         return "the trigger is paused"
     if signal.slot and signal.slot <= memory.scheduled:
-        return "this time was heeded already"
+        return "this time was already handled"
     if signal.seen and signal.seen == memory.seen:
         return UNCHANGED
     if signal.seen and not memory.seen and not _is_change(memory, signal):
         return FIRST
     if signal.key and digest_of(signal.key) in memory.keys:
-        return f"a signal with the key {signal.key[:80]!r} was heeded already"
+        return f"a signal with the key {signal.key[:80]!r} was already handled"
     if signal.signed and digest_of(signal.signed) in memory.keys:
-        return "a request with the same signed body was heeded already"
+        return "a request with the same signed body was already handled"
     # A clock that was put back must not make a short rest a long one.
     rested = now - memory.fired_at
     if memory.fired_at and 0 <= rested < trigger.cooldown * 1000:

@@ -1,6 +1,6 @@
-"""The child process in which a sense is called: `senses/<name>.py`, or `senses/<name>/index.py`, is the user's code.
+"""The child process that runs the user's code of a sense: `senses/<name>.py`, or `senses/<name>/index.py`.
 
-It reads `{path, is_called}` from its standard input and answers in JSON: `{signal}`, which is null for nothing, or
+It reads `{path, is_called}` from its standard input and answers in JSON: `{signal}`, which is null for no signal, or
 `{error, line}`. Whatever the sense prints goes to standard error.
 """
 

@@ -75,7 +75,7 @@ async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) 
 
 
 def sense_file(folder: str, name: str) -> str:
-    """`senses/NAME.py`, or `senses/NAME/index.py` where only that is there."""
+    """`senses/NAME.py`, or `senses/NAME/index.py` if only that exists."""
     flat, nested = (os.path.join(folder, FOLDER, *parts) for parts in ([f"{name}.py"], [name, "index.py"]))
     return nested if os.path.isfile(nested) and not os.path.isfile(flat) else flat
 
@@ -229,7 +229,7 @@ def roots(folder: str, patterns: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a path, seen from the project's folder, fits one of the patterns; `ValueError` if one is wrong."""
+    """A function that tests a path relative to the project's folder; `ValueError` if a pattern is wrong."""
     expressions = "|".join(f"(?:{_translated(pattern)})" for pattern in patterns)
     return pattern_test(f"^(?s:{expressions})$")
 
