@@ -238,4 +238,4 @@ def test_the_command_that_comes_next_is_one_that_can_run(rolecall: Rolecall, tmp
     assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall doctor"
     assert "start with: rolecall doctor" in rolecall("thread", "list", cwd=tmp_path, check=0).stdout
     rolecall("init", cwd=tmp_path, check=0)
-    assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall run hello -p 'What is to be done'"
+    assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall run hello -p 'What to do'"
