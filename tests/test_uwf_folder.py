@@ -152,7 +152,7 @@ def test_the_detail_of_such_a_step_may_be_a_text(rolecall: Rolecall, shared: Fol
             "step['detail'] = uwf('cas', 'put', '944RT37WX1PQ5', '{\"turns\": [\"0000000000000\"]}')['hash']",
             "node 0000000000000 is not in the store",
         ),
-        ("step['number'] = 1", "not the type of a step"),
+        ("step['number'] = 1", "its type is not that of a step"),
         (
             "step['detail'] = uwf('cas', 'put', '944RT37WX1PQ5', '{\"turns\": 5}')['hash']",
             "reading the step of 'mine' failed",

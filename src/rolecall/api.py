@@ -35,7 +35,7 @@ MEMORY = ":memory:"
 
 def open(store: str | None = None, *, folder: str | os.PathLike[str] = ".") -> Rolecall:
     """Open a store: the configured one, one by its address (`sqlite:/path`, `files:/folder`, `postgresql://…`), or
-    `:memory:` for one that is gone when it is closed. Workflows and agents are looked up from `folder`."""
+    `:memory:` for one that lasts until it is closed. `folder` is where workflows and agents are looked up."""
     return Rolecall(store, folder=folder)
 
 
@@ -89,7 +89,7 @@ class Rolecall:
         folder: str | os.PathLike[str] | None = None,
     ) -> Thread:
         """Make a thread; nothing runs yet. `workflow` is a name, a path, an id, or a `Workflow`; `agent` plays every
-        role; `limits` suspend the thread at so many `steps`, `turns`, `tokens`, `cost` or `minutes`."""
+        role; `limits` on `steps`, `turns`, `tokens`, `cost` or `minutes` suspend the thread."""
         playbook = self._playbook(workflow)
         check_limits(limits or {}, playbook.workflow.roles)
         agent = self._agent(agent, playbook)
@@ -107,7 +107,7 @@ class Rolecall:
         return Thread(self, thread.id_of(ref))
 
     def thread(self, name: str) -> Thread:
-        """A thread by its id, or by a part of it that no other thread has."""
+        """A thread by its id, or by a part of the id that no other id contains."""
         return Thread(self, thread.id_of(thread.find(self.store, name)))
 
     def threads(
@@ -117,7 +117,7 @@ class Rolecall:
         workflow: str | None = None,
         text: str = "",
     ) -> Iterator[Thread]:
-        """Threads, newest first; without `status` all of them."""
+        """Threads, newest first; all of them without `status`."""
         every = {*thread.STATUSES, "crashed", threadview.DAMAGED}
         wanted = every if status is None else {status} if isinstance(status, str) else set(status)
         if unknown := wanted - every:
@@ -132,12 +132,12 @@ class Rolecall:
     # -- workflows --
 
     def put(self, workflow: str | Workflow) -> str:
-        """Store a workflow as the current version of its name; its id."""
+        """Store a workflow as the current version of its name and return its id."""
         playbook = self._playbook(workflow)
         return registry.remember(registry.register(self.store, playbook), playbook)
 
     def workflow(self, name: str) -> Mapping[str, Any]:
-        """A workflow as its YAML has it."""
+        """A workflow in the form of its YAML."""
         from rolecall.document import to_document
 
         return to_document(self._playbook(name).workflow)
@@ -163,7 +163,7 @@ class Rolecall:
         return registry.load_node(self.store, found.node or "")
 
     def _agent(self, agent: str | None, playbook: Playbook) -> str | None:
-        """An agent that was named for every role; one that cannot be had is an error at once."""
+        """The agent that plays every role; an unknown or missing one is an error at once."""
         if agent:
             agent = workspace.agent_from(self.folder, agent)
             workspace.refuse_miscast(playbook, agent)
@@ -206,7 +206,7 @@ def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
 
 
 def _address(workflow: Workflow) -> str:
-    """Where another process finds a workflow object again, if it can."""
+    """The place where another process finds a workflow object, if it can."""
     try:
         return workflow.address()
     except UsageError:
@@ -237,7 +237,7 @@ class Thread:
 
     @property
     def role(self) -> str | None:
-        """The role that is due, or that waits for a person; None when the thread has ended."""
+        """The role whose turn it is, or that waits for a person; None when the thread has ended."""
         return threadview.role_of(self._store, self._ref)
 
     @property
@@ -266,7 +266,7 @@ class Thread:
         return {key: value for key, value in self.summary()["usage"].items() if key != "roles"}
 
     def summary(self) -> dict[str, Any]:
-        """How the thread stands, as `rolecall thread show --json` prints it."""
+        """The state of the thread, as `rolecall thread show --json` prints it."""
         return threadview.card(self._store, self._ref)
 
     @property
@@ -353,7 +353,7 @@ class Thread:
         limits: Mapping[str, float] | None = None,
         agent: str | None = None,
     ) -> Thread:
-        """Let a suspended thread continue: with a word to the role that waits, with higher limits, or to try again.
+        """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again.
         From here on `agent` plays every role, if one is given."""
         agent = self._rolecall._agent(agent, self._playbook)
         bind = workspace.binder(agent) if agent else None
@@ -364,7 +364,7 @@ class Thread:
         return self
 
     def answer(self, output: Mapping[str, Any], body: str = "") -> Thread:
-        """Play the role that is due as a person: `output` must fit its schema."""
+        """Play the role as a person: `output` must fit its schema."""
         ref = lifecycle.answer(
             self._store, self._ref, self._playbook, output, body=body, mask=workspace.mask()
         )
@@ -406,11 +406,11 @@ class Thread:
     # -- reading --
 
     def diff(self, other: Thread) -> dict[str, Any]:
-        """Where two threads part, and how their prompts and outputs differ from there."""
+        """The last common step of two threads, and the differences of prompts and outputs after it."""
         return threadview.difference(self._store, self._ref, other._ref)
 
     def read(self, *, max_chars: int = 10_000) -> str:
-        """What everybody was told, did and said, as Markdown: the newest steps that fit."""
+        """Prompts, actions and answers as Markdown: the newest steps that fit."""
         text: str = threadview.read(self._store, self._ref, quota=max_chars, before=None, with_start=True)[
             "text"
         ]

@@ -67,7 +67,9 @@ def start(
     book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
     for role in sessions or ():
         if role not in book.workflow.roles:
-            raise UsageError(f"a session is given for {role!r}, which is no role of {book.workflow.name!r}")
+            raise UsageError(
+                f"a session is given for {role!r}, which is not a role of {book.workflow.name!r}"
+            )
     return _point(
         store,
         head,

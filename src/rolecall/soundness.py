@@ -141,7 +141,7 @@ def _source_findings(workflow: Workflow, source: str) -> Iterator[Finding]:
         return
     hint = did_you_mean(source, workflow.roles, what="Roles")
     yield Finding(
-        "error", ("graph", source), f"the graph has edges out of {source!r}, which is no role", hint, True
+        "error", ("graph", source), f"the graph has edges out of {source!r}, which is not a role", hint, True
     )
 
 
@@ -158,7 +158,7 @@ def _target_findings(workflow: Workflow, source: str, path: Path, edge: Edge) ->
         )
     elif edge.role not in workflow.roles:
         hint = did_you_mean(edge.role, [*workflow.roles, *ENDINGS], what="Targets")
-        yield Finding("error", path, f"{source} leads to {edge.role!r}, which is no role", hint)
+        yield Finding("error", path, f"{source} leads to {edge.role!r}, which is not a role", hint)
 
 
 def _reach_findings(workflow: Workflow) -> Iterator[Finding]:

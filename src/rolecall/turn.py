@@ -195,7 +195,7 @@ def _answered(turn: Turn, said: Mapping[str, Any]) -> Route:
     role = said["role"]
     if role not in turn.workflow.roles:
         known = ", ".join(turn.workflow.roles)
-        return Stuck(f"a person has answered {role!r}, which is no role of this workflow (roles: {known})")
+        return Stuck(f"a person has answered {role!r}, which is not a role of this workflow (roles: {known})")
     told = "\n\n".join(filter(None, (said.get("prompt"), said["answer"])))
     return Next(role, told, said.get("location"))
 
@@ -281,7 +281,7 @@ def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: s
         return Ended()
     if not isinstance(chosen, str) or chosen not in turn.workflow.roles:
         return Failed(
-            f"the moderator named {chosen!r}, which is no role (roles: {', '.join(turn.workflow.roles)})"
+            f"the moderator named {chosen!r}, which is not a role (roles: {', '.join(turn.workflow.roles)})"
         )
     return Next(chosen, "", None)
 

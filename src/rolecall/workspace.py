@@ -232,7 +232,7 @@ def cast(
 
 
 def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
-    """The roles whose agent cannot be had, with the reason."""
+    """The roles whose agent is unknown or missing, with the reason."""
     from rolecall.agents.presence import check_present
 
     settings, found = config.load(), []

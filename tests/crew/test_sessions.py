@@ -127,7 +127,7 @@ def test_the_instance_that_a_task_names_is_the_one_that_goes_on(crew: Crew) -> N
     assert three["resumed"] == one["session"]
     assert four["resumed"] is None
     unknown = "no researcher of this cycle has that id"
-    assert reason(crew, 4) == f"new: the task names nobody-knows-this, and {unknown}"
+    assert reason(crew, 4) == f"new: the task names nobody-knows-this, but {unknown}"
 
 
 def test_a_session_with_another_program_is_no_session_of_this_one(crew: Crew) -> None:

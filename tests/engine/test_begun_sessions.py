@@ -195,5 +195,5 @@ def test_a_fork_of_such_a_thread_does_not_begin_in_that_session(store: Store, tm
 
 def test_a_role_that_the_workflow_has_not_cannot_be_given_a_session(store: Store, tmp_path: Path) -> None:
     origin = {**first_thread(store, tmp_path, Worker()), "tier": "persistent"}
-    with pytest.raises(UsageError, match="'nobody', which is no role"):
+    with pytest.raises(UsageError, match="'nobody', which is not a role"):
         start(store, book(LOOP), tmp_path, sessions={"nobody": origin})

@@ -63,7 +63,7 @@ def test_an_answer_to_a_role_that_a_fork_does_not_have_is_told_before_anything_r
     run(engine(store, says("---\n$status: $SUSPEND\nreason: Which?\n---\n")), name)
     resume(store, name, "That one.")
     other = book(LOOP.replace("worker", "writer"))
-    with pytest.raises(Exception, match="'worker', which is no role"):
+    with pytest.raises(Exception, match="'worker', which is not a role"):
         lifecycle.fork(store, thread.find(store, name).target or "", mask=Mask([]), workflow=other)
 
 

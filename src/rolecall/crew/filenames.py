@@ -113,7 +113,7 @@ def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
 
 
 def _changed_at(path: str) -> float:
-    """When a file was written; of one that is missing, when it may have been removed: when its folder was written."""
+    """When a file was written; for a missing one, when its folder was, because that may have removed the file."""
     try:
         return os.stat(path).st_mtime
     except OSError:
