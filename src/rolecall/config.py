@@ -244,7 +244,7 @@ class SecretPlaces(NamedTuple):
 
 
 def secret_places() -> SecretPlaces | None:
-    """The positions of the secrets; None if one is not in the text as it is, for example because it spans several lines."""
+    """The positions of the secrets; None if one is written differently, for example over several lines."""
     text = read_text(config_path())
     secrets = _secrets_in(text)
     starts = [text.find(secret) for secret in secrets]
