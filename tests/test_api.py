@@ -152,6 +152,7 @@ def test_a_script_is_found_from_any_folder(
     monkeypatch.chdir(elsewhere)
     thread = rc.start(workflow(None), "one", agent="scripted:script.yaml")
     assert thread.run().wait().status == "completed"
+    assert re.fullmatch(r"\[<Step \w{13} counter>, <Step \w{13} speaker>\]", str(thread.steps))
 
 
 def test_a_person_answers_and_a_wrong_answer_changes_nothing(rc: rolecall.Rolecall) -> None:

@@ -123,7 +123,13 @@ async def check_extract(
         if endpoint is not None:
             endpoints[endpoint["base_url"], endpoint["api_key"] or ""] = endpoint
     if not endpoints and not wrong:
-        return [Check("extract", "ok", "no model is configured to read answers that carry no output")]
+        return [
+            Check(
+                "extract",
+                "ok",
+                "optional, not configured: a model that finds the output in answers without one",
+            )
+        ]
     return [*wrong.values(), *await asyncio.gather(*map(check_endpoint, endpoints.values()))]
 
 

@@ -364,6 +364,9 @@ class Step:
         self._stored: dict[str, Any] = node.payload
         self._payload: dict[str, Any] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Step {self.id} {self.role}>"
+
     @property
     def payload(self) -> dict[str, Any]:
         """All its fields under our names, including those in its detail."""

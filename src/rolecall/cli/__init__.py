@@ -347,7 +347,7 @@ def _add_verbs(parser: ArgumentParser, noun: str, verbs: dict[str, Verb]) -> Non
         line = f"{first}: {', '.join(group)}"
         child = commands.add_parser(
             first,
-            help=line,
+            help=", ".join(group),
             description=line,
             epilog=_first_examples(group),
             formatter_class=_formatter(),

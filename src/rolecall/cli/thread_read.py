@@ -413,7 +413,10 @@ def run_export(options: Namespace) -> None:
 
     kind = os.path.splitext(options.file)[1].lower()
     if kind not in (".html", ".htm", ".md"):
-        raise UsageError(f"{options.file!r} is neither a .html nor a .md file")
+        raise UsageError(
+            f"{options.file!r} is neither a .html nor a .md file",
+            hint="Markdown on standard output: `rolecall thread read`.",
+        )
     if os.path.lexists(options.file) and not options.force:
         raise UsageError(f"{options.file} exists", hint="Name a new file, or overwrite it with --force.")
     limit = None if options.full else report.SHORT
