@@ -55,7 +55,7 @@ def test_as_text_it_reads_from_top_to_bottom(crew: Crew) -> None:
     assert done.stdout.splitlines() == [
         "goal: Beans",
         "round 1:",
-        "  1  engineer (nobody is named), then tester: One",
+        "  1  engineer (by default), then tester: One",
         "     checked: its acceptance says how the result behaves",
         "     writes src/a.py",
         "round 2:",
@@ -73,10 +73,10 @@ def test_an_agent_that_is_missing_is_told_and_the_outlook_is_shown_all_the_same(
     crew.configure(defaultAgent="")
     crew.task("One", owner="engineer")
     found = crew.run("--dry-run")
-    assert found["waves"][0][0]["agent"] == found["agents"]["engineer"] == "nobody: no agent is named"
+    assert found["waves"][0][0]["agent"] == found["agents"]["engineer"] == "no agent is named"
     shown = crew.rolecall("plan", "run", "--dry-run", "--format", "text", cwd=crew.project, check=0).stdout
     assert shown.splitlines()[-2:] == [
-        "  engineer, architect: nobody: no agent is named",
+        "  engineer, architect: no agent is named",
         "  Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
     ]
 

@@ -44,7 +44,7 @@ class Part(NamedTuple):
     @property
     def shown(self) -> str:
         if self.problem:
-            return f"nobody: {self.problem.message}"
+            return self.problem.message
         return f"{self.agent} ({self.model})" if self.model else self.agent
 
 

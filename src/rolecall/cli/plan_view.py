@@ -292,7 +292,7 @@ def _agent_lines(agents: Mapping[str, str]) -> Iterator[str]:
 
 def _ahead_lines(job: Mapping[str, Any]) -> Iterator[str]:
     then = f", then {job['checker']}" if job["checker"] else ""
-    assumed = " (nobody is named)" if job["assumed"] else ""
+    assumed = " (by default)" if job["assumed"] else ""
     after = f", after {', '.join(map(str, job['after']))}" if job["after"] else ""
     yield f"  {job['task']}  {job['owner']}{assumed}{then}{after}: {job['title']}"
     yield f"     {'checked' if job['checker'] else 'not checked'}: {job['pairing']}"

@@ -126,8 +126,11 @@ def _close(options: Namespace) -> None:
 
 def _close_text(reply: Mapping[str, Any]) -> str:
     archived = reply["archived"]
-    plan = f"a plan with {archived['decisions']} decisions" if archived["plan"] else "no plan"
-    return f"cycle {reply['total_cycles']} is in the history: {plan}, {archived['tasks']} tasks"
+    decisions, tasks = (
+        f"{archived[name]} {name if archived[name] != 1 else name[:-1]}" for name in ("decisions", "tasks")
+    )
+    plan = f"a plan with {decisions}" if archived["plan"] else "no plan"
+    return f"cycle {reply['total_cycles']} is in the history: {plan}, {tasks}"
 
 
 # -- the table --

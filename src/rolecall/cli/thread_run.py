@@ -113,10 +113,16 @@ def _tell_once(note: str) -> None:
 
 def _warn_of_agents(book: Playbook, override: str | None) -> None:
     """Tell now what would stop a later step. Only an agent named here and now is an error already."""
-    for role, error in workspace.miscast(book, override):
-        if override:
-            raise error
-        say(f"{colored('warning:', 'yellow')} {role}: {error.message}. {error.hint}", sys.stderr)
+    if override:
+        workspace.refuse_miscast(book, override)
+        return
+    found = workspace.miscast(book, override)
+    lines = [f"{colored('warning:', 'yellow')} {role}: {error.message}" for role, error in found]
+    hints = dict.fromkeys(
+        f"  {error.hint}" for _, error in found if error.hint
+    )  # often the same for every role
+    if found:
+        say("\n".join([*lines, *hints]), sys.stderr)
 
 
 def tell_of_successors(book: Playbook, override: str | None) -> None:
