@@ -322,7 +322,7 @@ def test_a_thread_that_another_process_runs_by_hand_is_left_to_it_until_it_lets_
     fifo = asleep.work / "gate"
     os.mkfifo(fifo)
     agent = asleep.script(done(run=[["cat", "gate"]]), done("end"), name="by-hand")
-    by_hand = asleep.spawn("thread", "run", name, "--agent", agent, "--steps", "1")
+    by_hand = asleep.spawn("thread", "run", name, "--agent", agent, "--steps", "1", "--json")
     assert by_hand.stdout is not None
     for line in by_hand.stdout:  # until its agent runs
         if '"process"' in line:
