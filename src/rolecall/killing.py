@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -40,8 +41,9 @@ def kill(store: Store, ref: Ref, reason: str, *, mask: Mask) -> Killed:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     if lease is None or process is not None:  # no process is left to end its agents
-        for run in _runs_of(store, ref):
-            asyncio.run(end_leftovers(run))
+        with ThreadPoolExecutor(1) as other:  # the caller's thread may have a running event loop
+            for run in _runs_of(store, ref):
+                other.submit(asyncio.run, end_leftovers(run)).result()
     return Killed(ref, process, was_stuck)
 
 

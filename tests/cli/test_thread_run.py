@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
 import os
@@ -934,6 +935,21 @@ def test_kill_ends_the_agent_of_a_process_that_is_gone(flow: Flow) -> None:
     child.kill()
     child.communicate()
     assert flow.thread("kill", ident)["process"] is None
+    assert process.survivors(run) == []
+
+
+def test_an_asynchronous_program_can_kill_a_thread_whose_process_is_gone(flow: Flow) -> None:
+    ident = flow.start(None)
+    child = flow.spawn("run", ident, "--agent", "command:sleep 1000")
+    run = until(child, "process")["run"]
+    child.kill()
+    child.communicate()
+
+    async def kill() -> None:
+        with flow.store() as store:
+            killing.kill(store, thread.find(store, ident), "wrong idea", mask=Mask([]))
+
+    asyncio.run(kill())
     assert process.survivors(run) == []
 
 
