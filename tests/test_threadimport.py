@@ -157,7 +157,7 @@ def test_the_configuration_is_offered_and_taken_when_asked_for(rolecall: Rolecal
     assert f"thread import {folder.root} --config" in first.stderr
     assert rolecall.json("config", "list", "--format", "json") == {"defaultAgent": "claude"}
     again = rolecall("thread", "import", str(folder.root), "--config", "--format", "json", check=0)
-    assert "not taken" not in again.stderr and "secret-key-1" not in again.stdout + again.stderr
+    assert "not imported" not in again.stderr and "secret-key-1" not in again.stdout + again.stderr
     told = json.loads(again.stdout)["config"]
     assert told["taken"] == [
         "defaultModel", "providers.open", "models.big", "agents.hermes", "agents.fast", "agentOverrides.fix-issue",

@@ -121,7 +121,7 @@ def run_list(options: Namespace) -> None:
     shown = found.entries[: options.limit]
     show(options, shown, lambda: text)
     if shown and len(found.entries) > options.limit:
-        print(f"more: --page {shown[-1]['thread']}", file=sys.stderr)
+        print(f"there are more: --page {shown[-1]['thread']}", file=sys.stderr)
 
 
 def _look(options: Namespace) -> tuple[Listing, str]:
