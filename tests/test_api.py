@@ -140,8 +140,15 @@ def test_an_agent_that_cannot_be_had_starts_no_thread(rc: rolecall.Rolecall, age
 def test_an_agent_that_is_missing_is_told_before_any_role_is_asked(rc: rolecall.Rolecall) -> None:
     thread = rc.start(workflow(rolecall.command(["no-such-program"])), "one")
     with pytest.raises(rolecall.RolecallError, match="no-such-program"):
-        thread.run().wait()
+        thread.run()
     assert thread.steps == []
+
+
+def test_a_thread_that_has_ended_is_not_run_again(rc: rolecall.Rolecall) -> None:
+    thread = rc.start(workflow(), "one")
+    thread.run().wait()
+    with pytest.raises(rolecall.UsageError, match="completed"):
+        thread.run()
 
 
 def test_a_script_is_found_from_any_folder(

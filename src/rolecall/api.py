@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
-from rolecall import config, lifecycle, registry, report, thread, threadlist, threadview, workspace
+from rolecall import config, lease, lifecycle, registry, report, thread, threadlist, threadview, workspace
 from rolecall.authoring import Workflow, check
 from rolecall.errors import RolecallError, UsageError
 from rolecall.playbook import Playbook
@@ -286,6 +286,7 @@ class Thread:
     def run(self, *, steps: int | None = None) -> Run:
         """Begin to take steps until the thread ends, waits for a person, or `steps` were taken. Iterate over the
         result to follow it, `wait()` for its end, or do something else meanwhile."""
+        self._check_begin()
         return Run(self, steps)
 
     def step(self) -> Thread:
@@ -295,6 +296,7 @@ class Thread:
 
     async def arun(self, *, steps: int | None = None) -> AsyncIterator[Event]:
         """The same in a running event loop: events as they happen. Leaving the loop early stops the agent."""
+        self._check_begin()
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         cancel = asyncio.Event()
 
@@ -312,6 +314,14 @@ class Thread:
             cancel.set()
             await playing
 
+    def _check_begin(self) -> None:
+        """Refuse here and now what would end a run at once."""
+        ref = self._ref
+        lease.refuse_ended(ref)
+        if ref.state.get("status") != "suspended":
+            book = replace(self._playbook, bound=ref.state.get("agents") or {})
+            workspace.refuse_miscast(book, ref.state.get("agent"))
+
     async def _play(self, store: Store, tell: Any, cancel: Cancel, steps: int | None) -> None:
         ref = thread.find(store, self.id)
         if ref.state.get("status") == "suspended":
@@ -322,8 +332,6 @@ class Thread:
             folder=ref.state.get("cwd"),
             watch=lambda kind, body: tell(Event(self.id, kind, body)),
         )
-        book = engine.playbook(ref.state["workflow"])
-        workspace.refuse_miscast(replace(book, bound=ref.state.get("agents") or {}), ref.state.get("agent"))
         try:
             async for _ in engine.run(self.id, cancel=cancel, steps=steps):
                 pass

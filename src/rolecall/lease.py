@@ -82,14 +82,19 @@ def take(store: Store, name: str, token: str, *, lease_ms: int = holder.LEASE_MS
                 raise
 
 
-def _taken(store: Store, ref: Ref, token: str, lease_ms: int) -> Held:
-    ident, state = thread.id_of(ref), ref.state
-    status = state.get("status", "idle")
+def refuse_ended(ref: Ref) -> None:
+    ident, status = thread.id_of(ref), ref.state.get("status", "idle")
     if status in thread.ENDED:
         raise UsageError(
             f"thread {ident} is {status}",
             hint=f"Fork it to go on from some step: `rolecall thread fork {ident}`.",
         )
+
+
+def _taken(store: Store, ref: Ref, token: str, lease_ms: int) -> Held:
+    ident, state = thread.id_of(ref), ref.state
+    status = state.get("status", "idle")
+    refuse_ended(ref)
     if status == "suspended":
         raise UsageError(
             f"thread {ident} is suspended: {state.get('reason', '')}",
