@@ -159,7 +159,7 @@ def test_a_terminal_gets_its_own_marks_and_nothing_that_a_file_sends_it(repo: Re
     subprocess.run(
         [PROGRAM, "knowledge", "query", "lantern glows", "--limit", "1"],
         cwd=repo.folder,
-        env=repo.env,
+        env={**repo.env, "NO_COLOR": ""},
         stdout=slave,
         check=True,
     )

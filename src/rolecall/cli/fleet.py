@@ -56,7 +56,9 @@ def _text(shown: Mapping[str, Any]) -> str:
     lines += [f"nobody can run {one['workflow']}: {one['reason']}" for one in shown["stuck"]]
     rows = [_row(machine) for machine in shown["machines"]]
     if rows:
-        lines.append(table(rows, ("machine", "state", "steps", "a minute", "process", "problem")))
+        lines.append(table(rows, ("machine", "state", "steps", "a minute", "process")))
+        for machine in shown["machines"]:
+            lines += [f"{machine['machine']}: {problem}" for problem in machine["problems"].values()]
     else:
         lines.append("No machine has served this store. On each: `rolecall serve --database URL`.")
     return "\n".join(lines)
@@ -69,8 +71,7 @@ def _counted(count: int, what: str) -> str:
 def _row(machine: Mapping[str, Any]) -> tuple[Any, ...]:
     state = ("leads" if machine["leads"] else "there") if machine["alive"] else "gone"
     busy = f"{machine['busy']} of {machine['slots']}"
-    problem = next(iter(machine["problems"].values()), "")
-    return (machine["machine"], state, busy, machine["per_minute"], machine["process"], problem)
+    return (machine["machine"], state, busy, machine["per_minute"], machine["process"])
 
 
 def _status_arguments(parser: ArgumentParser) -> None:
