@@ -205,10 +205,10 @@ def _named(value: Any) -> str:
 class Type:
     """A schema ready for use: validation and references, compiled once."""
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], *, is_checked: bool = False) -> None:
         # A store made elsewhere may hold anything as a schema. One that is not understood in full
         # could hide references, so it is no type here.
-        if problems := list(_problems(schema, "", 0)):
+        if not is_checked and (problems := list(_problems(schema, "", 0))):
             raise refusal(problems)
         self.schema = schema
         self.is_meta = schema == META_SCHEMA

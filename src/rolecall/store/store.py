@@ -374,7 +374,7 @@ class Draft:
         self._used.add(type_id)
         if type_id == META:
             # From the bytes, not from the caller's object, which may change after this.
-            self._types[record.id] = Type(canonical.decode(data))
+            self._types[record.id] = Type(canonical.decode(data), is_checked=True)
         return record.id
 
     def put_schema(self, schema: dict[str, Any]) -> str:
