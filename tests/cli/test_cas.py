@@ -666,7 +666,10 @@ def test_bash_completes_verbs(rolecall: Rolecall, tmp_path: Path, program: str) 
         f"$(complete -p {program} | sed 's/.*-F \\([^ ]*\\) .*/\\1/') 2>/dev/null; "
         "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=env, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.stdout.split() == ["put", "put-text"]
 
 

@@ -111,8 +111,9 @@ def test_unknown_and_missing_arguments_are_named(tmp_path: Path, name: str) -> N
 def test_without_a_plan_that_is_the_answer_whatever_the_arguments(
     tmp_path: Path, name: str, arguments: Any
 ) -> None:
-    with pytest.raises(ToolError, match=r"^No active plan session$"):
+    with pytest.raises(ToolError) as raised:
         dispatch.call(tmp_path, name, arguments)
+    assert raised.value.message == "No active plan session"
     assert files(tmp_path) == {}
 
 
@@ -177,8 +178,9 @@ def test_a_restriction_denies_its_tools_and_no_others(tmp_path: Path, word: str,
         told = f"is denied to this role by {word}"
         if name in FOR_LEAD:
             told = f"is for the lead, and this role is held to {word}"
-        with pytest.raises(ToolError, match=f"^{name} {told}$"):
+        with pytest.raises(ToolError) as raised:
             dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])
+        assert raised.value.message == f"{name} {told}"
         assert files(tmp_path) == before
     else:
         assert dispatch.call(tmp_path, name, GOOD.get(name), restrictions=["coding", word])

@@ -319,7 +319,7 @@ def test_the_status_shows_machines_slots_queue_and_throughput(fleet: Fleet) -> N
     head, waiting, titles, *rows = text.splitlines()
     assert head == f"2 machines, 0 of 16 threads, {shown['per_minute']} steps a minute"
     assert waiting == "waiting: none"
-    assert titles.split() == ["machine", "state", "steps", "a", "minute", "process", "problem"]
+    assert titles.split() == ["machine", "state", "steps", "a", "minute", "process"]
     assert [row.split()[0] for row in rows] == ["alpha", "beta"]
     assert sorted(row.split()[1] for row in rows) == ["leads", "there"]
     assert all("0 of 3" in row for row in rows)
