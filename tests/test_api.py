@@ -94,19 +94,19 @@ def test_events_arrive_in_a_running_event_loop(rc: rolecall.Rolecall) -> None:
 def test_leaving_the_loop_ends_the_agent_and_the_thread_goes_on_later(
     rc: rolecall.Rolecall, tmp_path: Path
 ) -> None:
-    mark = tmp_path / "second-call"
+    mark, started = tmp_path / "second-call", tmp_path / "started"
+    os.mkfifo(started)
     script = tmp_path / "agent.sh"
     script.write_text(
         f"if [ -e {mark} ]; then printf -- '---\\nstatus: done\\n---\\nHere.\\n'; exit; fi\n"
-        f"touch {mark}; exec sleep 600\n"
+        f"touch {mark}; echo started >{started}; exec sleep 600\n"
     )
     thread = rc.start(workflow(f"command:sh {script}"), "go")
 
     for event in thread.run():
         if event.kind == "process":
             pid = int(event.body["pid"])
-            while not mark.exists():
-                pass
+            assert started.read_text() == "started\n"
             break
 
     with pytest.raises(ProcessLookupError):
