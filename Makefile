@@ -37,7 +37,7 @@ bench: .venv/tested ## measure, as ratios in one run
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 mutants: .venv/tested ## break the project's tools in single ways: the fixtures have to notice
-	$(BIN)/python tests/project/mutants.py
+	$(BIN)/python tests/nexus/mutants.py
 
 clean: ## remove everything that was installed or cached
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,15 +20,16 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measure import Row, peak_memory, print_table
-from rolecall import definition, lifecycle, registry
 from rolecall.agents.claude import claude
-from rolecall.engine import Cast, Engine
 from rolecall.errors import ExtractError
-from rolecall.mask import Mask
-from rolecall.playbook import Playbook
+from rolecall.settings.mask import Mask
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.thread import Chain, find
+from rolecall.threads import lifecycle
+from rolecall.threads.engine import Cast, Engine
+from rolecall.threads.thread import Chain, find
+from rolecall.workflow import registry, yaml
+from rolecall.workflow.playbook import Playbook
 
 _OVERHEAD_MS = 50.0
 _STREAM_MB = 100
@@ -97,7 +98,7 @@ class _Stage:
         program.chmod(0o755)
         self.folder = folder
         self.store = Store(SqliteBackend(str(folder / "store.db")))
-        parsed = definition.parse(_WORKFLOW, source="benchmark")
+        parsed = yaml.parse(_WORKFLOW, source="benchmark")
         assert parsed.workflow is not None, parsed.problems
         self.book = Playbook(parsed.workflow)
         self.engine = Engine(

@@ -22,14 +22,15 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measure import Row, Timing, print_table, timed, times
-from rolecall import lifecycle, registry
-from rolecall.engine import Cast, Engine
 from rolecall.errors import ExtractError
-from rolecall.mask import Mask
-from rolecall.playbook import Playbook
+from rolecall.settings.mask import Mask
 from rolecall.store.backend import Durability
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
+from rolecall.threads import lifecycle
+from rolecall.threads.engine import Cast, Engine
+from rolecall.workflow import registry
+from rolecall.workflow.playbook import Playbook
 
 _GROWTH = 1.2
 _SIZE_MB = 5.0

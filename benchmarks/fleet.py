@@ -25,9 +25,10 @@ from benchmarks.measure import Row, print_table, times
 from benchmarks.service import WORKFLOW
 from benchmarks.startup import clean_environ
 from benchmarks.store import postgres_server
-from rolecall import lifecycle, registry, thread
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
+from rolecall.threads import lifecycle, thread
+from rolecall.workflow import registry
 
 _FASTER = 2.0
 _START_MS = 100.0

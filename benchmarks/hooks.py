@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.measure import Row, Timing, interleaved, print_table, times
 from benchmarks.startup import clean_environ, installed
-from rolecall.project import place
+from rolecall.nexus import project_paths
 
 _BUDGET = 0.050
 _GROWTH = 1.25
@@ -129,7 +129,7 @@ def _child(words: list[str], data: bytes, environ: dict[str, str]) -> Timing:
 def _lay_agents(project: Path) -> None:
     """The session goes on that has started them, and they have ended. In the list they take nearly the bytes that are
     kept of it."""
-    now = place.now()
+    now = project_paths.now()
     ended = {"harness_id": "rolecall", "agent_name": "engineer", "resume_count": 0, "status": "completed"}
     ended |= {"started_at": now, "stopped_at": now, "last_message": "m" * 50}
     ended |= {"files_touched": [f"src/{number}.py" for number in range(15)]}

@@ -28,7 +28,7 @@ from rolecall.knowledge.index import Reader
 from rolecall.knowledge.query import Knowledge, ask
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import sync
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 
 _FILES = 2000
 _SETTINGS = 'include: ["*.py"]\n'

@@ -27,7 +27,7 @@ from rolecall.knowledge.index import Reader
 from rolecall.knowledge.query import Knowledge, ask
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import sync
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 
 GROUPS = {
     "tuned on": (

@@ -22,11 +22,12 @@ from typing import Any
 from benchmarks.engine import Player
 from benchmarks.measure import Row, print_table, timed, times
 from benchmarks.startup import clean_environ, installed
-from rolecall import lifecycle, registry, thread
-from rolecall.mask import Mask
 from rolecall.service import control
+from rolecall.settings.mask import Mask
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
+from rolecall.threads import lifecycle, thread
+from rolecall.workflow import registry
 
 _STEPS = 5
 _CONCURRENCY = 50

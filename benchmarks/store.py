@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.measure import Row, Timing, interleaved, peak_memory, print_table, timed, times
-from rolecall import canonical
-from rolecall.ids import node_id
+from rolecall.store import canonical
 from rolecall.store.backend import Backend
 from rolecall.store.files import FilesBackend
+from rolecall.store.ids import node_id
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import META, Store
 from rolecall.store.verify import verify

@@ -18,8 +18,8 @@ from benchmarks.engine import Player
 from benchmarks.measure import Row, Timing, interleaved, print_table, times
 from benchmarks.startup import clean_environ, installed, run_of
 from benchmarks.store import build_tree
-from rolecall import thread
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 _READING = 5.0
 _STEPPING = 12.0

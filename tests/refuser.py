@@ -22,9 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rolecall import cli, registry, workspace
+from rolecall import cli
 from rolecall.store import disk, files, journal
 from rolecall.store.sqlite import SqliteBackend
+from rolecall.threads import workspace
+from rolecall.workflow import registry
 
 PATIENCE = 60.0
 

@@ -34,7 +34,8 @@ def test_a_run_that_writes_to_the_real_home_fails(tmp_path: Path) -> None:
 
 def test_a_run_that_uses_its_own_home_passes(tmp_path: Path) -> None:
     done = _run_pytest(
-        tmp_path, "from rolecall import config\nimport os\ndef test_good():\n    os.makedirs(config.home())\n"
+        tmp_path,
+        "from rolecall.settings import config\nimport os\ndef test_good():\n    os.makedirs(config.home())\n",
     )
     assert done.returncode == 0, done.stdout
     assert not (tmp_path / "home" / ".rolecall").exists()

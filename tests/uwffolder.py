@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rolecall import canonical
-from rolecall.ids import node_id, self_id
-from rolecall.schema import META_SCHEMA, Type
+from rolecall.store import canonical
 from rolecall.store.files import FilesBackend
+from rolecall.store.ids import node_id, self_id
+from rolecall.store.schema import META_SCHEMA, Type
 from rolecall.store.store import BUILTIN, META, Store
 
 REF = {"type": "string", "format": "ocas_ref"}

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from rolecall.agents.external import external
     from rolecall.agents.protocol import Agent, Context, Reply, Usage
     from rolecall.api import Event, Project, Rolecall, Run, Thread, open
-    from rolecall.authoring import Role, Workflow, compile
     from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
-    from rolecall.playbook import Message, RoleResult, ThreadContext
-    from rolecall.workflow import END, Limits
+    from rolecall.threads import agentkit
+    from rolecall.workflow.model import END, Limits
+    from rolecall.workflow.playbook import Message, RoleResult, ThreadContext
+    from rolecall.workflow.python import Role, Workflow, compile
 
 __all__ = [
     "END",
@@ -39,6 +40,7 @@ __all__ = [
     "Usage",
     "UsageError",
     "Workflow",
+    "agentkit",
     "command",
     "compile",
     "external",
@@ -50,10 +52,10 @@ _HOMES = {
     "rolecall.agents.external": ("external",),
     "rolecall.agents.protocol": ("Agent", "Context", "Reply", "Usage"),
     "rolecall.api": ("Event", "Project", "Rolecall", "Run", "Thread", "open"),
-    "rolecall.authoring": ("Role", "Workflow", "compile"),
+    "rolecall.workflow.python": ("Role", "Workflow", "compile"),
     "rolecall.errors": ("AgentError", "ExtractError", "RolecallError", "UsageError"),
-    "rolecall.playbook": ("Message", "RoleResult", "ThreadContext"),
-    "rolecall.workflow": ("END", "Limits"),
+    "rolecall.workflow.playbook": ("Message", "RoleResult", "ThreadContext"),
+    "rolecall.workflow.model": ("END", "Limits"),
 }
 
 if not TYPE_CHECKING:  # a type checker that saw this would accept every name
@@ -64,6 +66,10 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept every name
                 from importlib import import_module
 
                 return getattr(import_module(module), name)
+        if name == "agentkit":
+            from importlib import import_module
+
+            return import_module("rolecall.threads.agentkit")
         raise AttributeError(f"module 'rolecall' has no attribute {name!r}")
 
     def __dir__():

@@ -16,19 +16,21 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
-from rolecall import config, lease, lifecycle, registry, report, thread, threadlist, threadview, workspace
-from rolecall.authoring import Workflow, check
 from rolecall.errors import RolecallError, UsageError
-from rolecall.playbook import Playbook
-from rolecall.project import memory, place, tools
+from rolecall.nexus import memory, project_paths, tools
+from rolecall.settings import config
 from rolecall.store.store import Store
-from rolecall.thread import Chain, Step
+from rolecall.threads import lease, lifecycle, listing, report, thread, views, workspace
+from rolecall.threads.thread import Chain, Step
+from rolecall.workflow import registry
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.python import Workflow, check
 
 if TYPE_CHECKING:
     from rolecall.agents.protocol import Cancel
     from rolecall.knowledge.query import Answer
+    from rolecall.settings.yaml12 import Problem
     from rolecall.store.backend import Ref
-    from rolecall.yaml12 import Problem
 
 MEMORY = ":memory:"
 
@@ -118,15 +120,15 @@ class Rolecall:
         text: str = "",
     ) -> Iterator[Thread]:
         """Threads, newest first; all of them without `status`."""
-        every = {*thread.STATUSES, "crashed", threadview.DAMAGED}
+        every = {*thread.STATUSES, "crashed", views.DAMAGED}
         wanted = every if status is None else {status} if isinstance(status, str) else set(status)
         if unknown := wanted - every:
             raise UsageError(
                 f"there is no status {', '.join(sorted(unknown))}",
                 hint=f"A thread is {', '.join(sorted(every))}.",
             )
-        asked = threadlist.Filter(frozenset(wanted), workflow, 0, None, tuple(text.lower().split()))
-        for found in threadlist.listed(self.store, asked):
+        asked = listing.Filter(frozenset(wanted), workflow, 0, None, tuple(text.lower().split()))
+        for found in listing.listed(self.store, asked):
             yield Thread(self, found["thread"])
 
     # -- workflows --
@@ -138,7 +140,7 @@ class Rolecall:
 
     def workflow(self, name: str) -> Mapping[str, Any]:
         """A workflow in the form of its YAML."""
-        from rolecall.document import to_document
+        from rolecall.workflow.document import to_document
 
         return to_document(self._playbook(name).workflow)
 
@@ -154,7 +156,7 @@ class Rolecall:
 
     def _playbook(self, workflow: str | Workflow) -> Playbook:
         if isinstance(workflow, Workflow):
-            from rolecall.authoring import compile
+            from rolecall.workflow.python import compile
 
             return compile(workflow, python=_address(workflow))
         found = registry.find(self.store, workflow, folder=self.folder)
@@ -179,14 +181,14 @@ class Rolecall:
 
     def project(self) -> Project:
         """Plan, tasks and memory of the project around this folder."""
-        return Project(place.find(self.folder))
+        return Project(project_paths.find(self.folder))
 
     def query(self, question: str, *, max: int = 5, path: str | None = None) -> list[Answer]:
         """The passages of this repository that answer a question best."""
-        from rolecall.knowledge import desk
+        from rolecall.knowledge import queries
         from rolecall.knowledge.place import root_of
 
-        asking = desk.Desk(now=place.now, tell=lambda _text: None)
+        asking = queries.Desk(now=project_paths.now, tell=lambda _text: None)
         try:
             return list(asking.ask(question, root_of(self.folder), limit=max, path=path).answers)
         finally:
@@ -229,7 +231,7 @@ class Thread:
     @property
     def status(self) -> str:
         """`idle`, `queued`, `running`, `crashed`, `suspended`, `completed`, `failed`, `killed` or `discarded`."""
-        return threadview.status_of(self._store, self._ref)
+        return views.status_of(self._store, self._ref)
 
     @property
     def has_ended(self) -> bool:
@@ -238,7 +240,7 @@ class Thread:
     @property
     def role(self) -> str | None:
         """The role whose turn it is, or that waits for a person; None when the thread has ended."""
-        return threadview.role_of(self._store, self._ref)
+        return views.role_of(self._store, self._ref)
 
     @property
     def reason(self) -> str:
@@ -267,7 +269,7 @@ class Thread:
 
     def summary(self) -> dict[str, Any]:
         """The state of the thread, as `rolecall thread show --json` prints it."""
-        return threadview.card(self._store, self._ref)
+        return views.card(self._store, self._ref)
 
     @property
     def _ref(self) -> Ref:
@@ -388,7 +390,7 @@ class Thread:
         agent: str | None = None,
     ) -> Thread:
         """A new thread that shares the steps up to `at` (a number, an id or `"start"`; the head by default)."""
-        node, source = threadview.step_named(self._store, self.id, None if at is None else str(at))
+        node, source = views.step_named(self._store, self.id, None if at is None else str(at))
         playbook = None if workflow is None else self._rolecall._playbook(workflow)
         agent = self._rolecall._agent(agent, playbook or self._playbook)
         ref = lifecycle.fork(
@@ -406,7 +408,7 @@ class Thread:
 
     def kill(self, reason: str = "killed by a program") -> Thread:
         """End the thread for good, the process that runs it, and its agent."""
-        from rolecall.killing import kill
+        from rolecall.threads.killing import kill
 
         kill(self._store, self._ref, reason, mask=workspace.mask())
         return self
@@ -415,23 +417,21 @@ class Thread:
 
     def diff(self, other: Thread) -> dict[str, Any]:
         """The last common step of two threads, and the differences of prompts and outputs after it."""
-        return threadview.difference(self._store, self._ref, other._ref)
+        return views.difference(self._store, self._ref, other._ref)
 
     def read(self, *, max_chars: int = 10_000) -> str:
         """Prompts, actions and answers as Markdown: the newest steps that fit."""
-        text: str = threadview.read(self._store, self._ref, quota=max_chars, before=None, with_start=True)[
-            "text"
-        ]
+        text: str = views.read(self._store, self._ref, quota=max_chars, before=None, with_start=True)["text"]
         return text
 
     def export(self, format: Literal["html", "markdown"] = "html") -> str:
         """A report of the whole thread as one self-contained page, or as Markdown."""
-        card, steps = threadview.gather(self._store, self._ref)
+        card, steps = views.gather(self._store, self._ref)
         if format == "markdown":
             return report.markdown(card, steps)
-        from rolecall import htmlreport
+        from rolecall.threads import html_report
 
-        return htmlreport.page(self._store, self._ref, card, steps)
+        return html_report.page(self._store, self._ref, card, steps)
 
 
 class Run:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rolecall import capabilities
 from rolecall.agents import process, resolve
 from rolecall.agents.acp import Acp, acp
 from rolecall.agents.acp_presets import PRESETS, Wish, preset_of
@@ -23,6 +22,7 @@ from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, c
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Context, Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError
+from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 BOUND = 60.0

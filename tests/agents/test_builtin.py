@@ -22,13 +22,13 @@ import pytest
 from modelforms import encoded, form_for
 from modelserver import Calls, Closes, Hangs, Item, ModelServer, Request, Says, Sends
 
-from rolecall import capabilities
 from rolecall.agents import make, process
 from rolecall.agents.builtin import Builtin, builtin, default
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, Context, Forgetful, Memory, Reply, ask
 from rolecall.agents.toolbox import TOOLS
 from rolecall.errors import AgentError, UsageError
+from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 PROTOCOLS = ("openai", "anthropic")

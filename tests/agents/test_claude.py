@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from standin import Standin
 
-from rolecall import capabilities
 from rolecall.agents import make
 from rolecall.agents.claude import DENIES, Claude, claude
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Agent, Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError
+from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 SESSION = "00000000-0000-4000-8000-000000000001"

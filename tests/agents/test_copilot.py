@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 
-from rolecall import capabilities
 from rolecall.agents.copilot import DENIES, copilot
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage
+from rolecall.settings import capabilities
 
 SESSION = "00000000-0000-4000-8000-000000000001"
 TINY = McpServer("tiny", "/bin/tiny", ("--port", "1"), {"KEY": "v"})

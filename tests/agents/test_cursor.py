@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 
-from rolecall import capabilities
 from rolecall.agents.cursor import DENIES, Cursor, cursor
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 SESSION = "c6b62c6f-7ead-4fd6-9922-e952131177ff"
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 
-from rolecall import capabilities
 from rolecall.agents.gemini import DENIES, Gemini, gemini
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 SESSION = "00000000-0000-4000-8000-000000000001"
 

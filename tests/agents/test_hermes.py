@@ -10,11 +10,11 @@ import pytest
 from replay import ANSWER, Replays, call, fails, play, value
 from standin import STREAMS
 
-from rolecall import capabilities
 from rolecall.agents.contract import AgentContract
 from rolecall.agents.hermes import DENIES, Hermes, hermes
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 TEXT = '---\nstatus: done\n---\n\n  {"a": 1}\n\n**All** is well.'
 READER = f"""#!{sys.executable} -IS

@@ -11,11 +11,11 @@ import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 from standin import STREAMS
 
-from rolecall import capabilities
 from rolecall.agents.opencode import DENIES, opencode
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 CONFIG = "OPENCODE_CONFIG_CONTENT"
 TINY = McpServer("tiny", "/bin/tiny", ("--port", "1"), {"KEY": "v"})

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin import STREAMS, Standin
 
-from rolecall import capabilities
 from rolecall.agents import PROGRAMS
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.process import Exit
 from rolecall.agents.program import Lines, Program
 from rolecall.agents.protocol import ENDINGS, EVENT_KINDS
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/bin:/bin"}
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from rolecall import yaml12
 from rolecall.agents import resolve
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, PastStep, Reply, ToolCall, Usage, ask
 from rolecall.agents.scripted import scripted
 from rolecall.errors import AgentError, NotFound, UsageError
+from rolecall.settings import yaml12
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from rolecall import capabilities
 from rolecall.agents import filesearch, process, toolbox
 from rolecall.agents.confined import LARGEST_FILE, Folder, Refused
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.toolbox import DENIES, TOOLS, Result, Toolbox, offered
+from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ROLE_SECRET": "handed-on"}
 

@@ -18,7 +18,7 @@ from fakeagent import claude_says, executable, fake_claude
 
 from rolecall.agents import ADAPTERS
 from rolecall.agents.acp_presets import PRESETS
-from rolecall.capabilities import RESTRICTIONS
+from rolecall.settings.capabilities import RESTRICTIONS
 
 if TYPE_CHECKING:
     from conftest import Rolecall

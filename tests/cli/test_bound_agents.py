@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rolecall import thread
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 if TYPE_CHECKING:
     from conftest import Rolecall

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from rolecall import yaml12
+from rolecall.settings import yaml12
 from rolecall.store.backend import Change
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Store, make_record

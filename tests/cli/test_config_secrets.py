@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from rolecall import cli, document, settings, workspace
+from rolecall import cli
+from rolecall.settings import settings
+from rolecall.threads import workspace
+from rolecall.workflow import document
 
 SECRET = "sk-0a1b2c3d4e5f6071"
 IN_ADDRESS = f"https://user:{SECRET}@models.example/v1"

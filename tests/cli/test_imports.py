@@ -19,19 +19,21 @@ HEAVY = {
 
 OURS_FOR_A_READ = {
     "rolecall",
-    "rolecall.canonical",
     "rolecall.cli",
     "rolecall.cli.cas",
     "rolecall.cli.output",
-    "rolecall.config",
     "rolecall.errors",
-    "rolecall.ids",
-    "rolecall.schema",
+    "rolecall.settings",
+    "rolecall.settings.config",
     "rolecall.store",
     "rolecall.store.backend",
+    "rolecall.store.canonical",
+    "rolecall.store.ids",
+    "rolecall.store.schema",
     "rolecall.store.sqlite",
     "rolecall.store.store",
-    "rolecall.workspace",
+    "rolecall.threads",
+    "rolecall.threads.workspace",
 }
 
 DUMP = """

@@ -13,9 +13,9 @@ import pytest
 from terminal import Terminal
 from test_imports import HEAVY, modules_of
 
-from rolecall import yaml12
-from rolecall.capabilities import RESTRICTIONS
-from rolecall.project import tools
+from rolecall.nexus import tools
+from rolecall.settings import yaml12
+from rolecall.settings.capabilities import RESTRICTIONS
 
 if TYPE_CHECKING:
     from conftest import Rolecall

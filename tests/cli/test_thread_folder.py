@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rolecall import thread, workspace
 from rolecall.store.store import Store
+from rolecall.threads import thread, workspace
 
 if TYPE_CHECKING:
     from conftest import Rolecall

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rolecall import lifecycle, registry, thread, threadview, workspace
-from rolecall.ids import thread_id
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 from rolecall.store.backend import Record, Ref
+from rolecall.store.ids import thread_id
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.thread import START_SCHEMA
-from rolecall.threadlist import Filter, listed
+from rolecall.threads import lifecycle, thread, views, workspace
+from rolecall.threads.listing import Filter, listed
+from rolecall.threads.thread import START_SCHEMA
+from rolecall.workflow import registry
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -205,7 +206,7 @@ def test_show_names_the_role_that_is_due_and_the_command_that_goes_on(
 def test_a_thread_whose_process_died_is_shown_as_crashed_with_the_command_that_goes_on(
     rolecall: Rolecall, shelf: Shelf
 ) -> None:
-    from rolecall import holder
+    from rolecall.store import holder
 
     name = shelf.start()
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
@@ -517,8 +518,8 @@ class Counting(SqliteBackend):
 @pytest.mark.parametrize(
     "look",
     [
-        lambda store, ref: threadview.card(store, ref),
-        lambda store, ref: threadview.read(store, ref, quota=4000),
+        lambda store, ref: views.card(store, ref),
+        lambda store, ref: views.read(store, ref, quota=4000),
         lambda store, _ref: list(islice(listed(store, EVERYTHING), 1)),
     ],
     ids=["show", "read", "list"],

@@ -23,12 +23,13 @@ import pytest
 from fakeagent import executable
 from terminal import Terminal
 
-from rolecall import holder, killing, lifecycle, thread
 from rolecall.agents import process
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
+from rolecall.store import holder
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.thread import Chain, Step
+from rolecall.threads import killing, lifecycle, thread
+from rolecall.threads.thread import Chain, Step
 
 if TYPE_CHECKING:
     from conftest import Rolecall

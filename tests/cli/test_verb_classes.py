@@ -9,8 +9,8 @@ import pytest
 from conftest import SCRIPTS, Rolecall
 
 from rolecall import cli
-from rolecall.capabilities import RESTRICTIONS
-from rolecall.verbs import LEADS, OPTIONS, READS, VERBS, named_action
+from rolecall.settings.capabilities import RESTRICTIONS
+from rolecall.settings.verbs import LEADS, OPTIONS, READS, VERBS, named_action
 
 EVERY = {f"{noun} {name}".strip(): verb for noun in cli.NOUNS for name, verb in cli._verbs(noun).items()}
 ALL_RESTRICTIONS = {"ROLECALL_RESTRICTIONS": ",".join(RESTRICTIONS)}

@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from rolecall.definition import json_schema
+from rolecall.workflow.yaml import json_schema
 
 if TYPE_CHECKING:
     from conftest import Rolecall

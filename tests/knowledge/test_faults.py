@@ -23,7 +23,7 @@ from rolecall.knowledge.index import Reader
 from rolecall.knowledge.query import Knowledge, ask
 from rolecall.knowledge.settings import Settings
 from rolecall.knowledge.sync import sync
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 
 PATIENCE = 60
 

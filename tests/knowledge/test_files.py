@@ -17,7 +17,7 @@ import pytest
 from knowledge.knowrepo import Repo
 from rolecall.knowledge import files, secrets
 from rolecall.knowledge.settings import Settings
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7Zq9\nb8Kx\n-----END RSA PRIVATE KEY-----\n"

@@ -13,12 +13,12 @@ import pytest
 
 from knowledge.knowrepo import PROGRAM, Repo
 from knowledge.vectorserver import Fault, VectorServer
-from rolecall import definition, document, workflow
 from rolecall.knowledge.brief import brief
 from rolecall.knowledge.query import Answer
 from rolecall.knowledge.words import tokens
-from rolecall.prompt import assemble
-from rolecall.workflow import Recall, Role
+from rolecall.threads.prompt import assemble
+from rolecall.workflow import document, model, yaml
+from rolecall.workflow.model import Recall, Role
 
 KEEPING = """
     import pathlib, sys
@@ -234,14 +234,14 @@ graph: {$START: developer, developer: $END}
 def test_a_role_says_what_it_wants_and_keeps_it_through_the_store(
     written: str, wanted: Recall | None
 ) -> None:
-    read = definition.parse(WORKFLOW % written, source="fix-bug.yaml").checked()
+    read = yaml.parse(WORKFLOW % written, source="fix-bug.yaml").checked()
     role = read.roles["developer"]
     assert role.knowledge == wanted
-    payload = workflow.to_payload(read, {"developer": "X"})
-    assert workflow.from_payload(payload, {"X": role.schema}) == read
+    payload = model.to_payload(read, {"developer": "X"})
+    assert model.from_payload(payload, {"X": role.schema}) == read
     assert ("knowledge" in payload["roles"]["developer"]) == (wanted is not None)
-    assert (workflow.type_of(payload) is workflow.WORKFLOW_SCHEMA) == (wanted is None)
-    again = definition.parse(document.to_yaml(read), source="fix-bug.yaml").checked()
+    assert (model.type_of(payload) is model.WORKFLOW_SCHEMA) == (wanted is None)
+    again = yaml.parse(document.to_yaml(read), source="fix-bug.yaml").checked()
     assert again == read
 
 
@@ -257,6 +257,6 @@ def test_a_role_says_what_it_wants_and_keeps_it_through_the_store(
     ],
 )
 def test_what_a_role_cannot_want_is_a_problem_at_its_place(written: str, told: str) -> None:
-    problems = definition.parse(WORKFLOW % written, source="fix-bug.yaml").errors
+    problems = yaml.parse(WORKFLOW % written, source="fix-bug.yaml").errors
     assert [problem.line for problem in problems] == [7]
     assert told in str(problems[0])

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pipe import PATIENCE, PROGRAM, Pipe, environment, make_project, piped
 
-from rolecall.capabilities import RESTRICTIONS
 from rolecall.mcp import nexus
 from rolecall.mcp.tools import GROUPS
-from rolecall.project import dispatch, toolmap
+from rolecall.nexus import dispatch, tool_map
+from rolecall.settings.capabilities import RESTRICTIONS
 
 ELEVEN = (
     "nx_plan_start", "nx_plan_status", "nx_plan_update", "nx_plan_decide", "nx_task_add", "nx_task_list",
@@ -92,9 +92,9 @@ def test_the_schemas_name_exactly_the_parameters_of_the_contract() -> None:
 
 
 def test_the_table_agrees_with_the_map_that_hosts_are_told() -> None:
-    assert tuple(tool.name for tool in nexus.TOOLS if tool.is_for_lead) == toolmap.LEAD_ONLY
-    assert toolmap.LEAD_ONLY == ("nx_plan_start", "nx_plan_update", "nx_plan_decide")
-    for class_, names in toolmap.SERVER.items():
+    assert tuple(tool.name for tool in nexus.TOOLS if tool.is_for_lead) == tool_map.LEAD_ONLY
+    assert tool_map.LEAD_ONLY == ("nx_plan_start", "nx_plan_update", "nx_plan_decide")
+    for class_, names in tool_map.SERVER.items():
         found = {tool.name for tool in nexus.TOOLS if class_ in tool.classes}
         assert found >= set(names), class_
     for tool in nexus.TOOLS:
@@ -405,7 +405,7 @@ def test_initialize_is_answered_before_anything_heavy_is_imported(project: Path)
     modules = set(done.stderr.split())
     assert "rolecall.mcp.stdio" in modules
     assert not modules & HEAVY
-    groups = {*GROUPS.values(), "rolecall.project.dispatch", "rolecall.project.catalog"}
+    groups = {*GROUPS.values(), "rolecall.nexus.dispatch", "rolecall.nexus.catalog"}
     assert not modules & groups
 
 

@@ -15,13 +15,13 @@ from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 from realagents import toolserver
 from realagents.acp_stage import AcpStage
 from realagents.stage import FOLDER, file_text, installed
-from rolecall import capabilities
 from rolecall.agents.acp import Acp, acp
 from rolecall.agents.acp_presets import PRESETS
 from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError
+from rolecall.settings import capabilities
 
 BOOM = b'{"error": {"message": "boom", "type": "invalid_request_error", "code": 400, "status": "INVALID"}}'
 TINY = McpServer("tiny", sys.executable, ("-I", toolserver.__file__), {"TINY": "leaf"})

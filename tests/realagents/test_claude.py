@@ -13,11 +13,11 @@ from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
 from realagents.stage import Bell, Stage, file_text, installed
-from rolecall import capabilities
 from rolecall.agents.claude import DENIES, Claude, claude
 from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage
+from rolecall.settings import capabilities
 
 PROGRAM = installed("claude")
 BOOM = Sends(b'{"type": "error", "error": {"type": "api_error", "message": "boom"}}', 500)

@@ -16,7 +16,7 @@ from modelserver import Calls, Item, ModelServer, Request
 
 from realagents.hosted import ROLECALL, Hosted, told
 from realagents.stage import BOUND, Stage, file_text, installed
-from rolecall.project import resume, tracker
+from rolecall.nexus import resume, tracker
 
 installed("claude")
 EDITING = {"Write", "Edit", "MultiEdit", "NotebookEdit"}

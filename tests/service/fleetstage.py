@@ -29,10 +29,11 @@ import psycopg
 from psycopg import sql
 from servicestage import PATIENCE, PROGRAM, Service, book, gone
 
-from rolecall import lifecycle, registry, thread
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
+from rolecall.threads import lifecycle, thread
+from rolecall.workflow import registry
 
 LEASE = 12.0
 """Seconds, where a machine is lost and others wait for its lease to end. Where none is, a lease is so long that nobody

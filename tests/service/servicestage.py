@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from rolecall import definition, lifecycle, registry, thread
-from rolecall.mask import Mask
-from rolecall.playbook import Playbook
 from rolecall.service import control
+from rolecall.settings.mask import Mask
 from rolecall.store.backend import Event
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.store.verify import verify
+from rolecall.threads import lifecycle, thread
+from rolecall.workflow import registry, yaml
+from rolecall.workflow.playbook import Playbook
 
 PROGRAM = str(Path(sys.executable).parent / "rolecall")
 PATIENCE = 90.0
@@ -301,7 +302,7 @@ def served(folder: Path, *options: str) -> Iterator[Service]:
 
 
 def book(name: str, text: str = STEPS) -> Playbook:
-    read = definition.parse(text.format(name=name), source="test.yaml")
+    read = yaml.parse(text.format(name=name), source="test.yaml")
     assert read.workflow is not None, read.problems
     return Playbook(read.workflow)
 

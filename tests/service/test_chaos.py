@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from servicestage import Bell, Service, done
 
-from rolecall import thread
+from rolecall.threads import thread
 
 KILLS = 60
 """At least so many, and for at least so long:"""

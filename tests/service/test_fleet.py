@@ -16,11 +16,11 @@ import pytest
 from fleetstage import CLOCK, HAS_HOST_NAMES, Fleet, Host, fleet_in
 from servicestage import PATIENCE, PROGRAM, done, gone
 
-from rolecall import thread
 from rolecall.service.fleet.orders import Order
 from rolecall.service.fleet.step import Step, Steps
 from rolecall.service.policy import ServicePolicy
 from rolecall.store.backend import Event
+from rolecall.threads import thread
 
 PASSWORD = "very-secret-password"
 QUEUES: LiteralString = "SELECT name, concurrency FROM rolecall_dbos.queues WHERE name LIKE '%do-steps%'"

@@ -28,9 +28,9 @@ from fleetstage import (
 )
 from servicestage import PATIENCE, done
 
-from rolecall import thread
 from rolecall.agents.process import marked
 from rolecall.service.fleet import machines, serving
+from rolecall.threads import thread
 
 ALONE = "flock --nonblock .lock {} || {{ echo two at once >> ../twice; sleep 1; }}"
 """A command that tells when another of the same thread is still at work."""

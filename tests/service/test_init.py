@@ -12,10 +12,10 @@ import jsonschema_rs
 import pytest
 from fakeagent import fake_claude
 
-from rolecall import projectfile, projectschema, yaml12
 from rolecall.knowledge import settings as knowledge_settings
-from rolecall.service import policy
+from rolecall.service import policy, project_file, project_schema
 from rolecall.service.triggers import trigger
+from rolecall.settings import yaml12
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -162,14 +162,14 @@ def test_editors_find_the_schemas_of_the_files_that_were_made(machine: Machine) 
 
 
 def test_the_schema_of_a_project_knows_every_key_and_no_other() -> None:
-    schema = projectschema.json_schema()
+    schema = project_schema.json_schema()
     valid = jsonschema_rs.validator_for(schema).is_valid
     page = (Path(__file__).parents[2] / "docs" / "project-file.md").read_text()
     example = yaml12.load(page.split("```yaml\n")[1].partition("```")[0])
-    assert set(example) == set(projectfile.KEYS) and valid(example)
+    assert set(example) == set(project_file.KEYS) and valid(example)
     parts = schema["properties"]
-    assert tuple(parts) == projectfile.KEYS
-    assert set(parts["extract"]["properties"]) == set(projectfile._EXTRACT_KEYS)
+    assert tuple(parts) == project_file.KEYS
+    assert set(parts["extract"]["properties"]) == set(project_file._EXTRACT_KEYS)
     assert set(parts["service"]["properties"]) == set(policy.SERVICE_KEYS)
     assert set(parts["service"]["properties"]["worker"]["properties"]) == set(policy.WORKER_KEYS)
     workflow = parts["workflows"]["additionalProperties"]["properties"]

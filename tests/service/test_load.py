@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from servicestage import PATIENCE, Service, done, served
 
-from rolecall import thread
 from rolecall.service import control, queue
 from rolecall.service.policy import ServicePolicy, WorkflowPolicy
 from rolecall.store.backend import Backend, Ref
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 THREADS = 80
 STEPS = 5

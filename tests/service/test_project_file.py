@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rolecall import projectfile
 from rolecall.errors import UsageError
 from rolecall.knowledge.settings import Settings
-from rolecall.projectfile import Hooks, Reading
+from rolecall.service import project_file
 from rolecall.service.policy import Rate, WorkflowPolicy
+from rolecall.service.project_file import Hooks, Reading
 from rolecall.service.triggers.trigger import KEYS as TRIGGER_KEYS
 from rolecall.service.triggers.trigger import Clock, Command, Cron, Every, Files, Hook, Sense, Trigger
 
@@ -45,7 +45,7 @@ workflows:
 
 
 def parsed(text: str) -> Reading:
-    return projectfile.parse(text, path="/work/shop/rolecall.yaml")
+    return project_file.parse(text, path="/work/shop/rolecall.yaml")
 
 
 def problems(text: str) -> list[str]:
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_yaml_is_one_problem_with_its_line() -> None:
     ],
 )
 def test_a_project_without_a_name_is_named_after_its_folder(given: str, name: str) -> None:
-    assert projectfile.parse("", path=f"{given}/rolecall.yaml").project.name == name
+    assert project_file.parse("", path=f"{given}/rolecall.yaml").project.name == name
 
 
 def test_the_nearest_file_up_to_the_repository_counts(tmp_path: Path) -> None:
@@ -193,21 +193,21 @@ def test_the_nearest_file_up_to_the_repository_counts(tmp_path: Path) -> None:
     (repository / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     deep = repository / "a" / "b"
     deep.mkdir(parents=True)
-    assert projectfile.find(str(deep)) is None
+    assert project_file.find(str(deep)) is None
     (repository / "rolecall.yaml").write_text("name: whole\n")
-    assert projectfile.load(str(deep)).project.name == "whole"
+    assert project_file.load(str(deep)).project.name == "whole"
     (repository / "a" / "rolecall.yaml").write_text("name: part\n")
-    assert projectfile.load(str(deep)).project.name == "part"
-    assert projectfile.load(str(deep)).project.folder == str(repository / "a")
+    assert project_file.load(str(deep)).project.name == "part"
+    assert project_file.load(str(deep)).project.folder == str(repository / "a")
 
 
 def test_a_link_that_leads_nowhere_and_a_folder_in_its_place_are_problems(tmp_path: Path) -> None:
     (tmp_path / "rolecall.yaml").symlink_to("gone.yaml")
-    [problem] = projectfile.load(str(tmp_path)).problems
+    [problem] = project_file.load(str(tmp_path)).problems
     assert "leads nowhere" in problem.message
     (tmp_path / "rolecall.yaml").unlink()
     (tmp_path / "rolecall.yaml").mkdir()
-    [problem] = projectfile.load(str(tmp_path)).problems
+    [problem] = project_file.load(str(tmp_path)).problems
     assert "is not a file" in problem.message
 
 
@@ -217,5 +217,5 @@ def test_the_example_of_the_documentation_is_right() -> None:
     reading = parsed(example)
     assert reading.problems == ()
     assert [trigger.id for trigger in reading.project.triggers] == ["fix-bug/nightly", "fix-bug/reported"]
-    for key in (*projectfile.KEYS, *TRIGGER_KEYS):
+    for key in (*project_file.KEYS, *TRIGGER_KEYS):
         assert f"`{key}" in page or f"{key}:" in page, key

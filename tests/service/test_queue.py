@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from rolecall import definition, lifecycle, thread
 from rolecall.errors import Conflict, StorageError
-from rolecall.mask import Mask
-from rolecall.playbook import Playbook
 from rolecall.service import queue
 from rolecall.service.admission import Due, Waiting, decide
 from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
 from rolecall.service.queue import Call, Slot
+from rolecall.settings.mask import Mask
 from rolecall.store.backend import Backend, Change, Ref
 from rolecall.store.store import Store
 from rolecall.store.verify import verify
+from rolecall.threads import lifecycle, thread
+from rolecall.workflow import yaml
+from rolecall.workflow.playbook import Playbook
 
 FLOW = """
 name: {name}
@@ -118,7 +119,7 @@ class Hall:
 
 
 def book(name: str, text: str = FLOW) -> Playbook:
-    read = definition.parse(text.format(name=name), source="test.yaml")
+    read = yaml.parse(text.format(name=name), source="test.yaml")
     assert read.workflow is not None, read.problems
     return Playbook(read.workflow)
 
@@ -550,6 +551,6 @@ def test_a_conflict_is_no_error_of_a_verb(hall: Hall) -> None:
 
 
 def test_the_queue_is_not_on_the_read_path(tmp_path: Path) -> None:
-    probe = "import sys; import rolecall.threadlist, rolecall.cli.thread_read; print(*sys.modules)"
+    probe = "import sys; import rolecall.threads.listing, rolecall.cli.thread_read; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert not [name for name in done.stdout.split() if name.startswith("rolecall.service")]

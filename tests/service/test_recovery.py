@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from servicestage import PATIENCE, PROGRAM, STEPS, Service, done, gone, served
 
-from rolecall import thread
 from rolecall.service import control, recovery
 from rolecall.service.queue import Slot
 from rolecall.store.files import FilesBackend
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 REMEMBERS = """
 import json, os, subprocess
@@ -309,7 +309,7 @@ def test_where_machines_may_share_a_store_the_lease_of_another_boot_runs_out_fir
 
 
 def test_a_process_number_that_belongs_to_somebody_else_by_now_is_no_holder(asleep: Service) -> None:
-    from rolecall import holder
+    from rolecall.store import holder
 
     name = admitted(asleep)
     leased(asleep, name, **{**holder.me("t"), "born": "1", "deadline": asleep.store.now() + 60_000})

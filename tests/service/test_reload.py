@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from rolecall import lifecycle, registry, thread, workspace
 from rolecall.errors import UsageError
-from rolecall.mask import Mask
 from rolecall.service.reload import Definitions, watch
+from rolecall.settings.mask import Mask
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
+from rolecall.threads import lifecycle, thread, workspace
+from rolecall.workflow import registry
 
 YAML = """\
 name: hello

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from servicestage import PATIENCE, STEPS, Service, done, served
 
-from rolecall import thread
+from rolecall.threads import thread
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from disk_fixture import fill_up
 from fakeagent import executable
 from servicestage import PATIENCE, STEPS, Service, gone
 
-from rolecall import thread, workspace
+from rolecall.threads import thread, workspace
 
 MOST = 400
 """More writes than the service makes for two steps, in files of its own each."""

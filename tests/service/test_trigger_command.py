@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from servicestage import PATIENCE, Service
 
-from rolecall import thread
+from rolecall.threads import thread
 
 HELLO = """\
 name: hello

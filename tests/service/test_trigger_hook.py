@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 from test_triggers import WORKFLOW, Stage
 
-from rolecall import projectfile, registry
-from rolecall.mask import MASKED, Mask
+from rolecall.service import project_file
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.run import Triggers
+from rolecall.settings.mask import MASKED, Mask
+from rolecall.workflow import registry
 
 SECRET = "a-secret-of-some-length"
 PLAIN = 'called: {http: {secret_env: HOOK_SECRET}, prompt: "{{body.text}}"}'
@@ -359,7 +360,7 @@ def test_a_port_that_is_taken_is_told_and_had_once_it_is_free(stage: Stage) -> N
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             text = f"hooks: {{port: {port}}}\nworkflows: {{hello: {{triggers: {{{PLAIN}}}}}}}\n"
-            project = projectfile.parse(text, path=str(stage.folder / "rolecall.yaml")).checked()
+            project = project_file.parse(text, path=str(stage.folder / "rolecall.yaml")).checked()
             triggers = Triggers(
                 stage.store, env=stage.env, mask=Mask(()), say=stage.said.append, problems=problems
             )

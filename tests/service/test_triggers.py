@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
-from rolecall import projectfile, registry, thread
 from rolecall.errors import StorageError
-from rolecall.mask import Mask
-from rolecall.projectfile import Project
+from rolecall.service import project_file
+from rolecall.service.project_file import Project
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.memory import Memory
 from rolecall.service.triggers.run import Triggers
 from rolecall.service.triggers.trigger import Files
+from rolecall.settings.mask import Mask
 from rolecall.store.backend import Change, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.workflow import registry
 
 WORKFLOW = """\
 name: hello
@@ -69,7 +71,7 @@ class Stage:
         text = (
             f"name: shop\nhooks: {{port: 0}}\nworkflows:\n  hello: {{{policy}, triggers: {{{triggers}}}}}\n"
         )
-        return projectfile.parse(text, path=str(self.folder / "rolecall.yaml")).checked()
+        return project_file.parse(text, path=str(self.folder / "rolecall.yaml")).checked()
 
     def triggers(self, triggers: str | Project, store: Store | None = None) -> Triggers:
         """As the service has them after a start."""

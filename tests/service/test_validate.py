@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from modelserver import ModelServer
 
-from rolecall import filecheck
+from rolecall.checks import workflow_file
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -185,7 +185,7 @@ def test_a_python_workflow_that_hangs_is_ended_with_all_it_started(project: Proj
     env = {**project.env, "ROLECALL_HOME": str(tmp_path / "home")}
     for patience in (4.0, 90.0):
         [report] = asyncio.run(
-            filecheck.check([path], folder=str(project.folder), env=env, patience=patience)
+            workflow_file.check([path], folder=str(project.folder), env=env, patience=patience)
         )
         assert f"took longer than {patience:g} s" in report.problems[0].message
         if child.exists():  # else it was ended before it had begun, on a machine that is very busy

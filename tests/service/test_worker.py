@@ -11,9 +11,10 @@ from textwrap import indent
 import pytest
 from servicestage import STEPS, Service, done, gone, is_living, served
 
-from rolecall import canonical, thread
-from rolecall.ids import node_id
+from rolecall.store import canonical
+from rolecall.store.ids import node_id
 from rolecall.store.store import BUILTIN
+from rolecall.threads import thread
 
 ROLE = """
 import asyncio, os, subprocess, sys, time
@@ -47,7 +48,7 @@ EVIL = """
         ask("commit", [[[node, type_id, data, 1, [], None]], [], [], []], True)
 
     def put_misfit():
-        from rolecall import canonical
+        from rolecall.store import canonical
         from rolecall.store.store import BUILTIN, make_record
         record = make_record(BUILTIN["integer"], canonical.encode("no integer"), (), 1)
         pipe.commit(Change([record]), now=0, durable=False)
@@ -288,7 +289,7 @@ def evil(service: Service, name: str, attempt: str) -> str:
 def test_what_a_node_says_it_refers_to_is_not_believed(service: Service) -> None:
     """References keep other nodes from being collected: they are those of the payload, whatever a step says."""
     attempt = (
-        "from rolecall import canonical\n"
+        "from rolecall.store import canonical\n"
         "    from rolecall.store.store import BUILTIN, make_record\n"
         '    record = make_record(BUILTIN["string"], canonical.encode("harmless"), (), 1)\n'
         '    pipe.commit(Change([record._replace(refs=("CTS5P6RD8HMCS",))]), now=0, durable=False)'

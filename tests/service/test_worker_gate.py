@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from servicestage import STEPS, book
 
-from rolecall import lifecycle, thread
 from rolecall.errors import Conflict
-from rolecall.mask import Mask
 from rolecall.service import queue
 from rolecall.service.gate import Gate, Violation
 from rolecall.service.pipestore import HEADER, change_out, error_in
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
+from rolecall.settings.mask import Mask
 from rolecall.store.backend import Change, Move, NewEvent, Record, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Draft, Store
-from rolecall.thread import ATTEMPT_SCHEMA
+from rolecall.threads import lifecycle, thread
+from rolecall.threads.thread import ATTEMPT_SCHEMA
 
 NOW = 1_790_000_000_000
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from rolecall import canonical
 from rolecall.errors import Collision, Conflict, Damaged, NotFound, StorageError
-from rolecall.ids import node_id
+from rolecall.store import canonical
 from rolecall.store.backend import Change, Damage, Move, NewEvent, Record
 from rolecall.store.files import FilesBackend
+from rolecall.store.ids import node_id
 from rolecall.store.store import BUILTIN, META, Store, make_record
 
 STRING = BUILTIN["string"]
@@ -319,7 +319,7 @@ def run(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 FULL = """
 import resource, sys
-from rolecall import canonical
+from rolecall.store import canonical
 from rolecall.errors import StorageError
 from rolecall.store.backend import Change, Move
 from rolecall.store.files import FilesBackend
@@ -347,7 +347,7 @@ KILLED = """
 import os, shutil, signal, sys
 from rolecall.store.backend import Change, Move, NewEvent
 from rolecall.store.files import FilesBackend
-from rolecall import canonical
+from rolecall.store import canonical
 from rolecall.store.store import BUILTIN, make_record
 start, thread = sys.argv[1:]
 # One child for each point to be killed at; the first that reaches the end ends it.
@@ -432,7 +432,7 @@ def test_a_kill_at_any_point_leaves_all_of_a_change_or_nothing(tmp_path: Path) -
 
 WRITER = """
 import sys
-from rolecall import canonical
+from rolecall.store import canonical
 from rolecall.errors import Conflict
 from rolecall.store.backend import Change, Move, NewEvent
 from rolecall.store.files import FilesBackend

@@ -21,9 +21,9 @@ import writer
 from psycopg import sql
 from writer import HEAD, Address
 
-from rolecall import canonical
 from rolecall.errors import NotFound
-from rolecall.ids import node_id
+from rolecall.store import canonical
+from rolecall.store.ids import node_id
 from rolecall.store.store import BUILTIN, Store
 from rolecall.store.verify import verify
 

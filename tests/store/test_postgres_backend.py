@@ -14,9 +14,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from rolecall.clock import steady_ms
 from rolecall.errors import Conflict, Damaged, NotFound, StorageError
 from rolecall.store.backend import Change, Move, NewEvent
+from rolecall.store.clock import steady_ms
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import META, Store
 

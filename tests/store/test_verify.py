@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rolecall import canonical
 from rolecall.errors import Damaged, InvalidValue, NotFound
+from rolecall.store import canonical
 from rolecall.store.backend import Change
 from rolecall.store.collect import collect
 from rolecall.store.reindex import reindex

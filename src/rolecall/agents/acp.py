@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents.acp_link import Link, Links, Start
 from rolecall.agents.acp_presets import Launch, Preset, Wish, preset_of
 from rolecall.agents.acp_reader import AcpReader
@@ -26,6 +25,7 @@ from rolecall.agents.presence import find_program
 from rolecall.agents.program import DEFAULT_TIMEOUT, McpServer
 from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, failure
 from rolecall.errors import AgentError, RolecallError
+from rolecall.settings import capabilities
 
 _EVERYTHING = frozenset((*capabilities.FILES, *capabilities.SHELL, *capabilities.SHELL_WRITES))
 

@@ -19,12 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolecall import scratch
 from rolecall.agents import process
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader, chosen_option
 from rolecall.agents.protocol import Usage
 from rolecall.errors import AgentError
+from rolecall.store import scratch
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rolecall import capabilities
 from rolecall.agents import claude, codex, copilot, gemini, opencode, qwen
 from rolecall.agents.copilot import Copilot
 from rolecall.agents.gemini import Gemini
@@ -24,6 +23,7 @@ from rolecall.agents.opencode import OpenCode
 from rolecall.agents.program import McpServer, mapping
 from rolecall.agents.qwen import Qwen
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 FOLDER = "{folder}"
 """In an argument: the folder of the process, where the files of a launch lie."""

@@ -14,11 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolecall import capabilities
 from rolecall.agents.acp_presets import Preset
 from rolecall.agents.program import Reader, count, mapping
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.agents.transcript import text_of
+from rolecall.settings import capabilities
 
 _EDITS = ("file_creation", "file_modification", "partial_file_edit", "structured_document_edit")
 _COMMANDS = (*capabilities.SHELL, *capabilities.SHELL_WRITES)

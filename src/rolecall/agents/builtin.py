@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from rolecall import capabilities
 from rolecall.agents.protocol import ANSWERED, Cancel, Context, Reply, failure
 from rolecall.errors import AgentError, UsageError
-from rolecall.settings import PROTOCOLS
+from rolecall.settings import capabilities
+from rolecall.settings.settings import PROTOCOLS
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

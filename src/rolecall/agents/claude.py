@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.program import (
     Call,
@@ -29,6 +28,7 @@ from rolecall.agents.program import (
 )
 from rolecall.agents.protocol import Context, Ending, Reply, Usage, with_frontmatter
 from rolecall.agents.transcript import text_of
+from rolecall.settings import capabilities
 
 _EDITING = ("Write", "Edit", "MultiEdit", "NotebookEdit")
 _SHELL = ("Bash", "BashOutput", "KillShell", "KillBash", "Monitor")

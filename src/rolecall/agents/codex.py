@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping
 from rolecall.agents.protocol import Context, Reply, Usage, with_frontmatter
 from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping, mcp_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.agents.transcript import text_of
+from rolecall.settings import capabilities
 
 _KINDS = ("write", "shell")
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.program import Call, Program, Reader, count, mapping
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.agents.transcript import text_of
+from rolecall.settings import capabilities
 
 _EDITING = ("write", "edit", "delete")
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from rolecall.agents.command import DEFAULT_TIMEOUT, Command, words_of
 from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError
-from rolecall.ids import is_node_id
+from rolecall.store.ids import is_node_id
 
 _LONGEST_WORD = 131_000
 """Linux takes no argument of 128 KiB or more."""

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.program import Call, Program, Reader, amount, count, mapping
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 _HARMLESS = ("web", "vision", "todo", "session_search")
 _FILES = ("file",)

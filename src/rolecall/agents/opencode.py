@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.program import Call, McpServer, Program, Reader, amount, count, listed, mapping
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
+from rolecall.settings import capabilities
 
 _EDITING = ("write", "edit", "multiedit", "patch", "apply_patch")
 _READING = (

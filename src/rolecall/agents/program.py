@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities, scratch
 from rolecall.agents import process
 from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, Usage, failure
 from rolecall.agents.transcript import LONGEST_ANSWER, Transcript
+from rolecall.settings import capabilities
+from rolecall.store import scratch
 
 DEFAULT_TIMEOUT = 3600.0
 _LONGEST_LINE = 32 * 1024 * 1024

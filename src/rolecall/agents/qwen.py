@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall import capabilities
 from rolecall.agents import process
 from rolecall.agents.claude import ClaudeReader
 from rolecall.agents.program import Call, McpServer, Program, count, listed, mapping, mcp_file
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.agents.transcript import text_of
+from rolecall.settings import capabilities
 
 _EDITING = ("write_file", "edit", "notebook_edit")
 _FOLDERS = ("enter_worktree", "exit_worktree")

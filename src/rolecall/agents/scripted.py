@@ -27,7 +27,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rolecall import yaml12
 from rolecall.agents import process
 from rolecall.agents.protocol import (
     ANSWERED,
@@ -43,6 +42,7 @@ from rolecall.agents.protocol import (
     failure,
 )
 from rolecall.errors import AgentError, NotFound, UsageError
+from rolecall.settings import yaml12
 
 _RUN_TIMEOUT = 600.0
 _MAX_SCRIPT = 64 * 1024 * 1024

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from rolecall import capabilities
 from rolecall.agents import filesearch, process
 from rolecall.agents.confined import Folder, Refused
 from rolecall.agents.protocol import Context
 from rolecall.agents.transcript import shortened
 from rolecall.errors import AgentError
-from rolecall.schema import Type, pattern_test
+from rolecall.settings import capabilities
+from rolecall.store.schema import Type, pattern_test
 
 LONGEST_RESULT = 40_000
 _MOST_LINES = 2_000

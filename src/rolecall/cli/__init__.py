@@ -181,11 +181,11 @@ def _run(args: list[str]) -> int:
 
 def _check_allowed(options: Namespace) -> None:
     """Refuse what the role of this process may not do. `verbs.VERBS` classifies every verb."""
-    from rolecall import config
+    from rolecall.settings import config
 
     if not config.plays_role():
         return
-    from rolecall import verbs
+    from rolecall.settings import verbs
 
     verbs.check_verb(
         options.verb,

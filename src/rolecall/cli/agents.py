@@ -15,9 +15,9 @@ from rolecall.errors import AgentError, UsageError
 
 if TYPE_CHECKING:
     from rolecall.agents.protocol import Context, Reply
-    from rolecall.doctor import Finding
-    from rolecall.engine import Cast
-    from rolecall.mask import Mask
+    from rolecall.checks.doctor import Finding
+    from rolecall.settings.mask import Mask
+    from rolecall.threads.engine import Cast
 
 PROMPT = "This is a test of the connection. Answer with the one word: ready"
 FAILED = 6
@@ -31,9 +31,9 @@ _NOT_ALONE = {
 
 def named_agent(settings: Mapping[str, Any], name: str, env: Mapping[str, str]) -> Cast:
     """The agent that an alias or a spec names, for a role without restrictions."""
-    from rolecall import workspace
-    from rolecall.playbook import Playbook
-    from rolecall.workflow import Role, Workflow
+    from rolecall.threads import workspace
+    from rolecall.workflow.model import Role, Workflow
+    from rolecall.workflow.playbook import Playbook
 
     book = Playbook(Workflow("try", roles={"try": Role()}))
     return workspace.cast(settings, book, "try", override=name, environment=env)
@@ -43,9 +43,9 @@ def named_agent(settings: Mapping[str, Any], name: str, env: Mapping[str, str]) 
 
 
 def _list(options: Namespace) -> None:
-    from rolecall import config
-    from rolecall.doctor import Place, examine
-    from rolecall.engine import Cast
+    from rolecall.checks.doctor import Place, examine
+    from rolecall.settings import config
+    from rolecall.threads.engine import Cast
 
     known = _known(options.agents)
     place = Place(config.environment(), Path.cwd())
@@ -59,7 +59,7 @@ def _list(options: Namespace) -> None:
 def _known(names: list[str]) -> dict[str, Any]:
     """The agents there are by name; an adapter that is no agent before it is told which has none."""
     from rolecall import agents
-    from rolecall.doctor import known_agents, preset_agents
+    from rolecall.checks.doctor import known_agents, preset_agents
 
     known: dict[str, Any] = {cast.name: cast.agent for cast in (*known_agents(), *preset_agents())}
     known |= dict.fromkeys(sorted(agents.SPOKEN))
@@ -125,7 +125,7 @@ def _options(kind: Any) -> list[dict[str, Any]]:
 
 def _restrictions(kind: Any) -> dict[str, bool] | None:
     """Which restrictions a role played by it can be held to; None where it is told and nobody checks."""
-    from rolecall.capabilities import RESTRICTIONS, check_supported
+    from rolecall.settings.capabilities import RESTRICTIONS, check_supported
 
     def is_supported(word: str) -> bool:
         try:
@@ -175,8 +175,9 @@ def _presence(row: Mapping[str, Any]) -> str:
 
 
 def _test(options: Namespace) -> int:
-    from rolecall import config, workspace
     from rolecall.agents.presence import check_present
+    from rolecall.settings import config
+    from rolecall.threads import workspace
 
     env = config.environment()
     cast = named_agent(config.load(), options.agent, env)
@@ -196,7 +197,7 @@ def _test(options: Namespace) -> int:
 
 def _refuse_untestable(cast: Cast) -> None:
     from rolecall.agents.presence import adapter_of, program_of
-    from rolecall.engine import HUMAN
+    from rolecall.threads.engine import HUMAN
 
     program, hint = program_of(cast.agent), _NOT_ALONE.get(adapter_of(cast.agent), "")
     if cast.name == HUMAN:

@@ -21,7 +21,7 @@ from rolecall.cli.output import (
 )
 from rolecall.errors import Damaged, NotFound, UsageError
 from rolecall.store.store import BUILTIN, META, Dangling, Store
-from rolecall.workspace import open_store
+from rolecall.threads.workspace import open_store
 
 _ALIASES = {f"@ocas/{name}": type_id for name, type_id in BUILTIN.items()}
 _ALIASES |= {"@ocas/schema": META, "@ocas/bool": BUILTIN["boolean"]}
@@ -158,7 +158,8 @@ def _gc(options: Namespace) -> None:
 
 def _without_copies(options: Namespace, store: Store) -> list[str]:
     """Remove the copies of Python workflows that no thread of the store was started with."""
-    from rolecall import config, registry, versions
+    from rolecall.settings import config
+    from rolecall.workflow import registry, versions
 
     before = (store.now() - options.grace) / 1000
     return versions.clean(config.versions_folder(options.store), registry.python_files(store), before=before)

@@ -148,8 +148,8 @@ def _values(action: Action) -> Iterable[str]:
 def _workflows() -> list[str]:
     import os
 
-    from rolecall import registry
-    from rolecall.workspace import store_if_any
+    from rolecall.threads.workspace import store_if_any
+    from rolecall.workflow import registry
 
     store = store_if_any()
     return [_candidate(entry.name, entry.path or "") for entry in registry.listed(store, folder=os.getcwd())]
@@ -158,9 +158,9 @@ def _workflows() -> list[str]:
 def _threads() -> Iterator[str]:
     from itertools import islice
 
-    from rolecall import thread
-    from rolecall.threadlist import Filter, listed
-    from rolecall.workspace import store_if_any
+    from rolecall.threads import thread
+    from rolecall.threads.listing import Filter, listed
+    from rolecall.threads.workspace import store_if_any
 
     if (store := store_if_any()) is None:
         return
@@ -173,8 +173,9 @@ def _threads() -> Iterator[str]:
 
 
 def _agents() -> Iterator[str]:
-    from rolecall import agents, config
+    from rolecall import agents
     from rolecall.agents.acp_presets import PRESETS
+    from rolecall.settings import config
 
     presets = (f"acp:{name}" for name in PRESETS)
     yield from dict.fromkeys(

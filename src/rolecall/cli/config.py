@@ -9,12 +9,12 @@ from typing import Any
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, colored, read_input, say, show
 from rolecall.errors import NotFound, UsageError
-from rolecall.settings import Path
+from rolecall.settings.settings import Path
 
 
 def _get(options: Namespace) -> None:
-    from rolecall import config
-    from rolecall.settings import kind_of, path_of
+    from rolecall.settings import config
+    from rolecall.settings.settings import kind_of, path_of
 
     path = path_of(options.key)
     kind_of(path)
@@ -25,7 +25,7 @@ def _get(options: Namespace) -> None:
 
 
 def _at(settings: Any, path: Path) -> Any:
-    from rolecall.settings import key_of
+    from rolecall.settings.settings import key_of
 
     for step in path:
         settings = settings.get(step) if isinstance(settings, dict) else None
@@ -37,17 +37,17 @@ def _at(settings: Any, path: Path) -> Any:
 
 
 def _masked(value: Any) -> Any:
-    from rolecall.mask import MASKED
-    from rolecall.settings import masked
-    from rolecall.workspace import mask
+    from rolecall.settings.mask import MASKED
+    from rolecall.settings.settings import masked
+    from rolecall.threads.workspace import mask
 
     return mask().value(masked(value, MASKED))
 
 
 def _set(options: Namespace) -> None:
-    from rolecall import config, configfile
-    from rolecall.mask import MASKED
-    from rolecall.settings import key_of, masked, path_of, value_from
+    from rolecall.settings import config, config_file
+    from rolecall.settings.mask import MASKED
+    from rolecall.settings.settings import key_of, masked, path_of, value_from
 
     path = path_of(options.key)
     text = read_input(options.value) if options.value == "-" else options.value
@@ -55,13 +55,13 @@ def _set(options: Namespace) -> None:
     file = config.config_path()
 
     def edit(text: str) -> str:
-        changed = configfile.with_value(text, path, value, source=file)
+        changed = config_file.with_value(text, path, value, source=file)
         _refuse_dangling(config.parse(changed, file), path)
         if path == ("catalog",):
             _check_catalog(config.folder_in_home(value))
         return changed
 
-    configfile.change(file, edit)
+    config_file.change(file, edit)
     if path[-1] == "apiKey":
         print(
             f"warning: the key now stands in {file}; better keep it in .env there and name it with "
@@ -74,7 +74,7 @@ def _set(options: Namespace) -> None:
 
 def _refuse_dangling(settings: dict[str, Any], path: Path) -> None:
     """A name that leads nowhere is refused when it is set, not when a thread needs it."""
-    from rolecall.settings import dangling
+    from rolecall.settings.settings import dangling
 
     found = [one for one in dangling(settings, adapters=_adapters()) if one.startswith(".".join(path) + ":")]
     if found:
@@ -84,7 +84,7 @@ def _refuse_dangling(settings: dict[str, Any], path: Path) -> None:
 def _check_catalog(folder: str) -> None:
     """Refuse a catalogue that cannot be used when it is set, not when a host or a plan needs it."""
     from rolecall.errors import RolecallError
-    from rolecall.project import catalog
+    from rolecall.nexus import catalog
 
     try:
         catalog.load(folder)
@@ -99,20 +99,20 @@ def _adapters() -> tuple[str, ...]:
 
 
 def _unset(options: Namespace) -> None:
-    from rolecall import config, configfile
-    from rolecall.settings import path_of
+    from rolecall.settings import config, config_file
+    from rolecall.settings.settings import path_of
 
     path, file = path_of(options.key), config.config_path()
     # A key that is not known any more may still stand in the file, and this is how it gets out.
     value = _at(config.load(), path)
-    configfile.change(file, lambda text: configfile.without_value(text, path, source=file))
+    config_file.change(file, lambda text: config_file.without_value(text, path, source=file))
     shown = _masked({path[-1]: value})[path[-1]]
     show(options, {"key": options.key, "value": None, "was": shown}, lambda: f"{options.key} removed")
 
 
 def _list(options: Namespace) -> None:
-    from rolecall import config
-    from rolecall.settings import problems
+    from rolecall.settings import config
+    from rolecall.settings.settings import problems
 
     settings = config.load()
     for problem in problems(settings, adapters=_adapters()):
@@ -122,7 +122,7 @@ def _list(options: Namespace) -> None:
 
 
 def _listed(settings: dict[str, Any], file: str) -> str:
-    from rolecall.document import dump
+    from rolecall.workflow.document import dump
 
     return f"# {file}\n" + (dump(settings).rstrip() if settings else "# nothing is set")
 

@@ -10,8 +10,8 @@ from rolecall.cli.output import Progress, add_format, show, table
 from rolecall.errors import NotFound
 
 if TYPE_CHECKING:
-    from rolecall.project.conformance import Report, Result
-    from rolecall.project.fixture import Fixtures, Mistake
+    from rolecall.nexus.conformance import Report, Result
+    from rolecall.nexus.fixture import Fixtures, Mistake
 
 _OVER = {
     "tools": ("tools",),
@@ -26,9 +26,9 @@ _HOOK_DOORS = ("hooks", "hook-command")
 
 
 def _run(options: Namespace) -> int:
-    from rolecall import config
-    from rolecall.hooks import told
-    from rolecall.project import conformance, fixture
+    from rolecall.hosts import fixture_events
+    from rolecall.nexus import conformance, fixture
+    from rolecall.settings import config
 
     fixtures = _chosen(fixture.load(options.folder), options.only)
     has_events = any(case.kind == "lifecycle" for case in fixtures.cases)
@@ -36,7 +36,11 @@ def _run(options: Namespace) -> int:
     doors = [*(conformance.DOORS if has_calls else ()), *(_HOOK_DOORS if has_events else ())]
     over = tuple(door for door in _OVER[options.over] if options.over != "all" or door in doors)
     environ = config.environment()
-    tells = {"hooks": told.in_process(), "hook-command": told.by_command(environ)} if has_events else {}
+    tells = (
+        {"hooks": fixture_events.in_process(), "hook-command": fixture_events.by_command(environ)}
+        if has_events
+        else {}
+    )
     progress = Progress("cases")
     try:
         results = conformance.run(fixtures.cases, over, environ=environ, tells=tells, done=progress)
@@ -61,7 +65,7 @@ def _chosen(fixtures: Fixtures, only: list[str]) -> Fixtures:
 
 
 def _others(fixtures: Fixtures, test_id: str) -> str:
-    from rolecall.project.datafile import near
+    from rolecall.nexus.catalog_file import near
 
     return near(test_id, [case.test_id for case in fixtures.cases], what="Cases")
 

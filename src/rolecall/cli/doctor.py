@@ -16,23 +16,25 @@ from rolecall.cli.output import add_format, add_store, colored, show, table
 from rolecall.errors import NotFound, RolecallError
 
 if TYPE_CHECKING:
-    from rolecall.checkup import Check
-    from rolecall.doctor import Diagnosis, Finding, Need, Place
-    from rolecall.engine import Cast
-    from rolecall.mask import Mask
-    from rolecall.playbook import Playbook
+    from rolecall.checks.doctor import Diagnosis, Finding, Need, Place
+    from rolecall.checks.machine import Check
+    from rolecall.settings.mask import Mask
     from rolecall.store.store import Store
+    from rolecall.threads.engine import Cast
+    from rolecall.workflow.playbook import Playbook
 
 _MARKS = {"ok": "✓", "warning": colored("!", "yellow"), "problem": "✗"}
 _NONE = "–"
 
 
 def _doctor(options: Namespace) -> int:
-    from rolecall import checkup, config, workspace
-    from rolecall.doctor import Diagnosis, Place
-    from rolecall.mask import Mask
+    from rolecall.checks import machine
+    from rolecall.checks.doctor import Diagnosis, Place
+    from rolecall.settings import config
+    from rolecall.settings.mask import Mask
+    from rolecall.threads import workspace
 
-    checks = checkup.check_home(lambda url: workspace.open_store(url, create=False), url=options.store)
+    checks = machine.check_home(lambda url: workspace.open_store(url, create=False), url=options.store)
     others: dict[str, bool] = {}
     place, mask = Place({}, Path.cwd()), Mask(())
     try:
@@ -55,8 +57,8 @@ def _diagnosed(
     options: Namespace, store: Store | None, settings: dict[str, Any], place: Place, checks: list[Check]
 ) -> tuple[Diagnosis, dict[str, bool]]:
     """What was found, and of the known agents that were not looked at whether they are installed."""
-    from rolecall import workspace
-    from rolecall.doctor import absence, diagnose, known_agents, needs_of, preset_agents
+    from rolecall.checks.doctor import absence, diagnose, known_agents, needs_of, preset_agents
+    from rolecall.threads import workspace
 
     def casting(book: Playbook, role: str) -> Cast:
         return workspace.cast(settings, book, role, environment=place.env)
@@ -74,7 +76,7 @@ def _with_proposals(needs: list[Need], installed: dict[str, bool]) -> list[Need]
     """Propose an installed agent for roles that have none. The built-in one needs a model first."""
     from dataclasses import replace
 
-    from rolecall.settings import NAME_AN_AGENT
+    from rolecall.settings.settings import NAME_AN_AGENT
 
     found = next((name for name, is_there in installed.items() if is_there and name != "builtin"), None)
     if found is None:
@@ -90,10 +92,10 @@ def _with_proposals(needs: list[Need], installed: dict[str, bool]) -> list[Need]
 
 def _hosts(settings: dict[str, Any]) -> list[Check]:
     """Of the hosts that Rolecall is installed in: for the project around here, and for the user."""
-    from rolecall.checkup import Check
+    from rolecall.checks.machine import Check
     from rolecall.cli.install import setups_here
-    from rolecall.settings import unplanned_edits
-    from rolecall.wiring.check import check_hosts
+    from rolecall.hosts.install_check import check_hosts
+    from rolecall.settings.settings import unplanned_edits
 
     try:
         return check_hosts(setups_here(), blocks_edits=unplanned_edits(settings) == "block")
@@ -117,8 +119,8 @@ def _default_agent(settings: dict[str, Any], place: Place) -> list[Cast]:
 
 def _books(store: Store | None, names: list[str]) -> tuple[list[Playbook], list[Check]]:
     """The workflows named, or all of the project; one that does not validate is a problem of its own."""
-    from rolecall import registry
-    from rolecall.checkup import Check
+    from rolecall.checks.machine import Check
+    from rolecall.workflow import registry
 
     if names:
         return [_load(store, name) for name in names], []
@@ -134,7 +136,7 @@ def _books(store: Store | None, names: list[str]) -> tuple[list[Playbook], list[
 
 
 def _load(store: Store | None, name: str) -> Playbook:
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     is_file_here = "/" not in name and "." in name and os.path.isfile(name)
     found = registry.find(store, f"./{name}" if is_file_here else name, folder=os.getcwd())
@@ -146,7 +148,7 @@ def _load(store: Store | None, name: str) -> Playbook:
 
 
 def _store_if_any(url: str | None) -> Store | None:
-    from rolecall.workspace import open_store
+    from rolecall.threads.workspace import open_store
 
     try:
         return open_store(url, create=False)

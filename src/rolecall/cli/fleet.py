@@ -6,10 +6,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from rolecall import config, workspace
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, show, table
 from rolecall.errors import NotFound, StorageError
+from rolecall.settings import config
+from rolecall.threads import workspace
 
 _FIRST_MACHINE = "The first machine makes it: `rolecall serve --database URL`."
 

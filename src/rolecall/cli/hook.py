@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any, NoReturn
 
-    from rolecall.hooks.event import Event
-    from rolecall.hooks.hosts import Output
-    from rolecall.hooks.kit import Kit
-    from rolecall.project.memory import Thresholds
+    from rolecall.hosts.event import Event
+    from rolecall.hosts.hook_context import Kit
+    from rolecall.hosts.names import Output
+    from rolecall.nexus.memory import Thresholds
 
 _LONGEST_WAIT = 5.0
 """Seconds for the lock: hosts give a hook 10."""
@@ -137,8 +137,8 @@ def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
     """The repositories around the folders that the session may be in, without the home."""
     from contextlib import suppress
 
-    from rolecall import config
-    from rolecall.repository import root_around
+    from rolecall.settings import config
+    from rolecall.settings.repository import root_around
 
     told = payload.get("cwd")
     folders = [told] if isinstance(told, str) and os.path.isabs(told) else []
@@ -155,8 +155,8 @@ def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
 def _answered_outside(words: Words, payload: Mapping[str, Any]) -> int:
     """Make the repository around a project when a session begins in it or a message has a tag. Outside of a repository,
     answer a tag with what is missing."""
-    from rolecall import config
-    from rolecall.hooks.event import Answer, SessionStart, UserMessage
+    from rolecall.hosts.event import Answer, SessionStart, UserMessage
+    from rolecall.settings import config
 
     host = _host(words.host)
     event = host.event(words.event, payload)
@@ -176,12 +176,12 @@ def _answered_outside(words: Words, payload: Mapping[str, Any]) -> int:
 
 
 def _has_tag(host: str, text: str) -> bool:
-    from rolecall.hooks import kit
-    from rolecall.hooks.on_message import may_ask
+    from rolecall.hosts import hook_context as kit
+    from rolecall.hosts.on_message import may_ask
 
     if not may_ask(text):
         return False
-    from rolecall.project import skills, tags
+    from rolecall.nexus import skills, tags
 
     found = kit.load(host)
     return bool(tags.detect(text, found.tags).found or skills.slash(text, found.skills, found.tags))
@@ -191,12 +191,12 @@ def _host(name: str) -> Any:
     from importlib import import_module
 
     from rolecall.errors import NotFound
-    from rolecall.hooks.hosts import HOSTS
+    from rolecall.hosts.names import HOSTS
 
     known = (*HOSTS, "rolecall")
     if name not in known:
         raise NotFound(f"there is no host {name!r}", hint=f"There are {', '.join(known)}.")
-    return import_module(f"rolecall.hooks.hosts.{name}")
+    return import_module(f"rolecall.hosts.{name}.events")
 
 
 def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
@@ -204,16 +204,16 @@ def _answered(words: Words, payload: Mapping[str, Any], project: str) -> int:
     event = host.event(words.event, payload)
     if event is None:
         return 0
-    from rolecall.hooks import lifecycle
-    from rolecall.hooks.event import PreToolUse
-    from rolecall.project import place
+    from rolecall.hosts import lifecycle
+    from rolecall.hosts.event import PreToolUse
+    from rolecall.nexus import project_paths
 
     kit = _kit(words, event)
     # Before a tool call nothing is written, so there is no lock to wait for.
     if not isinstance(event, PreToolUse):
         _check_host(words, kit)
         _limit_patience()
-    answer = lifecycle.handle(project, event, kit, place.now())
+    answer = lifecycle.handle(project, event, kit, project_paths.now())
     return _written(host.output(words.event, answer))
 
 
@@ -227,7 +227,7 @@ def _written(output: Output) -> int:
 def _check_host(words: Words, kit: Kit) -> None:
     """Refuse events that an agent invents in its own shell."""
     if kit.restrictions:
-        from rolecall import capabilities, config
+        from rolecall.settings import capabilities, config
 
         is_host = config.is_host_key(words.key)
         capabilities.check_host(
@@ -240,17 +240,17 @@ def _limit_patience() -> None:
     know why."""
     import time
 
-    from rolecall.project import statefile
+    from rolecall.nexus import state_file
 
-    statefile.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
+    state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
 
 
 def _kit(words: Words, event: Event) -> Kit:
     """As much of the kit as an event needs."""
-    from rolecall import config
-    from rolecall.hooks import kit
-    from rolecall.hooks.event import PostToolUse, PreToolUse, SubagentComplete
-    from rolecall.project.place import HARNESS
+    from rolecall.hosts import hook_context as kit
+    from rolecall.hosts.event import PostToolUse, PreToolUse, SubagentComplete
+    from rolecall.nexus.project_paths import HARNESS
+    from rolecall.settings import config
 
     found = kit.Kit() if _is_easy(event) else kit.load(words.host, with_tags=_may_have_tags(event))
     found = found._replace(
@@ -262,34 +262,34 @@ def _kit(words: Words, event: Event) -> Kit:
     )
     if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # they write nothing of the session
         return found
-    from rolecall.hooks import sessions
+    from rolecall.hosts import sessions
 
     return found._replace(process=sessions.host_process())
 
 
 def _is_easy(event: Event) -> bool:
     """Whether nothing of the configuration or the catalogue bears on it."""
-    from rolecall.hooks.event import PostToolUse, PreToolUse
+    from rolecall.hosts.event import PostToolUse, PreToolUse
 
     if not isinstance(event, PreToolUse):
         return isinstance(event, PostToolUse) and not event.deed.skill
-    from rolecall.hooks import gate
+    from rolecall.hosts import gate
 
     return not gate.concerns(event.deed)
 
 
 def _may_have_tags(event: Event) -> bool:
-    from rolecall.hooks.event import PostToolUse, UserMessage
+    from rolecall.hosts.event import PostToolUse, UserMessage
 
     if not isinstance(event, UserMessage):
         return isinstance(event, PostToolUse)  # a skill that was called, perhaps in a mode
-    from rolecall.hooks.on_message import may_ask
+    from rolecall.hosts.on_message import may_ask
 
     return may_ask(event.text)
 
 
 def _thresholds() -> Thresholds:
-    from rolecall.workspace import memory_thresholds
+    from rolecall.threads.workspace import memory_thresholds
 
     return memory_thresholds()
 
@@ -297,7 +297,7 @@ def _thresholds() -> Thresholds:
 def _failed(words: Words, project: str, exc: Exception) -> None:
     """Say what went wrong, and leave it to be said again where a person sees it."""
     from rolecall.errors import RolecallError
-    from rolecall.project import place
+    from rolecall.nexus import project_paths
 
     told = f"{exc.message} {exc.hint}" if isinstance(exc, RolecallError) else f"{type(exc).__name__}: {exc}"
     line = f"rolecall hook {words.host} {words.event}: {told.strip()}"
@@ -311,11 +311,11 @@ def _failed(words: Words, project: str, exc: Exception) -> None:
     try:
         from contextlib import suppress
 
-        from rolecall.hooks import toollog
+        from rolecall.hosts import tool_log
 
         with suppress(RolecallError):  # the name of the harness may be the very error
-            place.use_harness(words.harness or place.HARNESS)
-        toollog.note_error(project, f"{place.now()} {line}")
+            project_paths.use_harness(words.harness or project_paths.HARNESS)
+        tool_log.note_error(project, f"{project_paths.now()} {line}")
     except Exception as again:  # the disk perhaps, which is what went wrong before
         print(f"rolecall hook: this could not be kept either: {again}", file=sys.stderr)
 

@@ -16,7 +16,7 @@ from rolecall.cli.output import add_format, printable, show, table
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
-    from rolecall.doctor import Finding
+    from rolecall.checks.doctor import Finding
 
 PROJECT = """\
 # yaml-language-server: $schema=.schemas/project.schema.json
@@ -102,7 +102,8 @@ class Made(NamedTuple):
 
 
 def _init(options: Namespace) -> None:
-    from rolecall import definition, projectschema
+    from rolecall.service import project_schema
+    from rolecall.workflow import yaml
 
     folder = os.path.abspath(options.folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
@@ -112,7 +113,7 @@ def _init(options: Namespace) -> None:
     files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): _example(agent)}
     if options.senses:
         files[os.path.join("senses", "disk_space.py")] = SENSE
-    for name, schema in (("project", projectschema.json_schema()), ("workflow", definition.json_schema())):
+    for name, schema in (("project", project_schema.json_schema()), ("workflow", yaml.json_schema())):
         files[os.path.join(".schemas", f"{name}.schema.json")] = (
             json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
         )
@@ -120,17 +121,17 @@ def _init(options: Namespace) -> None:
     made.append(_ignore(folder))
     shown = _shown(folder, made, findings, agent)
     show(options, shown, lambda: "\n".join(_lines(shown)))
-    from rolecall import projectfile
+    from rolecall.service import project_file
 
-    if problem := projectfile.unread(folder):
+    if problem := project_file.unread(folder):
         print(printable(str(problem)), file=sys.stderr)
 
 
 def _findings() -> list[Finding]:
     """What there is of every agent that has a program of its own."""
-    from rolecall import config
     from rolecall.agents.presence import program_of
-    from rolecall.doctor import Place, examine, known_agents
+    from rolecall.checks.doctor import Place, examine, known_agents
+    from rolecall.settings import config
 
     place = Place(config.environment(), Path.cwd())
     casts = [cast for cast in known_agents() if program_of(cast.agent)]

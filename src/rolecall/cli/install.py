@@ -14,9 +14,9 @@ from rolecall.cli.output import add_format, colored_diff, format_of, say, show, 
 from rolecall.errors import RolecallError, UsageError
 
 if TYPE_CHECKING:
-    from rolecall.project.catalog import Catalog
-    from rolecall.wiring.change import Change
-    from rolecall.wiring.setup import Setup
+    from rolecall.hosts.file_change import Change
+    from rolecall.hosts.setup import Setup
+    from rolecall.nexus.catalog import Catalog
 
 _SETTING = "rolecall config set project.unplannedEdits"
 _GATE = {
@@ -38,9 +38,9 @@ _WORDS = {"same": "up to date", "kept": "left alone"}
 
 
 def _install(options: Namespace) -> None:
-    from rolecall import config, settings
-    from rolecall.wiring import host_module, wiring_of
-    from rolecall.wiring.piece import installed
+    from rolecall.hosts.installation import host_module, wiring_of
+    from rolecall.hosts.managed_block import installed
+    from rolecall.settings import config, settings
 
     setup = setup_for(options, _catalog(), config.load())
     if not setup.key:
@@ -71,9 +71,9 @@ def _install(options: Namespace) -> None:
 def _exclusion(options: Namespace, setup: Setup, changes: list[Change], paths: list[str]) -> Change | None:
     """The change of `.git/info/exclude`, if the option, an earlier installation or a person's answer asks for it."""
     from rolecall.cli.asking import ask, can_ask
-    from rolecall.wiring import gitexclude
+    from rolecall.hosts import git_exclude
 
-    file = gitexclude.find(setup.project) if setup.scope == "project" else None
+    file = git_exclude.find(setup.project) if setup.scope == "project" else None
     if file is None:
         if options.exclude:
             raise UsageError(
@@ -81,13 +81,13 @@ def _exclusion(options: Namespace, setup: Setup, changes: list[Change], paths: l
                 hint="Leave it out, or name another --project.",
             )
         return None
-    is_wanted = options.exclude or (options.exclude is None and gitexclude.has_block(file, options.host))
+    is_wanted = options.exclude or (options.exclude is None and git_exclude.has_block(file, options.host))
     may_ask = options.exclude is None and not options.dry_run and format_of(options) == "text" and can_ask()
     if not is_wanted and may_ask and any(change.is_change for change in changes):
-        if gitexclude.hides(setup.project, paths):
+        if git_exclude.hides(setup.project, paths):
             return None
         is_wanted = ask(f"Keep these {len(paths)} files out of git? Adds them to {file}. (Y/n)", _is_yes)
-    return gitexclude.with_block(file, options.host, setup.project, paths) if is_wanted else None
+    return git_exclude.with_block(file, options.host, setup.project, paths) if is_wanted else None
 
 
 def _is_yes(answer: str) -> bool:
@@ -104,7 +104,8 @@ def _keep_key(path: str) -> None:
 
 
 def carry_out(options: Namespace, setup: Setup, changes: list[Change]) -> None:
-    from rolecall.wiring import change, host_module
+    from rolecall.hosts import file_change as change
+    from rolecall.hosts.installation import host_module
 
     if not options.dry_run:
         roots = host_module(options.host).roots(setup)
@@ -113,7 +114,7 @@ def carry_out(options: Namespace, setup: Setup, changes: list[Change]) -> None:
 
 def other_scope(host: str, setup: Setup) -> str:
     """The options of the other scope, if hooks are installed in it: for the user, or for the project around here."""
-    from rolecall.wiring import host_module
+    from rolecall.hosts.installation import host_module
 
     folder = _repository() if setup.scope == "user" else ""
     if setup.scope == "user" and not folder:
@@ -132,7 +133,7 @@ def other_scope(host: str, setup: Setup) -> str:
 
 def setup_for(options: Namespace, catalog: Catalog, settings: Mapping[str, Any]) -> Setup:
     """What the command was asked to install."""
-    from rolecall import config
+    from rolecall.settings import config
 
     setup = _for_user(catalog, settings)
     if not options.user:
@@ -147,7 +148,7 @@ def setup_for(options: Namespace, catalog: Catalog, settings: Mapping[str, Any])
 
 def setups_here() -> list[Setup]:
     """What may be installed that counts in this folder: for the project around it, for itself, and for the user."""
-    from rolecall import config
+    from rolecall.settings import config
 
     user = _for_user(_catalog(), config.load())
     folders = [_repository(), os.getcwd()]
@@ -158,16 +159,16 @@ def setups_here() -> list[Setup]:
 
 
 def _for_user(catalog: Catalog, settings: Mapping[str, Any]) -> Setup:
-    from rolecall import config
-    from rolecall.wiring.setup import Setup
+    from rolecall.hosts.setup import Setup
+    from rolecall.settings import config
 
     home = os.path.abspath(os.path.expanduser("~"))
     return Setup("user", "", home, own_command(), catalog, config.environment(), settings, config.host_key())
 
 
 def _catalog() -> Catalog:
-    from rolecall import config
-    from rolecall.project import catalog
+    from rolecall.nexus import catalog
+    from rolecall.settings import config
 
     return catalog.load(config.catalog_folder())
 
@@ -175,7 +176,7 @@ def _catalog() -> Catalog:
 def _project(folder: str | None) -> str:
     """The project's folder by the way that hosts see it, links followed."""
     if not folder:
-        from rolecall.project.place import find
+        from rolecall.nexus.project_paths import find
 
         return find(os.getcwd())
     if not os.path.isdir(folder):
@@ -184,7 +185,7 @@ def _project(folder: str | None) -> str:
 
 
 def _repository() -> str:
-    from rolecall.repository import root_around
+    from rolecall.settings.repository import root_around
 
     return root_around(os.getcwd()) or ""
 
@@ -223,8 +224,8 @@ def report(
     options: Namespace, setup: Setup, changes: list[Change], steps: list[str], gate: Sequence[str] = ()
 ) -> None:
     """The changes (or planned changes), what they mean for edits, and the next steps."""
-    from rolecall import workspace
-    from rolecall.wiring.change import difference
+    from rolecall.hosts.file_change import difference
+    from rolecall.threads import workspace
 
     told: dict[str, Any] = {
         "host": options.host,
@@ -260,7 +261,7 @@ def _text(options: Namespace, changes: list[Change], told: dict[str, Any]) -> st
 
 
 def _nothing(options: Namespace, changes: list[Change]) -> str:
-    from rolecall.wiring import host_module
+    from rolecall.hosts.installation import host_module
 
     title = host_module(options.host).TITLE
     if any(change.state == "kept" for change in changes):
@@ -278,7 +279,7 @@ def _install_arguments(parser: ArgumentParser) -> None:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    from rolecall.hooks.hosts import HOSTS
+    from rolecall.hosts.names import HOSTS
 
     parser.add_argument("host", choices=HOSTS, metavar="HOST", help=", ".join(HOSTS))
     scope = parser.add_mutually_exclusive_group()

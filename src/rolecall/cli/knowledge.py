@@ -13,7 +13,7 @@ from rolecall.cli.output import LastLine, add_format, has_color, printable, shor
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
-    from rolecall.knowledge.desk import Desk, Found, Status
+    from rolecall.knowledge.queries import Desk, Found, Status
     from rolecall.knowledge.query import Answer
     from rolecall.knowledge.sync import Report
 
@@ -22,7 +22,7 @@ _LINES = 12
 
 
 def _now() -> str:
-    from rolecall.project.place import now
+    from rolecall.nexus.project_paths import now
 
     return now()
 
@@ -48,8 +48,8 @@ def _root(options: Namespace) -> str:
 
 
 def _init(options: Namespace) -> None:
-    from rolecall import repository
     from rolecall.knowledge import start
+    from rolecall.settings import repository
 
     here = os.path.realpath(options.repo or os.getcwd())
     if not os.path.isdir(here):
@@ -71,7 +71,7 @@ def _started(reply: dict[str, Any]) -> str:
 
 
 def _sync(options: Namespace) -> None:
-    from rolecall.knowledge import desk
+    from rolecall.knowledge import queries as desk
 
     root = _root(options)
     bar = _Bar()
@@ -159,9 +159,9 @@ def _found(options: Namespace) -> Found:
 
 
 def _desk() -> Desk:
-    from rolecall import config
-    from rolecall.capabilities import denied
-    from rolecall.knowledge.desk import Desk
+    from rolecall.knowledge.queries import Desk
+    from rolecall.settings import config
+    from rolecall.settings.capabilities import denied
 
     may_write = "file_modification" not in denied(config.restrictions())
     return Desk(now=_now, tell=_tell, may_write=may_write)
@@ -234,8 +234,9 @@ def _body(result: dict[str, Any]) -> list[str]:
 
 
 def _status(options: Namespace) -> None:
-    from rolecall import config
-    from rolecall.knowledge import desk, place
+    from rolecall.knowledge import place
+    from rolecall.knowledge import queries as desk
+    from rolecall.settings import config
 
     if options.everywhere:
         rows = [
@@ -337,8 +338,9 @@ def _place(text: str, root: str) -> tuple[str, int | None]:
 
 
 def _forget(options: Namespace) -> None:
-    from rolecall import config
-    from rolecall.knowledge import cache, desk, index, place
+    from rolecall.knowledge import cache, index, place
+    from rolecall.knowledge import queries as desk
+    from rolecall.settings import config
 
     if options.cache:
         folder = place.cache_folder(config.home())
@@ -361,7 +363,8 @@ def _forget(options: Namespace) -> None:
 
 def _serve(options: Namespace) -> None:
     from rolecall.cli.mcp import token_in
-    from rolecall.knowledge import desk, serve
+    from rolecall.knowledge import queries as desk
+    from rolecall.knowledge import serve
     from rolecall.mcp import door
 
     vectors = desk.shared_model(options.model, _tell)

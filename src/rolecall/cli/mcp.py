@@ -27,8 +27,8 @@ _INSTRUCTIONS = (
 
 
 def _mcp(options: Namespace) -> None:
-    from rolecall import capabilities, config
     from rolecall.mcp.tools import Place, Toolbox, chosen
+    from rolecall.settings import capabilities, config
 
     is_host = config.is_host_key(options.host_key)
     capabilities.check_host(config.restrictions(), "rolecall mcp", is_host=is_host)
@@ -69,7 +69,7 @@ def _serve_http(options: Namespace, toolbox: Toolbox, instructions: str) -> None
 def _project(folder: str | None) -> str:
     """The folder that is named, or the git repository around the one we are in."""
     if folder is None:
-        from rolecall.project.place import find
+        from rolecall.nexus.project_paths import find
 
         return find(os.getcwd())
     if not os.path.isdir(folder):
@@ -79,7 +79,7 @@ def _project(folder: str | None) -> str:
 
 def _restrictions(agent: str | None) -> tuple[str, ...]:
     """What whoever calls may not do: by its entry in the catalogue, and by the role it plays in a thread."""
-    from rolecall import config
+    from rolecall.settings import config
 
     return tuple(dict.fromkeys((*config.restrictions(), *_of_agent(agent))))
 
@@ -87,8 +87,8 @@ def _restrictions(agent: str | None) -> tuple[str, ...]:
 def _of_agent(agent: str | None) -> tuple[str, ...]:
     if agent is None:
         return ()
-    from rolecall import config
-    from rolecall.project import catalog
+    from rolecall.nexus import catalog
+    from rolecall.settings import config
 
     return catalog.effective(catalog.load(config.catalog_folder()).agent(agent))
 
@@ -97,7 +97,7 @@ def token_in(variable: str | None) -> str | None:
     """The token that a variable holds; None when none is named."""
     if variable is None:
         return None
-    from rolecall import config
+    from rolecall.settings import config
 
     token = config.environment().get(variable, "").strip()
     if not token:

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from shlex import join
 from typing import Any
 
-from rolecall import config, workspace
 from rolecall.cli import Verb
 from rolecall.cli.note_arguments import add_text, print_text, text_of
 from rolecall.cli.output import colored, printable, say, show, table
 from rolecall.cli.project_call import add_project, project_of
 from rolecall.errors import UsageError
+from rolecall.settings import config
+from rolecall.threads import workspace
 
 _SHOWN_TEXT = 200
 """A longer text is not repeated in a command that is to be typed again."""
@@ -23,7 +24,7 @@ _SHOWN_TEXT = 200
 
 
 def _add(options: Namespace) -> None:
-    from rolecall.project import memory
+    from rolecall.nexus import memory
 
     try:
         reply = memory.add(
@@ -76,7 +77,7 @@ def _restoring(command: str) -> str:
 
 
 def _list(options: Namespace) -> None:
-    from rolecall.project import memory
+    from rolecall.nexus import memory
 
     project = project_of(options)
     if options.context:
@@ -109,7 +110,7 @@ def _listed(notes: list[dict[str, Any]]) -> str:
 
 
 def _list_context(options: Namespace, project: str) -> None:
-    from rolecall.project import note
+    from rolecall.nexus import note
 
     found = [
         {"name": each.name, "size": each.size, "path": each.path} for each in note.listed(project, "context")
@@ -118,9 +119,9 @@ def _list_context(options: Namespace, project: str) -> None:
 
 
 def _read(options: Namespace) -> None:
-    from rolecall.project import memory, notename
+    from rolecall.nexus import memory, note_name
 
-    if not notename.is_utf8(options.agent):
+    if not note_name.is_utf8(options.agent):
         raise UsageError(f"--agent {options.agent!r} holds bytes that are not UTF-8", hint="Name the agent.")
     reading = memory.read(project_of(options), options.name, agent=options.agent)
     print_text(options, reading.text, name=options.name)
@@ -131,7 +132,7 @@ def _read(options: Namespace) -> None:
 
 
 def _merge(options: Namespace) -> None:
-    from rolecall.project import memory
+    from rolecall.nexus import memory
 
     reply = memory.merge(project_of(options), options.first, options.second, into=options.into)
     show(options, reply, lambda: "\n".join(_merged(reply)))
@@ -149,7 +150,7 @@ def _merged(reply: dict[str, Any]) -> list[str]:
 
 
 def _gc(options: Namespace) -> None:
-    from rolecall.project import memory_gc
+    from rolecall.nexus import memory_gc
 
     project = project_of(options)
     if not options.delete and not options.auto:
@@ -167,7 +168,7 @@ def _gc(options: Namespace) -> None:
 
 def _finish(project: str) -> None:
     """Go on with what was cut off, if we may delete; else say that it was."""
-    from rolecall.project import memory
+    from rolecall.nexus import memory
 
     if config.restrictions():
         _warn(memory.unfinished(project))
@@ -188,7 +189,7 @@ def _gone(reply: dict[str, Any]) -> str:
 
 
 def _show_candidates(options: Namespace, project: str) -> None:
-    from rolecall.project import memory_gc
+    from rolecall.nexus import memory_gc
 
     found = [
         {
@@ -214,7 +215,7 @@ def _candidates(found: list[dict[str, Any]]) -> str:
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    from rolecall.project.notename import CATEGORIES
+    from rolecall.nexus.note_name import CATEGORIES
 
     parser.add_argument("name", metavar="NAME", help="2 to 4 words that say what it is about: retry-limits")
     add_text(parser)

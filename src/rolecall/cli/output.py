@@ -58,7 +58,7 @@ def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) 
     if kind == "json":
         print(_json(value))
     elif kind == "yaml":
-        from rolecall.document import dump
+        from rolecall.workflow.document import dump
 
         print(dump(value), end="")
     elif text is not None:
@@ -107,7 +107,7 @@ color_mode = "auto"
 def has_color(stream: TextIO) -> bool:
     if color_mode != "auto":
         return color_mode == "always"
-    from rolecall import config
+    from rolecall.settings import config
 
     return stream.isatty() and config.wants_color()
 
@@ -307,7 +307,7 @@ def _cut_apart(texts: list[str], cells: int) -> list[str]:
 
 def columns_of_terminal() -> int:
     """The width of a line in cells: the terminal's, or 80 (or COLUMNS) if the output is not a terminal."""
-    from rolecall import config
+    from rolecall.settings import config
 
     try:
         return os.get_terminal_size(1).columns or 80

@@ -13,22 +13,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall import config, thread, workspace
 from rolecall.cli.output import add_store, format_of
 from rolecall.cli.plan_view import DEFAULT_LIMIT, Lines, Records, again, show_outlook, show_rows, typed
 from rolecall.cli.project_call import add_project, project_of
 from rolecall.cli.thread_arguments import agent_option, at_least_one
-from rolecall.crew import taskflow
 from rolecall.errors import NotFound, RolecallError, UsageError
-from rolecall.playbook import Playbook
+from rolecall.plan_run import taskflow
+from rolecall.settings import config
+from rolecall.threads import thread, workspace
+from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
-    from rolecall.crew.assignment import Job
-    from rolecall.crew.board import Board
-    from rolecall.crew.report import Row
-    from rolecall.engine import Engine
-    from rolecall.project.catalog import Catalog
+    from rolecall.nexus.catalog import Catalog
+    from rolecall.plan_run.assignment import Job
+    from rolecall.plan_run.board import Board
+    from rolecall.plan_run.report import Row
     from rolecall.store.store import Store
+    from rolecall.threads.engine import Engine
 
 
 class Part(NamedTuple):
@@ -54,7 +55,7 @@ FAILED, WAITING, INTERRUPTED = 6, 7, 130
 def run_plan(options: Namespace) -> int:
     project = os.path.realpath(project_of(options))
     _check_decided(project)
-    from rolecall.project import catalog
+    from rolecall.nexus import catalog
 
     agents = catalog.load(config.catalog_folder())
     if options.dry_run:
@@ -134,7 +135,7 @@ def _taken_stock(
     options: Namespace, project: str, store: Store | None, agents: Catalog
 ) -> tuple[Board, list[Job]]:
     """How things stand, and what is to be run; nothing is written."""
-    from rolecall.crew.assignment import refuse
+    from rolecall.plan_run.assignment import refuse
 
     board = _board(options, project, store, agents)
     board.look()
@@ -146,7 +147,7 @@ def _taken_stock(
 
 def _check_decided(project: str) -> None:
     """What is not decided yet is not carried out."""
-    from rolecall.project import dispatch
+    from rolecall.nexus import dispatch
 
     plan = dispatch.call(project, "plan_status")
     pending = [issue for issue in plan.get("issues", ()) if issue["status"] != "decided"]
@@ -159,9 +160,9 @@ def _check_decided(project: str) -> None:
 
 
 def _board(options: Namespace, project: str, store: Store | None, agents: Catalog) -> Board:
-    from rolecall.crew.assignment import Assigned, assign
-    from rolecall.crew.board import Board
-    from rolecall.crew.filenames import Tree
+    from rolecall.plan_run.assignment import Assigned, assign
+    from rolecall.plan_run.board import Board
+    from rolecall.plan_run.filenames import Tree
 
     def assigned(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
         return assign(tasks, agents, tree=Tree(project))  # looked at anew: files come with the work
@@ -214,7 +215,7 @@ def _carry_out(options: Namespace, project: str, store: Store, board: Board, age
     import asyncio
 
     from rolecall.cli.thread_live import attended
-    from rolecall.crew.runner import Runner
+    from rolecall.plan_run.runner import Runner
 
     view = Lines(store) if format_of(options) == "text" else Records(options)
     engines: dict[str | None, Engine] = {}

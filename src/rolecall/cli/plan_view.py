@@ -11,21 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from rolecall import thread, workspace
 from rolecall.cli import under_this_name
 from rolecall.cli.output import LastLine, format_of, printable, say, show, show_record, table
 from rolecall.cli.thread_arguments import in_this_store
 from rolecall.cli.thread_live import duration, gist, step_line
-from rolecall.crew import taskflow
-from rolecall.route import status_of
+from rolecall.plan_run import taskflow
 from rolecall.store.store import Store
-from rolecall.thread import Step
+from rolecall.threads import thread, workspace
+from rolecall.threads.thread import Step
+from rolecall.workflow.route import status_of
 
 if TYPE_CHECKING:
-    from rolecall.crew.board import Board
-    from rolecall.crew.report import Row
-    from rolecall.crew.schedule import Outlook
-    from rolecall.mask import Mask
+    from rolecall.plan_run.board import Board
+    from rolecall.plan_run.report import Row
+    from rolecall.plan_run.schedule import Outlook
+    from rolecall.settings.mask import Mask
 
 DEFAULT_LIMIT = 3
 LONGEST_REASON = 200
@@ -228,7 +228,7 @@ def show_outlook(
     options: Namespace, board: Board, agents: Mapping[str, str], hints: Iterable[str] = ()
 ) -> None:
     """`agents` are those of each role, or why there is none; `hints` what to do about that."""
-    from rolecall.crew.schedule import outlook
+    from rolecall.plan_run.schedule import outlook
 
     stands = board.standing()
     words = {number: left.word for number, left in stands.left.items()}

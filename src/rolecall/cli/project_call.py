@@ -6,10 +6,10 @@ import os
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from rolecall import config
 from rolecall.cli.output import add_format
 from rolecall.errors import Damaged, UsageError
-from rolecall.project import dispatch, place
+from rolecall.nexus import dispatch, project_paths
+from rolecall.settings import config
 
 
 def add_project(parser: ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_project(parser: ArgumentParser) -> None:
 
 def project_of(options: Namespace) -> str:
     if options.project is None:
-        return place.find(os.getcwd())
+        return project_paths.find(os.getcwd())
     if not os.path.isdir(options.project):
         raise UsageError(
             f"there is no folder {options.project!r}", hint="--project names the project's folder."

@@ -11,8 +11,8 @@ from rolecall.cli.project_call import add_project, project_of
 
 
 def _add(options: Namespace) -> None:
-    from rolecall.project import rule
-    from rolecall.workspace import mask
+    from rolecall.nexus import rule
+    from rolecall.threads.workspace import mask
 
     text = text_of(options)
     reply = rule.add(project_of(options), options.name, text, mask=mask(), tags=options.tag)
@@ -20,7 +20,7 @@ def _add(options: Namespace) -> None:
 
 
 def _list(options: Namespace) -> None:
-    from rolecall.project import rule
+    from rolecall.nexus import rule
 
     rules = rule.listed(project_of(options), tag=options.tag)
     rows = [(entry["name"], ", ".join(entry["tags"]), entry["size"]) for entry in rules]
@@ -28,7 +28,7 @@ def _list(options: Namespace) -> None:
 
 
 def _read(options: Namespace) -> None:
-    from rolecall.project import rule
+    from rolecall.nexus import rule
 
     print_text(options, rule.read(project_of(options), options.name), name=options.name)
 

@@ -11,18 +11,20 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall import config, lifecycle, registry, thread, workspace
 from rolecall.cli import Verb, thread_run
 from rolecall.cli.output import LastLine, printable, read_file, read_input, say, show
 from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store
 from rolecall.cli.thread_run import CODES, INTERRUPTED, add_limit
 from rolecall.errors import UsageError
+from rolecall.settings import config
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
+from rolecall.threads import lifecycle, thread, workspace
+from rolecall.workflow import registry
 
 if TYPE_CHECKING:
     from rolecall.cli.thread_live import View
-    from rolecall.playbook import Playbook
+    from rolecall.workflow.playbook import Playbook
 
 _KEYS = ("prompt", "cwd", "priority")
 _PATIENCE = 1.0
@@ -74,9 +76,9 @@ def _tasks(options: Namespace, book: Playbook) -> list[Task]:
     cwd = os.path.abspath(options.cwd or os.getcwd())
     priority = options.priority
     if priority is None:
-        from rolecall import projectfile
+        from rolecall.service import project_file
 
-        priority = projectfile.load(os.getcwd()).project.policy.of(book.workflow.name).priority
+        priority = project_file.load(os.getcwd()).project.policy.of(book.workflow.name).priority
     if options.each is None:
         return [Task(read_input(options.prompt), cwd, priority)]
     lines = read_input("-") if options.each == "-" else read_file(options.each)

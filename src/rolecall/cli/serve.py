@@ -9,17 +9,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from rolecall import config
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, add_store, printable, show, show_record, table
 from rolecall.cli.thread_arguments import at_least_one
 from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.settings import config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rolecall.projectfile import Project
     from rolecall.service.policy import ServicePolicy
+    from rolecall.service.project_file import Project
     from rolecall.service.supervisor import Companion
 
 _GLANCE = 0.2
@@ -27,11 +27,11 @@ _GLANCE = 0.2
 
 
 def _serve(options: Namespace) -> int:
-    from rolecall import projectfile
+    from rolecall.service import project_file
 
     folder = os.path.abspath(options.project or os.getcwd())
-    project = projectfile.load(folder).checked()  # what is wrong with it is told here, not in a log
-    if problem := projectfile.unread(folder):
+    project = project_file.load(folder).checked()  # what is wrong with it is told here, not in a log
+    if problem := project_file.unread(folder):
         print(printable(str(problem)), file=sys.stderr)
     if options.detach:
         return _detach(options, project)
@@ -40,7 +40,7 @@ def _serve(options: Namespace) -> int:
     def adjust(policy: ServicePolicy) -> ServicePolicy:
         return _adjusted(policy, options)
 
-    has_project = projectfile.find(folder) is not None
+    has_project = project_file.find(folder) is not None
     url = _database(options)
     beside = (
         companion.of_project(folder, store_url=url or options.store, adjust=adjust) if has_project else None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rolecall.cli import Verb, asking
 from rolecall.cli.output import add_format, read_input, show
 from rolecall.errors import UsageError
-from rolecall.settings import Path
+from rolecall.settings.settings import Path
 
 BASE_URLS = {
     "openrouter": "https://openrouter.ai/api/v1",
@@ -46,7 +46,7 @@ class Program(NamedTuple):
 
 
 def _setup(options: Namespace) -> None:
-    from rolecall import config
+    from rolecall.settings import config
 
     settings, environment = config.load(), config.environment()
     programs = _installed(environment)
@@ -70,7 +70,7 @@ def _installed(environment: dict[str, str]) -> list[Program]:
     from pathlib import Path
 
     from rolecall.agents.presence import find_program, program_of
-    from rolecall.doctor import known_agents
+    from rolecall.checks.doctor import known_agents
 
     found = []
     for name, agent in ((cast.name, cast.agent) for cast in known_agents()):
@@ -154,7 +154,7 @@ def _asked(settings: dict[str, Any], environment: dict[str, str], programs: list
 
 
 def _ask_needed(question: str, default: str, path: Path) -> str:
-    from rolecall.settings import value_from
+    from rolecall.settings.settings import value_from
 
     def check(text: str) -> str:
         if not text and not default:
@@ -185,7 +185,7 @@ def _ask_key(settings: dict[str, Any], environment: dict[str, str], provider: st
 
 def _check(answers: Answers, settings: dict[str, Any]) -> None:
     """Everything is refused before anything is written."""
-    from rolecall.settings import value_from
+    from rolecall.settings.settings import value_from
 
     if answers.agent:
         _check_agent(answers.agent, settings)
@@ -200,8 +200,8 @@ def _check(answers: Answers, settings: dict[str, Any]) -> None:
 
 def _check_agent(agent: str, settings: dict[str, Any]) -> None:
     from rolecall.agents import ADAPTERS
-    from rolecall.engine import HUMAN
-    from rolecall.settings import is_known_agent, unknown_agent
+    from rolecall.settings.settings import is_known_agent, unknown_agent
+    from rolecall.threads.engine import HUMAN
 
     if not is_known_agent(settings, agent, (*ADAPTERS, HUMAN)):
         raise unknown_agent(settings, agent, (*ADAPTERS, HUMAN))
@@ -214,7 +214,7 @@ def _check_provider(provider: str) -> str:
 
 
 def _write(answers: Answers) -> dict[str, Any]:
-    from rolecall import config, configfile
+    from rolecall.settings import config, config_file
 
     env_path = os.path.join(config.home(), ".env")
     file = config.config_path()
@@ -222,18 +222,18 @@ def _write(answers: Answers) -> dict[str, Any]:
     if answers.api_key:
         variable = _variable(str(answers.provider))
         key = answers.api_key
-        configfile.change(env_path, lambda text: configfile.with_variable(text, variable, key))
+        config_file.change(env_path, lambda text: config_file.with_variable(text, variable, key))
 
     def edit(text: str) -> str:
         for path in removed:
             if _is_set(config.parse(text, file), path):
-                text = configfile.without_value(text, path, source=file)
+                text = config_file.without_value(text, path, source=file)
         for path, value in values.items():
-            text = configfile.with_value(text, path, value, source=file)
+            text = config_file.with_value(text, path, value, source=file)
         return text
 
     before = config.load()
-    configfile.change(file, edit)
+    config_file.change(file, edit)
     return {
         "config": file,
         "written": {".".join(path): value for path, value in values.items()},
@@ -268,7 +268,7 @@ def _values(answers: Answers) -> tuple[dict[Path, str], list[Path]]:
 
 
 def _names_a_key(provider: str) -> bool:
-    from rolecall import config
+    from rolecall.settings import config
 
     entry = _provider(config.load(), provider)
     return bool(entry.get("apiKey") or entry.get("apiKeyEnv"))

@@ -7,12 +7,13 @@ import os
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from rolecall import config, projectfile, registry
 from rolecall.cli import Verb, under_this_name
 from rolecall.cli.output import add_format, add_store, show
 from rolecall.cli.thread_read import Listing, active_threads, first_command, list_text
-from rolecall.service import control
-from rolecall.workspace import store_if_any
+from rolecall.service import control, project_file
+from rolecall.settings import config
+from rolecall.threads.workspace import store_if_any
+from rolecall.workflow import registry
 
 _MOST = 10
 """How many threads are listed."""
@@ -22,7 +23,7 @@ _FIRST = ("crashed", "damaged", "suspended", "running", "queued", "idle")
 
 def _status(options: Namespace) -> None:
     folder = os.getcwd()
-    project = projectfile.find(folder)
+    project = project_file.find(folder)
     store = store_if_any(options.store)
     try:
         workflows = [entry.name for entry in registry.listed(store, folder=folder)]

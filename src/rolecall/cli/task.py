@@ -11,7 +11,7 @@ from rolecall.cli.asking import can_ask, say
 from rolecall.cli.output import printable, read_input, show, table
 from rolecall.cli.project_call import add_project, call, look
 from rolecall.errors import UsageError
-from rolecall.project import shape, taskgraph
+from rolecall.nexus import shape, task_graph
 
 _MOST_NAMED = 20
 _LONG = ("context", "approach", "acceptance", "risk")
@@ -35,8 +35,8 @@ def _check_deps(reply: Mapping[str, Any], deps: list[int]) -> None:
         return
     deps_of = {task["id"]: task["deps"] for task in reply.get("tasks", ())}
     if unknown := [dep for dep in deps if dep not in deps_of]:
-        known = f"Tasks: {taskgraph.ids(deps_of)}." if deps_of else "There are no tasks yet."
-        raise UsageError(f"--dep names no task: {taskgraph.ids(unknown)}", hint=known)
+        known = f"Tasks: {task_graph.ids(deps_of)}." if deps_of else "There are no tasks yet."
+        raise UsageError(f"--dep names no task: {task_graph.ids(unknown)}", hint=known)
     new = max(deps_of) + 1  # an earlier task may already depend on this new id
     paths: list[tuple[float, ...]] = [(new, dep) for dep in deps]
     seen: set[float] = set()
@@ -74,9 +74,9 @@ def _table(tasks: list[Mapping[str, Any]], ready_ids: list[float]) -> str:
     rows = [
         (
             task["id"],
-            taskgraph.status(task, can_begin),
+            task_graph.status(task, can_begin),
             task.get("owner", ""),
-            taskgraph.ids(task["deps"]),
+            task_graph.ids(task["deps"]),
             task["title"],
         )
         for task in tasks
@@ -94,7 +94,7 @@ def _ready(options: Namespace) -> None:
 
 def _graph(options: Namespace) -> None:
     kind = getattr(options, "as")
-    drawn = taskgraph.DRAWN_AS[kind](call(options, "task_list").get("tasks", []))
+    drawn = task_graph.DRAWN_AS[kind](call(options, "task_list").get("tasks", []))
     if options.format in (None, "text"):  # a drawing in a pipe is for the program that shows it
         print(printable(drawn))
     else:
@@ -180,7 +180,7 @@ def _update_arguments(parser: ArgumentParser) -> None:
 
 def _graph_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--as", choices=list(taskgraph.DRAWN_AS), default="text", help="how it is drawn (default: text)"
+        "--as", choices=list(task_graph.DRAWN_AS), default="text", help="how it is drawn (default: text)"
     )
     add_project(parser)
 

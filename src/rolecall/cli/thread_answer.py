@@ -7,26 +7,27 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rolecall import lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import asking
 from rolecall.cli.output import format_of, parse_json, read_input, show
 from rolecall.cli.thread_arguments import agent_option, in_this_store, one_thread
 from rolecall.cli.thread_run import CODES, play, show_standing, tell_continuation
 from rolecall.errors import InvalidPayload, UsageError
-from rolecall.route import Next, Route, Suspended
-from rolecall.thread import Chain
+from rolecall.threads import lifecycle, thread, views, workspace
+from rolecall.threads.thread import Chain
+from rolecall.workflow import registry
+from rolecall.workflow.route import Next, Route, Suspended
 
 if TYPE_CHECKING:
     from rolecall.store.backend import Ref
     from rolecall.store.store import Store
-    from rolecall.turn import Turn
+    from rolecall.threads.turn import Turn
 
 _SHOWN_LINES = 20
 """Of the answer that went before."""
 
 
 def run_answer(options: Namespace) -> int:
-    from rolecall.turn import Turn, next_of
+    from rolecall.threads.turn import Turn, next_of
 
     if options.agent and not options.run_on:
         raise UsageError("--agent names the agent of the next steps, so it needs --run")
@@ -68,7 +69,7 @@ def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way
         command = in_this_store(options, f"rolecall thread answer {turn.thread} -p '…' --run")
         shown = {
             "thread": turn.thread,
-            "currentRole": threadview.role_of(store, ref),
+            "currentRole": views.role_of(store, ref),
             "title": ref.state.get("title"),
             "question": ref.state.get("reason", ""),
             "task": turn.task,
@@ -115,7 +116,7 @@ def _play_role(options: Namespace, store: Store, ref: Ref, turn: Turn, way: Next
 
 
 def _given_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any]:
-    from rolecall.reply import Shape
+    from rolecall.workflow.reply import Shape
 
     output = {} if options.output is None else parse_json(read_input(options.output))
     if not isinstance(output, dict):
@@ -142,9 +143,9 @@ def _value(text: str) -> Any:
 
 def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for the fields one after the other and check each at once; ask for all again if they do not fit together."""
-    from rolecall.prompt import required_fields
-    from rolecall.reply import Shape
-    from rolecall.route import STATUS_KEYS
+    from rolecall.threads.prompt import required_fields
+    from rolecall.workflow.reply import Shape
+    from rolecall.workflow.route import STATUS_KEYS
 
     whole = Shape(schema)
     while True:
@@ -169,8 +170,8 @@ def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *, is_required: bool) -> Any:
     """The value of a field; None if the person leaves it out."""
-    from rolecall.prompt import field_line
-    from rolecall.schema import Type
+    from rolecall.store.schema import Type
+    from rolecall.threads.prompt import field_line
 
     if "const" in item:
         return item["const"]
@@ -247,7 +248,7 @@ def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
     """What there is to fill in; nothing when the answer is free."""
-    from rolecall.reply import Shape
+    from rolecall.workflow.reply import Shape
 
     shape = Shape(schema)
     if not shape.declared:
@@ -263,8 +264,8 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _listed(schema: Mapping[str, Any]) -> str:
-    from rolecall.prompt import field_line, required_fields
-    from rolecall.reply import Shape
+    from rolecall.threads.prompt import field_line, required_fields
+    from rolecall.workflow.reply import Shape
 
     required = required_fields(schema)
     declared = Shape(schema).declared.items()
@@ -273,7 +274,7 @@ def _listed(schema: Mapping[str, Any]) -> str:
 
 
 def _forms(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    from rolecall.reply import Shape
+    from rolecall.workflow.reply import Shape
 
     return [variant.schema for variant in Shape(schema).variants] or [schema]
 
@@ -281,8 +282,8 @@ def _forms(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
     from shlex import quote
 
-    from rolecall.prompt import example_output
-    from rolecall.route import STATUS_KEYS
+    from rolecall.threads.prompt import example_output
+    from rolecall.workflow.route import STATUS_KEYS
 
     # The store sorts names; the status is what a person decides first.
     example = sorted(example_output(schema).items(), key=lambda field: field[0] not in STATUS_KEYS)

@@ -42,7 +42,7 @@ def agent_option(parser: ArgumentParser) -> None:
 def _agent_here(text: str) -> str:
     import os
 
-    from rolecall.workspace import agent_from
+    from rolecall.threads.workspace import agent_from
 
     return agent_from(os.getcwd(), text)
 
@@ -54,6 +54,6 @@ def in_this_store(options: Namespace, command: str) -> str:
         return command
     from shlex import quote
 
-    from rolecall.settings import masked
+    from rolecall.settings.settings import masked
 
     return f"{command} --store {quote(masked(options.store, '…'))}"

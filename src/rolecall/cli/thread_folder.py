@@ -7,11 +7,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from rolecall import handover, thread
 from rolecall.cli.output import add_format, add_store, printable, show
 from rolecall.errors import UsageError
 from rolecall.store.backend import Ref
-from rolecall.workspace import open_store
+from rolecall.threads import handover, thread
+from rolecall.threads.workspace import open_store
 
 
 def run_folder_show(options: Namespace) -> None:

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
 
 from rolecall.cli.output import LastLine, format_of, say, show_record
-from rolecall.report import call_text
 from rolecall.store.store import Store
-from rolecall.thread import Step
+from rolecall.threads.report import call_text
+from rolecall.threads.thread import Step
 
 _REFRESH = 0.2
 _AGENT = 24
@@ -115,7 +115,7 @@ class Terminal:
 
 def step_line(step: Step) -> str:
     """A finished step: number, role, status, how long, how many tokens."""
-    from rolecall.route import status_of
+    from rolecall.workflow.route import status_of
 
     ms = step.payload["completed_at"] - step.payload["started_at"]
     tokens = tokens_of(step.payload.get("usage", {}))

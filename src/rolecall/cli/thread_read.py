@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from rolecall import report, thread, threadview
 from rolecall.cli import under_this_name
 from rolecall.cli.output import (
     colored_diff,
@@ -30,13 +29,14 @@ from rolecall.cli.output import (
 from rolecall.cli.thread_arguments import agent_option, common, count, in_this_store, one_thread
 from rolecall.errors import RolecallError, UsageError
 from rolecall.store.store import Store
-from rolecall.thread import Chain
-from rolecall.workspace import open_store, store_if_any
+from rolecall.threads import report, thread, views
+from rolecall.threads.thread import Chain
+from rolecall.threads.workspace import open_store, store_if_any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rolecall.registry import Entry
-    from rolecall.threadlist import Filter
+    from rolecall.threads.listing import Filter
+    from rolecall.workflow.registry import Entry
 
 _PAGE = 50
 _GLANCE = 1.0
@@ -48,7 +48,7 @@ _GLANCE = 1.0
 
 def run_show(options: Namespace) -> int:
     with _reading(options) as store:
-        card = _onward(options, threadview.card(store, thread.find(store, options.thread)))
+        card = _onward(options, views.card(store, thread.find(store, options.thread)))
     show(options, card, lambda: _card_text(card))
     return 4 if card["status"] == "damaged" else 0
 
@@ -128,7 +128,7 @@ def _look(options: Namespace) -> tuple[Listing, str]:
     """The requested threads (one more than is shown if there are more), and the list as text."""
     from itertools import islice
 
-    from rolecall.threadlist import listed
+    from rolecall.threads.listing import listed
 
     asked = _filter(options)
     store = store_if_any(options.store)
@@ -170,7 +170,7 @@ def _watch_list(options: Namespace) -> None:
 
 def active_threads(options: Namespace, store: Store) -> Listing:
     """All threads that have not ended, newest first."""
-    from rolecall.threadlist import Filter, listed
+    from rolecall.threads.listing import Filter, listed
 
     statuses = frozenset({*thread.STATUSES, "crashed", "damaged"} - set(thread.ENDED))
     entries = [_onward(options, entry) for entry in listed(store, Filter(statuses, None, 0, None, ()))]
@@ -186,7 +186,7 @@ def _no_threads(store: Store | None) -> str:
 
 def first_command(store: Store | None) -> str:
     """The first command to type if there is no thread: run the first workflow whose agents are all here."""
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     entries = registry.listed(store, folder=os.getcwd())
     for entry in entries:
@@ -198,7 +198,8 @@ def first_command(store: Store | None) -> str:
 
 def _is_ready(store: Store | None, entry: Entry) -> bool:
     """Whether its agents are here. Checking a workflow in Python would run its code, so it counts as ready."""
-    from rolecall import registry, workspace
+    from rolecall.threads import workspace
+    from rolecall.workflow import registry
 
     if entry.path is not None:
         return entry.path.endswith(".py") or not workspace.miscast(registry.load_file(entry.path), None)
@@ -209,7 +210,7 @@ def _is_ready(store: Store | None, entry: Entry) -> bool:
 
 
 def _filter(options: Namespace) -> Filter:
-    from rolecall.threadlist import Filter
+    from rolecall.threads.listing import Filter
 
     active = [status for status in thread.STATUSES if status not in thread.ENDED]
     known = {*thread.STATUSES, "crashed", "damaged"}
@@ -273,8 +274,8 @@ def run_steps(options: Namespace) -> None:
     with _reading(options) as store:
         ref = thread.find(store, options.thread)
         chain = Chain(store, ref.target or "")
-        steps = [threadview.step_entry(step, number) for step, number in threadview.numbered(ref, chain)]
-        first = threadview.start_entry(store, chain.start)
+        steps = [views.step_entry(step, number) for step, number in views.numbered(ref, chain)]
+        first = views.start_entry(store, chain.start)
     shown = {"thread": thread.id_of(ref), "workflow": first["workflow"], "steps": [first, *reversed(steps)]}
     show(options, shown, lambda: _steps_text(shown["steps"]))
 
@@ -315,7 +316,7 @@ def _fields_text(output: Any) -> str:
 def run_read(options: Namespace) -> int:
     with _reading(options) as store:
         ref = thread.find(store, options.thread)
-        found = threadview.read(
+        found = views.read(
             store,
             ref,
             quota=options.quota,
@@ -334,7 +335,7 @@ def run_read(options: Namespace) -> int:
 
 def run_step_details(options: Namespace) -> None:
     with _reading(options) as store:
-        found = threadview.details_named(store, options.step)
+        found = views.details_named(store, options.step)
     limit = None if options.full else report.SHORT
     render = report.detail_markdown if "number" in found else report.attempt_markdown
     show(options, found, lambda: render(found, with_prompt=options.prompt, limit=limit))
@@ -344,14 +345,16 @@ def run_step_details(options: Namespace) -> None:
 
 
 def run_fork(options: Namespace) -> None:
-    from rolecall import config, lifecycle, registry
     from rolecall.cli.output import read_input
     from rolecall.cli.thread_run import show_new_thread, tell_omitted
-    from rolecall.workspace import binder, mask, refuse_miscast
+    from rolecall.settings import config
+    from rolecall.threads import lifecycle
+    from rolecall.threads.workspace import binder, mask, refuse_miscast
+    from rolecall.workflow import registry
 
     prompt = None if options.prompt is None else read_input(options.prompt)
     with open_store(options.store) as store:
-        at, source = threadview.step_named(store, options.thread, options.at)
+        at, source = views.step_named(store, options.thread, options.at)
         workflow: Any = None
         if options.workflow is not None:
             found = registry.find(store, options.workflow, folder=os.getcwd())
@@ -383,7 +386,7 @@ def run_fork(options: Namespace) -> None:
 def run_diff(options: Namespace) -> None:
     with _reading(options) as store:
         one, other = (thread.find(store, name) for name in (options.one, options.other))
-        found = threadview.difference(store, one, other)
+        found = views.difference(store, one, other)
     show(options, found, lambda: colored_diff(_diff_text(found)))
 
 
@@ -409,7 +412,7 @@ def _diff_text(found: Mapping[str, Any]) -> str:
 
 
 def run_export(options: Namespace) -> None:
-    from rolecall import htmlreport
+    from rolecall.threads import html_report
 
     kind = os.path.splitext(options.file)[1].lower()
     if kind not in (".html", ".htm", ".md"):
@@ -422,12 +425,12 @@ def run_export(options: Namespace) -> None:
     limit = None if options.full else report.SHORT
     with _reading(options) as store:
         ref = thread.find(store, options.thread)
-        card, steps = threadview.gather(store, ref)
+        card, steps = views.gather(store, ref)
         card = _onward(options, card)
         page = (
             report.markdown(card, steps, limit=limit)
             if kind == ".md"
-            else htmlreport.page(store, ref, card, steps, limit=limit, warn=_warn)
+            else html_report.page(store, ref, card, steps, limit=limit, warn=_warn)
         )
     data = page.encode("utf-8", "backslashreplace")
     _write_file(options.file, data, overwrite=options.force)
@@ -467,7 +470,7 @@ def _write_file(path: str, data: bytes, *, overwrite: bool) -> None:
 
 def run_import(options: Namespace) -> int:
     from rolecall.cli.output import Progress
-    from rolecall.threadimport import has_config, import_threads, take_config
+    from rolecall.threads.import_uwf import has_config, import_threads, take_config
 
     progress = Progress("imported")
     with open_store(options.store) as store:

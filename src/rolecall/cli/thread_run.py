@@ -17,7 +17,6 @@ from functools import cache
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from rolecall import config, holder, lifecycle, registry, thread, threadview, workspace
 from rolecall.cli import report
 from rolecall.cli.output import (
     colored,
@@ -32,13 +31,17 @@ from rolecall.cli.output import (
 )
 from rolecall.cli.thread_arguments import agent_option, at_least_one, common, in_this_store, one_thread
 from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.settings import config
+from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
+from rolecall.threads import lifecycle, thread, views, workspace
+from rolecall.workflow import registry
 
 if TYPE_CHECKING:
     from rolecall.cli.thread_live import View
-    from rolecall.playbook import Playbook
-    from rolecall.yaml12 import Problem
+    from rolecall.settings.yaml12 import Problem
+    from rolecall.workflow.playbook import Playbook
 
 CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
 """Exit codes by the status a thread was left in; 0 for the others."""
@@ -127,7 +130,7 @@ def _warn_of_agents(book: Playbook, override: str | None) -> None:
 
 def tell_of_successors(book: Playbook, override: str | None) -> None:
     """Say which built-in adapter plays a role that the configuration gives to an agent of uwf."""
-    from rolecall.settings import UWF_PROGRAMS, agent_for, uwf_program
+    from rolecall.settings.settings import UWF_PROGRAMS, agent_for, uwf_program
 
     settings, told = config.load(), set[str]()
     for name, role in book.workflow.roles.items():
@@ -196,9 +199,9 @@ def leave(
 def _instead(options: Namespace, ref: Ref, error: RolecallError) -> str | None:
     """What goes on where the same command could only fail again; None: nothing does but that command."""
     from rolecall import agents
-    from rolecall.authoring import FileChanged, FileGone
-    from rolecall.engine import HUMAN
-    from rolecall.settings import is_known_agent
+    from rolecall.settings.settings import is_known_agent
+    from rolecall.threads.engine import HUMAN
+    from rolecall.workflow.python import FileChanged, FileGone
 
     if isinstance(error, FileChanged):
         from shlex import quote
@@ -256,14 +259,14 @@ def show_standing(
 ) -> None:
     """The state of a thread under the predecessor's names, and its result if it has ended. As text, `is_brief` leaves
     out the result."""
-    status = threadview.status_of(store, ref)
+    status = views.status_of(store, ref)
     shown: dict[str, Any] = {
         "workflow": ref.state.get("workflow"),
         "thread": thread.id_of(ref),
         "title": ref.state.get("title"),
         "head": ref.target,
         "status": status,
-        "currentRole": threadview.role_of(store, ref),
+        "currentRole": views.role_of(store, ref),
         "done": status in thread.ENDED,
         "background": None,
         "reason": reason or ref.state.get("reason", ""),
@@ -290,13 +293,13 @@ def _standing(shown: Mapping[str, Any]) -> str:
 
 def _result(options: Namespace, store: Store, ref: Ref) -> dict[str, Any] | None:
     """The result of an ended thread, with the commands that read and merge it."""
-    found = threadview.result(store, ref)
+    found = views.result(store, ref)
     if found is None:
         return None
     ident, folders = thread.id_of(ref), ref.state.get("folders") or {}
     changed: list[list[str] | None] = []
     if folders:
-        from rolecall import handover
+        from rolecall.threads import handover
 
         with suppress(RolecallError):  # the repository is gone or broken: the agents' reports remain
             changed = [handover.changed_files(kind, folder) for kind, folder in folders.items()]
@@ -318,8 +321,8 @@ _LINE = 76
 def _result_text(result: Mapping[str, Any] | None) -> str:
     if result is None:
         return ""
-    from rolecall.report import money
-    from rolecall.route import STATUS_KEYS
+    from rolecall.threads.report import money
+    from rolecall.workflow.route import STATUS_KEYS
 
     said = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
@@ -351,7 +354,7 @@ def tell_continuation(
     """The last line: the exact command that goes on from here."""
     # This process could not release its lease, for example on a full disk: no process runs the thread.
     is_ours = holder.process(os.getpid()).items() <= (ref.state.get("lease") or {}).items()
-    is_held = not is_ours and threadview.status_of(store, ref) == "running"
+    is_held = not is_ours and views.status_of(store, ref) == "running"
     command = instead or thread.continuation(ref, is_held=is_held)
     if command is None:
         return
@@ -405,7 +408,7 @@ def run_resume(options: Namespace) -> int:
 
 
 def run_kill(options: Namespace) -> None:
-    from rolecall.killing import kill
+    from rolecall.threads.killing import kill
 
     with workspace.open_store(options.store, create=False) as store:
         killed = kill(store, thread.find(store, options.thread), options.reason, mask=workspace.mask())
@@ -434,7 +437,7 @@ def run_watch(options: Namespace) -> int:
                 for event in events:
                     _show_event(options, event)
                 seen = events[-1].seq
-            status = threadview.status_of(store, ref)
+            status = views.status_of(store, ref)
             if status in thread.ENDED or (not options.follow and status in ("suspended", "crashed")):
                 break
             sys.stdout.flush()

@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rolecall import thread
 from rolecall.cli import Verb
 from rolecall.cli.output import add_format, add_store, format_of, parse_json, read_input, show, table
 from rolecall.errors import Conflict, NotFound, UsageError
+from rolecall.threads import thread
 
 if TYPE_CHECKING:
-    from rolecall.projectfile import Project
+    from rolecall.service.project_file import Project
     from rolecall.service.triggers.memory import Memory, Signal
     from rolecall.service.triggers.trigger import Trigger
     from rolecall.store.store import Store
@@ -24,7 +24,7 @@ _ATTEMPTS = 20
 
 
 def _list(options: Namespace) -> None:
-    from rolecall.workspace import store_if_any
+    from rolecall.threads.workspace import store_if_any
 
     project = _project()
     with store_if_any(options.store) or nullcontext() as store:
@@ -96,10 +96,11 @@ def _next(trigger: Trigger, memory: Memory, now: int) -> str | None:
 def _fire(options: Namespace) -> None:
     import asyncio
 
-    from rolecall import config, workspace
     from rolecall.service import control
     from rolecall.service.triggers import firing
     from rolecall.service.triggers import memory as memories
+    from rolecall.settings import config
+    from rolecall.threads import workspace
 
     project = _project()
     trigger = _named(project, options.trigger)
@@ -131,11 +132,11 @@ def _fire(options: Namespace) -> None:
 
 async def _signal(options: Namespace, project: Project, trigger: Trigger) -> Signal:
     """What the source says now, or what was given in its place."""
-    from rolecall import config
     from rolecall.service.triggers import sources
     from rolecall.service.triggers.firing import time_text
     from rolecall.service.triggers.memory import Signal
     from rolecall.service.triggers.trigger import Command, Files, Sense
+    from rolecall.settings import config
 
     given = parse_json(read_input(options.data)) if options.data is not None else None
     if given is not None and not isinstance(given, dict):
@@ -164,8 +165,8 @@ def _now() -> int:
 
 
 def _workflow(options: Namespace, store: Store, project: Project, trigger: Trigger) -> str:
-    from rolecall import registry
-    from rolecall.workspace import load_workflow
+    from rolecall.threads.workspace import load_workflow
+    from rolecall.workflow import registry
 
     found = registry.find(store, trigger.workflow, folder=project.folder)
     if found.path is None:
@@ -187,9 +188,10 @@ def _resume(options: Namespace) -> None:
 
 
 def _change(options: Namespace, state: str, change: Callable[[Memory, int], Memory]) -> None:
-    from rolecall import config, workspace
     from rolecall.service import control
     from rolecall.service.triggers import memory as memories
+    from rolecall.settings import config
+    from rolecall.threads import workspace
 
     project = _project()
     trigger = _named(project, options.trigger)
@@ -219,15 +221,15 @@ def _again(move: Callable[[], Any]) -> Any:
 
 
 def _project() -> Project:
-    from rolecall import projectfile
+    from rolecall.service import project_file
 
-    if projectfile.find(os.getcwd()) is None:
-        raise NotFound(f"there is no {projectfile.FILE} here", hint="`rolecall init` makes one.")
-    return projectfile.load(os.getcwd()).checked()
+    if project_file.find(os.getcwd()) is None:
+        raise NotFound(f"there is no {project_file.FILE} here", hint="`rolecall init` makes one.")
+    return project_file.load(os.getcwd()).checked()
 
 
 def _named(project: Project, text: str) -> Trigger:
-    from rolecall.soundness import did_you_mean
+    from rolecall.workflow.lint import did_you_mean
 
     found = [one for one in project.triggers if text in (one.id, one.name)]
     if len(found) == 1:

@@ -9,9 +9,10 @@ from rolecall.cli.install import arguments, carry_out, other_scope, report, setu
 
 
 def _uninstall(options: Namespace) -> None:
-    from rolecall.project import catalog
-    from rolecall.wiring import gitexclude, wiring_of
-    from rolecall.wiring.piece import removed
+    from rolecall.hosts import git_exclude
+    from rolecall.hosts.installation import wiring_of
+    from rolecall.hosts.managed_block import removed
+    from rolecall.nexus import catalog
 
     # Entries are recognised by their form, so our own catalogue is enough, even if the configuration is unreadable.
     setup = setup_for(options, catalog.load(), {})
@@ -20,9 +21,9 @@ def _uninstall(options: Namespace) -> None:
         for change in removed(wiring_of(options.host, setup), force=options.force)
         if change.state != "same"
     ]
-    file = gitexclude.find(setup.project) if setup.scope == "project" else None
-    if file and gitexclude.has_block(file, options.host):
-        changes.append(gitexclude.without_block(file, options.host))
+    file = git_exclude.find(setup.project) if setup.scope == "project" else None
+    if file and git_exclude.has_block(file, options.host):
+        changes.append(git_exclude.without_block(file, options.host))
     carry_out(options, setup, changes)
     scope = "" if changes else other_scope(options.host, setup)
     steps = [f"It is installed {scope}: rolecall uninstall {options.host} {scope}"] if scope else []

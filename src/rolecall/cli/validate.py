@@ -13,21 +13,22 @@ from rolecall.cli.output import add_format, add_store, show
 from rolecall.errors import NotFound, RolecallError, UsageError
 
 if TYPE_CHECKING:
-    from rolecall.projectcheck import Checkup
-    from rolecall.yaml12 import Problem
+    from rolecall.service.project_check import Checkup
+    from rolecall.settings.yaml12 import Problem
 
 
 def _validate(options: Namespace) -> int:
-    from rolecall import projectcheck, projectfile, workspace
+    from rolecall.service import project_check, project_file
+    from rolecall.threads import workspace
 
     folder = os.path.abspath(options.folder)
     if not os.path.isdir(folder):
         raise NotFound(f"there is no folder {folder}")
     around = _surroundings(options)
-    found = asyncio.run(projectcheck.check(folder, around))
+    found = asyncio.run(project_check.check(folder, around))
     if not found.reports and found.reading.marks is None and not found.problems:
         raise UsageError(
-            f"there is no {projectfile.FILE} and no workflow in {folder}",
+            f"there is no {project_file.FILE} and no workflow in {folder}",
             hint="`rolecall init` makes them.",
         )
     mask = workspace.mask()
@@ -36,8 +37,8 @@ def _validate(options: Namespace) -> int:
 
 
 def _surroundings(options: Namespace) -> Any:
-    from rolecall import config
-    from rolecall.projectcheck import Surroundings
+    from rolecall.service.project_check import Surroundings
+    from rolecall.settings import config
 
     return Surroundings(
         env=config.environment(),
@@ -50,7 +51,7 @@ def _surroundings(options: Namespace) -> Any:
 
 def _stored_names(url: str | None) -> list[str]:
     """The workflows that were put; a store that is not there, or does not open, has none."""
-    from rolecall.workspace import open_store
+    from rolecall.threads.workspace import open_store
 
     try:
         with open_store(url, create=False) as store:

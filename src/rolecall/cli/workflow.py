@@ -13,11 +13,11 @@ from rolecall.cli.output import add_format, add_store, colored, colored_diff, fo
 from rolecall.errors import NotFound, RolecallError, UsageError
 
 if TYPE_CHECKING:
-    from rolecall.playbook import Playbook
-    from rolecall.registry import Checked, Entry
+    from rolecall.settings.yaml12 import Problem
     from rolecall.store.store import Node, Store
-    from rolecall.workflow import Workflow
-    from rolecall.yaml12 import Problem
+    from rolecall.workflow.model import Workflow
+    from rolecall.workflow.playbook import Playbook
+    from rolecall.workflow.registry import Checked, Entry
 
 LOCAL = "(local)"
 """What stands for the id of a workflow that is a file of the project."""
@@ -37,8 +37,8 @@ class Chosen(NamedTuple):
 
 
 def _put(options: Namespace) -> int:
-    from rolecall import registry
-    from rolecall.workspace import open_store
+    from rolecall.threads.workspace import open_store
+    from rolecall.workflow import registry
 
     path = _file(options.file)
     checked = registry.check_file(path)
@@ -57,7 +57,7 @@ def _put(options: Namespace) -> int:
 
 
 def _show(options: Namespace) -> None:
-    from rolecall.document import to_yaml
+    from rolecall.workflow.document import to_yaml
 
     with _Place(options) as place:
         chosen = place.choose(options.workflow)
@@ -81,20 +81,20 @@ def _payload(options: Namespace, chosen: Chosen) -> Any:
     """As stored in JSON; elsewhere, where it is a person who reads, with the schemas written out."""
     if format_of(options) == "json":
         return chosen.node.payload
-    from rolecall.document import to_document
+    from rolecall.workflow.document import to_document
 
     return to_document(chosen.workflow)
 
 
 def _show_text(chosen: Chosen) -> str:
-    from rolecall.document import to_yaml
+    from rolecall.workflow.document import to_yaml
 
     where = f"file {chosen.path}" if chosen.path else f"put {_time(chosen.node.created)}"
     return f"# {chosen.node.id}, {where}\n{to_yaml(chosen.workflow)}".rstrip()
 
 
 def _list(options: Namespace) -> None:
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     with _Place(options) as place:
         entries = registry.listed(place.store, folder=os.getcwd())
@@ -107,7 +107,7 @@ def _list(options: Namespace) -> None:
 
 
 def _listed(store: Store | None, entry: Entry) -> dict[str, Any]:
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     versions = len(store.history(registry.ref_name(entry.name))) if store else 0
     shown = {"name": entry.name, "hash": entry.node or LOCAL, "origin": entry.origin, "path": entry.path}
@@ -118,13 +118,13 @@ def _description(store: Store | None, entry: Entry) -> str | None:
     """None where it cannot be had: a listing runs no Python and stops at no damaged entry."""
     try:
         if entry.path is None:
-            from rolecall.registry import workflow_node
+            from rolecall.workflow.registry import workflow_node
 
             found = workflow_node(store, entry.node).payload if store and entry.node else {}
         elif entry.path.endswith(".py"):
             return None
         else:
-            from rolecall.definition import load_file
+            from rolecall.workflow.yaml import load_file
 
             workflow = load_file(entry.path).workflow
             return workflow.description if workflow else "(does not validate)"
@@ -143,7 +143,7 @@ def _validate(options: Namespace) -> int:
 
 
 def _all_of_project() -> list[str]:
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     paths = list(registry.project_files(os.getcwd()))
     if not paths:
@@ -155,8 +155,8 @@ def _all_of_project() -> list[str]:
 
 
 def _report(place: _Place, text: str) -> dict[str, Any]:
-    from rolecall import registry
-    from rolecall.yaml12 import Problem
+    from rolecall.settings.yaml12 import Problem
+    from rolecall.workflow import registry
 
     try:
         found = registry.find(place.store, _as_path(text), folder=os.getcwd())
@@ -182,30 +182,31 @@ def _report(place: _Place, text: str) -> dict[str, Any]:
 
 def _check_stored(store: Store | None, node: str) -> Checked:
     """A stored workflow by today's rules; the lines are those of `workflow show --yaml`."""
-    from rolecall import definition, registry
-    from rolecall.document import to_yaml
-    from rolecall.playbook import Playbook
+    from rolecall.workflow import registry, yaml
+    from rolecall.workflow.document import to_yaml
+    from rolecall.workflow.playbook import Playbook
 
     if store is None:
         raise NotFound(f"there is no workflow {node}")
     workflow, _ = registry.read_node(store, node)
     if workflow.python is not None:
         return registry.Checked(registry.load_node(store, node), ())
-    found = definition.parse(to_yaml(workflow), source=node)
+    found = yaml.parse(to_yaml(workflow), source=node)
     return registry.Checked(Playbook(workflow) if found.workflow else None, found.problems)
 
 
 def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Problem]:
     """Problems with the agents of roles, and overrides that match no role."""
-    from rolecall import agentcheck, config
+    from rolecall.checks import agents
+    from rolecall.settings import config
 
     if checked.playbook is not None:
         settings, env = config.load(), config.environment()
-        yield from agentcheck.problems(checked.playbook, file, settings=settings, env=env, find=place.play)
+        yield from agents.problems(checked.playbook, file, settings=settings, env=env, find=place.play)
 
 
 def _report_lines(report: dict[str, Any]) -> Iterator[str]:
-    from rolecall.yaml12 import Problem
+    from rolecall.settings.yaml12 import Problem
 
     problems = [Problem(**problem) for problem in report["problems"]]
     for one in problems:  # what stands in no definition has no line
@@ -216,7 +217,7 @@ def _report_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _graph(options: Namespace) -> None:
-    from rolecall import draw
+    from rolecall.workflow import draw
 
     with _Place(options) as place:
         workflow = place.choose(options.workflow).workflow
@@ -240,13 +241,14 @@ def _graph(options: Namespace) -> None:
 
 
 def _schema(options: Namespace) -> None:
-    from rolecall import definition, projectschema
+    from rolecall.service import project_schema
+    from rolecall.workflow import yaml
 
-    show(options, projectschema.json_schema() if options.of == "project" else definition.json_schema())
+    show(options, project_schema.json_schema() if options.of == "project" else yaml.json_schema())
 
 
 def _history(options: Namespace) -> None:
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     with _Place(options) as place:
         versions = registry.history(place.store, options.name) if place.store else []
@@ -264,7 +266,7 @@ def _history(options: Namespace) -> None:
 
 
 def _diff(options: Namespace) -> None:
-    from rolecall.document import changes, diff
+    from rolecall.workflow.document import changes, diff
 
     with _Place(options) as place:
         before, after = _sides(place, options)
@@ -286,7 +288,7 @@ def _sides(place: _Place, options: Namespace) -> tuple[Chosen, Chosen]:
     first = place.choose(options.first)
     if options.second is not None:
         return first, place.choose(options.second)
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     name = first.workflow.name
     versions = registry.history(place.store, name) if place.store else []
@@ -310,7 +312,7 @@ class _Place:
     """The folder and, when there is one, the store in which workflows are looked for."""
 
     def __init__(self, options: Namespace) -> None:
-        from rolecall.workspace import store_if_any
+        from rolecall.threads.workspace import store_if_any
 
         self.store = store_if_any(options.store)
 
@@ -322,7 +324,7 @@ class _Place:
             self.store.close()
 
     def choose(self, text: str) -> Chosen:
-        from rolecall import registry
+        from rolecall.workflow import registry
 
         found = registry.find(self.store, _as_path(text), folder=os.getcwd())
         if found.node is not None:
@@ -336,7 +338,7 @@ class _Place:
 
     def play(self, text: str) -> Playbook:
         """The workflow that `text` names, with its live parts."""
-        from rolecall import registry
+        from rolecall.workflow import registry
 
         found = registry.find(self.store, _as_path(text), folder=os.getcwd())
         if found.path is not None:
@@ -346,7 +348,7 @@ class _Place:
         return registry.load_node(self.store, str(found.node))
 
     def load(self, node: str) -> Chosen:
-        from rolecall import registry
+        from rolecall.workflow import registry
 
         if self.store is None:
             raise NotFound(f"there is no workflow {node}")
@@ -355,7 +357,7 @@ class _Place:
 
 def _file(text: str) -> str:
     """The file to be put: a path, or the name of a workflow of the project."""
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     path = registry.find(None, _as_path(text), folder=os.getcwd()).path
     return str(path)

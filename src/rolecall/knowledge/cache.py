@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_digest
 
-from rolecall import walmode
 from rolecall.knowledge.index import remove
+from rolecall.store import walmode
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,9 +13,9 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rolecall import repository
 from rolecall.knowledge.globs import Globs
 from rolecall.knowledge.settings import INDEX, Settings
+from rolecall.settings import repository
 
 _SECRET_FILES = (
     ".env", ".env.*", "*.env", ".envrc", "!.env.example", "!.env.sample", "!.env.template", "*.pem", "*.key",

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_digest
 
-from rolecall import walmode
 from rolecall.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from rolecall.knowledge.words import terms
+from rolecall.store import walmode
 
 if TYPE_CHECKING:
     import numpy as np

@@ -43,7 +43,7 @@ def chosen(embedding: Embedding, settings: Mapping[str, Any], environment: Mappi
 
         return Transformer(embedding.model)
     from rolecall.knowledge.remote import Remote
-    from rolecall.settings import model_endpoint
+    from rolecall.settings.settings import model_endpoint
 
     place = model_endpoint(settings, environment, f"{embedding.provider}/{embedding.model}")
     if place["protocol"] != "openai":

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
 
-from rolecall import repository
 from rolecall.errors import NotFound, UsageError
 from rolecall.knowledge import settings
 from rolecall.knowledge.extra import check_installed
 from rolecall.knowledge.settings import FILE, INDEX, Settings
+from rolecall.settings import repository
 
 _FOLDER = "knowledge"
 _PROJECT = "rolecall.yaml"

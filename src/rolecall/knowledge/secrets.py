@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from rolecall.mask import MASKED, Mask
-from rolecall.project.keyscan import PATTERNS
+from rolecall.settings.keyscan import PATTERNS
+from rolecall.settings.mask import MASKED, Mask
 
 VERSION = 1
 """Of the way secrets are found: an index made in another way is made anew."""

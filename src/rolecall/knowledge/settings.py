@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolecall import yaml12
 from rolecall.errors import UsageError
 from rolecall.knowledge import globs
-from rolecall.yaml12 import Marks, Path, Problem
+from rolecall.settings import yaml12
+from rolecall.settings.yaml12 import Marks, Path, Problem
 
 FILE = "knowledge.yaml"
 INDEX = "knowledge.db"
@@ -194,7 +194,7 @@ class _Reader:
     def _known(self, section: Mapping[str, Any], path: Path, known: tuple[str, ...], owner: str) -> None:
         for key in section:
             if key not in known:
-                from rolecall.soundness import did_you_mean  # only here: it brings the whole of workflows
+                from rolecall.workflow.lint import did_you_mean  # only here: it brings the whole of workflows
 
                 hint = did_you_mean(key, known, what="Keys")
                 self._report((*path, key), f"{key!r} is not a key of {owner}", hint, key=True)

@@ -6,11 +6,11 @@ import os
 from collections import Counter
 from typing import NamedTuple
 
-from rolecall import repository
 from rolecall.errors import UsageError
 from rolecall.knowledge import chunk, files, place
 from rolecall.knowledge.extra import check_installed
 from rolecall.knowledge.settings import FILE, INDEX, Settings
+from rolecall.settings import repository
 
 _SUFFIXES = """
 .txt .sh .bash .zsh .fish .sql .rb .php .cs .kt .kts .swift .scala .lua .r .jl .pl .pm .ex .exs .erl .hs .clj

@@ -17,7 +17,7 @@ from rolecall.knowledge.files import Skipped
 from rolecall.knowledge.index import State, Writer
 from rolecall.knowledge.model import Embedder, titled
 from rolecall.knowledge.settings import INDEX, Settings
-from rolecall.mask import Mask
+from rolecall.settings.mask import Mask
 
 Progress = Callable[[int, int], None]
 _BATCH = 256

@@ -15,17 +15,17 @@ from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place
 
 if TYPE_CHECKING:
-    from rolecall.route import Next
     from rolecall.store.backend import Ref
     from rolecall.store.store import Store
-    from rolecall.turn import Turn
+    from rolecall.threads.turn import Turn
+    from rolecall.workflow.route import Next
 
 Kind: TypeAlias = Literal["text", "output"]
 
 
 def thread_answer(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
     """What is asked, when nothing is given; else the answer becomes part of the thread."""
-    from rolecall import lifecycle, thread, threadview, workspace
+    from rolecall.threads import lifecycle, thread, views, workspace
 
     _check_given(arguments)
     with workspace.open_store(place.store, create=False) as store:
@@ -41,7 +41,7 @@ def thread_answer(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
             )
         else:
             return _question(store, asked)
-        return wording.standing(threadview.entry(store, ref))
+        return wording.standing(views.entry(store, ref))
 
 
 def _check_given(arguments: dict[str, Any]) -> None:
@@ -67,9 +67,10 @@ class _Asked(NamedTuple):
 
 
 def _asked(store: Store, ref: Ref) -> _Asked:
-    from rolecall import registry, thread
-    from rolecall.route import Next
-    from rolecall.turn import Turn, next_of
+    from rolecall.threads import thread
+    from rolecall.threads.turn import Turn, next_of
+    from rolecall.workflow import registry
+    from rolecall.workflow.route import Next
 
     chain = thread.Chain(store, ref.target or "")
     turn = Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow))
@@ -79,7 +80,7 @@ def _asked(store: Store, ref: Ref) -> _Asked:
 
 
 def _kind(ref: Ref, turn: Turn, due: Next | None) -> Kind | None:
-    from rolecall import thread
+    from rolecall.threads import thread
 
     status = ref.state.get("status", "idle")
     if status == "running" or status in thread.ENDED:
@@ -91,8 +92,9 @@ def _kind(ref: Ref, turn: Turn, due: Next | None) -> Kind | None:
 
 
 def _is_person(ref: Ref, turn: Turn, role: str) -> bool:
-    from rolecall import config, workspace
-    from rolecall.engine import HUMAN
+    from rolecall.settings import config
+    from rolecall.threads import workspace
+    from rolecall.threads.engine import HUMAN
 
     if role in turn.playbook.functions:
         return False
@@ -105,7 +107,7 @@ def _is_person(ref: Ref, turn: Turn, role: str) -> bool:
 
 
 def _check_takes(store: Store, asked: _Asked, given: Kind) -> None:
-    from rolecall import threadview
+    from rolecall.threads import views
 
     if given == asked.takes:
         return
@@ -114,7 +116,7 @@ def _check_takes(store: Store, asked: _Asked, given: Kind) -> None:
             f"thread {asked.turn.thread} waits for {_A[asked.takes]}, not for {_A[given]}",
             hint="Called with the thread alone, thread_answer shows what is asked.",
         )
-    view = wording.standing(threadview.entry(store, asked.ref))
+    view = wording.standing(views.entry(store, asked.ref))
     status, reason = view["status"], view["reason"]
     why = f": {reason}" if reason else f", and {asked.due.role} is played by no person" if asked.due else ""
     raise UsageError(
@@ -134,9 +136,9 @@ _ONWARD = {
 
 def _question(store: Store, asked: _Asked) -> dict[str, Any]:
     """How the thread stands, what kind of answer it takes, and for an output what the role has to give."""
-    from rolecall import threadview
+    from rolecall.threads import views
 
-    shown = {**wording.standing(threadview.entry(store, asked.ref)), "takes": asked.takes}
+    shown = {**wording.standing(views.entry(store, asked.ref)), "takes": asked.takes}
     if asked.takes != "output" or asked.due is None:
         return shown
     role = asked.turn.role(asked.due.role)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from rolecall.capabilities import FILES
 from rolecall.errors import Damaged, UsageError
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, Reply, checked_tool
+from rolecall.settings.capabilities import FILES
 
 if TYPE_CHECKING:
-    from rolecall.knowledge.desk import Desk
+    from rolecall.knowledge.queries import Desk
     from rolecall.knowledge.query import Answer
 
 _MOST_PASSAGES = 20
@@ -39,8 +39,8 @@ class _Warm:
         self._notes: list[str] = []
 
     def ask(self, text: str, root: str, *, limit: int, path: str | None) -> tuple[list[Answer], list[str]]:
-        from rolecall.knowledge.desk import Desk
-        from rolecall.project.place import now
+        from rolecall.knowledge.queries import Desk
+        from rolecall.nexus.project_paths import now
 
         with self._lock:
             self._desk = self._desk or Desk(now=now, tell=self._notes.append, may_write=False)
@@ -107,9 +107,9 @@ def _knowledge_init(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -
 
 
 def _knowledge_sync(place: Place, arguments: dict[str, Any], cancel: Cancel) -> Reply:
-    from rolecall.knowledge import desk
+    from rolecall.knowledge import queries
     from rolecall.knowledge.place import root_of
-    from rolecall.project.place import now
+    from rolecall.nexus.project_paths import now
 
     def check(_done: int, _total: int) -> None:
         if cancel.is_set:
@@ -117,7 +117,7 @@ def _knowledge_sync(place: Place, arguments: dict[str, Any], cancel: Cancel) -> 
 
     notes: list[str] = []
     root, is_anew = root_of(place.project), arguments.get("rebuild", False)
-    report, _ = desk.sync(root, now=now(), tell=notes.append, is_anew=is_anew, progress=check)
+    report, _ = queries.sync(root, now=now(), tell=notes.append, is_anew=is_anew, progress=check)
     assert report.state is not None  # noqa: S101 -- a sync that ended has one
     return {
         "indexed": len(report.indexed),

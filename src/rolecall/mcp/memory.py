@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rolecall.capabilities import FILES
 from rolecall.mcp import wording
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, Reply, checked_tool
-from rolecall.project import memory, memory_access, memory_gc, rule
-from rolecall.project.notename import CATEGORIES
+from rolecall.nexus import memory, memory_access, memory_gc, rule
+from rolecall.nexus.note_name import CATEGORIES
+from rolecall.settings.capabilities import FILES
 
 if TYPE_CHECKING:
-    from rolecall.mask import Mask
+    from rolecall.settings.mask import Mask
 
 
 def _memory_add(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
@@ -30,13 +30,13 @@ def _memory_add(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Rep
 
 
 def _mask() -> Mask:
-    from rolecall.workspace import mask
+    from rolecall.threads.workspace import mask
 
     return mask()
 
 
 def _thresholds() -> memory.Thresholds:
-    from rolecall.workspace import memory_thresholds
+    from rolecall.threads.workspace import memory_thresholds
 
     return memory_thresholds()
 

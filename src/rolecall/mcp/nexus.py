@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolecall import config
 from rolecall.errors import RolecallError
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Effect, Place, Run, Tool
-from rolecall.project import dispatch
-from rolecall.project.toolerror import ToolError
+from rolecall.nexus import dispatch
+from rolecall.nexus.tool_error import ToolError
+from rolecall.settings import config
 
 PREFIX = "nx_"
 _REPLACING = ("plan_update", "artifact_write")

@@ -17,9 +17,9 @@ from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, checked_tool
 
 if TYPE_CHECKING:
-    from rolecall.registry import Entry, Found
     from rolecall.store.backend import Ref
     from rolecall.store.store import Store
+    from rolecall.workflow.registry import Entry, Found
 
 _STANDING_CODES = (0, 6, 7, 8)
 """Exit codes of `thread step` that say how the thread stands; others say that no step could be tried."""
@@ -32,7 +32,7 @@ _QUOTA = 10_000
 
 
 def _workflow_list(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     with _Reading(place) as store:
         entries = registry.listed(store, folder=place.project)
@@ -50,12 +50,12 @@ def _listed(store: Store | None, entry: Entry) -> dict[str, Any]:
 
 def _description(store: Store | None, entry: Entry) -> str:
     if store is not None and entry.node is not None:
-        from rolecall.registry import workflow_node
+        from rolecall.workflow.registry import workflow_node
 
         return str(workflow_node(store, entry.node).payload.get("description", ""))
     if entry.path is None or entry.path.endswith(".py"):  # listing runs nobody's code
         return ""
-    from rolecall.definition import load_file
+    from rolecall.workflow.yaml import load_file
 
     workflow = load_file(entry.path).workflow
     return workflow.description if workflow else "(does not validate)"
@@ -63,7 +63,7 @@ def _description(store: Store | None, entry: Entry) -> str:
 
 def _workflow(place: Place, store: Store | None, text: str) -> Found:
     """A workflow by name, id or file; a client may not look at files outside the project."""
-    from rolecall import registry
+    from rolecall.workflow import registry
 
     found = registry.find(store, text, folder=place.project)
     inside = os.path.join(os.path.realpath(place.project), "")
@@ -75,8 +75,8 @@ def _workflow(place: Place, store: Store | None, text: str) -> Found:
 
 
 def _workflow_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    from rolecall import registry
-    from rolecall.document import to_document
+    from rolecall.workflow import registry
+    from rolecall.workflow.document import to_document
 
     with _Reading(place) as store:
         found = _workflow(place, store, arguments["workflow"])
@@ -92,8 +92,8 @@ def _workflow_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> 
 
 
 def _source(path: str) -> str:
-    from rolecall.definition import read_text
-    from rolecall.yaml12 import MAX_BYTES
+    from rolecall.settings.yaml12 import MAX_BYTES
+    from rolecall.workflow.yaml import read_text
 
     text = read_text(path)
     if len(text.encode()) > MAX_BYTES:
@@ -105,7 +105,9 @@ def _source(path: str) -> str:
 
 
 def _thread_start(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    from rolecall import config, lifecycle, registry, threadview, workspace
+    from rolecall.settings import config
+    from rolecall.threads import lifecycle, views, workspace
+    from rolecall.workflow import registry
 
     limits = arguments.get("limits") or {}
     with workspace.open_store(place.store) as store:
@@ -122,11 +124,11 @@ def _thread_start(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
             bind=workspace.binder(),
             work=config.work_folder(),
         )
-        return wording.standing(threadview.entry(store, ref))
+        return wording.standing(views.entry(store, ref))
 
 
 def _check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
-    from rolecall.thread import LIMITS
+    from rolecall.threads.thread import LIMITS
 
     for name in limits:
         role, _, kind = name.rpartition(".")
@@ -142,7 +144,7 @@ def _thread_step(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dic
     import subprocess
     import sys
 
-    from rolecall import threadview
+    from rolecall.threads import views
 
     with _Reading(place) as store:
         ident = _ident(_found(store, arguments["thread"]))
@@ -157,42 +159,42 @@ def _thread_step(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dic
     if child.returncode not in _STANDING_CODES:
         raise Conflict(wording.failed_step(said) or f"no step of {ident} could be taken")
     with _Reading(place) as store:
-        return wording.standing(threadview.entry(_there(store), _found(store, ident)))
+        return wording.standing(views.entry(_there(store), _found(store, ident)))
 
 
 def _thread_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    from rolecall import threadview
+    from rolecall.threads import views
 
     with _Reading(place) as store:
         ref = _found(store, arguments["thread"])
-        return wording.standing(threadview.card(_there(store), ref))
+        return wording.standing(views.card(_there(store), ref))
 
 
 def _thread_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    from rolecall import threadview
+    from rolecall.threads import views
 
     before = arguments.get("before")
     with _Reading(place) as store:
         ref = _found(store, arguments["thread"])
         quota = arguments.get("quota", _QUOTA)
-        read = threadview.read(_there(store), ref, quota=quota, before=before, with_start=before is None)
+        read = views.read(_there(store), ref, quota=quota, before=before, with_start=before is None)
         return wording.reading(read)
 
 
 def _thread_list(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
     from itertools import islice
 
-    from rolecall import thread, threadlist
+    from rolecall.threads import listing, thread
 
     going_on = {*thread.STATUSES, "crashed", "damaged"} - set(thread.ENDED)
     statuses = frozenset(arguments.get("status") or going_on)
     words = tuple(arguments.get("text", "").lower().split())
-    asked = threadlist.Filter(statuses, arguments.get("workflow"), 0, None, words)
+    asked = listing.Filter(statuses, arguments.get("workflow"), 0, None, words)
     limit = arguments.get("limit", _PAGE)
     with _Reading(place) as store:
         if store is None:
             return {"threads": []}
-        found = list(islice(threadlist.listed(store, asked, page=arguments.get("page")), limit + 1))
+        found = list(islice(listing.listed(store, asked, page=arguments.get("page")), limit + 1))
     page = {"page": found[limit - 1]["thread"]} if len(found) > limit else {}
     return {"threads": [wording.standing(one) for one in found[:limit]], **page}
 
@@ -204,7 +206,7 @@ class _Reading:
     """The store for a verb that only reads: None where none has been made yet, and none is made."""
 
     def __init__(self, place: Place) -> None:
-        from rolecall.workspace import open_store
+        from rolecall.threads.workspace import open_store
 
         try:
             self._store: Store | None = open_store(place.store, create=False)
@@ -222,7 +224,7 @@ class _Reading:
 
 
 def _found(store: Store | None, text: str) -> Ref:
-    from rolecall import thread
+    from rolecall.threads import thread
 
     return thread.find(_there(store), text)
 
@@ -234,7 +236,7 @@ def _there(store: Store | None) -> Store:
 
 
 def _ident(ref: Ref) -> str:
-    from rolecall.thread import id_of
+    from rolecall.threads.thread import id_of
 
     return id_of(ref)
 

@@ -105,7 +105,7 @@ def checked_tool(
 
 def _fitting(run: Run, schema: dict[str, Any]) -> Run:
     def check(place: Place, arguments: dict[str, Any], cancel: Cancel) -> Reply:
-        from rolecall.schema import Type
+        from rolecall.store.schema import Type
 
         try:
             misfits = Type(schema).misfits(arguments)
@@ -149,7 +149,7 @@ class Toolbox:
             return f"{tool.name} starts or moves threads, which this role may not do"
         if not restrictions:
             return ""
-        from rolecall.capabilities import check_allowed, check_lead
+        from rolecall.settings.capabilities import check_allowed, check_lead
 
         try:
             if tool.is_for_lead:
@@ -188,7 +188,7 @@ class Toolbox:
 @contextmanager
 def _giving_up_with(cancel: Cancel) -> Iterator[None]:
     """Whoever waits for the project's lock meanwhile gives up with the call, and writes nothing."""
-    from rolecall.project.statefile import is_taken_back
+    from rolecall.nexus.state_file import is_taken_back
 
     before = is_taken_back.set(cancel.has_given_up)
     try:

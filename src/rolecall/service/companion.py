@@ -7,12 +7,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from rolecall import config, projectfile, workspace
 from rolecall.agents.process import end_leftovers, marked
-from rolecall.service import control
+from rolecall.service import control, project_file
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.reload import Definitions, watch
 from rolecall.service.triggers.run import Triggers
+from rolecall.settings import config
+from rolecall.threads import workspace
 
 _FILE = "file "
 
@@ -66,7 +67,7 @@ def of_no_project(folder: str) -> Companion:
 
     async def no_project(supervisor: Supervisor) -> None:
         supervisor.log(
-            f"there is no {projectfile.FILE} in {folder}: no file is followed, nothing is triggered"
+            f"there is no {project_file.FILE} in {folder}: no file is followed, nothing is triggered"
         )
 
     return no_project

@@ -22,8 +22,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rolecall import config, holder
 from rolecall.errors import Conflict, NotFound, StorageError
+from rolecall.settings import config
+from rolecall.store import holder
 
 if TYPE_CHECKING:
     from rolecall.store.store import Store

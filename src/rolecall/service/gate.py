@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from rolecall import thread
 from rolecall.errors import Conflict, Damaged, InvalidValue, NotFound, RolecallError, UsageError
-from rolecall.ids import is_node_id, is_thread_id
-from rolecall.schema import Type
 from rolecall.service import queue
 from rolecall.service.pipestore import change_in, error_out, framed, record_out
 from rolecall.service.queue import BY_SERVICE, Slot
-from rolecall.sessions import LOOK_BACK
 from rolecall.store.backend import Change, Move, NewEvent, Record, Ref
+from rolecall.store.ids import is_node_id, is_thread_id
+from rolecall.store.schema import Type
 from rolecall.store.store import META, Store, check, checked_name, make_record, payload_of
+from rolecall.threads import thread
+from rolecall.threads.sessions import LOOK_BACK
 
 MOST_EVENTS = 100_000
 MOST_BYTES = 512 * 1024 * 1024

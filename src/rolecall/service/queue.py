@@ -18,12 +18,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rolecall import holder, thread
 from rolecall.errors import Conflict, Damaged
 from rolecall.service.admission import DAY_MS, Due, State, Waiting, recent
 from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
+from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
+from rolecall.threads import thread
 
 CRASHES = {"crashes": 3, "losses": 10}
 """As often may a step crash, or be lost with the service or the machine, before its thread is left to a person. That

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rolecall import holder, thread
 from rolecall.agents.process import end_leftovers
 from rolecall.service import queue
 from rolecall.service.queue import Slot
+from rolecall.store import holder
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 Finding = Literal["ready", "held", "gone"]
 """It can take its next step; a living process has it; it needs its slot no longer."""

@@ -13,15 +13,17 @@ import os
 from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from rolecall import filecheck, projectfile, registry
+from rolecall.checks import workflow_file
+from rolecall.checks.workflow_file import Report
 from rolecall.errors import RolecallError
-from rolecall.filecheck import Report
-from rolecall.playbook import Playbook
-from rolecall.projectfile import Project
-from rolecall.repository import root_around
+from rolecall.service import project_file
+from rolecall.service.project_file import Project
+from rolecall.settings.repository import root_around
+from rolecall.settings.yaml12 import Problem
 from rolecall.store.store import Store
-from rolecall.workflow import Workflow
-from rolecall.yaml12 import Problem
+from rolecall.workflow import registry
+from rolecall.workflow.model import Workflow
+from rolecall.workflow.playbook import Playbook
 
 _LOOK_ANYWAY = 60.0
 """Seconds after which the files are looked at although nothing was heard: some file systems tell nothing."""
@@ -40,7 +42,7 @@ class Definitions:
         self._keep = keep
         self.say = say
         self._seen = ""
-        self.project: Project = projectfile.load(folder).checked()
+        self.project: Project = project_file.load(folder).checked()
         self.workflows: dict[str, str] = {}
         """By name, the node that new threads use."""
         self.problems: tuple[Problem, ...] = ()
@@ -74,20 +76,20 @@ class Definitions:
             self.project = reading.project
             is_there = reading.marks is not None
             says = ": what it says now is used" if is_there else " is gone, so nothing is configured"
-            self.say(f"{projectfile.FILE}{says}")
+            self.say(f"{project_file.FILE}{says}")
         return reading.problems
 
-    def _reading(self) -> projectfile.Reading:
+    def _reading(self) -> project_file.Reading:
         """What the file says. While it is gone, one in a folder around it is another project's."""
-        path = os.path.join(self.project.folder, projectfile.FILE)
+        path = os.path.join(self.project.folder, project_file.FILE)
         if os.path.lexists(path):
-            return projectfile.load(self.project.folder)
-        return projectfile.Reading(projectfile.parse("", path=path).project, ())
+            return project_file.load(self.project.folder)
+        return project_file.Reading(project_file.parse("", path=path).project, ())
 
     async def _read_workflows(self) -> list[Report]:
         entries = registry.listed(None, folder=self.project.folder)
         paths = [str(entry.path) for entry in entries]
-        reports = await filecheck.check(paths, folder=self.project.folder, env=self._env, keep=self._keep)
+        reports = await workflow_file.check(paths, folder=self.project.folder, env=self._env, keep=self._keep)
         used: dict[str, str] = {}
         for entry, report in zip(entries, reports, strict=True):
             if report.workflow is not None:
@@ -137,7 +139,7 @@ class Definitions:
         """Of the files as they lie there: their paths, times and sizes. The time of the last change of its name or
         rights is among them: a file that is moved into place brings its own time along."""
         digest = hashlib.sha256()
-        files = [os.path.join(self.project.folder, projectfile.FILE)]
+        files = [os.path.join(self.project.folder, project_file.FILE)]
         workflows: set[str] = set()
         with suppress(OSError):  # it is told when they are read
             workflows.update(map(os.path.dirname, registry.project_files(self.project.folder)))

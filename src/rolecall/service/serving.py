@@ -14,13 +14,15 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from rolecall import config, registry, workspace
 from rolecall.errors import RolecallError, StorageError
 from rolecall.service import control
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.supervisor import Companion, Supervisor
 from rolecall.service.workers import Workers
+from rolecall.settings import config
 from rolecall.store.store import Store
+from rolecall.threads import workspace
+from rolecall.workflow import registry
 
 _LARGEST_LOG = 5 * 1024 * 1024
 _HOME_GLANCE = 2.0
@@ -98,7 +100,7 @@ def host_name() -> str:
 def agent_namer(store: Store) -> Callable[[Mapping[str, Any]], str]:
     """Whom the next step of a thread calls, by what its workflow and the configuration say. A workflow written in
     Python may bring agents of its own, which are counted as the configured one."""
-    from rolecall.settings import agent_for
+    from rolecall.settings.settings import agent_for
 
     named: dict[str, Mapping[str, str | None]] = {}
     settings: tuple[float, Mapping[str, Any]] = (-1.0, {})

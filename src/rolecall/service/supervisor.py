@@ -16,8 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rolecall import thread
-from rolecall.clock import steady_ms
 from rolecall.errors import Damaged, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, State, Verdict, Waiting, decide
@@ -27,7 +25,9 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Call, Slot
 from rolecall.service.workers import Ended, Workers
 from rolecall.store.backend import Ref
+from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 POLL_MS = 5_000
 """How often the store is looked at when nobody says that something has happened."""

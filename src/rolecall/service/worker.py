@@ -16,13 +16,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from rolecall import config, holder, registry, thread, workspace
 from rolecall.agents import process
-from rolecall.clock import steady_ms
-from rolecall.engine import Engine
 from rolecall.errors import AgentError, RolecallError
 from rolecall.service.pipestore import PipeBackend
+from rolecall.settings import config
+from rolecall.store import holder
+from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
+from rolecall.threads import thread, workspace
+from rolecall.threads.engine import Engine
+from rolecall.workflow import registry
 
 
 def run(order: Mapping[str, Any], pipe: socket.socket) -> None:

@@ -29,9 +29,9 @@ from typing import Any, NoReturn
 
 _IMPORTED = (
     "rolecall.service.worker",
-    "rolecall.definition",
-    "rolecall.settings",
-    "rolecall.yaml12",
+    "rolecall.workflow.yaml",
+    "rolecall.settings.settings",
+    "rolecall.settings.yaml12",
     "rolecall.agents.command",
     "rolecall.agents.claude",
     "rolecall.agents.codex",

@@ -22,11 +22,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
 
-from rolecall import scratch
 from rolecall.errors import Damaged, NotFound, RolecallError, StorageError, UsageError
-from rolecall.ids import is_node_id, node_number
+from rolecall.store import scratch
 from rolecall.store.backend import Damage, Event, Record, Ref
 from rolecall.store.files import FilesBackend
+from rolecall.store.ids import is_node_id, node_number
 from rolecall.store.store import META, Dangling, Draft, Store, check, sha256_of
 from rolecall.store.verify import Problem
 

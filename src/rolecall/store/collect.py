@@ -15,8 +15,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from rolecall.errors import Damaged, UsageError
-from rolecall.ids import is_node_id, node_number
 from rolecall.store.backend import FRESH_MS
+from rolecall.store.ids import is_node_id, node_number
 from rolecall.store.store import BUILTIN, META, Dangling, Store
 
 GRACE_MS = 3_600_000

@@ -27,7 +27,6 @@ from typing import Any
 
 import pytest
 
-from rolecall import canonical
 from rolecall.errors import (
     Collision,
     Conflict,
@@ -38,9 +37,10 @@ from rolecall.errors import (
     NotFound,
     UsageError,
 )
-from rolecall.ids import is_node_id
+from rolecall.store import canonical
 from rolecall.store.backend import FRESH_MS, Backend, Change, Move, NewEvent, Record, Ref
 from rolecall.store.collect import collect
+from rolecall.store.ids import is_node_id
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
 
 Reopen = Callable[[], Backend]

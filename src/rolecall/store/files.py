@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rolecall.errors import Damaged, NotFound, StorageError
-from rolecall.ids import node_from_number, node_number
 from rolecall.store import reffile
 from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
 from rolecall.store.disk import damage_met, sync, translated, write
+from rolecall.store.ids import node_from_number, node_number
 from rolecall.store.journal import (
     Journal,
     carry_out,

@@ -13,11 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rolecall import canonical
 from rolecall.errors import Damaged, InvalidValue
-from rolecall.ids import is_node_id, node_id, node_number, self_id
+from rolecall.store import canonical
 from rolecall.store.backend import Damage, Record, collision, is_time
 from rolecall.store.disk import changed_ns, read, replace, temporary_name
+from rolecall.store.ids import is_node_id, node_id, node_number, self_id
 from rolecall.store.journal import Journal, plan_line, read_journal, sweep
 
 # As a journal names them. Only a node folder in its usual place is ever written to.

@@ -30,9 +30,7 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from rolecall.clock import steady_ms
 from rolecall.errors import Damaged, RolecallError, StorageError
-from rolecall.ids import NODE_ID_LENGTH
 from rolecall.store.backend import (
     FRESH_MS,
     Change,
@@ -49,6 +47,8 @@ from rolecall.store.backend import (
     require,
     stored_object,
 )
+from rolecall.store.clock import steady_ms
+from rolecall.store.ids import NODE_ID_LENGTH
 
 _FORMAT = 1
 _PAGE = 500

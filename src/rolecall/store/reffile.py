@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rolecall.errors import UsageError
-from rolecall.ids import is_node_id, is_thread_id
 from rolecall.store.backend import is_time
 from rolecall.store.disk import damage_met, damaged_file, has_kinds, is_count, is_object, parsed, read
+from rolecall.store.ids import is_node_id, is_thread_id
 
 THREADS = "threads.yaml"
 HISTORY = "history.jsonl"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rolecall.errors import Damaged
-from rolecall.ids import is_thread_id
 from rolecall.store.backend import Move, Moved, NewEvent, Ref, conflict
 from rolecall.store.disk import changed_ms, json_text, read
+from rolecall.store.ids import is_thread_id
 from rolecall.store.journal import EVENTS, MOVES, Journal, empty_journal, history, plan_line
 from rolecall.store.reffile import (
     HISTORY,

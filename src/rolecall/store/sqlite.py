@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from rolecall.errors import Damaged, StorageError, UsageError
-from rolecall.ids import NODE_ID_LENGTH
 from rolecall.store.backend import (
     FRESH_MS,
     Change,
@@ -33,6 +32,7 @@ from rolecall.store.backend import (
     require,
     stored_object,
 )
+from rolecall.store.ids import NODE_ID_LENGTH
 
 _APPLICATION = int.from_bytes(b"Role", "big")
 _FORMAT = 1
@@ -533,7 +533,7 @@ def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
-    from rolecall import walmode  # not on the way of those who only read
+    from rolecall.store import walmode  # not on the way of those who only read
 
     walmode.switch(db, patience=_PATIENCE)
     db.execute("BEGIN IMMEDIATE")

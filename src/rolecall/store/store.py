@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rolecall import canonical
 from rolecall.errors import (
     Damaged,
     InvalidPayload,
@@ -20,8 +19,7 @@ from rolecall.errors import (
     RolecallError,
     UsageError,
 )
-from rolecall.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
-from rolecall.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
+from rolecall.store import canonical
 from rolecall.store.backend import (
     Backend,
     Change,
@@ -34,6 +32,8 @@ from rolecall.store.backend import (
     is_time,
     missing_type,
 )
+from rolecall.store.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
+from rolecall.store.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
 
 META = "CTS5P6RD8HMCS"
 """The id of the meta-schema, the one node that is its own type."""

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-from rolecall import holder, thread
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, State, Verdict, decide
@@ -22,9 +21,11 @@ from rolecall.service.fleet.needs import Need, needed
 from rolecall.service.fleet.orders import Order, Orders, Standing, order_id
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Call, Slot
+from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 Log = Callable[[str], object]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 
-from rolecall.clock import steady_ms
 from rolecall.errors import StorageError
 from rolecall.service.fleet.database import CHANNEL, LEADER_LOCK, shown, with_timeouts, without_password
+from rolecall.store.clock import steady_ms
 from rolecall.store.postgres import SERVER_MS, shut_down
 
 _PAUSE = 3.0

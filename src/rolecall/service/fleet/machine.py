@@ -15,9 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from rolecall import thread
 from rolecall.errors import Conflict, RolecallError
-from rolecall.ids import THREAD_ID_LENGTH
 from rolecall.service import queue
 from rolecall.service.admission import decide
 from rolecall.service.door import Door
@@ -32,7 +30,9 @@ from rolecall.service.fleet.taking import Taking
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf
 from rolecall.service.workers import Workers
+from rolecall.store.ids import THREAD_ID_LENGTH
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 _PATIENCE = 10.0
 """Seconds that a machine which is to stop waits for the database; others find what it could not say."""

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rolecall import holder
 from rolecall.errors import Conflict
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
+from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from rolecall import config, registry
 from rolecall.errors import RolecallError
+from rolecall.settings import config
 from rolecall.store.store import Store
+from rolecall.workflow import registry
 
 _FRESH = {True: 30.0, False: 3.0}
 """Seconds that a machine believes that it has an agent, and that it has not: somebody may be installing it."""
@@ -108,8 +109,8 @@ def check_agent(agent: str) -> None:
     """Refuse an agent that is not configured here, or whose program or package is not here."""
     from rolecall import agents
     from rolecall.agents.presence import check_present
-    from rolecall.engine import HUMAN
-    from rolecall.settings import builtin_options, configured_agent, unknown_agent
+    from rolecall.settings.settings import builtin_options, configured_agent, unknown_agent
+    from rolecall.threads.engine import HUMAN
 
     if not agent:
         return

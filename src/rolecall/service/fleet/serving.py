@@ -15,7 +15,6 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from rolecall import config, holder
 from rolecall.agents.process import end_leftovers, marked
 from rolecall.service import control
 from rolecall.service.fleet import database
@@ -25,6 +24,8 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.serving import Log, agent_namer, host_name, run_while_home_exists
 from rolecall.service.supervisor import Companion
 from rolecall.service.workers import Workers
+from rolecall.settings import config
+from rolecall.store import holder
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from rolecall import thread
-from rolecall.clock import steady_ms
 from rolecall.errors import Conflict, RolecallError, StorageError
 from rolecall.service import queue
 from rolecall.service.fleet.orders import Order
@@ -26,7 +24,9 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
 from rolecall.service.workers import GRACE, Ended, Workers
 from rolecall.store.backend import Ref
+from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
+from rolecall.threads import thread
 
 
 @dataclass

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from rolecall import template
 from rolecall.errors import Conflict, UsageError
-from rolecall.mask import SHORTEST, Mask
-from rolecall.projectfile import Project
+from rolecall.service.project_file import Project
 from rolecall.service.triggers import firing
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.memory import Memory, Signal
 from rolecall.service.triggers.trigger import Hook, Trigger
+from rolecall.settings.mask import SHORTEST, Mask
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
+from rolecall.workflow import template
 
 _ATTEMPTS = 10
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rolecall import template
 from rolecall.errors import Conflict, RolecallError, StorageError, UsageError
-from rolecall.mask import Mask
-from rolecall.projectfile import Project
+from rolecall.service.project_file import Project
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.memory import Memory, Signal
 from rolecall.service.triggers.trigger import Trigger
+from rolecall.settings.mask import Mask
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
+from rolecall.workflow import template
 
 PATIENCE = 600.0
 """Seconds that making a thread may take: a work folder may have to be copied."""
@@ -118,7 +118,7 @@ def time_text(ms: int) -> str:
 
 def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
     """The new thread; `Conflict` when the trigger's ref has moved."""
-    from rolecall import lifecycle, thread, workspace
+    from rolecall.threads import lifecycle, thread, workspace
 
     seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
 
@@ -175,7 +175,8 @@ def main() -> None:
 
 
 def _started(order: Order) -> dict[str, Any]:
-    from rolecall import config, workspace
+    from rolecall.settings import config
+    from rolecall.threads import workspace
 
     try:
         with workspace.open_store() as store:

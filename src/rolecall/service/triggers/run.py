@@ -17,14 +17,14 @@ from functools import partial
 from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
-from rolecall.mask import Mask
-from rolecall.projectfile import Hooks, Project
+from rolecall.service.project_file import Hooks, Project
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers import schedule, sources
 from rolecall.service.triggers.delivery import Delivery
 from rolecall.service.triggers.firing import time_text
 from rolecall.service.triggers.memory import Signal
 from rolecall.service.triggers.trigger import Clock, Command, Files, Hook, Sense, Trigger, hook_path
+from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 
 _LONGEST_SLEEP_MS = 15_000

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolecall.errors import AgentError, UsageError
-from rolecall.schema import pattern_test
 from rolecall.service.triggers.trigger import Command, Files, Sense
+from rolecall.store.schema import pattern_test
 
 FOLDER = "senses"
 _MOST_SEEN = 200_000

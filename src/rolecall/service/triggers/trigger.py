@@ -20,8 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from rolecall import template
 from rolecall.service.policy import Problem
+from rolecall.workflow import template
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 SENSE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,59}")
@@ -390,6 +390,6 @@ class _Reader:
 
 
 def _known(name: str, known: Collection[str]) -> str:
-    from rolecall.soundness import did_you_mean
+    from rolecall.workflow.lint import did_you_mean
 
     return did_you_mean(name, known, what="Known")

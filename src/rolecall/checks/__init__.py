@@ -1,0 +1,1 @@
+"""What doctor and validate look at."""

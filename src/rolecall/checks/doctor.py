@@ -1,0 +1,375 @@
+"""What there is of the agents that workflows need: programs, versions, sign-ins, flags.
+
+Everything is told as values; `cli/doctor.py` prints them. Nothing is spent: a program is asked for its
+version and its help, and a sign-in is told by the names of variables and files. Which agent plays a role is
+`workspace.cast`'s to say, and handed in; the machine and the home are `checkup.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rolecall.agents.presence import adapter_of, check_present, env_of, find_program, locate, program_of
+from rolecall.agents.program import Program
+from rolecall.checks.machine import Check, check_extract
+from rolecall.errors import AgentError, NotFound, RolecallError
+from rolecall.workflow.model import workdir_of
+
+if TYPE_CHECKING:
+    from rolecall.agents.process import Exit
+    from rolecall.threads.engine import Cast, Casting
+    from rolecall.workflow.model import Role, Workdir
+    from rolecall.workflow.playbook import Playbook
+
+_AT_ONCE = 2
+_MAX_OUTPUT = 512 * 1024
+_MAX_QUOTE = 300
+
+_QUIET = {
+    "NO_COLOR": "1",
+    "NO_UPDATE_NOTIFIER": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    "COPILOT_AUTO_UPDATE": "false",
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
+}
+"""What keeps programs that are only asked for their version from looking for a newer one: the switches they
+have and, for those that have none, a proxy that leads nowhere."""
+
+
+State = Literal["ready", "not installed", "does not run", "does not fit", "not signed in"]
+
+
+class Trouble(NamedTuple):
+    """What is wrong; `fix` is the command or the deed that puts it right."""
+
+    text: str
+    fix: str = ""
+
+
+class SignIn(NamedTuple):
+    state: Literal["yes", "no", "unknown"]
+    how: str
+    """By what it is told: the name of a variable or of a file, never what is in it."""
+
+
+class Place(NamedTuple):
+    """Where is looked: the environment agents would run in, and the folder threads would work in."""
+
+    env: Mapping[str, str]
+    folder: Path
+    patience: float = 10.0
+    """Seconds a program is waited for."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What there is of one agent."""
+
+    agent: str
+    program: str = ""
+    """What it is started by; empty when it needs no program."""
+    path: str | None = None
+    version: str | None = None
+    signed_in: SignIn | None = None
+    """None where there is nothing to sign in to."""
+    missing_flags: tuple[str, ...] = ()
+    state: State = "ready"
+    troubles: tuple[Trouble, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state == "ready"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A role, and who would play it."""
+
+    workflow: str
+    role: str
+    entry: Role
+    workdir: Workdir
+    cast: Cast | None
+    """None where nobody could be found, which `trouble` explains."""
+    trouble: Trouble | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    checks: tuple[Check, ...]
+    needs: tuple[Need, ...]
+    findings: Mapping[str, Finding]
+    """By label: the agents that are needed, and those that were asked about besides."""
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.troubles()
+
+    def needs_for(self, label: str) -> list[Need]:
+        return [need for need in self.needs if need.cast is not None and label_of(need.cast) == label]
+
+    def troubles(self) -> list[Trouble]:
+        """What keeps workflows from being run; an agent that nobody needs keeps nothing."""
+        found = [Trouble(check.text, check.fix) for check in self.checks if check.state == "problem"]
+        for need in self.needs:
+            if need.trouble is not None:
+                found.append(need.trouble._replace(text=f"{need.workflow}, {need.role}: {need.trouble.text}"))
+        for label, finding in self.findings.items():
+            if self.needs_for(label):
+                found += [one._replace(text=f"{label}: {one.text}") for one in finding.troubles]
+        return found
+
+
+async def diagnose(
+    needs: Sequence[Need],
+    place: Place,
+    *,
+    settings: Mapping[str, Any],
+    besides: Sequence[Cast] = (),
+    checks: Sequence[Check] = (),
+) -> Diagnosis:
+    """Look at every agent that is needed and at those named `besides`, at git and at the endpoints."""
+    wanted = [*(need.cast for need in needs if need.cast is not None), *besides]
+    casts: dict[str, Cast] = {}
+    for cast in wanted:
+        casts.setdefault(label_of(cast), cast)
+    findings, git, endpoints = await asyncio.gather(
+        examine(casts.values(), place),
+        _check_git(place, is_needed=any(need.workdir == "worktree" for need in needs)),
+        check_extract([need.entry.extract for need in needs], settings, place.env),
+    )
+    return Diagnosis((*checks, git, *endpoints), tuple(needs), dict(zip(casts, findings, strict=True)))
+
+
+# -- what workflows need --
+
+
+def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], Playbook]) -> list[Need]:
+    """Every role of these workflows, and of the workflows that play roles of theirs."""
+    needs: list[Need] = []
+    waiting, seen = list(books), set[str]()
+    while waiting:
+        book = waiting.pop(0)
+        if book.workflow.name in seen:
+            continue
+        seen.add(book.workflow.name)
+        for role in book.workflow.roles:
+            if role in book.functions:
+                continue
+            need, played = _need(book, role, casting, find)
+            needs.append(need)
+            waiting += [played] if played else []
+    return needs
+
+
+def _need(
+    book: Playbook, role: str, casting: Casting, find: Callable[[str], Playbook]
+) -> tuple[Need, Playbook | None]:
+    """A role's need, and the workflow that plays the role, if one does."""
+    workflow = book.workflow
+    need = Need(workflow.name, role, workflow.roles[role], workdir_of(workflow, role), None)
+    try:
+        cast = casting(book, role)
+        played: str = getattr(cast.agent, "workflow", "") if adapter_of(cast.agent) == "workflow" else ""
+        return replace(need, cast=cast), find(played) if played else None
+    except RolecallError as error:
+        return replace(need, trouble=Trouble(error.message, error.hint)), None
+
+
+# -- agents --
+
+
+def known_agents() -> list[Cast]:
+    """The agents that have adapters of their own, as they are without options."""
+    from importlib import import_module
+
+    from rolecall.agents import ADAPTERS, PROGRAMS
+    from rolecall.threads.engine import Cast
+
+    return [Cast(name, import_module(ADAPTERS[name]).default) for name in (*PROGRAMS, "builtin")]
+
+
+def preset_agents() -> list[Cast]:
+    """The agents of which it is known how they speak the Agent Client Protocol."""
+    from rolecall.agents.acp import acp
+    from rolecall.agents.acp_presets import PRESETS
+    from rolecall.threads.engine import Cast
+
+    return [Cast(f"acp:{name}", acp(name)) for name in PRESETS]
+
+
+def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:
+    """Why an agent cannot be started, as far as that is seen without starting it."""
+    try:
+        check_present(agent, env=env, folder=folder)
+    except NotFound as error:
+        return Trouble(error.message, error.hint)
+    return None
+
+
+def label_of(cast: Cast) -> str:
+    """Agents of one label are looked at once: a program is the same with whatever model."""
+    agent = cast.agent
+    if isinstance(agent, Program) and not agent.executable and not getattr(agent, "env", None):
+        return agent.name
+    return cast.name
+
+
+async def examine(casts: Iterable[Cast], place: Place, *, has_flags: bool = True) -> list[Finding]:
+    """What there is of each agent, a few at once; `has_flags`: also whether its flags are the adapter's."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(cast: Cast) -> Finding:
+        async with gate:
+            return await _examined(cast, place, has_flags=has_flags)
+
+    return await asyncio.gather(*map(one, casts))
+
+
+async def _examined(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
+    agent, program = cast.agent, program_of(cast.agent)
+    found = Finding(label_of(cast), program, signed_in=_signed_in(agent, place.env))
+    absent = absence(agent, place.env, place.folder)
+    if absent is not None:
+        trouble = absent._replace(fix=absent.fix.removeprefix("Install it: "))
+        return replace(found, state="not installed", troubles=(trouble,))
+    if program:
+        found = replace(found, path=locate(agent, env=place.env, folder=place.folder))
+    # Anybody's command is not run to ask for its version: nobody knows what it would do.
+    if isinstance(agent, Program):
+        found = await _asked(agent, found, place, has_flags=has_flags)
+    if found.signed_in is None or found.signed_in.state != "no" or found.state == "does not run":
+        return found
+    text = f"there is no sign that it is signed in ({found.signed_in.how})"
+    trouble = Trouble(text, _how_to_sign_in(agent))
+    state: State = "not signed in" if found.is_ready else found.state
+    return replace(found, state=state, troubles=(*found.troubles, trouble))
+
+
+async def _asked(agent: Program, found: Finding, place: Place, *, has_flags: bool) -> Finding:
+    """Adds the version of a program, and the flags that its help does not name."""
+    path, place = found.path or "", place._replace(env=env_of(agent, place.env))
+    try:
+        told = await _run([path, "--version"], place)
+        if told.ending != "completed":
+            raise told.error()
+        help = await _run([path, *agent.help_arguments], place) if has_flags and agent.needed_flags else None
+        if help is not None and help.ending == "timeout":
+            raise help.error()
+    except AgentError as error:
+        fix = f"Run it by hand, or install it again: {agent.install}"
+        return replace(found, state="does not run", troubles=(Trouble(error.message[:_MAX_QUOTE], fix),))
+    found = replace(found, version=_version_in(f"{told.stdout}\n{told.stderr}"))
+    words = set(re.findall(r"[\w-]+", f"{help.stdout}\n{help.stderr}")) if help else set(agent.needed_flags)
+    missing = tuple(flag for flag in agent.needed_flags if flag not in words)
+    if not missing:
+        return found
+    text = f"its help does not name {', '.join(missing)}, which the adapter uses: another version is needed"
+    trouble = Trouble(text, agent.install)
+    return replace(found, missing_flags=missing, state="does not fit", troubles=(trouble,))
+
+
+async def _run(argv: Sequence[str], place: Place) -> Exit:
+    """Run a program that only tells something: in a folder of its own, without input, within bounds."""
+    from tempfile import TemporaryDirectory
+
+    from rolecall.agents import process
+
+    with TemporaryDirectory(prefix="rolecall-") as folder:
+        return await process.run(
+            argv,
+            cwd=Path(folder),
+            env={**place.env, **_QUIET},
+            timeout=place.patience,
+            max_output=_MAX_OUTPUT,
+        )
+
+
+def _version_in(text: str) -> str:
+    """The first thing that looks like a version, else the first line."""
+    found = re.search(r"\d+(?:\.\d+)+[\w.+-]*", text)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return found[0].rstrip(".") if found else first[:40]
+
+
+# -- sign-ins --
+
+_SIGN_IN_OF = {"acp:codex-acp": "codex", "acp:claude-agent-acp": "claude"}
+"""Agents that use the sign-in of another one."""
+
+
+def _program_signed_in(agent: object) -> Program | None:
+    """The adapter that knows how this agent's sign-in is told."""
+    from importlib import import_module
+
+    from rolecall.agents import ADAPTERS, PROGRAMS
+
+    if isinstance(agent, Program):
+        return agent
+    name = str(getattr(agent, "name", "")) if adapter_of(agent) == "acp" else ""
+    name = _SIGN_IN_OF.get(name, name.removeprefix("acp:"))
+    found: Program | None = import_module(ADAPTERS[name]).default if name in PROGRAMS else None
+    return found
+
+
+def _how_to_sign_in(agent: object) -> str:
+    known = _program_signed_in(agent)
+    signs = known.signed_in if known else ()
+    variable = next((sign for sign in signs if not sign.startswith("~")), "")
+    return f"Run `{known.command if known else ''}` and sign in{f', or set {variable}' if variable else ''}."
+
+
+def _signed_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
+    """Told by a variable that is set or a file that is there, without a look into either. One with a `?` behind
+    it is of settings, among which a sign-in may be."""
+    known = _program_signed_in(agent)
+    if known is None:
+        return None
+    signs, env = known.signed_in, env_of(agent, env)
+    there = [sign for sign in signs if _is_there(sign.removesuffix("?"), env)]
+    sure = [sign for sign in there if not sign.endswith("?")]
+    if sure:
+        return SignIn("yes", f"{sure[0]} is {'there' if sure[0].startswith('~') else 'set'}")
+    if there:
+        return SignIn("unknown", f"it may be in what {there[0].removesuffix('?')} holds")
+    if not signs:
+        return SignIn("unknown", "nothing tells it from outside")
+    # On macOS programs keep what they were given in the keychain, which asks its owner before it answers.
+    is_hidden = sys.platform == "darwin" or not env.get("HOME")
+    looked = ", ".join(sign for sign in signs if not sign.endswith("?"))
+    return SignIn("unknown" if is_hidden else "no", f"looked for {looked}")
+
+
+def _is_there(sign: str, env: Mapping[str, str]) -> bool:
+    if not sign.startswith("~"):
+        return bool(env.get(sign))
+    return bool(env.get("HOME")) and os.path.exists(os.path.join(env["HOME"], sign.removeprefix("~/")))
+
+
+# -- git --
+
+
+async def _check_git(place: Place, *, is_needed: bool) -> Check:
+    """Git itself and, where a role works in a worktree, a repository with something to check out."""
+    path, is_there = find_program("git", env=place.env, folder=place.folder)
+    if path is None or not is_there:
+        text = "git was not found: work folders of the kind `worktree` need it"
+        return Check("git", "problem" if is_needed else "warning", text, "Install git.")
+    ended = await _run([path, "--version"], place)
+    if is_needed:
+        head = await _run([path, "-C", str(place.folder), "rev-parse", "--verify", "HEAD"], place)
+        if head.ending != "completed":
+            text = f"a role works in a worktree, and {place.folder} is no git repository with a commit"
+            return Check("git", "problem", text, "git init && git add --all && git commit")
+    return Check("git", "ok", _version_in(ended.stdout))

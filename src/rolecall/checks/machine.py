@@ -1,0 +1,190 @@
+"""Checks of the machine: Python, git, the home and what is in it, the endpoint that reads answers.
+
+Nothing is created and nothing is spent. The one request that leaves the machine goes to the configured
+endpoint, with the key that is meant for it. Agents are `doctor.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rolecall.errors import NotFound, RolecallError, UsageError
+
+if TYPE_CHECKING:
+    from rolecall.store.store import Store
+
+PATIENCE = 5.0
+"""Seconds an endpoint is waited for."""
+
+
+class Check(NamedTuple):
+    """One thing that was looked at; `fix` is the command or the deed that puts it right."""
+
+    name: str
+    state: Literal["ok", "warning", "problem"]
+    text: str
+    fix: str = ""
+
+
+# -- the home --
+
+
+def check_home(open_store: Callable[[str], Store], *, url: str | None = None) -> list[Check]:
+    """Python, the home and what is in it; `open_store` opens a store (at `url`, or the configured one) without
+    making it."""
+    python = Check("python", "ok", f"{sys.version.split()[0]} ({sys.executable})")
+    return [python, _folder(), *_configuration(), *_readable_keys(), _store(open_store, url)]
+
+
+def _folder() -> Check:
+    from rolecall.settings import config
+
+    home = there = config.home()
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
+        fix = f"Make {there} a folder you can write, or name another home with ROLECALL_HOME."
+        return Check("home", "problem", f"the home {home} cannot be written", fix)
+    return Check("home", "ok", home if there == home else f"{home} (made when it is needed)")
+
+
+def _configuration() -> list[Check]:
+    from rolecall.agents import ADAPTERS
+    from rolecall.settings import config
+    from rolecall.settings.settings import problems
+
+    path = config.config_path()
+    try:
+        settings = config.load()
+        config.env_file()
+    except RolecallError as error:
+        return [Check("configuration", "problem", error.message, error.hint)]
+    found = problems(settings, adapters=(*ADAPTERS, "human"))
+    if found:
+        fix = "Correct it with `rolecall config set` or `unset`."
+        return [Check("configuration", "problem", f"{path}: {problem}", fix) for problem in found]
+    has_file = os.path.exists(path)
+    return [
+        Check("configuration", "ok", path if has_file else f"{path} (none yet: `rolecall setup` writes it)")
+    ]
+
+
+def _readable_keys() -> list[Check]:
+    """Files with keys in them that others may read."""
+    from rolecall.settings import config
+    from rolecall.settings.settings import secrets_of
+
+    paths = [os.path.join(config.home(), ".env")]
+    with suppress(RolecallError):  # a file that cannot be read is told of by the check of the configuration
+        paths += [config.config_path()] if secrets_of(config.load()) else []
+    return [
+        Check("keys", "warning", f"{path} can be read by others", f"chmod 600 {path}")
+        for path in paths
+        if os.path.exists(path) and os.stat(path).st_mode & 0o077
+    ]
+
+
+def _store(open_store: Callable[[str], Store], url: str | None) -> Check:
+    from rolecall.settings import config
+
+    try:
+        url = url or config.store_settings().url
+        with open_store(url):
+            return Check("store", "ok", _without_password(url))
+    except NotFound:
+        return Check("store", "ok", f"{_without_password(url or '')} (made when it is needed)")
+    except RolecallError as error:
+        return Check("store", "problem", error.message, error.hint)
+
+
+# -- the endpoint that reads answers --
+
+
+async def check_extract(
+    overrides: Sequence[Mapping[str, Any] | None], settings: Mapping[str, Any], env: Mapping[str, str]
+) -> list[Check]:
+    """The configured endpoint and those that roles name by their overrides, each once."""
+    from rolecall.settings.settings import extract_endpoint
+
+    endpoints: dict[tuple[str, str], Mapping[str, Any]] = {}
+    wrong: dict[str, Check] = {}
+    for level in [None, *overrides]:
+        try:
+            endpoint = extract_endpoint(settings, env, level)
+        except UsageError as error:
+            wrong[error.message] = Check("extract", "problem", error.message, error.hint)
+            continue
+        if endpoint is not None:
+            endpoints[endpoint["base_url"], endpoint["api_key"] or ""] = endpoint
+    if not endpoints and not wrong:
+        return [
+            Check(
+                "extract",
+                "ok",
+                "optional, not configured: a model that finds the output in answers without one",
+            )
+        ]
+    return [*wrong.values(), *await asyncio.gather(*map(check_endpoint, endpoints.values()))]
+
+
+async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIENCE) -> Check:
+    """Whether a model endpoint answers, by asking for its list of models, which costs nothing."""
+    place, key = _without_password(endpoint["base_url"]), endpoint["api_key"] or ""
+    try:
+        async with asyncio.timeout(patience):
+            status, kind = await _get(endpoint["base_url"], key)
+    except TimeoutError:
+        return _no_answer(place, f"did not answer within {patience:g} s")
+    except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
+        return _no_answer(place, f"cannot be reached: {error or type(error).__name__}")
+    if status in (401, 403):
+        what = "refused the key" if key else "wants a key"
+        fix = "Set the key of the extract model: rolecall setup"
+        return Check("extract", "problem", f"{place} {what} (HTTP {status})", fix)
+    if 300 <= status < 400:
+        return _no_answer(place, f"redirects (HTTP {status}), which is not followed")
+    if status == 404 and "html" in kind:
+        return _no_answer(place, "sent a web page (HTTP 404), so it is no model endpoint")
+    state: Literal["ok", "warning"] = "warning" if status >= 500 else "ok"
+    return Check("extract", state, f"{place} answers (HTTP {status}), model {endpoint['model']}")
+
+
+def _no_answer(place: str, what: str) -> Check:
+    fix = "Check the base URL of the extract model (`rolecall config list`), and that it is up."
+    return Check("extract", "problem", f"{place} {what}", fix)
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(?<=://)[^/@]*@", "", url)
+
+
+async def _get(base_url: str, key: str) -> tuple[int, str]:
+    """Status and content type of GET base_url/models: no proxy, no redirect, no more than the head."""
+    from urllib.parse import urlsplit
+
+    url = urlsplit(base_url)
+    if not url.hostname or not re.fullmatch(r"[\x21-\x7e]*", key + url.path + url.query):
+        raise ValueError("its address or key has characters that cannot be sent")
+    is_tls = url.scheme == "https"
+    target = f"{url.path.rstrip('/')}/models{'?' if url.query else ''}{url.query}"
+    head = [f"GET {target} HTTP/1.1", f"Host: {url.netloc.rpartition('@')[2]}", "Accept: application/json"]
+    head += [f"Authorization: Bearer {key}"] if key else []
+    port = url.port or (443 if is_tls else 80)
+    reader, writer = await asyncio.open_connection(url.hostname, port, ssl=is_tls or None)
+    try:
+        writer.write("\r\n".join([*head, "Connection: close", "", ""]).encode("ascii"))
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)  # one round of the loop closes the socket
+    status = re.match(r"HTTP/\d(?:\.\d)? (\d{3})\b", answer)
+    kind = re.search(r"(?im)^content-type:[ \t]*(.*)$", answer)
+    if status is None:
+        raise ValueError("what it sent is not HTTP")
+    return int(status[1]), kind[1].strip().lower() if kind else ""

@@ -1,0 +1,1 @@
+"""Work folders and git."""

@@ -1,0 +1,65 @@
+"""Keep installed files out of git: a block of lines in `.git/info/exclude`, which is not part of any commit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+
+from rolecall.files import git
+from rolecall.hosts import file_change
+from rolecall.hosts.file_change import Change
+
+
+def find(project: str) -> str | None:
+    """The exclude file, also of a linked worktree; None if the project has no git repository or git is missing."""
+    if shutil.which("git") is None:
+        return None
+    answer = git.ask(project, "rev-parse", "--git-path", "info/exclude")
+    return os.path.join(project, answer.text) if answer.code == 0 else None
+
+
+def hides(project: str, paths: Sequence[str]) -> bool:
+    """Whether git already ignores all of these paths, for whatever reason."""
+    answer = git.ask(project, "check-ignore", "--no-index", "--", *paths)
+    return len(answer.text.splitlines()) == len(paths)
+
+
+def has_block(file: str, host: str) -> bool:
+    return _block(host).search(_read(file)) is not None
+
+
+def with_block(file: str, host: str, project: str, paths: Sequence[str]) -> Change:
+    inner = git.run(project, "rev-parse", "--show-prefix").text
+    names = [inner + os.path.relpath(path, project) for path in paths]
+    patterns = [re.sub(r"([\\*?\[\] !#])", r"\\\1", name) for name in dict.fromkeys(names)]
+    begin, end = _marks(host)
+    block = "".join(f"{line}\n" for line in (begin, *(f"/{pattern}" for pattern in patterns), end))
+    text = _read(file)
+    if _block(host).search(text):
+        after = _block(host).sub(lambda _: block, text, count=1)
+    else:
+        after = text + ("\n" if text and not text.endswith("\n") else "") + block
+    return _change(file, after)
+
+
+def without_block(file: str, host: str) -> Change:
+    return _change(file, _block(host).sub("", _read(file)))
+
+
+def _marks(host: str) -> tuple[str, str]:
+    return f"# rolecall install {host}", f"# end of rolecall install {host}"
+
+
+def _block(host: str) -> re.Pattern[str]:
+    begin, end = map(re.escape, _marks(host))
+    return re.compile(f"^{begin}\n.*?^{end}\n", re.MULTILINE | re.DOTALL)
+
+
+def _read(file: str) -> str:
+    return (file_change.read(file) or b"").decode("utf-8", "surrogateescape")
+
+
+def _change(file: str, text: str) -> Change:
+    return Change(file, file_change.read(file), text.encode("utf-8", "surrogateescape") or None)

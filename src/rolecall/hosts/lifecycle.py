@@ -1,0 +1,51 @@
+"""The eight events of a host's session; `handle` finds the function for one, and imports it when it is needed.
+
+Events come more than once, late, or not at all, and a hook may be killed at any point. So each function starts from
+the files on disk, does what is still to be done, and leaves them such that doing it again changes nothing: what must
+be known of an agent is written before the agent is listed, a task is completed before its agent is.
+
+Inside a run of the engine the caller plays a role of a thread: then only the gates and the log apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from rolecall.hosts.event import (
+    Answer,
+    ContextCompact,
+    Event,
+    PostToolUse,
+    PreToolUse,
+    SessionEnd,
+    SessionStart,
+    SubagentComplete,
+    SubagentSpawn,
+    UserMessage,
+)
+from rolecall.hosts.hook_context import Kit
+from rolecall.nexus import project_paths
+
+_FUNCTIONS: Mapping[type, tuple[str, str]] = {
+    SessionStart: ("on_session", "session_start"),
+    UserMessage: ("on_message", "user_message"),
+    SubagentSpawn: ("on_agent", "subagent_spawn"),
+    SubagentComplete: ("on_agent", "subagent_complete"),
+    PreToolUse: ("gate", "pre_tool_use"),
+    PostToolUse: ("on_tool", "post_tool_use"),
+    SessionEnd: ("on_session", "session_end"),
+    ContextCompact: ("on_session", "context_compact"),
+}
+EVENTS = tuple(name for _, name in _FUNCTIONS.values())
+"""The names of the eight events."""
+
+
+def handle(project: str, event: Event, kit: Kit, now: str) -> Answer:
+    """What is to be done about an event, done; and the answer."""
+    if kit.run and not isinstance(event, (PreToolUse, PostToolUse)):
+        return Answer()
+    project_paths.use_harness(kit.harness)
+    module, function = _FUNCTIONS[type(event)]
+    answer: Answer = getattr(import_module(f"rolecall.hosts.{module}"), function)(project, event, kit, now)
+    return answer

@@ -1,0 +1,103 @@
+"""A host that speaks our own words: the eight events by their names, a JSON object each. For any host without a module.
+
+    session_start      {"session", "is_new"?, "cwd"?}
+    user_message       {"session", "text", "id"?}
+    subagent_spawn     {"session", "agent", "agent_id"}
+    subagent_complete  {"session", "agent"?, "agent_id", "last_message"?}
+    pre_tool_use       {"session", "agent"?, "agent_id"?, "tool", "input"?, "starts"?, "cwd"?}
+    post_tool_use      the same, and "error"?
+    session_end        {"session", "is_over"?}
+    context_compact    {"session"}
+
+Without "agent" and "agent_id" Lead acts. What a tool does is told by its "input" (`toolshape`); "starts" is the kind of
+agent it starts. The answer is an object with what there is of "block", "context" and "notice", and exit 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from rolecall.errors import UsageError
+from rolecall.hosts.event import (
+    LEAD,
+    Answer,
+    Caller,
+    ContextCompact,
+    Deed,
+    Event,
+    PostToolUse,
+    PreToolUse,
+    SessionEnd,
+    SessionStart,
+    SubagentComplete,
+    SubagentSpawn,
+    UserMessage,
+)
+from rolecall.hosts.names import Output
+from rolecall.hosts.payload import Payload, Reader, reader
+
+
+def event(name: str, payload: Payload) -> Event | None:
+    return reader(EVENTS, name, "Rolecall")(payload)
+
+
+def output(name: str, answer: Answer) -> Output:  # noqa: ARG001 -- every event is answered alike
+    said = {key: text for key, text in answer._asdict().items() if text}
+    return Output(json.dumps(said, ensure_ascii=False) + "\n")
+
+
+def _text(payload: Payload, key: str, *, is_needed: bool = False) -> str:
+    value = payload.get(key, "")
+    if not isinstance(value, str) or (is_needed and not value):
+        raise UsageError(f"the event's {key!r} is {value!r}, not a text", hint=f"Give {key} as a string.")
+    return value
+
+
+def _flag(payload: Payload, key: str) -> bool:
+    value = payload.get(key, True)
+    if not isinstance(value, bool):
+        raise UsageError(f"the event's {key!r} is {value!r}, not true or false")
+    return value
+
+
+def _session(payload: Payload) -> str:
+    return _text(payload, "session", is_needed=True)
+
+
+def _who(payload: Payload) -> Caller:
+    who = Caller(_text(payload, "agent"), _text(payload, "agent_id"))
+    return who if any(who) else LEAD
+
+
+def _deed(payload: Payload) -> Deed:
+    from rolecall.hosts.tool_shape import guessed
+
+    arguments = payload.get("input", {})
+    if not isinstance(arguments, dict):
+        raise UsageError("the event's 'input' is no object", hint="Give the tool's arguments as an object.")
+    cwd = _text(payload, "cwd") or os.getcwd()
+    deed = guessed(_text(payload, "tool", is_needed=True), arguments, cwd)
+    starts, skill, words = (_text(payload, key) for key in ("starts", "skill", "words"))
+    return deed._replace(starts=starts, skill=skill, words=words)
+
+
+EVENTS: Mapping[str, Reader] = {
+    "session_start": lambda payload: SessionStart(
+        _session(payload), _flag(payload, "is_new"), _text(payload, "cwd")
+    ),
+    "user_message": lambda payload: UserMessage(
+        _session(payload), _text(payload, "text"), _text(payload, "id")
+    ),
+    "subagent_spawn": lambda payload: SubagentSpawn(_session(payload), _who(payload)),
+    "subagent_complete": lambda payload: SubagentComplete(
+        _session(payload), _who(payload), _text(payload, "last_message")
+    ),
+    "pre_tool_use": lambda payload: PreToolUse(_session(payload), _who(payload), _deed(payload)),
+    "post_tool_use": lambda payload: PostToolUse(
+        _session(payload), _who(payload), _deed(payload), _text(payload, "error")
+    ),
+    "session_end": lambda payload: SessionEnd(_session(payload), _flag(payload, "is_over")),
+    "context_compact": lambda payload: ContextCompact(_session(payload)),
+}

@@ -1,0 +1,123 @@
+"""Files that agents leave for one another: any name below `state/artifacts/`, and never a way out of it.
+
+Empty segments, `.` and `..` are taken out of a name, as other harnesses do; whatever else could not be a file
+everywhere, such as other segments of nothing but dots and blanks, is refused, and so is what would make a
+repository of git, whose settings name programs that git starts. Each folder on the way is
+opened from the one before it and must be a folder, not a link to one, so that nobody can turn the way while
+it is walked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rolecall.nexus import project_paths, state_file
+from rolecall.nexus.project_paths import Folder
+from rolecall.nexus.tool_error import WrongCall
+
+_LONGEST = 255
+"""Bytes in the name of a file, on every file system in use."""
+_LONGEST_PATH = 4000
+_NOT_WRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?|[a-z]:.*", re.IGNORECASE)
+"""Names that Windows gives to devices and drives."""
+_UNSEEN = re.compile(r"[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]|[. ]*(:.*)?\Z")
+"""What file systems leave out of a name, as git has it in its own check."""
+_WAY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def write_artifact(project: Folder, filename: str, content: str) -> str:
+    """Write it; the absolute path it then has."""
+    segments = _segments(filename)
+    path = os.path.join(project_paths.artifacts(project), *segments)
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise WrongCall(f"the path of {filename[:40]!r}… is longer than {_LONGEST_PATH} bytes")
+    data = _encoded(content)
+    with state_file.locked(project):
+        state_file.make_folder(project_paths.artifacts(project))
+        with _folder(project_paths.artifacts(project), segments[:-1], filename) as folder:
+            _check_replaceable(folder, segments[-1], filename)
+            with state_file.drafted(project, data) as draft:
+                os.replace(draft, segments[-1], dst_dir_fd=folder)
+            os.fsync(folder)
+    return path
+
+
+def _encoded(content: str) -> bytes:
+    try:
+        return content.encode()
+    except UnicodeEncodeError as exc:
+        raise WrongCall(f"the content has half a character at {exc.start}, which no file can hold") from exc
+
+
+def _segments(filename: str) -> Sequence[str]:
+    segments = [part for part in re.split(r"[/\\]", filename) if part not in ("", ".", "..")]
+    if not segments:
+        raise WrongCall(f"{filename!r} names no file", hint="Give a name such as report.md.")
+    for part in segments:
+        if not part.strip(". ") or _NOT_WRITABLE.search(part) or _DEVICE.fullmatch(part):
+            raise WrongCall(f"{part!r} cannot be the name of an artifact", hint="Choose a plain name.")
+        if len(part.encode()) > _LONGEST:
+            raise WrongCall(f"the name {part[:40]!r}… is longer than {_LONGEST} bytes")
+    _refuse_repositories(segments)
+    return segments
+
+
+def _refuse_repositories(segments: Sequence[str]) -> None:
+    """`.git` under all its names, and the one file that no repository without such a folder lacks."""
+    names = [_UNSEEN.sub("", part).lower() for part in segments]
+    for part, name in zip(segments, names, strict=True):
+        if name in (".git", "git~1") or (part is segments[-1] and name == "head"):
+            raise WrongCall(
+                f"{part!r} cannot be the name of an artifact: git would take its folder for a repository",
+                hint="Choose another name.",
+            )
+
+
+@contextmanager
+def _folder(artifacts: str, names: Sequence[str], filename: str) -> Iterator[int]:
+    """The folder that the file goes into, open; made where it is missing."""
+    folder = -1
+    try:
+        folder = os.open(artifacts, _WAY)
+        for name in names:
+            outer, folder = folder, _inner(folder, name)
+            os.close(outer)
+        yield folder
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise _leads_astray(filename) from exc
+        raise
+    finally:
+        if folder >= 0:
+            os.close(folder)
+
+
+def _inner(folder: int, name: str) -> int:
+    try:
+        return os.open(name, _WAY, dir_fd=folder)
+    except FileNotFoundError:
+        os.mkdir(name, dir_fd=folder)
+        os.fsync(folder)
+        return os.open(name, _WAY, dir_fd=folder)
+
+
+def _check_replaceable(folder: int, name: str, filename: str) -> None:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise _leads_astray(filename)
+
+
+def _leads_astray(filename: str) -> WrongCall:
+    return WrongCall(
+        f"{filename!r} cannot be an artifact: it is a folder or a link, or one of its folders is a file or a link",
+        hint="Choose another name.",
+    )

@@ -1,0 +1,348 @@
+"""Runs conformance fixtures against our tools, in process and over MCP, and says by test_id what came of it.
+
+Every case gets a folder of its own, and nothing outside it is touched. Beside what a case expects, three things
+are expected in all of them: replies and state files have the fields the contract documents and no others,
+a tool or a hook writes only where it may, and one that reads leaves no trace.
+
+Cases with events go through whatever is handed in for telling events: hooks are above, and not known here.
+
+What fixtures may say is `fixture`'s and `expectation`'s; showing the report is the command line's.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from rolecall.errors import RolecallError
+from rolecall.nexus import dispatch, documented, expectation, longlist, project_paths, shape
+from rolecall.nexus.fixture import Action, Case, Expected, Mistake, Step
+from rolecall.nexus.server_child import ServerChild
+from rolecall.settings import capabilities
+
+DOORS = ("tools", "mcp")
+"""Ways to call a tool: in process, and over the pipe of a `rolecall mcp` child."""
+NEEDS_HOOKS, NEEDS_TOOLS = "needs the hooks", "needs the tools"
+ALWAYS = "always"
+"""What is expected of every case, whether it says so or not."""
+
+Call: TypeAlias = "Callable[[str, dict[str, Any]], Any]"
+"""A tool by name, with parameters; its reply, or `{"error": …}`."""
+Tell: TypeAlias = "Callable[[str, str, dict[str, Any]], Any]"
+"""Have the hooks do what an event asks for: the project's folder, the type of the event, its parameters with the
+harness among them. Gives the answer, or `{"error": …}`."""
+
+_WRITABLE_FOLDERS = (f".nexus/state/{project_paths.HARNESS}/", ".nexus/state/artifacts/")
+_WRITABLE = (*documented.FILES, ".nexus/.gitignore", ".nexus/", ".nexus/state/")
+_WRITABLE_BY_HOOKS = (
+    *(".nexus/state/tasks.json", ".nexus/state/plan.json", ".nexus/state/agent-tracker.json"),
+    *(".nexus/.gitignore", ".nexus/", ".nexus/state/"),
+)
+_LONGEST = 300
+
+
+class Failure(NamedTuple):
+    over: str
+    at: str
+    """Where the case says so, or ALWAYS."""
+    what: str
+    """`reply`, or a file."""
+    path: str
+    expected: str
+    found: str
+
+
+class Result(NamedTuple):
+    test_id: str
+    file: str
+    kind: str
+    status: Literal["passed", "failed", "not run"]
+    reason: str = ""
+    failures: Sequence[Failure] = ()
+    over: Sequence[str] = ()
+    """The doors it went through."""
+
+
+class Report(NamedTuple):
+    results: Sequence[Result]
+    mistakes: Sequence[Mistake]
+    """Cases, and whole files, that could not be understood."""
+    passed_over: Sequence[str]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether something ran, and nothing that could have been wrong was."""
+        counts = self.counts
+        return bool(counts["passed"]) and not counts["failed"] and not counts["malformed"]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        statuses = [result.status for result in self.results]
+        # One case may have many mistakes; of a file without cases each counts.
+        malformed = {(mistake.file, mistake.test_id or mistake.place) for mistake in self.mistakes}
+        return {
+            "passed": statuses.count("passed"),
+            "failed": statuses.count("failed"),
+            "not_run": statuses.count("not run"),
+            "malformed": len(malformed),
+        }
+
+
+def run(
+    cases: Sequence[Case],
+    over: Sequence[str] = DOORS,
+    *,
+    environ: Mapping[str, str],
+    tells: Mapping[str, Tell] | None = None,
+    done: Callable[[int], object] = lambda _: None,
+) -> list[Result]:
+    """The results of all cases, in their order. `tells` are doors of their own, by name, for cases with events."""
+    results: list[Result] = []
+    chosen = {name: tell for name, tell in (tells or {}).items() if name in over}
+    with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
+        home = {"ROLECALL_HOME": os.path.join(scratch, "home")}
+        for _, group in groupby(cases, key=lambda case: case.file):
+            with _doors(scratch, over, {**_unrestricted(environ), **home}, chosen) as doors:
+                for case in group:
+                    results.append(_result(case, doors))
+                    done(len(results))
+    return results
+
+
+def _result(case: Case, doors: Mapping[str, _Door]) -> Result:
+    needs_hooks = case.kind == "lifecycle"
+    fitting = {name: door for name, door in doors.items() if (door.tell is not None) is needs_hooks}
+    if not fitting:
+        reason = NEEDS_HOOKS if needs_hooks else NEEDS_TOOLS
+        return Result(case.test_id, case.file, case.kind, "not run", reason)
+    failures = [
+        failure._replace(over=name)
+        for name, door in fitting.items()
+        for failure in _Run(case, door).failures()
+    ]
+    status: Literal["passed", "failed"] = "failed" if failures else "passed"
+    return Result(case.test_id, case.file, case.kind, status, "", failures, tuple(fitting))
+
+
+def _unrestricted(environ: Mapping[str, str]) -> dict[str, str]:
+    """The cases are called in nobody's name, whoever started the run."""
+    return {name: value for name, value in environ.items() if name != capabilities.VARIABLE}
+
+
+# -- doors --
+
+
+class _Door(NamedTuple):
+    root: str
+    """A folder that holds the project and nothing else, so that what gets out of the project is seen."""
+    call: Call
+    tell: Tell | None = None
+
+    @property
+    def project(self) -> str:
+        return os.path.join(self.root, "project")
+
+
+@contextmanager
+def _doors(
+    scratch: str, over: Sequence[str], environ: Mapping[str, str], tells: Mapping[str, Tell]
+) -> Iterator[dict[str, _Door]]:
+    """The doors for the cases of one file: they share a server, which is how hosts use one."""
+    roots = {name: os.path.join(scratch, name) for name in over if name in DOORS or name in tells}
+    project = os.path.join(roots.get("mcp", scratch), "project")
+    server = ServerChild(project, environ)
+    try:
+        yield {
+            name: _Door(
+                root,
+                server.call if name == "mcp" else _in_process(os.path.join(root, "project")),
+                tells.get(name),
+            )
+            for name, root in roots.items()
+        }
+    finally:
+        server.close()
+
+
+def _in_process(project: str) -> Call:
+    def call(tool: str, params: dict[str, Any]) -> Any:
+        try:
+            reply = dispatch.call(project, tool, copy.deepcopy(params))
+        except RolecallError as error:
+            return {"error": error.message}
+        return json.loads(longlist.json_bytes(reply))
+
+    return call
+
+
+# -- one case --
+
+
+class _Run:
+    """A case through one door."""
+
+    def __init__(self, case: Case, door: _Door) -> None:
+        self._case = case
+        self._door = door
+
+    def failures(self) -> list[Failure]:
+        found: list[Failure] = []
+        at = "precondition"
+        try:
+            self._prepare()
+            for step in self._case.steps:
+                at = step.expected[0].at
+                found += self._step(step)
+        except Exception as exc:  # whatever crashed, the case failed and the run goes on
+            found.append(_failure(at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}"))
+        return found
+
+    def _prepare(self) -> None:
+        shutil.rmtree(self._door.root, ignore_errors=True)
+        os.makedirs(self._door.project)
+        for path, content in self._case.before.items():
+            if content is None:
+                continue  # nothing is there yet
+            target = os.path.join(self._door.project, path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "w", encoding="utf-8") as file:
+                file.write(content if isinstance(content, str) else _as_text(content))
+
+    def _step(self, step: Step) -> Iterator[Failure]:
+        before = _files(self._door.root)
+        if isinstance(step.act, Action):
+            reply = self._door.call(step.act.tool, step.act.params)
+            yield from _reply_failures(reply, step.expected)
+            yield from _standing_failures(step.act.tool, reply, before, _files(self._door.root))
+        elif self._door.tell is not None:
+            params = {"harness_id": self._case.harness, **step.act.params}
+            reply = self._door.tell(self._door.project, step.act.type, params)
+            yield from _reply_failures(reply, step.expected)
+            yield from _trace_failures(step.act.type, self._case.harness, before, _files(self._door.root))
+        for expected in step.expected:
+            for path, content in expected.files.items():
+                yield from self._file_failures(expected.at, path, content)
+
+    def _file_failures(self, at: str, path: str, expected: Mapping[str, Any] | None) -> Iterator[Failure]:
+        target = os.path.join(self._door.project, path)
+        is_there = os.path.lexists(target)
+        if expected is None:
+            if is_there:
+                yield _failure(at, path, "", "no such file", "it is there")
+        elif not is_there:
+            yield _failure(at, path, "", "the file", "nothing")
+        elif expected:
+            try:
+                with open(target, encoding="utf-8") as file:
+                    document = json.load(file)
+            except ValueError as exc:
+                yield _failure(at, path, "", "JSON", str(exc))
+            else:
+                yield from _misses(at, path, expected, document)
+
+
+def _reply_failures(reply: Any, expectations: Sequence[Expected]) -> Iterator[Failure]:
+    message = reply.get("error") if isinstance(reply, dict) else None
+    if message is not None and not any(expected.is_error for expected in expectations):
+        yield _failure(expectations[0].at, "reply", "", "no error", _shown(message))
+    for expected in expectations:
+        if expected.error and (message is None or expected.error_contains not in str(message)):
+            yield _failure(expected.at, "reply", "", _error_words(expected), _shown(reply))
+        yield from _misses(expected.at, "reply", expected.returns, reply)
+
+
+def _error_words(expected: Expected) -> str:
+    return f"an error with {_shown(expected.error_contains)}" if expected.error_contains else "an error"
+
+
+def _misses(at: str, what: str, expected: Mapping[str, Any], document: Any) -> Iterator[Failure]:
+    for path, value in expected.items():
+        found = expectation.value_at(document, path)
+        if not expectation.fits(value, found):
+            yield _failure(at, what, path, _shown(value), _shown(found))
+
+
+# -- what is expected of every case --
+
+
+def _standing_failures(
+    tool: str, reply: Any, before: Mapping[str, bytes], after: Mapping[str, bytes]
+) -> Iterator[Failure]:
+    for misfit in documented.reply_misfits(tool, reply):
+        yield _failure(ALWAYS, "reply", "", "the fields of the contract", misfit)
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    may_write = tool not in documented.READERS
+    for path in sorted(changed):
+        name = path.removeprefix("project/")
+        if not (may_write and (name in _WRITABLE or name.startswith(_WRITABLE_FOLDERS))):
+            yield _failure(ALWAYS, name, "", f"left alone by {tool}", "changed")
+        elif name in documented.FILES and path in after:
+            yield from _written_failures(name, after[path])
+
+
+def _trace_failures(
+    event: str, harness: str, before: Mapping[str, bytes], after: Mapping[str, bytes]
+) -> Iterator[Failure]:
+    """Hooks write the state, what a user asks to be kept, and nothing else; before a tool they write nothing."""
+    folders = [f".nexus/state/{name}/" for name in (project_paths.HARNESS, harness)]
+    folders += [".nexus/memory/", ".nexus/rules/"] if event == "user_message" else []
+    for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
+        name = path.removeprefix("project/")
+        may_write = name in _WRITABLE_BY_HOOKS or name.startswith(tuple(folders))
+        if event == "pre_tool_use" or not may_write:
+            yield _failure(ALWAYS, name, "", f"left alone by {event}", "changed")
+        elif name in documented.FILES and path in after:
+            yield from _written_failures(name, after[path])
+        elif name == f".nexus/state/{harness}/agent-tracker.json" and path in after:
+            yield from _tracker_failures(name, after[path])
+
+
+def _tracker_failures(path: str, data: bytes) -> Iterator[Failure]:
+    if problem := shape.TRACKED(json.loads(data)):
+        yield _failure(ALWAYS, path, "", "the fields of the contract", f"it{problem}")
+
+
+def _written_failures(path: str, data: bytes) -> Iterator[Failure]:
+    try:
+        misfits = documented.file_misfits(path, json.loads(data))
+    except ValueError as exc:
+        misfits = [f"it is not JSON: {exc}"]
+    for misfit in misfits:
+        yield _failure(ALWAYS, path, "", "the fields of the contract", misfit)
+
+
+def _files(root: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for folder, folders, names in os.walk(root):
+        found |= {os.path.relpath(os.path.join(folder, name), root) + "/": b"" for name in folders}
+        for name in names:
+            path = os.path.join(folder, name)
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, root)] = file.read()
+    return found
+
+
+# -- words --
+
+
+def _failure(at: str, what: str, path: str, expected: str, found: str) -> Failure:
+    return Failure("", at, what, path, expected, found)
+
+
+def _as_text(content: Any) -> str:
+    """A file as other harnesses write it: characters as themselves."""
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _shown(value: Any) -> str:
+    if value is expectation.ABSENT:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -1,0 +1,266 @@
+"""Tools called from outside: by name, with arguments nobody has looked at yet, by callers that may be restricted.
+
+The table says for every tool what it is for and what it takes; the doors make their help and their schemas
+from it. Kinds of arguments are checked here, in the words of the contract where it has any. What a call
+means is left to `tools`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from rolecall.errors import UsageError
+from rolecall.nexus import longlist, project_paths, shape, tools
+from rolecall.nexus.project_paths import Folder
+from rolecall.nexus.tool_error import WrongCall
+from rolecall.settings.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
+from rolecall.settings.mask import Mask
+
+
+class Kind(NamedTuple):
+    name: str
+    fits: Callable[[Any], bool]
+    schema: Mapping[str, Any]
+
+
+_TEXT = Kind("a string", shape.is_text, {"type": "string"})
+_NUMBER = Kind(shape.A_NUMBER, shape.is_number, {"type": "number"})
+_TEXTS = Kind(
+    "a list of strings", shape.is_list_of(shape.is_text), {"type": "array", "items": {"type": "string"}}
+)
+_NUMBERS = Kind(
+    "a list of numbers", shape.is_list_of(shape.is_number), {"type": "array", "items": {"type": "number"}}
+)
+_MAP = Kind(
+    "an object of strings",
+    shape.is_map_of_texts,
+    {"type": "object", "additionalProperties": {"type": "string"}},
+)
+
+
+class Parameter(NamedTuple):
+    kind: Kind
+    description: str
+    is_required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+class Tool(NamedTuple):
+    run: Callable[..., dict[str, Any]]
+    description: str
+    parameters: Mapping[str, Parameter] = {}
+    denied_as: tuple[str, ...] = ()
+    """The classes of actions it belongs to: a restriction that denies one of them denies the tool."""
+    is_reader: bool = False
+    is_for_lead: bool = False
+    """Planning and deciding: no role does that, whatever it is restricted to."""
+    needs: str = ""
+    """The state file without which that it is missing is the answer, whatever the arguments."""
+
+
+def _needed(kind: Kind, description: str, *choices: str) -> Parameter:
+    return Parameter(kind, description, True, choices)
+
+
+TOOLS: Mapping[str, Tool] = {
+    "plan_start": Tool(
+        tools.plan_start,
+        "Begin a plan: a topic and the issues to decide on, in order. Research comes first, so its summary is"
+        " required. A plan that is still active goes into the history.",
+        {
+            "topic": _needed(_TEXT, "What the plan is about."),
+            "issues": _needed(_TEXTS, "The questions to decide, one title each, in the order to take them."),
+            "research_summary": _needed(_TEXT, "What was found out before planning."),
+        },
+        is_for_lead=True,
+    ),
+    "plan_status": Tool(
+        tools.plan_status,
+        "The active plan: its issues, their decisions, and how many are left.",
+        is_reader=True,
+    ),
+    "plan_update": Tool(
+        tools.plan_update,
+        "Change the issues of the active plan: add one, remove one, give one another title, or reopen a"
+        " decided one.",
+        {
+            "action": _needed(_TEXT, f"One of {', '.join(tools.ACTIONS)}."),
+            "issue_id": Parameter(_NUMBER, "The issue; for remove, edit and reopen."),
+            "title": Parameter(_TEXT, "The title; for add and edit."),
+        },
+        is_for_lead=True,
+        needs=project_paths.PLAN,
+    ),
+    "plan_decide": Tool(
+        tools.plan_decide,
+        "Record the decision on an issue of the active plan, and which agents were asked about it.",
+        {
+            "issue_id": _needed(_NUMBER, "The issue."),
+            "decision": _needed(_TEXT, "What was decided, and why."),
+            "how_agents": Parameter(_TEXTS, "The agents that were asked."),
+            "how_summary": Parameter(_MAP, "What each of them advised, by agent."),
+            "how_agent_ids": Parameter(_MAP, "The id of each one's instance, by agent, to ask it again."),
+        },
+        is_for_lead=True,
+        needs=project_paths.PLAN,
+    ),
+    "task_add": Tool(
+        tools.task_add,
+        "Add a task to the running cycle. It is ready once every task it depends on is completed.",
+        {
+            "title": _needed(_TEXT, "What is to be done, in one line."),
+            "context": _needed(_TEXT, "What whoever does it has to know."),
+            "deps": Parameter(_NUMBERS, "Ids of the tasks that have to be completed before."),
+            "approach": Parameter(_TEXT, "How to go about it."),
+            "acceptance": Parameter(_TEXT, "What has to hold when it is done."),
+            "risk": Parameter(_TEXT, "What may go wrong."),
+            "plan_issue": Parameter(_NUMBER, "The issue of the plan that it comes from."),
+            "goal": Parameter(
+                _TEXT, "What all tasks of the cycle are for; takes the place of the last one given."
+            ),
+            "decisions": Parameter(_TEXTS, "Decisions that bind the work; added to those given before."),
+            "owner": Parameter(_TEXT, 'The agent that does it, or "lead".'),
+            "owner_agent_id": Parameter(_TEXT, "The id of the instance that does it."),
+            "owner_reuse_policy": Parameter(
+                _TEXT, "Whether an instance that worked before goes on with it.", choices=shape.REUSE_POLICIES
+            ),
+        },
+        TASK_CREATION,
+    ),
+    "task_list": Tool(
+        tools.task_list,
+        "The tasks of the running cycle with a summary: how many are completed, pending, being worked on"
+        " (`blocked`), and the ids of those that can be begun now (`ready`).",
+        is_reader=True,
+    ),
+    "task_update": Tool(
+        tools.task_update,
+        "Set the status of a task. A completed one may be set back.",
+        {
+            "id": _needed(_NUMBER, "The task."),
+            "status": _needed(_TEXT, "Its new status.", *shape.TASK_STATUSES),
+        },
+        TASK_UPDATE,
+    ),
+    "task_close": Tool(
+        tools.task_close,
+        "Close the cycle, finished or not: its plan and tasks go into the history, and a new one can begin.",
+        denied_as=TASK_UPDATE,
+    ),
+    "history_search": Tool(
+        tools.history_search,
+        "Closed cycles in short, the most recent ones, oldest first.",
+        {
+            "query": Parameter(_TEXT, "Only those that have this text anywhere, upper or lower case."),
+            "last_n": Parameter(_NUMBER, f"How many at most; {tools.DEFAULT_LAST} when not given."),
+        },
+        is_reader=True,
+    ),
+    "context": Tool(
+        tools.context,
+        "Where the project stands: branch, goal, how many tasks are left, the decisions that bind the work.",
+        is_reader=True,
+    ),
+    "artifact_write": Tool(
+        tools.artifact_write,
+        "Write a file for later steps or for people, below the project's artifacts; the reply has its path.",
+        {
+            "filename": _needed(_TEXT, "A name, with folders if wanted: findings/storage.md."),
+            "content": _needed(_TEXT, "The whole text of the file."),
+        },
+    ),
+}
+
+
+def input_schema(tool: Tool) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments. `plan_update`'s action is a plain string on purpose: an unknown
+    one has to come to the tool, whose answer is pinned."""
+    properties = {
+        name: {
+            **parameter.kind.schema,
+            "description": parameter.description,
+            **({"enum": list(parameter.choices)} if parameter.choices else {}),
+        }
+        for name, parameter in tool.parameters.items()
+    }
+    required = [name for name, parameter in tool.parameters.items() if parameter.is_required]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _no_secrets() -> Mask:
+    return Mask(())
+
+
+def call(
+    project: Folder,
+    name: str,
+    arguments: Any = None,
+    *,
+    restrictions: Iterable[str] = (),
+    mask: Callable[[], Mask] = _no_secrets,
+) -> dict[str, Any]:
+    """The reply of a tool to arguments from outside. `mask` hides secrets that must not be stored; it is called only if
+    the tool writes."""
+    tool, checked = _checked_call(project, name, arguments, restrictions, mask)
+    return tool.run(project, **checked)
+
+
+def call_json(
+    project: Folder,
+    name: str,
+    arguments: Any = None,
+    *,
+    restrictions: Iterable[str] = (),
+    mask: Callable[[], Mask] = _no_secrets,
+) -> bytes:
+    """The same as JSON; megabytes of tasks are passed on as they stand in their file."""
+    tool, checked = _checked_call(project, name, arguments, restrictions, mask)
+    if name == "task_list":
+        return tools.task_list_json(project)
+    return longlist.json_bytes(tool.run(project, **checked))
+
+
+def _checked_call(
+    project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
+) -> tuple[Tool, dict[str, Any]]:
+    if name not in TOOLS:
+        raise WrongCall(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
+    tool = TOOLS[name]
+    _check_allowed(name, tool, tuple(restrictions))
+    if tool.needs:
+        tools.check_there(project, tool.needs)
+    given = {} if arguments is None else arguments
+    if not isinstance(given, dict):
+        raise WrongCall(f"the arguments of {name} are not an object")
+    # Many hosts send null for what they leave out.
+    given = {key: value for key, value in given.items() if value is not None}
+    _check_parameters(name, tool, given)
+    return tool, given if tool.is_reader or not given else mask().value(given)
+
+
+def _check_allowed(name: str, tool: Tool, restrictions: tuple[str, ...]) -> None:
+    try:
+        if tool.is_for_lead:
+            check_lead(restrictions, name)
+        check_allowed(restrictions, name, tool.denied_as)
+    except UsageError as exc:
+        raise WrongCall(exc.message, hint=exc.hint) from None
+
+
+def _check_parameters(name: str, tool: Tool, given: Mapping[str, Any]) -> None:
+    # By the contract an unknown action is the answer, whatever else is wrong: then the tool itself is asked.
+    action = given.get("action") if name == "plan_update" else None
+    is_unknown_action = isinstance(action, str) and action not in tools.ACTIONS
+    for key, value in given.items():
+        parameter = tool.parameters.get(key)
+        if parameter is None:
+            takes = ", ".join(tool.parameters) or "none"
+            raise WrongCall(f"{name} has no parameter {key!r}; it has {takes}")
+        if not parameter.kind.fits(value) and not is_unknown_action:
+            raise WrongCall(f"{key} must be {parameter.kind.name}")
+        if parameter.choices and value not in parameter.choices:
+            raise WrongCall(f"{key} must be one of {', '.join(parameter.choices)}")
+    for key, parameter in tool.parameters.items():
+        if parameter.is_required and key not in given:
+            raise WrongCall(f"{key} is required for {name}")

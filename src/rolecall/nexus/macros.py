@@ -1,0 +1,403 @@
+"""Invocation macros in skill bodies: `{{primitive key=value ...}}`, read and turned into a host's words.
+
+A value is a bare word, a placeholder (`<which one>`), a quoted text (`\\"`, `\\\\`, `\\n` and `\\t` are its escapes), a
+list (`[a, "b c", <more of them>, {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text from the next
+line on, then `<<NAME` alone on its line. The `}}` may be on the heredoc's first line, before the text, or after
+its last. A heredoc's text is literal. Everything outside of macros is text, and so is `{{` without a letter after it,
+unless a name and `key=` follow after blanks, which is an error.
+
+The vocabulary defines the primitives and their keys, and the catalogue the names that values may use. The functions
+passed to `expand` turn a primitive into a host's words; `prose` has the words for a host without means of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+from rolecall.errors import UsageError
+from rolecall.nexus.catalog_file import near
+from rolecall.nexus.tags import ANY_VARIANT, Tag
+from rolecall.nexus.vocabulary import Invocation
+from rolecall.settings.yaml12 import Problem
+
+Item = str | Mapping[str, str]
+Argument = str | tuple[Item, ...]
+Arguments = Mapping[str, Argument]
+Render = Mapping[str, Callable[[Arguments], str]]
+"""For each primitive, the host's text for it."""
+
+
+class Choice(NamedTuple):
+    """All that a parameter may name."""
+
+    what: str
+    names: tuple[str, ...]
+
+
+Choices = Mapping[tuple[str, str], Choice]
+"""By primitive and parameter, modes by `mode_of` their skill; those that are not in it take any text."""
+
+
+def mode_of(skill: str) -> str:
+    """The parameter `mode` of `skill_activation`, for one skill."""
+    return f"mode of {skill}"
+
+
+_TEXTS = {
+    "skill_activation": ("skill", "mode"),
+    "subagent_spawn": ("target_role", "prompt", "name", "resume_tier_hint"),
+    "task_register": ("label", "state"),
+    "user_question": ("question",),
+    "memory_read_observation": ("file_path", "reader_identity", "observed_at"),
+}
+_TYPES: Mapping[tuple[str, str], str] = {
+    **{(primitive, name): "string" for primitive, names in _TEXTS.items() for name in names},
+    ("user_question", "options"): "array",
+}
+"""What parameters of the shared format take: vocabularies of packages say it in words only."""
+
+_START = re.compile(
+    r"\{\{(?:([A-Za-z_][\w-]*)|(?P<apart>\s++[A-Za-z_][\w-]*+\s++[A-Za-z_][\w-]*+=))", re.ASCII
+)
+_SPACE = re.compile(r"\s*")
+_KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
+_PLACEHOLDER = r'<[^<>"\[\]{}\r\n]*>'
+"""`<what to put here>`: words for the reader of the text; they may contain blanks."""
+_BARE = re.compile(rf'(?:{_PLACEHOLDER}|[^\s"\[\]{{}}])+')
+_BARE_ITEM = re.compile(rf'(?:{_PLACEHOLDER}|[^\s",\[\]{{}}:])+')
+_MORE_ITEMS = re.compile(r"\{(?:\.\.\.|…)\}")
+"""In a list: more items like the others."""
+_QUOTED = re.compile(r'"((?:[^"\\\r\n]|\\[^\r\n])*)"')
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
+_HEREDOC = re.compile(r">>([A-Za-z_]\w*)", re.ASCII)
+_LINE_END = re.compile(r"[ \t]*(?:\r?\n|\Z)")
+
+T = TypeVar("T")
+
+
+class Macro(NamedTuple):
+    primitive: str
+    arguments: Arguments
+    start: int
+    end: int
+    """Where the text goes on, behind the macro and its heredocs."""
+
+
+def expand(
+    text: str,
+    render: Render,
+    *,
+    invocations: Mapping[str, Invocation] | None = None,
+    choices: Choices | None = None,
+    source: str = "<text>",
+) -> str:
+    """`text` with each macro replaced by what `render` has for it; `UsageError` with every problem otherwise.
+    Vocabulary and choices are those of our own catalogue unless others are given."""
+    if invocations is None:
+        from rolecall.nexus import catalog
+
+        own = catalog.load()
+        invocations, choices = own.vocabulary.invocations, choices or own.choices
+    if found := problems(text, invocations, choices or {}, source=source):
+        listed = "".join(f"\n  {problem}" for problem in found)
+        raise UsageError(f"the text cannot be expanded:{listed}")
+    parts, done = [], 0
+    for macro in find(text, source=source):
+        if macro.primitive not in render:
+            raise UsageError(
+                f"{source}: the host has no way to do {macro.primitive!r}",
+                hint="Give it one, or take the words for a host without it.",
+            )
+        parts += [text[done : macro.start], render[macro.primitive](macro.arguments)]
+        done = macro.end
+    return "".join([*parts, text[done:]])
+
+
+def problems(
+    text: str,
+    invocations: Mapping[str, Invocation],
+    choices: Choices | None = None,
+    *,
+    source: str = "<text>",
+) -> list[Problem]:
+    """Everything wrong with the macros of a text. Behind one that cannot be read, nothing is looked at."""
+    place = _places(text, source)
+    found: list[Problem] = []
+    parser = _Parser(text)
+    try:
+        for macro in parser.macros():
+            found += [
+                Problem("error", message, *place(macro.start), hint)
+                for message, hint in _misuses(macro, invocations, choices or {})
+            ]
+    except _Unreadable as exc:
+        found.append(Problem("error", exc.message, *place(exc.offset), exc.hint))
+    return found
+
+
+def find(text: str, *, source: str = "<text>") -> Iterator[Macro]:
+    """The macros of a text in order; `UsageError` with line and column at one that cannot be read."""
+    try:
+        yield from _Parser(text).macros()
+    except _Unreadable as exc:
+        file, line, column = _places(text, source)(exc.offset)
+        raise UsageError(f"{file}:{line}:{column}: {exc.message}", hint=exc.hint) from None
+
+
+def _misuses(
+    macro: Macro, invocations: Mapping[str, Invocation], choices: Choices
+) -> Iterator[tuple[str, str]]:
+    invocation = invocations.get(macro.primitive)
+    if invocation is None:
+        hint = near(macro.primitive, invocations, what="Primitives")
+        yield f"there is no primitive {macro.primitive!r}", hint
+        return
+    parameters = {one.name: one for one in invocation.semantic_params}
+    for name, parameter in parameters.items():
+        if parameter.required and name not in macro.arguments:
+            yield f"{macro.primitive} needs the parameter {name!r}", parameter.description
+    for name, value in macro.arguments.items():
+        if name not in parameters:
+            hint = near(name, parameters, what="Parameters")
+            yield f"{macro.primitive} has no parameter {name!r}", hint
+            continue
+        place = (macro.primitive, name)
+        wanted = parameters[name].value_type or _TYPES.get(place, "")
+        if place == ("skill_activation", "mode"):
+            place = (macro.primitive, mode_of(str(macro.arguments.get("skill"))))
+        if wanted == "array" and isinstance(value, str):
+            yield f"{macro.primitive}: {name!r} takes a list", f"Write {name}=[...]."
+        elif wanted == "string" and not isinstance(value, str):
+            yield f"{macro.primitive}: {name!r} takes a text, not a list", ""
+        elif place in choices and value not in choices[place].names:
+            what, names = choices[place]
+            hint = near(str(value), list(names), what=what) if names else f"{what}: none."
+            yield f"{macro.primitive}: {name!r} cannot be {value!r}", hint
+
+
+def _places(text: str, source: str) -> Callable[[int], tuple[str, int, int]]:
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def place(offset: int) -> tuple[str, int, int]:
+        line = bisect_right(starts, offset)
+        return source, line, offset - starts[line - 1] + 1
+
+    return place
+
+
+# -- reading --
+
+
+class _Unreadable(Exception):
+    def __init__(self, offset: int, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.message = message
+        self.hint = hint
+
+
+class _Parser:
+    """Reads one macro after the other; `_at` is the place reached."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def macros(self) -> Iterator[Macro]:
+        while start := _START.search(self._text, self._at):
+            self._at = start.end()
+            if start["apart"]:
+                message = "a macro's name stands right behind {{, without a blank"
+                raise _Unreadable(start.start(), message, "Or it would be text.")
+            arguments = self._arguments(start)
+            yield Macro(start[1], arguments, start.start(), self._at)
+
+    def _arguments(self, start: re.Match[str]) -> dict[str, Argument]:
+        arguments: dict[str, Argument] = {}
+        behind: list[tuple[str, re.Match[str]]] = []
+        while not self._is_closed(start):
+            key = self._match(_KEY)
+            if key is None:
+                raise self._unexpected("key=value or }}")
+            if key[1] in arguments:
+                raise _Unreadable(key.start(), f"the parameter {key[1]!r} is given twice")
+            heredoc = self._match(_HEREDOC)
+            if heredoc is None:
+                arguments[key[1]] = self._argument()
+            elif _LINE_END.match(self._text, self._at):
+                arguments[key[1]] = self._heredoc(heredoc)
+            else:
+                arguments[key[1]] = ""  # its text stands behind the macro
+                behind.append((key[1], heredoc))
+        for name, heredoc in behind:
+            arguments[name] = self._heredoc(heredoc)
+        return arguments
+
+    def _is_closed(self, start: re.Match[str]) -> bool:
+        before = self._at
+        self._skip_space()
+        if self._at == len(self._text):
+            raise _Unreadable(start.start(), f"the macro {start[0]} is not closed", "Close it with }}.")
+        if self._is_at("}}"):
+            self._at += 2
+            return True
+        if self._at == before:
+            raise self._unexpected("a blank or }}")
+        return False
+
+    def _heredoc(self, announced: re.Match[str]) -> str:
+        line_end = self._match(_LINE_END)
+        if line_end is None:
+            raise self._unexpected(f"the end of the line, because the text of {announced[0]} follows")
+        end = re.compile(rf"^[ \t]*<<{announced[1]}[ \t]*(?=\r?$)", re.MULTILINE)
+        found = end.search(self._text, self._at)
+        if found is None:
+            hint = f"Write <<{announced[1]} alone on a line behind its text."
+            raise _Unreadable(announced.start(), f"the heredoc {announced[0]} is not closed", hint)
+        text = self._text[self._at : found.start()]
+        self._at = found.end()
+        return text.removesuffix("\n").removesuffix("\r")
+
+    def _argument(self) -> Argument:
+        if self._is_at("["):
+            return tuple(self._enclosed("]", self._item))
+        if self._is_at(">>"):
+            raise _Unreadable(self._at, "a heredoc needs a name", "Write >>NAME.")
+        return self._word(_BARE, "a value")
+
+    def _word(self, bare: re.Pattern[str], expected: str) -> str:
+        if self._is_at('"'):
+            return self._quoted()
+        word = self._match(bare)
+        if word is None:
+            raise self._unexpected(expected)
+        return word[0]
+
+    def _quoted(self) -> str:
+        start = self._at
+        quoted = self._match(_QUOTED)
+        if quoted is None:
+            hint = "Several lines are written as a heredoc."
+            raise _Unreadable(start, "the quote is not closed on its line", hint)
+        return _ESCAPE.sub(lambda escape: self._escaped(escape, start + 1), quoted[1])
+
+    def _escaped(self, escape: re.Match[str], start: int) -> str:
+        if escape[1] not in _ESCAPES:
+            message = f"the escape {escape[0]} is not known"
+            raise _Unreadable(start + escape.start(), message, 'Known are \\" \\\\ \\n and \\t.')
+        return _ESCAPES[escape[1]]
+
+    def _item(self) -> Item:
+        if more := self._match(_MORE_ITEMS):
+            return more[0]
+        if not self._is_at("{"):
+            return self._word(_BARE_ITEM, "an entry of the list")
+        pairs: dict[str, str] = {}
+        for start, key, value in self._enclosed("}", self._pair):
+            if key in pairs:
+                raise _Unreadable(start, f"{key!r} is given twice in one entry")
+            pairs[key] = value
+        return pairs
+
+    def _pair(self) -> tuple[int, str, str]:
+        start = self._at
+        key = self._word(_BARE_ITEM, "a key")
+        self._skip_space()
+        if not self._is_at(":"):
+            raise self._unexpected(f": behind the key {key!r}")
+        self._at += 1
+        self._skip_space()
+        return start, key, self._word(_BARE_ITEM, "a value")
+
+    def _enclosed(self, end: str, part: Callable[[], T]) -> Iterator[T]:
+        self._at += 1
+        self._skip_space()
+        while not self._is_at(end):
+            yield part()
+            self._skip_space()
+            if self._is_at(","):
+                self._at += 1
+                self._skip_space()
+                if self._is_at(end):
+                    raise self._unexpected("another entry behind the comma")
+            elif not self._is_at(end):
+                raise self._unexpected(f", or {end}")
+        self._at += 1
+
+    def _is_at(self, text: str) -> bool:
+        return self._text.startswith(text, self._at)
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self._text, self._at)
+        if match:
+            self._at = match.end()
+        return match
+
+    def _skip_space(self) -> None:
+        self._match(_SPACE)
+
+    def _unexpected(self, expected: str) -> _Unreadable:
+        here = self._text[self._at : self._at + 20].split("\n")[0]
+        found = repr(here) if self._at < len(self._text) else "the end of the text"
+        return _Unreadable(self._at, f"expected {expected}, found {found}")
+
+
+# -- words for a host without means --
+
+
+def prose(tags: Mapping[str, Tag]) -> Render:
+    """What a host without a mechanism of its own is told, so that nothing is skipped in silence. Progress and
+    access records are for a display and a hook; where those are missing, nothing is to be done."""
+    return {
+        "skill_activation": lambda arguments: _skill_words(arguments, tags),
+        "subagent_spawn": _spawn_words,
+        "task_register": lambda _: "",
+        "user_question": _question_words,
+        "memory_read_observation": lambda _: "",
+    }
+
+
+def _skill_words(arguments: Arguments, tags: Mapping[str, Tag]) -> str:
+    skill, mode = str(arguments["skill"]), str(arguments.get("mode", ""))
+    tag = next((one for one in tags.values() if one.skill == skill), None)
+    if tag is None or (mode and not {mode, ANY_VARIANT}.intersection(tag.variants)):
+        return f"Go on with the skill `{skill}`{f' in the mode {mode}' if mode else ''}."
+    trigger = f"{tag.trigger.removesuffix(']')}:{mode}]" if mode else tag.trigger
+    return f"Go on with the skill `{skill}`: write `{trigger}` on a line of its own."
+
+
+def _spawn_words(arguments: Arguments) -> str:
+    given = {name: str(value) for name, value in arguments.items()}
+    details = [f"called `{given['name']}`"] if "name" in given else []
+    if "resume_tier_hint" in given:
+        details.append(f"resume tier {given['resume_tier_hint']}")
+    about = f" ({', '.join(details)})" if details else ""
+    return (
+        f"Hand this to an agent in the role `{given['target_role']}`{about}. Where agents cannot be started, tell"
+        f" the user that this step was not delegated. Its prompt:\n\n{fenced(given['prompt'])}"
+    )
+
+
+def fenced(text: str) -> str:
+    """A text as a block that nothing in it ends."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _question_words(arguments: Arguments) -> str:
+    options = arguments["options"]
+    lines = [options] if isinstance(options, str) else [_option_words(one) for one in options]
+    listed = "".join(f"\n{number}. {line}" for number, line in enumerate(lines, 1))
+    return f"Ask the user this, and end your turn:\n\n{arguments['question']}\n{listed}".rstrip("\n")
+
+
+def _option_words(option: Item) -> str:
+    if isinstance(option, str):
+        return option
+    told = [option[key] for key in ("label", "description") if option.get(key)]
+    return ": ".join(told) or ", ".join(option.values())

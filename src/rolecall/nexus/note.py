@@ -1,0 +1,155 @@
+"""Notes: the Markdown files of a project's `memory/`, `rules/` and `context/`, one folder each, nothing deeper.
+
+A name leads to a plain file in its folder or to nothing: links are refused, so that no note is read from or
+written to elsewhere. Whoever writes holds the project's lock. What a note is for is known above, in `memory`
+and `rule`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Literal, NamedTuple, TypeAlias
+
+from rolecall.errors import NotFound, UsageError
+from rolecall.nexus import note_name, project_paths, state_file
+from rolecall.nexus.project_paths import Folder
+
+Kind: TypeAlias = Literal["memory", "rules", "context"]
+
+LARGEST = 64 * 1024
+"""Bytes of a new note. Agents read a note as a whole, so a long one costs every reader."""
+
+
+class Note(NamedTuple):
+    name: str
+    path: str
+    size: int
+    changed: float
+    """When it was last written, in seconds since 1970."""
+
+
+def folder(project: Folder, kind: Kind) -> str:
+    path = os.path.join(project_paths.nexus(project), kind)
+    state_file.refuse_links(path)
+    return path
+
+
+def listed(project: Folder, kind: Kind) -> list[Note]:
+    """All notes of a kind by name; what is no plain Markdown file is none."""
+    inside = folder(project, kind)
+    try:
+        entries = list(os.scandir(inside))
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise state_file.refused(exc, inside) from exc
+    found = [
+        Note(entry.name, entry.path, status.st_size, status.st_mtime)
+        for entry in entries
+        if entry.name.endswith(".md") and not entry.name.startswith(".")
+        if stat.S_ISREG((status := entry.stat(follow_symlinks=False)).st_mode)
+    ]
+    return sorted(found)
+
+
+def find(project: Folder, kind: Kind, name: str) -> Note:
+    """A note that is there; one that is not is an error that says which are."""
+    file = note_name.file_name(name)
+    path = os.path.join(folder(project, kind), file)
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        raise _not_found(project, kind, file) from None
+    except OSError as exc:
+        raise state_file.refused(exc, path) from exc
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path} is a link or a folder", hint="Put a plain file in its place.")
+    return Note(file, path, status.st_size, status.st_mtime)
+
+
+def _not_found(project: Folder, kind: Kind, file: str) -> NotFound:
+    from difflib import get_close_matches
+
+    known = [note.name for note in listed(project, kind)]
+    close = get_close_matches(file, known, n=1)
+    guess = f"Did you mean {close[0]}? " if close else ""
+    shown = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+    return NotFound(
+        f"there is no {file} in {folder(project, kind)}", hint=f"{guess}There are: {shown or 'none'}."
+    )
+
+
+def content(note: Note) -> bytes:
+    try:
+        file = os.open(note.path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as exc:
+        raise UsageError(
+            f"{note.path} cannot be read: {exc.strerror}", hint="Look what became of it."
+        ) from exc
+    with open(file, "rb") as opened:
+        return opened.read()
+
+
+def text(note: Note) -> str:
+    data = content(note)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as exc:
+        raise UsageError(
+            f"{note.path} is not UTF-8: byte {exc.start} is {data[exc.start]:#04x}",
+            hint="Convert the file, then read it again.",
+        ) from exc
+
+
+def clean(text: str) -> str:
+    """The text of a new note as it is kept; one that cannot be kept is refused."""
+    kept = text.removeprefix("\ufeff").strip("\n").rstrip() + "\n"
+    if not kept.strip():
+        raise UsageError("the text is empty", hint="Say in it what is to be remembered.")
+    if "\0" in kept:
+        raise UsageError("the text holds a NUL character", hint="Notes are plain text.")
+    refuse_oversize(kept)
+    return kept
+
+
+def refuse_oversize(text: str) -> None:
+    size = len(encoded(text))
+    if size > LARGEST:
+        raise UsageError(
+            f"the text has {size:,} bytes; a note has {LARGEST:,} at most",
+            hint="Keep what has to be remembered, and say where the rest is.",
+        )
+
+
+def encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise UsageError(f"the text holds {text[exc.start]!a}, which UTF-8 cannot say") from exc
+
+
+# -- writing, under the project's lock --
+
+
+def create(project: Folder, kind: Kind, file: str, text: str) -> Note:
+    """A new note; one that is there already, by whoever's hand, is never written over."""
+    path = os.path.join(folder(project, kind), file)
+    state_file.make_folder(folder(project, kind))
+    with state_file.drafted(project, encoded(text)) as draft:
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            raise already_there(path) from None
+        # Were we killed before this, the next writer would remove that name, and the note would stay.
+        state_file.remove(draft)
+    state_file.sync_folder(os.path.dirname(path))
+    return find(project, kind, file)
+
+
+def already_there(path: str) -> UsageError:
+    return UsageError(f"{path} exists already", hint="Choose another name, or change that file.")
+
+
+def rewrite(project: Folder, note: Note, text: str) -> None:
+    state_file.replace(project, note.path, encoded(text))

@@ -1,0 +1,178 @@
+"""The names of notes: what a new one may be called, and what to call it instead. Pure.
+
+A name is a file name and nothing more, so no name leads out of its folder. Names that others gave are read as
+they are; only a new one has to keep to the policy.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from rolecall.errors import UsageError
+from rolecall.nexus import similarity
+
+CATEGORIES = ("empirical", "external", "pattern")
+PATTERN = re.compile(r"[a-z0-9][a-z0-9-]*\.md")
+FEWEST_WORDS, MOST_WORDS = 2, 4
+LONGEST = 100
+"""Characters of a name with its ending: it has to fit on a line of a list."""
+
+_MONTH = re.compile(
+    r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
+    r"dec(ember)?"
+)
+_FIRST_YEAR, _LAST_YEAR = 1990, 2039
+_VERSION_WORD = re.compile(r"v\d+[a-z]?|(rc|alpha|beta)\d+")
+_TRANSLITERATED = str.maketrans({"ß": "ss", "æ": "ae", "ø": "o", "đ": "d", "ł": "l"})
+
+
+def file_name(name: str) -> str:
+    """`name` as the name of a file in its folder; the ending may be left out."""
+    full = name if name.endswith(".md") else f"{name}.md"
+    if not is_file_name(full):
+        has_bytes = "" if is_utf8(full) else ": it holds bytes that are not UTF-8"
+        raise UsageError(
+            f"{name!r} is not the name of a note{has_bytes}",
+            hint=f"Give the name alone, without a folder{_instead(name)}.",
+        )
+    return full
+
+
+def is_file_name(full: str) -> bool:
+    """Whether a name with its ending is that of a file in its folder, which every file system can have."""
+    is_bare = full == full.strip() and not full.startswith(".") and not re.search(r"[/\\\x00-\x1f\x7f]", full)
+    return is_bare and full.endswith(".md") and is_utf8(full) and len(full.encode()) <= 255
+
+
+def is_utf8(text: str) -> bool:
+    """Bytes of a file name that are not UTF-8 come as halves of surrogate pairs, and JSON can say those as well."""
+    return not re.search(r"[\ud800-\udfff]", text)
+
+
+def new_memory(name: str, category: str | None = None) -> str:
+    """The file name of a new memory note; one that is against the policy is refused, and a better one named."""
+    full = file_name(name)
+    written = category_of(full)
+    if category and written and written != category:
+        raise UsageError(
+            f"{full} is named as {written}, but its category is to be {category}",
+            hint=f"Leave the prefix out, or call it {category}-{topic_of(full)}.md.",
+        )
+    if category and not written:
+        full = f"{category}-{full}"
+    if reason := _objection(full) or _objection_to_topic(topic_of(full)):
+        raise UsageError(f"{full} {reason}", hint=f"{_policy()}{_suggestion(full)}")
+    return full
+
+
+def new_rule(name: str) -> str:
+    """The file name of a new rule: any words."""
+    full = file_name(name)
+    if reason := _objection(full):
+        raise UsageError(f"{full} {reason}", hint=f"Call it, for example, {_kebab(full) or 'code-style'}.md.")
+    return full
+
+
+def from_text(text: str) -> str:
+    """A name for a new note, made from the first words that say what it is about; "" if too few words fit a name."""
+    words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
+    passing = set(_passing(words))
+    kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]
+    name = "-".join(kept[:MOST_WORDS])
+    return name if len(kept) >= FEWEST_WORDS and len(name) <= LONGEST - len(".md") else ""
+
+
+def category_of(file: str) -> str:
+    """The category that the name begins with; "" when it has none."""
+    return next((word for word in CATEGORIES if file.startswith(f"{word}-")), "")
+
+
+def topic_of(file: str) -> str:
+    """What the note is about, by its name: without category and ending."""
+    category = category_of(file)
+    return file.removesuffix(".md").removeprefix(f"{category}-" if category else "")
+
+
+# -- what is wrong with a name --
+
+
+def _objection(full: str) -> str:
+    if not PATTERN.fullmatch(full):
+        return "is not lower-case letters and digits joined by hyphens"
+    if "--" in full or full.endswith("-.md"):
+        return "has a hyphen that joins nothing"
+    if len(full) > LONGEST:
+        return f"is longer than {LONGEST} characters"
+    return ""
+
+
+def _objection_to_topic(topic: str) -> str:
+    words = topic.split("-")
+    if dated := list(_passing(words)):
+        return f"has a date or a version in it ({', '.join(dated)}), which belongs into the text"
+    if not FEWEST_WORDS <= len(words) <= MOST_WORDS:
+        return f"names its subject with {len(words)} word{'s' * (len(words) != 1)}"
+    return ""
+
+
+def _passing(words: list[str]) -> Iterator[str]:
+    """Words that say when or which version, and make a name wrong as time goes by."""
+    for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
+        if word.isdigit():
+            beside = before.isdigit() or after.isdigit() or _counts(before) or _MONTH.fullmatch(after)
+            is_passing = bool(beside) or _is_date(word)
+        else:
+            is_passing = bool(_VERSION_WORD.fullmatch(word)) or (_counts(word) and after.isdigit())
+            is_passing = is_passing or bool(_MONTH.fullmatch(word) and before.isdigit())
+        if is_passing:
+            yield word
+
+
+def _counts(word: str) -> bool:
+    """Whether a number after this word is a version or a day."""
+    return word in ("v", "version") or _MONTH.fullmatch(word) is not None
+
+
+def _is_date(digits: str) -> bool:
+    is_year = _FIRST_YEAR <= int(digits[:4]) <= _LAST_YEAR
+    if len(digits) in (6, 8):
+        is_day = len(digits) == 6 or 1 <= int(digits[6:]) <= 31
+        return is_year and 1 <= int(digits[4:6]) <= 12 and is_day
+    return len(digits) == 4 and is_year
+
+
+# -- what to call it instead --
+
+
+def _policy() -> str:
+    return (
+        f"A name is {FEWEST_WORDS} to {MOST_WORDS} lower-case words for the subject, joined by hyphens, with a "
+        f"category before them if there is one ({', '.join(CATEGORIES)}). "
+    )
+
+
+def _suggestion(full: str) -> str:
+    plain = _kebab(full)
+    category = category_of(f"{plain}-")
+    words = plain.removeprefix(category).strip("-").split("-")
+    passing = set(_passing(words))
+    kept = [word for word in words if word and word not in passing][:MOST_WORDS]
+    better = "-".join([category, *kept] if category else kept) + ".md"
+    if len(kept) < FEWEST_WORDS or len(better) > LONGEST:
+        return "Say in a few words what it is about, such as retry-limits.md."
+    return f"Call it, for example, {better}."
+
+
+def _instead(name: str) -> str:
+    better = _kebab(name)
+    return f", such as {better}.md" if PATTERN.fullmatch(f"{better}.md") else ", such as retry-limits.md"
+
+
+def _kebab(name: str) -> str:
+    """The last part of `name` in lower case, its words joined by hyphens; "" when it has no such words."""
+    base = re.split(r"[/\\]", name.rstrip("/\\"))[-1].removesuffix(".md")
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", base).lower().translate(_TRANSLITERATED)
+    letters = unicodedata.normalize("NFKD", spaced).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", letters).strip("-")

@@ -1,0 +1,109 @@
+"""Where a project keeps its state, and the two things that come from outside it: the time and the branch.
+
+Nothing here writes. The branch is read from git's own files, because starting git for it would take longer
+than any tool does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TypeAlias
+
+from rolecall.errors import UsageError
+from rolecall.settings.repository import root_around
+
+Folder: TypeAlias = "str | os.PathLike[str]"
+
+HARNESS = "rolecall"
+"""Our name among the harnesses that share a project: only files below `state/rolecall/` are ours alone."""
+PLAN, TASKS, HISTORY = "plan.json", "tasks.json", "history.json"
+NO_BRANCH, NO_GIT = "detached", "unknown"
+"""What stands in for the branch where there is none: cycles must name one."""
+
+
+def nexus(project: Folder) -> str:
+    return os.path.join(os.path.abspath(project), ".nexus")
+
+
+def state(project: Folder, name: str = "") -> str:
+    """The state of the running cycle, or one file of it."""
+    return os.path.join(nexus(project), "state", name) if name else os.path.join(nexus(project), "state")
+
+
+def ours(project: Folder, name: str = "") -> str:
+    """What no other harness may touch, and we may not touch of others."""
+    return os.path.join(state(project, HARNESS), name) if name else state(project, HARNESS)
+
+
+_harness = HARNESS
+
+
+def use_harness(name: str) -> None:
+    """From here on, keep the files of hooks under the name of that harness."""
+    global _harness
+    if name != HARNESS:
+        from rolecall.nexus import shape
+
+        if not shape.is_harness_id(name):
+            raise UsageError(
+                f"{name!r} is not the name of a harness",
+                hint="Use lower-case letters, digits and hyphens.",
+            )
+    _harness = name
+
+
+def of_harness(project: Folder, name: str) -> str:
+    """A file of the hooks: agents, sessions, logs, reads of notes. The lock and its files are `ours`."""
+    return os.path.join(state(project, _harness), name)
+
+
+def history(project: Folder) -> str:
+    return os.path.join(nexus(project), HISTORY)
+
+
+def artifacts(project: Folder) -> str:
+    return state(project, "artifacts")
+
+
+def find(start: Folder) -> str:
+    """The project that a folder lies in: the work tree of git around it."""
+    root = root_around(os.path.abspath(start))
+    if root is None:
+        raise UsageError(
+            f"{os.path.abspath(start)} lies in no git repository, so the project is not known",
+            hint="Name its folder with --project DIR.",
+        )
+    return root
+
+
+def now() -> str:
+    """The time as every file of the project has it: RFC 3339, UTC, milliseconds."""
+    seconds, rest = divmod(time.time_ns(), 1_000_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1_000_000:03d}Z"
+
+
+def branch(project: Folder) -> str:
+    """The branch that is checked out around a project; never empty."""
+    root = root_around(os.path.abspath(project))
+    head = _text(os.path.join(_git_folder(root), "HEAD")) if root else ""
+    kind, _, ref = head.partition(" ")
+    name = ref.strip().removeprefix("refs/heads/") if kind == "ref:" else ""
+    if name == ".invalid":  # a repository that keeps its refs elsewhere says so with this name
+        return NO_GIT
+    return name or (NO_BRANCH if head else NO_GIT)
+
+
+def _git_folder(root: str) -> str:
+    """`.git`, or the folder that it points to: in a worktree and in a submodule it is a file."""
+    pointer = _text(os.path.join(root, ".git"))
+    target = pointer.removeprefix("gitdir:").strip() if pointer.startswith("gitdir:") else ".git"
+    return os.path.join(root, target)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

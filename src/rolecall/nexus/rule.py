@@ -1,0 +1,54 @@
+"""The rules of a project: notes in `.nexus/rules/` that agents keep to, each with tags that say where it applies.
+
+The tags stand in a comment on the first line, `<!-- tags: frontend, tests -->`, so a rule stays Markdown. Each
+verb is a plain function over a project folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rolecall.errors import UsageError
+from rolecall.nexus import note, note_name, state_file
+from rolecall.nexus.project_paths import Folder
+from rolecall.settings import keyscan
+from rolecall.settings.mask import Mask
+
+_TAG = re.compile(r"[a-z0-9][a-z0-9-]*")
+_TAGS_LINE = re.compile(r"\A\s*<!--\s*tags:([^\n]*?)-->")
+
+
+def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str] = ()) -> dict[str, Any]:
+    """Write a new rule. `mask` knows the secrets that must not be kept."""
+    file, kept = note_name.new_rule(name), note.clean(text)
+    keyscan.refuse_secrets(kept, mask)
+    words = list(dict.fromkeys(tags))
+    for word in words:
+        if not _TAG.fullmatch(word):
+            raise UsageError(
+                f"{word!r} is not a tag", hint="A tag is lower-case letters, digits and hyphens: frontend."
+            )
+    line = f"<!-- tags: {', '.join(words)} -->\n\n" if words else ""
+    with state_file.locked(project):
+        made = note.create(project, "rules", file, line + kept)
+    return {"name": made.name, "path": made.path, "tags": words}
+
+
+def read(project: Folder, name: str) -> str:
+    return note.text(note.find(project, "rules", name))
+
+
+def listed(project: Folder, *, tag: str | None = None) -> list[dict[str, Any]]:
+    """Every rule by name, or those with a tag."""
+    found: list[dict[str, Any]] = [
+        {"name": each.name, "tags": _tags(note.content(each)), "size": each.size, "path": each.path}
+        for each in note.listed(project, "rules")
+    ]
+    return [entry for entry in found if tag is None or tag in entry["tags"]]
+
+
+def _tags(data: bytes) -> list[str]:
+    match = _TAGS_LINE.match(data.decode(errors="ignore"))
+    return [word.strip() for word in match[1].split(",") if word.strip()] if match else []

@@ -1,0 +1,126 @@
+"""Which task comes after which, as pictures: waves of what can be done at once, Mermaid, Graphviz. Values.
+
+Dependencies are not checked when a task is added, so a picture also has to show what will never be ready:
+a task that waits for itself by way of others, or for one that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rolecall.nexus.tools import ready, standing
+
+Task = Mapping[str, Any]
+
+_SCREEN = 50
+"""Among more tasks than this, what is completed is in the way."""
+_MOST_RUNS = 8
+
+
+def status(task: Task, can_begin: Collection[float]) -> str:
+    """The status of a task as people want it: of those pending, which can be begun and which have to wait."""
+    if task["status"] != "pending":
+        return str(task["status"])
+    return "ready" if task["id"] in can_begin else "waiting"
+
+
+def ids(numbers: Iterable[float]) -> str:
+    """Ids in short, for a line that has more to say: runs as 3-7, and not hundreds of them."""
+    runs: list[list[float]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    shown = ", ".join(words[:_MOST_RUNS])
+    left = sum(map(len, runs[_MOST_RUNS:]))
+    return f"{shown} and {left} more" if left else shown
+
+
+def to_text(tasks: Sequence[Task]) -> str:
+    can_begin = set(ready([standing(task) for task in tasks]))
+    width = max((len(str(task["id"])) for task in tasks), default=0)
+    lines: list[str] = []
+    for is_left_out, waves in groupby(_waves(tasks), lambda wave: len(tasks) > _SCREEN and _is_done(wave[1])):
+        if is_left_out:
+            lines.append(_left_out(list(waves)))
+            continue
+        for heading, wave in waves:
+            lines.append(heading)
+            lines += [f"  {task['id']!s:>{width}}  {_words(task, can_begin)}" for task in wave]
+    return "\n".join(lines) or "there are no tasks"
+
+
+def _words(task: Task, can_begin: Collection[float]) -> str:
+    after = f"  <- {ids(task['deps'])}" if task["deps"] else ""
+    return f"{status(task, can_begin):<{len('in_progress')}}  {_one_line(task['title'])}{after}"
+
+
+def _is_done(wave: Sequence[Task]) -> bool:
+    return all(task["status"] == "completed" for task in wave)
+
+
+def _left_out(waves: Sequence[tuple[str, Sequence[Task]]]) -> str:
+    """The line for waves next to one another in which nothing is left to do."""
+    first, last = waves[0][0], waves[-1][0]
+    which = first if first == last else f"{first} to {last}"
+    return f"{which}: {sum(len(wave) for _, wave in waves)} tasks, all completed"
+
+
+def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
+    """Tasks by when they can be done at the earliest; at the end those that never can."""
+    waits_for = {number: set(task["deps"]) for number, task in enumerate(tasks)}
+    followers: dict[float, list[int]] = {}
+    for number, deps in waits_for.items():
+        for dep in deps:
+            followers.setdefault(dep, []).append(number)
+    wave = [number for number, deps in waits_for.items() if not deps]
+    count = 0
+    while wave:
+        count += 1
+        yield f"{count}.", [tasks[number] for number in wave]
+        met = {tasks[number]["id"] for number in wave if waits_for.pop(number) is not None}
+        touched = {number for done in met for number in followers.get(done, ()) if number in waits_for}
+        for number in touched:
+            waits_for[number] -= met
+        wave = sorted(number for number in touched if not waits_for[number])
+    if waits_for:
+        never = [tasks[number] for number in waits_for]
+        yield "never: they wait for one another, or for a task that does not exist", never
+
+
+def to_mermaid(tasks: Sequence[Task]) -> str:
+    nodes = [f'  t{task["id"]}["{task["id"]}: {_in_quotes(task["title"])}"]' for task in tasks]
+    return "\n".join(["graph TD", *nodes, *(f"  t{before} --> t{after}" for before, after in _edges(tasks))])
+
+
+def to_dot(tasks: Sequence[Task]) -> str:
+    nodes = [f'  "{task["id"]}" [label="{task["id"]}: {_escaped(task["title"])}"];' for task in tasks]
+    edges = [f'  "{before}" -> "{after}";' for before, after in _edges(tasks)]
+    return "\n".join(["digraph tasks {", *nodes, *edges, "}"])
+
+
+DRAWN_AS: Mapping[str, Callable[[Sequence[Task]], str]] = {
+    "text": to_text,
+    "mermaid": to_mermaid,
+    "dot": to_dot,
+}
+
+
+def _edges(tasks: Sequence[Task]) -> Iterator[tuple[float, float]]:
+    return ((before, task["id"]) for task in tasks for before in task["deps"])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _in_quotes(text: str) -> str:
+    return _one_line(text).replace("#", "#35;").replace('"', "#quot;")
+
+
+def _escaped(text: str) -> str:
+    return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,70 @@
+"""Which tools perform the actions an agent is denied: in our own server, and in the hosts we know.
+
+A map goes from a class of actions to names of tools. A class that is not in a map is an error, because a denial
+that reaches no tool denies nothing; a class with no tools in it says that there are none of the kind. Agents
+that are held back by settings and not by names of tools (a sandbox, a mode) are the adapters' affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from importlib import import_module
+
+from rolecall.errors import NotFound, UsageError
+from rolecall.nexus import dispatch
+from rolecall.nexus.catalog import Agent, effective
+from rolecall.settings import capabilities
+
+ToolMap = Mapping[str, tuple[str, ...]]
+
+SERVER: ToolMap = {
+    **dict.fromkeys((*capabilities.FILES, *capabilities.SHELL, *capabilities.SHELL_WRITES), ()),
+    "nexus_task_creation": ("nx_task_add",),
+    "nexus_task_state_transition": ("nx_task_update", "nx_task_close"),
+    "nexus_task_metadata_modification": ("nx_task_update",),
+}
+"""The tools of our own server. Artifacts are no files of the project, so no class denies writing them."""
+
+LEAD_ONLY = tuple(f"nx_{name}" for name, tool in dispatch.TOOLS.items() if tool.is_for_lead)
+"""No agent of the catalogue plans or decides; that is Lead's, whatever the capabilities say."""
+
+_HOSTS: Mapping[str, str] = {
+    "claude": "mcp__rolecall__{}",
+    "copilot": "rolecall({})",
+    "gemini": "mcp_rolecall_{}",
+    "opencode": "rolecall_{}",
+    "qwen": "mcp__rolecall__{}",
+}
+"""Hosts that are told by name which tools they may not use, and how each names a tool of our server."""
+HOSTS = tuple(_HOSTS)
+
+
+def tool_name(host: str) -> str:
+    """How a host names a tool of our server, with `{}` in its place; empty where that is not known."""
+    return _HOSTS.get(host, "")
+
+
+def host_map(host: str) -> ToolMap:
+    """The tools of a host: its own as its adapter knows them, and ours under the names it gives them."""
+    if host not in _HOSTS:
+        raise NotFound(
+            f"there is no table of tools for {host!r}", hint=f"There is one for {', '.join(HOSTS)}."
+        )
+    own: ToolMap = import_module(f"rolecall.agents.{host}").DENIES
+    ours = {
+        name: tuple(_HOSTS[host].format(tool) for tool in SERVER[name]) for name in capabilities.BY_OURSELVES
+    }
+    return {**own, **ours}
+
+
+def denied_tools(agent: Agent, tools: ToolMap, additions: Collection[str] = ()) -> tuple[str, ...]:
+    """The tools an agent may not use, by what it is denied and which tools do that; in the order of names."""
+    denied: set[str] = set()
+    for name in capabilities.denied(effective(agent, additions)):
+        if name not in tools:
+            raise UsageError(
+                f"{agent.id} is denied {name}, and no tool is known that does it",
+                hint="Name the host's tools for this class, or none if it has none.",
+            )
+        denied.update(tools[name])
+    return tuple(sorted(denied))

@@ -1,0 +1,166 @@
+"""How the thread of a task begins: its workflow, what it is told, and in which sessions its agents start.
+
+From then on the thread belongs to the engine. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from rolecall.agents import presence
+from rolecall.nexus import brief, knowledge_files, resume, tool_map, tools
+from rolecall.nexus.catalog import Catalog
+from rolecall.nexus.resume import Touch
+from rolecall.plan_run import filenames, taskflow
+from rolecall.plan_run.assignment import Job, writes
+from rolecall.plan_run.board import Board
+from rolecall.plan_run.overlaps import Witness
+from rolecall.plan_run.past import Instance
+from rolecall.threads import lifecycle, thread
+from rolecall.threads.engine import Engine
+from rolecall.threads.thread import Chain, Step
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.route import status_of
+
+_LATER = "9999"
+"""Later than any time: the file itself says that it was written after an agent had ended."""
+
+
+class Session(NamedTuple):
+    """Where a role has its first turn."""
+
+    told: Mapping[str, str]
+    """As the engine takes it."""
+    instance: Instance | None = None
+    """Whom it goes on with; None: it starts fresh."""
+    must_reread: bool = False
+
+
+class Begun(NamedTuple):
+    thread: str
+    session: Session
+    """The owner's."""
+
+
+@dataclass
+class Opening:
+    project: str
+    engine: Engine
+    catalog: Catalog
+    board: Board
+    witness: Witness
+    agent: str | None = None
+    """Who plays every role, whatever the configuration says."""
+
+    def begin(self, job: Job) -> Begun:
+        """Start a thread for a task; nothing of it has run yet."""
+        plain = Playbook(taskflow.make(job.players, self.catalog))
+        book = Playbook(taskflow.make(job.players, self.catalog, partial(self._notes, plain)))
+        sessions = self._sessions(job, book)
+        own = sessions[job.players.owner]
+        ref = lifecycle.start(
+            self.engine.store,
+            book,
+            self._brief(job, first=resume.REREAD if own.must_reread else ""),
+            cwd=self.project,
+            mask=self.engine.mask,
+            agent=self.agent,
+            bind=self.engine.bind,
+            sessions={role: session.told for role, session in sessions.items()},
+            also=lambda ident, _draft: self.board.plan(job.task, ident),
+        )
+        ident = thread.id_of(ref)
+        for session in sessions.values():
+            if session.instance is not None:
+                self.witness.past.lend(session.instance.id, ident)
+        self.board.begin(job.task, ident)
+        return Begun(ident, own)
+
+    def _notes(self, book: Playbook, role: str) -> str:
+        """What the tools in a role's body are called by the agent that plays it."""
+        return brief.notes(tool_map.tool_name(presence.adapter_of(self.engine.cast(book, role).agent)))
+
+    # -- sessions --
+
+    def _sessions(self, job: Job, book: Playbook) -> dict[str, Session]:
+        """The owner's, and those of the diagnosticians that have one: nobody else goes on from an earlier task."""
+        owner, others = job.players.owner, self.witness.others()
+        found = {owner: self._session(book, owner, others, job.named or job.work_files, job.task)}
+        for role in taskflow.diagnosticians(job.players):
+            session = self._session(book, role, others)
+            if session.instance is not None:
+                found[role] = session
+        return found
+
+    def _session(
+        self,
+        book: Playbook,
+        role: str,
+        others: Sequence[Touch],
+        files: frozenset[str] = frozenset(),
+        task: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """By the agent's tier and, for the owner, by what its task says."""
+        cast, wish = self.engine.cast(book, role), task or {}
+        by, policy = self.engine.mask.text(cast.name), wish.get("owner_reuse_policy")
+        named, past, agent = wish.get("owner_agent_id", ""), self.witness.past, self.catalog.agent(role)
+        prior = past.prior(role, by=by, named=named, files=files)
+        known = prior.prior if prior else None
+        if prior and known and not writes(agent):
+            # For an agent that may not write, the files that its report names count, and their times.
+            read = known.files | self._named_by(prior)
+            known = known._replace(files=read)
+            changed = filenames.changed_since(self.project, read & files, known.at)
+            others = [*others, *([Touch("somebody", changed, _LATER)] if changed else [])]
+        decision = resume.decide(
+            agent=role,
+            tier=agent.resume_tier,
+            policy=policy,
+            files=files,
+            prior=known,
+            others=others,
+            can_resume=getattr(cast.agent, "can_resume", False),
+            missing=past.why_none(role, by=by, named=named) if prior is None else "",
+        )
+        if prior is None or decision.session is None:
+            return Session({"refusal": decision.reasons[-1].removeprefix("fresh: ")})
+        # A task that wants it resumed has said so knowing the files; else the files themselves are asked once more.
+        is_asked = decision.must_reread and policy != resume.RESUME and writes(agent)
+        told = {"thread": prior.thread, "step": prior.step, "tier": "bounded" if is_asked else "persistent"}
+        told["why"] = decision.reasons[-1].removeprefix("resumed: ")
+        return Session(told, prior, decision.must_reread)
+
+    def _named_by(self, prior: Instance) -> frozenset[str]:
+        """The files that the last report of an agent names."""
+        step = Step(self.engine.store, self.engine.store.get(prior.step))
+        summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
+        return filenames.named([step.body, str(summary)], filenames.Tree(self.project))
+
+    # -- what it is told --
+
+    def _brief(self, job: Job, *, first: str) -> str:
+        tasks = self.board.tasks
+        return brief.brief(
+            job.task,
+            results=[self._result(tasks[dep]) for dep in job.task["deps"] if dep in tasks],
+            decisions=tools.context(self.project)["decisions"],
+            works=[tasks[work] for work in job.works if work in tasks],
+            knowledge=knowledge_files.as_text(self.project),
+            first=first,
+        )
+
+    def _result(self, task: Mapping[str, Any]) -> brief.Result:
+        """What was done, rather than what a check said of it: that it is completed tells that already."""
+        run = self.board.run_of(task)
+        ref = self.engine.store.ref(thread.ref_name(run.thread)) if run else None
+        if ref is None or ref.state.get("status") != "completed":  # by hand
+            return brief.Result(task)
+        chain = Chain(self.engine.store, ref.target or "")
+        told = next((step for step in chain if status_of(step.output) == taskflow.DONE), chain.last)
+        output = told.output if told and isinstance(told.output, dict) else {}
+        return brief.Result(
+            task, str(output.get("summary", "")), told.role if told else "", thread.id_of(ref)
+        )

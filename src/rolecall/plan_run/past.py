@@ -1,0 +1,135 @@
+"""What the agents of a cycle have done: read from the threads of its tasks, so nothing of it is written twice.
+
+An instance of an agent is a session of it: whoever goes on in one is the same instance. Its id is the thread and the
+number of its first step there. A session that one thread goes on in is not offered to another one meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from rolecall.nexus.resume import Prior, Touch
+from rolecall.plan_run.filenames import same
+from rolecall.threads.sessions import files_of
+from rolecall.threads.thread import Step
+
+
+class Instance(NamedTuple):
+    """An agent as it was when it ended last."""
+
+    id: str
+    agent: str
+    """Its id in the catalogue, which is the role it had."""
+    by: str
+    """The agent of the engine that played it."""
+    thread: str
+    step: str
+    session: str
+    files: frozenset[str]
+    at: str
+
+    @property
+    def prior(self) -> Prior:
+        return Prior(self.agent, self.id, self.session, self.files, self.at)
+
+    @property
+    def touch(self) -> Touch:
+        return Touch(self.id, self.files, self.at)
+
+
+class Past:
+    def __init__(self) -> None:
+        self._instances: dict[str, Instance] = {}
+        self._of_session: dict[tuple[str, str], str] = {}
+        """(agent of the engine, its session) -> instance."""
+        self._touched: dict[str, frozenset[str]] = {}
+        self._lent: dict[str, str] = {}
+        """Instance -> the thread that may go on in it."""
+
+    def add(self, thread: str, step: Step) -> Instance:
+        """Take in a step; of one that is known already nothing changes."""
+        session = str(step.payload.get("session", ""))
+        ident = self.instance_of(step.agent, session) or instance_id(thread, step.number)
+        before = self._instances.get(ident)
+        own = touched(step)
+        self._touched[thread] = self.files_of(thread) | own
+        files = own | (before.files if before else frozenset())
+        at = moment(step.payload["completed_at"])
+        if before is None or at >= before.at:
+            self._instances[ident] = Instance(
+                ident, step.role, step.agent, thread, step.id, session, files, at
+            )
+        if session:
+            self._of_session[step.agent, session] = ident
+        return self._instances[ident]
+
+    def instance_of(self, by: str, session: str) -> str | None:
+        """The instance that a session is, if it is known."""
+        return self._of_session.get((by, session)) if session else None
+
+    def prior(self, agent: str, *, by: str, named: str = "", files: Collection[str] = ()) -> Instance | None:
+        """The instance of `agent` to go on with: the one that is `named`; else the one that knows the files, the last
+        one before others. One that another thread goes on with is none."""
+        free = [
+            one
+            for one in self._instances.values()
+            if one.agent == agent and one.by == by and one.session and one.id not in self._lent
+        ]
+        if named:
+            return next((one for one in free if one.id == named), None)
+        return max(free, key=lambda one: (bool(files) and one.files.issuperset(files), one.at), default=None)
+
+    def why_none(self, agent: str, *, by: str, named: str = "") -> str:
+        """Why there is no instance to resume; empty if there never was one."""
+        known = [one for one in self._instances.values() if one.agent == agent]
+        if named:
+            known = [one for one in known if one.id == named]
+            if not known:
+                return f"the task names {named}, but no {agent} of this cycle has that id"
+        if not known:
+            return ""
+        last = max(known, key=lambda one: one.at)
+        if last.by != by:
+            return f"the last session of {agent} was with {last.by}, and {by} plays it now"
+        if last.id in self._lent:
+            return f"another task uses the session of {last.id}"
+        return f"the session of {last.id} is not on record"
+
+    def lend(self, instance: str, thread: str) -> None:
+        self._lent[instance] = thread
+
+    def lend_step(self, step: str, thread: str) -> None:
+        """The same, by the step that the instance was last seen in when it was lent."""
+        self._lent.update({one.id: thread for one in self._instances.values() if one.step == step})
+
+    def give_back(self, thread: str) -> None:
+        self._lent = {instance: holder for instance, holder in self._lent.items() if holder != thread}
+
+    def files_of(self, thread: str) -> frozenset[str]:
+        """What was touched in a thread."""
+        return self._touched.get(thread, frozenset())
+
+    def touches(self) -> Iterator[Touch]:
+        return (one.touch for one in self._instances.values() if one.files)
+
+
+def instance_id(thread: str, number: int) -> str:
+    return f"{thread}:{number}"
+
+
+def touched(step: Step) -> frozenset[str]:
+    """The files of a step: those the agent was seen to write, and those it says it wrote."""
+    output = step.output
+    said = output.get("files", ()) if isinstance(output, dict) else ()
+    names = {*files_of(step), *(file for file in said if isinstance(file, str))}
+    folder = os.path.realpath(step.payload["cwd"])
+    return frozenset(same(name.strip(), folder) for name in names if name.strip())
+
+
+def moment(ms: int) -> str:
+    """A time of the store as the project's files have it."""
+    seconds, rest = divmod(ms, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03d}Z"

@@ -1,0 +1,140 @@
+"""What became of the tasks: a row for each, read from its thread. Nothing is changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rolecall.plan_run.ledger import Run
+from rolecall.plan_run.past import touched
+from rolecall.plan_run.schedule import hopeless, reasons
+from rolecall.plan_run.taskflow import PERSON
+from rolecall.store.backend import Ref
+from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.threads.thread import Chain
+from rolecall.threads.turn import Turn, next_of
+from rolecall.workflow import registry
+from rolecall.workflow.route import Next, status_of
+
+if TYPE_CHECKING:
+    from rolecall.plan_run.board import Board, Left
+
+COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
+BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
+"""What a row says of its task: `waiting` is for a person, `blocked` for another task, `never` for what cannot come."""
+
+
+@dataclass(frozen=True)
+class Row:
+    task: float
+    title: str
+    status: str
+    owner: str
+    reason: str = ""
+    thread: str = ""
+    agent: str = ""
+    """The program that played the owner last."""
+    verdict: str = ""
+    """The word with which the last step ended."""
+    tokens: int = 0
+    cost: float = 0
+    files: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What was noticed besides, such as a file that two tasks have touched at once."""
+    command: str = ""
+    """What lets it go on."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "files": list(self.files), "remarks": list(self.remarks)}
+
+
+def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
+    """What a thread has to say for its row; nothing where it is not in the store."""
+    ref = store.ref(thread.ref_name(ident))
+    if ref is None or ref.target is None:
+        return {"thread": ident}
+    chain = Chain(store, ref.target)
+    steps = list(chain)
+    spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
+    totals: Mapping[str, Any] = steps[0].payload["totals"] if steps else {}
+    return {
+        "thread": ident,
+        "agent": next((step.agent for step in spoken if step.role == owner), ""),
+        "verdict": (status_of(spoken[0].output) or "") if spoken else "",
+        "tokens": int(totals.get("tokens", 0)),
+        "cost": float(totals.get("cost", 0)),
+        "files": tuple(sorted({file for step in spoken for file in touched(step)})),
+    }
+
+
+def asked(store: Store, run: Run, task: float) -> dict[str, str]:
+    """What a thread asks of a person, or why it has ended; and the command that answers it or begins anew."""
+    ref = store.ref(thread.ref_name(run.thread))
+    if ref is None:
+        return {}
+    anew = " ".join(f"--task {number}" for number in (*run.redoes, task))
+    return {
+        "reason": question(store, ref),
+        "command": thread.continuation(ref) or f"rolecall plan run {anew}",
+    }
+
+
+def question(store: Store, ref: Ref) -> str:
+    chain = Chain(store, ref.target or "")
+    way = next_of(Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow)))
+    told = way.prompt if isinstance(way, Next) and way.role == PERSON else ref.state.get("reason", "")
+    return " ".join(str(told).split())
+
+
+def rows(
+    store: Store,
+    board: Board,
+    *,
+    limit: int,
+    without: Collection[float],
+    remarks: Mapping[float, Sequence[str]],
+) -> list[Row]:
+    """How every task stands, but for those that were done before (`without`)."""
+    stands = board.standing()
+    words = {number: left.word for number, left in stands.left.items()}
+    waits = {
+        number: (BLOCKED, reason)
+        for number, reason in reasons(
+            stands.wants, done=stands.done, running={}, limit=limit, others=words
+        ).items()
+    }
+    for number, reason in hopeless(stands.wants, known={*stands.done, *words}).items():
+        waits[number] = (NEVER, reason)
+    return [
+        _row(store, board, task, stands.left.get(number), waits.get(number), remarks.get(number, ()))
+        for number, task in board.tasks.items()
+        if number not in without
+    ]
+
+
+def _row(
+    store: Store,
+    board: Board,
+    task: Mapping[str, Any],
+    left: Left | None,
+    wait: tuple[str, str] | None,
+    remarks: Sequence[str],
+) -> Row:
+    job, run = board.jobs.get(task["id"]), board.run_of(task)
+    owner = job.players.owner if job else str(task.get("owner", ""))
+    known = facts(store, run.thread, owner) if run and owner else {}
+    status, reason = _standing(task, left, wait)
+    if status in (WAITING, FAILED) and run:
+        known |= asked(store, run, task["id"])
+    known["reason"] = (left.reason if left else "") or known.get("reason") or reason
+    return Row(task["id"], task["title"], status, owner, remarks=tuple(dict.fromkeys(remarks)), **known)
+
+
+def _standing(task: Mapping[str, Any], left: Left | None, wait: tuple[str, str] | None) -> tuple[str, str]:
+    if task["status"] == "completed":
+        return COMPLETED, ""
+    if left is not None:
+        return left.status, left.word
+    return wait or (STOPPED, "was not begun before the run was stopped")

@@ -1,0 +1,224 @@
+"""Carries out the tasks of a cycle: each as a thread of its own, as many at once as may be.
+
+Whenever a task has ended, the task list is read anew and what can begin begins. What was done is in the threads: a
+runner that was killed is followed by one that goes on with them. The first that fails does not stop the others; what
+needs a person is left for them, and everything that does not depend on it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rolecall.agents.protocol import Cancel
+from rolecall.errors import RolecallError
+from rolecall.nexus.catalog import Catalog
+from rolecall.plan_run import ledger, report, schedule, taskflow
+from rolecall.plan_run.assignment import Job
+from rolecall.plan_run.board import Board, Left
+from rolecall.plan_run.opening import Opening
+from rolecall.plan_run.overlaps import Witness
+from rolecall.plan_run.past import touched
+from rolecall.plan_run.report import COMPLETED, FAILED, STOPPED, WAITING, Row
+from rolecall.threads import lifecycle, thread, views
+from rolecall.threads.engine import Engine, Outcome
+from rolecall.threads.thread import Chain, Step
+from rolecall.workflow.route import status_of
+
+Tell = Callable[[str, float | None, Mapping[str, Any]], None]
+"""(kind of event, task, what there is to say)"""
+
+
+@dataclass
+class Runner:
+    project: str
+    engines: Callable[[str | None], Engine]
+    """By who plays every role; None: whom the configuration names."""
+    catalog: Catalog
+    board: Board
+    cancel: Cancel
+    tell: Tell
+    limit: int = 3
+    agent: str | None = None
+    """Who plays every role, whatever the configuration says."""
+
+    def __post_init__(self) -> None:
+        engine = self.engines(self.agent)
+        self.store = engine.store
+        self.witness = Witness(self.project, self.store, partial(self._remark, None))
+        self._opening = Opening(self.project, engine, self.catalog, self.board, self.witness, self.agent)
+        self._running: dict[float, asyncio.Task[None]] = {}
+        self._files: dict[float, frozenset[str]] = {}
+        """What the running tasks write, as far as it is known."""
+        self._paused: dict[float, tuple[Job, str]] = {}
+        """Tasks that wait for a file in the middle of their thread."""
+        self.remarks: dict[float, list[str]] = {}
+        """What was noticed about each task besides how it ended."""
+
+    async def run(self) -> list[Row]:
+        """Until nothing is left that can be done without a person; a row for each task that was open."""
+        with ledger.alone(self.project):
+            self.board.load()
+            was_done = {number for number, task in self.board.tasks.items() if task["status"] == "completed"}
+            self.witness.load([run.thread for run in self.board.runs.values()])
+            self.board.files_of = self.witness.past.files_of
+            try:
+                await self._loop()
+            finally:
+                await self._stop()
+            return report.rows(
+                self.store, self.board, limit=self.limit, without=was_done, remarks=self.remarks
+            )
+
+    async def _loop(self) -> None:
+        while True:
+            self.board.read()
+            self._begin_what_can()
+            if not self._running:
+                break
+            await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+            for number, work in list(self._running.items()):
+                if work.done():
+                    del self._running[number], self._files[number]
+                    work.result()
+        for job, ident in self._paused.values():
+            self._leave(job, ident)
+
+    def _begin_what_can(self) -> None:
+        if self.cancel.is_set():
+            return
+        stands = self.board.standing(self._running)
+        for task in stands.unsettled:
+            self._remark_all(task["id"], self.board.settle(task))
+            self.tell("settled", task["id"], {"status": COMPLETED, "reason": "its thread is done"})
+        now = schedule.startable(stands.wants, done=stands.done, running=self._files, limit=self.limit)
+        wanted = {want.id: want for want in stands.wants}
+        for number in now.start:
+            self._paused.pop(number, None)
+            self._files[number] = wanted[number].files
+            self._running[number] = asyncio.create_task(self._play(self.board.jobs[number]))
+
+    async def _stop(self) -> None:
+        """Whatever ends the run, nobody is left at work: an error of ours must not leave agents behind."""
+        for work in self._running.values():
+            work.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    # -- one task --
+
+    async def _play(self, job: Job) -> None:
+        ident = ""
+        try:
+            ident = self._thread_of(job)
+            self._remark_all(job.id, [self.board.mark(job.task, "in_progress")])
+            self._remark_all(job.id, self.board.mark_works(job.task, "in_progress"))
+            playing = self.engines(self.agent or self.board.agent_of(job.task))
+            engine = replace(playing, watch=partial(self._watch, job, ident))
+            while True:
+                outcome = await engine.step(ident, cancel=self.cancel)
+                if outcome.status != "idle" or outcome.took is None or self.cancel.is_set():
+                    break
+                if self._has_to_wait(job, outcome):
+                    self._paused[job.id] = (job, ident)
+                    return
+            self._leave(job, ident)
+        except RolecallError as exc:
+            ref = self.store.ref(thread.ref_name(ident)) if ident else None
+            if ref is not None and ref.state.get("status") in thread.ENDED:  # by a person, meanwhile
+                self._leave(job, ident)
+            else:
+                self._give_up(job, ident, exc)
+
+    def _has_to_wait(self, job: Job, outcome: Outcome) -> bool:
+        """Before a check has its work done again: whether somebody else writes those files just now."""
+        is_redoing = outcome.status == "idle" and outcome.role in job.players.doers and job.players.is_check
+        if not is_redoing or self._files[job.id] >= job.work_files:
+            return False
+        others = {file for number, files in self._files.items() if number != job.id for file in files}
+        if shared := job.work_files & others:
+            self.tell("paused", job.id, {"thread": outcome.thread, "file": min(shared)})
+            return True
+        self._files[job.id] |= job.work_files
+        return False
+
+    def _leave(self, job: Job, ident: str) -> None:
+        ref = thread.find(self.store, ident)
+        status = views.status_of(self.store, ref)
+        if status == "completed":
+            self._remark_all(job.id, self.board.settle(job.task))
+            self._ended(job, ident, COMPLETED, "")
+        elif status == "suspended":
+            self._set_aside(job, ident, Left(WAITING, "waits for a person"), report.question(self.store, ref))
+        elif status in thread.ENDED:
+            self._set_aside(job, ident, Left(FAILED, "has failed"), str(ref.state.get("reason", "")))
+        else:
+            self._set_aside(job, ident, Left(STOPPED, "was stopped"), "interrupted")
+
+    def _give_up(self, job: Job, ident: str, exc: RolecallError) -> None:
+        """The thread could not be run at all; that of another task may well be."""
+        reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
+        self._set_aside(job, ident, Left(FAILED, "could not be run", reason), reason)
+
+    def _set_aside(self, job: Job, ident: str, left: Left, reason: str) -> None:
+        self.board.left[job.id] = left
+        self._remark_all(job.id, [self.board.mark(job.task, "pending")])
+        self._remark_all(job.id, self.board.mark_works(job.task, "pending"))
+        self._ended(job, ident, left.status, reason)
+
+    def _ended(self, job: Job, ident: str, status: str, reason: str) -> None:
+        self.witness.left(ident, reason)
+        ref = self.store.ref(thread.ref_name(ident)) if ident else None
+        onward = thread.continuation(ref) if ref else None
+        self.tell("settled", job.id, {"thread": ident, "status": status, "reason": reason, "command": onward})
+
+    def _thread_of(self, job: Job) -> str:
+        """The thread that carries the task out: the one that was begun, or a new one."""
+        ref = self.board.begun(job.task)
+        if ref is None:
+            begun = self._opening.begin(job)
+            who = {
+                "owner": job.players.owner,
+                "checker": job.players.checker,
+                "session": dict(begun.session.told),
+            }
+            self.tell("begun", job.id, {"thread": begun.thread, "title": job.task["title"], **who})
+            return begun.thread
+        if ref.state.get("status") == "suspended":
+            lifecycle.resume(self.store, ref, mask=self._opening.engine.mask)
+        for step in Chain(self.store, ref.target or ""):  # what a runner that died did not come to do
+            self._judge(job, step)
+        self.tell("goes_on", job.id, {"thread": thread.id_of(ref), "title": job.task["title"]})
+        return thread.id_of(ref)
+
+    # -- what is seen --
+
+    def _watch(self, job: Job, ident: str, kind: str, body: Mapping[str, Any]) -> None:
+        if kind == "step_started":
+            self.witness.started(ident, str(body["role"]), str(body["agent"]), int(body["number"]))
+        elif kind == "step":
+            step = Step(self.store, self.store.get(body["step"]))
+            for overlap in self.witness.stepped(job.id, ident, step):
+                self._remark(job.id, overlap.text)
+                other = next(number for number in overlap.tasks if number != job.id)
+                self.remarks.setdefault(other, []).append(overlap.text)
+            self._files[job.id] |= touched(step)  # whoever comes later keeps away from them
+            self._judge(job, step)
+        self.tell(kind, job.id, {"thread": ident, **body})
+
+    def _judge(self, job: Job, step: Step) -> None:
+        """A check that finds its work wanting: the work is open again."""
+        is_verdict = job.players.is_check and step.role == job.players.checker
+        if is_verdict and status_of(step.output) == taskflow.verdicts(step.role)[1]:
+            self._remark_all(job.id, self.board.take_back(job.task, job.works))
+
+    def _remark_all(self, number: float, texts: list[str]) -> None:
+        for text in filter(None, texts):
+            self._remark(number, text)
+
+    def _remark(self, number: float | None, text: str) -> None:
+        if number is not None:
+            self.remarks.setdefault(number, []).append(text)
+        self.tell("remark", number, {"text": text})

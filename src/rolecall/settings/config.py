@@ -1,0 +1,303 @@
+"""The only reader of the environment and of configuration files.
+
+Everything else is told. The home folder is `~/.rolecall`, or what ROLECALL_HOME names; the store is
+`store.db` in it, or what ROLECALL_STORE or the `store:` key of `config.yaml` names. `.env` in the home
+adds variables that the environment does not have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rolecall.errors import UsageError
+
+if TYPE_CHECKING:
+    from rolecall.settings.mask import Mask
+    from rolecall.store.backend import Durability
+
+
+HOST_KEYS = "hosts"
+"""The folder in the home for the host key, a file with a random name."""
+
+
+class StoreSettings(NamedTuple):
+    url: str
+    """A path of a SQLite file, `files:FOLDER`, or `postgresql://…`."""
+    durability: Durability
+
+
+def home(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder that holds the store and the configuration."""
+    named = environ.get("ROLECALL_HOME")
+    return os.path.abspath(named) if named else os.path.join(os.path.expanduser("~"), ".rolecall")
+
+
+def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether to print colours on a terminal: see https://no-color.org."""
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def columns(environ: Mapping[str, str] = os.environ) -> int:
+    """The width of tables if there is no terminal."""
+    wanted = environ.get("COLUMNS", "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 80
+
+
+def config_path(environ: Mapping[str, str] = os.environ) -> str:
+    return os.path.join(home(environ), "config.yaml")
+
+
+def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The folder with agents and skills to use instead of our own; None: ours."""
+    from rolecall.settings import settings
+
+    try:
+        named = settings.catalog(load(environ))
+    except UsageError as exc:
+        raise UsageError(f"{config_path(environ)}: {exc.message}", hint=exc.hint) from None
+    return folder_in_home(named, environ) if named else None
+
+
+def folder_in_home(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The folder that a setting names; a relative path is relative to the home."""
+    return os.path.join(home(environ), os.path.expanduser(name))
+
+
+def work_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """Where threads have folders of their own."""
+    return os.path.join(home(environ), "work")
+
+
+def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """What the role may not do in whose name we run; the engine tells every process of an agent."""
+    from rolecall.settings import capabilities
+
+    words = tuple(word for word in environ.get(capabilities.VARIABLE, "").split(",") if word)
+    for word in words:
+        if word not in capabilities.RESTRICTIONS:
+            raise UsageError(
+                f"{capabilities.VARIABLE} has the word {word!r}, which is not known here",
+                hint=f"Known are {', '.join(capabilities.RESTRICTIONS)}.",
+            )
+    return words
+
+
+def run(environ: Mapping[str, str] = os.environ) -> str:
+    """The run of an agent that we are in, as `agents.process` marks every process of one; empty: none."""
+    return environ.get("ROLECALL_RUN", "")
+
+
+def plays_role(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether we run for a role: inside a step, or under restrictions."""
+    return bool(run(environ) or environ.get("ROLECALL_RESTRICTIONS"))
+
+
+def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the role of this process may start threads, according to the engine."""
+    from rolecall.settings import capabilities
+
+    return environ.get(capabilities.THREADS_VARIABLE) == "1"
+
+
+def host_key(environ: Mapping[str, str] = os.environ) -> str:
+    """The file that hosts show when they start our hooks and servers; empty if this home has installed nothing."""
+    folder = os.path.join(home(environ), HOST_KEYS)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return os.path.join(folder, names[0]) if names else ""
+
+
+def is_host_key(path: str) -> bool:
+    """Whether a file is a host key: it contains its own name."""
+    return os.path.isfile(path) and read_text(path) == os.path.basename(path)
+
+
+def session_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder that Claude Code was started in, as it tells the hooks that it runs; empty: it did not run us."""
+    return environ.get("CLAUDE_PROJECT_DIR", "")
+
+
+def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Where copies of workflows written in Python lie, for the threads of a store that were started with them.
+    Each store has its own folder, so that what one of them does not need can be removed."""
+    from hashlib import sha256
+
+    key = sha256(full_store_address(store, environ).encode()).hexdigest()[:16]
+    return os.path.join(home(environ), "versions", key)
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """What can be made again at any time."""
+    return os.path.join(home(environ), "cache")
+
+
+# -- the store: read on every command, so without a YAML parser where that can be --
+
+
+def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
+    """Where the store is and when it waits for the disk."""
+    from rolecall.store.backend import DURABILITIES  # hooks read the configuration and no store
+
+    section = _store_section(config_path(environ))
+    configured = section.get("url") or "store.db"
+    if isinstance(configured, str):
+        configured = _seen_from(home(environ), configured)
+    url = environ.get("ROLECALL_STORE") or configured
+    durability = section.get("durability", "heads")
+    if not isinstance(url, str) or durability not in DURABILITIES:
+        wrong = "an unknown durability" if isinstance(url, str) else "a url that is not a text"
+        raise UsageError(
+            f"{config_path(environ)}: `store` has {wrong}",
+            hint=f"url is a path or an address, durability one of {', '.join(DURABILITIES)}.",
+        )
+    return StoreSettings(url, durability)
+
+
+def store_address(url: str) -> tuple[str, str]:
+    """The kind of store that an address names, and the path in it: a plain path is a SQLite file's."""
+    kind, colon, path = url.partition(":")
+    if not colon or "/" in kind:
+        return "sqlite", url
+    return kind, path.removeprefix("//") if kind == "sqlite" else path
+
+
+def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The address of a store, the configured one by default, the same from whatever folder it is named."""
+    address = store_settings(environ).url if url is None else url
+    kind, path = store_address(address)
+    if kind not in ("files", "sqlite"):
+        return address
+    return os.path.abspath(path) if kind == "sqlite" else f"{kind}:{os.path.abspath(path)}"
+
+
+def _seen_from(folder: str, url: str) -> str:
+    """An address in a file is meant from where the file is, not from where the command was given."""
+    kind, path = store_address(url)
+    if kind not in ("files", "sqlite") or not path:
+        return url
+    path = os.path.join(folder, os.path.expanduser(path))
+    return path if kind == "sqlite" else f"{kind}:{path}"
+
+
+def _store_section(path: str) -> Mapping[str, Any]:
+    text = read_text(path)
+    # Reading YAML costs 30 ms; a file without the section does not need it.
+    if not any(line.startswith(("store:", '"store":', "'store':")) for line in text.splitlines()):
+        return {}
+    section = parse(text, path).get("store")
+    if isinstance(section, str):
+        return {"url": section}
+    if not isinstance(section, dict) or not set(section) <= {"url", "durability"}:
+        raise UsageError(
+            f"{path}: `store` must be a path or a mapping with `url` and `durability`",
+            hint="For example `store: /srv/rolecall/store.db`.",
+        )
+    return section
+
+
+# -- the rest of the configuration --
+
+
+def load(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The whole of `config.yaml`; empty when there is none."""
+    path = config_path(environ)
+    return parse(read_text(path), path)
+
+
+def parse(text: str, path: str) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    from rolecall.settings import yaml12
+
+    value = yaml12.load(text, source=path)
+    if value is None:  # nothing but comments
+        return {}
+    if not isinstance(value, dict):
+        raise UsageError(f"{path} must be a mapping of settings", hint="Correct the file, or move it away.")
+    return value
+
+
+def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment agents run in: ours, and what `.env` adds to it."""
+    return {**env_file(environ), **environ}
+
+
+def mask(places: SecretPlaces | None = None) -> Mask:
+    """Mask every secret of the environment, of `.env` and of the configuration; `places` saves parsing its YAML."""
+    from rolecall.settings.mask import SHORTEST, Mask, secrets_in
+
+    known = secrets_in(environment(), always=env_file())
+    text = read_text(config_path())
+    if places is not None and places.checksum == _checksum(text):
+        written = [text[start:end] for start, end in places.spans]
+    else:
+        written = _secrets_in(text)
+    return Mask({*known, *(secret for secret in written if len(secret) >= SHORTEST)})
+
+
+class SecretPlaces(NamedTuple):
+    """The positions of the secrets in the text of a configuration; storing them does not store the secrets."""
+
+    checksum: int
+    spans: list[list[int]]
+
+
+def secret_places() -> SecretPlaces | None:
+    """The positions of the secrets; None if one is written differently, for example over several lines."""
+    text = read_text(config_path())
+    secrets = _secrets_in(text)
+    starts = [text.find(secret) for secret in secrets]
+    if -1 in starts:
+        return None
+    spans = [[start, start + len(secret)] for start, secret in zip(starts, secrets, strict=True)]
+    return SecretPlaces(_checksum(text), spans)
+
+
+def _secrets_in(text: str) -> list[str]:
+    from rolecall.settings.settings import may_have_secrets, secrets_of
+
+    # Parsing YAML doubles the cost of a hook, and most files only name the variables that hold keys.
+    found = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []
+    return [secret.strip() for secret in found]
+
+
+def _checksum(text: str) -> int:
+    from zlib import crc32
+
+    return crc32(text.encode())
+
+
+def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of `.env` in the home: NAME=VALUE lines, quotes and `export` allowed."""
+    return variables_in(os.path.join(home(environ), ".env"))
+
+
+def variables_in(path: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        text = line.strip().removeprefix("export ")
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise UsageError(f"{path}:{number} is not NAME=VALUE", hint="Correct the line.")
+        found[name.strip()] = _unquoted(value.strip())
+    return found
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value.partition(" #")[0].rstrip()
+
+
+def read_text(path: str) -> str:
+    """A file of the home; empty when there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} cannot be read: {exc}", hint="Correct the file, or move it away.") from exc

@@ -1,0 +1,100 @@
+"""Every verb of the command line and the actions in it that a role can be denied. Values.
+
+The command line checks a verb before it runs it; the gate of the hooks checks verbs in shell commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from rolecall.errors import UsageError
+from rolecall.settings.capabilities import FILES, SHELL, TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
+
+
+class Action(NamedTuple):
+    """The actions of a verb that a role can be denied."""
+
+    classes: tuple[str, ...] = ()
+    """A restriction that denies one of these denies the verb."""
+    is_for_lead: bool = False
+    """Any restriction denies the verb: a restricted role is not the lead."""
+    starts_threads: bool = False
+    """Inside a step the verb is denied, unless the role may start threads."""
+    is_door: bool = False
+    """Only hosts may start it, and it checks every call itself; it is denied in an agent's shell."""
+
+
+READS = Action()
+"""Or writes what every role may leave: artifacts, how often a note was read."""
+WRITES = Action(FILES)
+RUNS = Action(SHELL)
+ADDS_TASKS = Action(TASK_CREATION)
+UPDATES_TASKS = Action(TASK_UPDATE)
+LEADS = Action(is_for_lead=True)
+STARTS = Action(is_for_lead=True, starts_threads=True)
+OPENS = Action(is_door=True)
+
+_TABLE: Mapping[Action, str] = {
+    READS: """
+        workflow show, workflow list, workflow graph, workflow schema, workflow history, workflow diff,
+        thread watch, thread show, thread list, thread steps, thread read, thread step-details, thread diff,
+        thread folder show, thread folder diff, serve status, serve logs, fleet status, trigger list,
+        plan status, task list, task ready, task graph, history search, artifact write,
+        memory list, memory read, memory gc, rule list, rule read,
+        knowledge query, knowledge status, knowledge show, config get, config list, agents list,
+        completion, status, help, version,
+        cas get, cas has, cas refs, cas walk, cas verify, cas stats, cas schema list, cas schema get""",
+    WRITES: """
+        thread export, thread folder merge, thread folder remove, thread folder prune, memory add,
+        knowledge init, knowledge sync, knowledge forget, cas put, cas put-text, cas export, cas schema put""",
+    RUNS: "doctor, validate, workflow validate, conformance run",
+    ADDS_TASKS: "task add",
+    UPDATES_TASKS: "task update, task close",
+    LEADS: """
+        plan start, plan add, plan remove, plan edit, plan reopen, plan decide, memory merge, rule add,
+        config set, config unset, init, setup, install, uninstall, workflow put, knowledge serve,
+        cas reindex, cas gc, cas import""",
+    STARTS: """
+        run, serve, serve stop, plan run, agents test, trigger fire, trigger pause, trigger resume,
+        thread start, thread step, thread run, thread resume, thread answer, thread kill, thread fork, thread import""",
+    OPENS: "mcp, hook",
+}
+VERBS: Mapping[str, Action] = {
+    " ".join(verb.split()): action for action, listed in _TABLE.items() for verb in listed.split(",")
+}
+OPTIONS: Mapping[tuple[str, str], Action] = {
+    ("workflow graph", "output"): WRITES,
+    ("memory gc", "delete"): LEADS,
+    ("memory gc", "auto"): LEADS,
+}
+"""Options that add actions to a verb."""
+
+
+def check_verb(
+    verb: str,
+    is_given: Callable[[str], object],
+    *,
+    restrictions: Iterable[str],
+    is_in_step: bool,
+    may_start_threads: bool,
+) -> None:
+    """Refuse a verb with the given options if the role of this process may not do what it does."""
+    name, action = named_action(verb, is_given)
+    if action.is_for_lead:
+        check_lead(restrictions, name)
+    check_allowed(restrictions, name, action.classes)
+    if action.starts_threads and is_in_step and not may_start_threads:
+        raise UsageError(
+            f"{name} starts or moves threads, which this role may not do",
+            hint="Leave it to the workflow, or give the role `may_start_threads: true`.",
+        )
+
+
+def named_action(verb: str, is_given: Callable[[str], object]) -> tuple[str, Action]:
+    """What a verb does with the given options, and its name with the option that decides. Only the lead may use a verb
+    that is not in the table."""
+    for (name, option), action in OPTIONS.items():
+        if name == verb and is_given(option):
+            return f"{verb} --{option}", action
+    return verb, VERBS.get(verb, LEADS)

@@ -1,0 +1,401 @@
+"""JSON Schemas as node types: which are accepted, whether a payload fits, which ids it refers to.
+
+The accepted keywords are those of the shared format, so a schema registered here can be registered
+there: everything a schema means is inside it ($ref and $defs are not accepted). Validation is
+jsonschema-rs at draft 2020-12. References are found by a walker compiled from the schema, which
+visits every branch: a reference too many keeps a node alive, a reference too few would lose one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from rolecall.errors import InvalidSchema
+from rolecall.store.canonical import MAX_DEPTH
+from rolecall.store.ids import is_node_id
+
+REF_FORMAT = "ocas_ref"
+TYPE_NAMES = ("string", "number", "integer", "boolean", "object", "array", "null")
+
+_SCHEMA = {"type": "object", "additionalProperties": False}
+_SCHEMA_LIST = {"type": "array", "items": _SCHEMA}
+_SCHEMA_MAP = {"type": "object", "additionalProperties": _SCHEMA}
+_TYPE_NAME = {"type": "string", "enum": list(TYPE_NAMES)}
+
+# The payload of the node every schema is typed by. Its hash is part of the format, so it stays as it
+# is although, read literally, it would only let empty schemas nest; `problems_of` is the real check.
+META_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "description": "ocas JSON Schema meta-schema",
+    "properties": {
+        "type": {"anyOf": [_TYPE_NAME, {"type": "array", "items": _TYPE_NAME}]},
+        "properties": _SCHEMA_MAP,
+        "required": {"type": "array", "items": {"type": "string"}},
+        "additionalProperties": {"anyOf": [{"type": "boolean"}, _SCHEMA]},
+        "anyOf": _SCHEMA_LIST,
+        "oneOf": _SCHEMA_LIST,
+        "items": _SCHEMA,
+        "format": {"type": "string"},
+        "title": {"type": "string"},
+        "enum": {"type": "array"},
+        "const": {},
+        "description": {"type": "string"},
+        "minimum": {"type": "number"},
+        "maximum": {"type": "number"},
+        "exclusiveMinimum": {"type": "number"},
+        "exclusiveMaximum": {"type": "number"},
+        "minLength": {"type": "number"},
+        "maxLength": {"type": "number"},
+        "pattern": {"type": "string"},
+        "minItems": {"type": "number"},
+        "maxItems": {"type": "number"},
+        "uniqueItems": {"type": "boolean"},
+        "allOf": _SCHEMA_LIST,
+        "if": _SCHEMA,
+        "then": _SCHEMA,
+        "else": _SCHEMA,
+        "patternProperties": _SCHEMA_MAP,
+        "prefixItems": _SCHEMA_LIST,
+        "multipleOf": {"type": "number"},
+        "minProperties": {"type": "number"},
+        "maxProperties": {"type": "number"},
+        "default": {},
+        "not": _SCHEMA,
+        "contains": _SCHEMA,
+        "propertyNames": _SCHEMA,
+        "examples": {"type": "array"},
+        "readOnly": {"type": "boolean"},
+        "writeOnly": {"type": "boolean"},
+        "deprecated": {"type": "boolean"},
+        "$comment": {"type": "string"},
+    },
+}
+
+KEYWORDS = frozenset(META_SCHEMA["properties"])
+_ONE_SCHEMA = ("items", "if", "then", "else", "not", "contains", "propertyNames")
+_MANY_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED_SCHEMAS = ("properties", "patternProperties")
+_LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_TEXTS = ("format", "title", "description", "pattern", "$comment")
+_FLAGS = ("uniqueItems", "readOnly", "writeOnly", "deprecated")
+
+
+# -- which schemas are accepted --
+
+
+def refusal(problems: list[str]) -> InvalidSchema:
+    """The error for a schema with these problems."""
+    listed = "".join(f"\n  {problem}" for problem in problems)
+    return InvalidSchema(
+        f"the schema is not accepted:{listed}",
+        problems,
+        hint="Accepted keywords: " + ", ".join(sorted(KEYWORDS)) + ".",
+    )
+
+
+def problems_of(schema: Any) -> list[str]:
+    """Everything wrong with a schema, each with the path to it; empty when it is accepted."""
+    problems = list(_problems(schema, "", 0))
+    if not problems:
+        problems = list(_compile_problems(schema))
+    return problems
+
+
+def _problems(schema: Any, path: str, depth: int) -> Iterator[str]:
+    place = path or "the schema"
+    if not isinstance(schema, dict):
+        yield f"{place} must be an object, not {_named(schema)}"
+        return
+    if depth > MAX_DEPTH // 2:
+        yield f"{path[:40]}… nests deeper than {MAX_DEPTH // 2} schemas"
+        return
+    for keyword, value in schema.items():
+        here = f"{path}/{keyword}"
+        if keyword not in KEYWORDS:
+            yield f"{here} is not an accepted keyword"
+        else:
+            yield from _keyword_problems(keyword, value, here, depth)
+
+
+def _keyword_problems(keyword: str, value: Any, here: str, depth: int) -> Iterator[str]:
+    if keyword in _ONE_SCHEMA:
+        yield from _problems(value, here, depth + 1)
+    elif keyword in _MANY_SCHEMAS:
+        yield from _list_problems(value, here, depth)
+    elif keyword in _NAMED_SCHEMAS:
+        yield from _map_problems(value, here, depth)
+    elif keyword == "additionalProperties":
+        if not isinstance(value, bool):
+            yield from _problems(value, here, depth + 1)
+    elif keyword == "type":
+        yield from _type_problems(value, here)
+    elif (expected := _simple_misfit(keyword, value)) is not None:
+        yield f"{here} must be {expected}, not {_named(value)}"
+
+
+def _list_problems(value: Any, here: str, depth: int) -> Iterator[str]:
+    if not isinstance(value, list) or not value:
+        yield f"{here} must be a list of at least one schema, not {_named(value)}"
+        return
+    for index, item in enumerate(value):
+        yield from _problems(item, f"{here}/{index}", depth + 1)
+
+
+def _map_problems(value: Any, here: str, depth: int) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{here} must be an object of schemas, not {_named(value)}"
+        return
+    for name, item in value.items():
+        yield from _problems(item, f"{here}/{name}", depth + 1)
+
+
+def _type_problems(value: Any, here: str) -> Iterator[str]:
+    names = value if isinstance(value, list) else [value]
+    if not names:
+        yield f"{here} must name at least one type"
+    for name in names:
+        if name not in TYPE_NAMES:
+            yield f"{here} must be one of {', '.join(TYPE_NAMES)}, not {_named(name)}"
+
+
+def _simple_misfit(keyword: str, value: Any) -> str | None:
+    """What a plain keyword expects, when `value` is not that; None when it fits."""
+    if keyword in _TEXTS:
+        return None if isinstance(value, str) else "a string"
+    if keyword in _FLAGS:
+        return None if isinstance(value, bool) else "true or false"
+    if keyword in _NUMBERS or keyword in _LENGTHS:
+        return None if isinstance(value, (int, float)) and not isinstance(value, bool) else "a number"
+    if keyword == "required":
+        fits = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        return None if fits else "a list of strings"
+    if keyword == "enum":
+        return None if isinstance(value, list) and value else "a list of at least one value"
+    if keyword == "examples":
+        return None if isinstance(value, list) else "a list"
+    return None  # const and default take any value
+
+
+def _compile_problems(schema: dict[str, Any]) -> Iterator[str]:
+    """What only the validator itself notices: a pattern that is no regular expression, a length of 1.5."""
+    import jsonschema_rs
+
+    try:
+        _validator(schema)
+    except jsonschema_rs.ValidationError as exc:
+        yield f"{_pointer(exc.instance_path)}: {exc.message}"
+    except ValueError as exc:
+        yield str(exc)
+
+
+def _named(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value) if isinstance(value, (str, int, float)) else "a " + type(value).__name__
+
+
+# -- does a payload fit --
+
+
+class Type:
+    """A schema ready for use: validation and references, compiled once."""
+
+    def __init__(self, schema: dict[str, Any], *, is_checked: bool = False) -> None:
+        # A store made elsewhere may hold anything as a schema. One that is not understood in full
+        # could hide references, so it is no type here.
+        if not is_checked and (problems := list(_problems(schema, "", 0))):
+            raise refusal(problems)
+        self.schema = schema
+        self.is_meta = schema == META_SCHEMA
+        self._find_refs = _ref_finder(schema)
+        self.has_refs = self._find_refs is not None
+        self._compiled: Any = None
+
+    def misfits(self, payload: Any) -> list[str]:
+        """Every way in which `payload` does not fit, each with its path; empty when it fits."""
+        if self.is_meta:
+            return problems_of(payload)
+        if self._compiled is None:
+            try:
+                self._compiled = _validator(self.schema)
+            except ValueError as exc:
+                return [f"/: the schema of the type cannot be used: {str(exc).splitlines()[0]}"]
+        if self._compiled.is_valid(payload):
+            return []
+        return [_misfit(error) for error in self._compiled.iter_errors(payload)]
+
+    def refs(self, payload: Any) -> tuple[str, ...]:
+        """The ids `payload` refers to, each once, in the order met."""
+        if self._find_refs is None:
+            return ()
+        found: dict[str, None] = {}
+        self._find_refs(payload, found)
+        return tuple(found)
+
+
+def _validator(schema: dict[str, Any]) -> Any:
+    # Imported here because the read path of the command line compiles types only for their references.
+    import jsonschema_rs
+
+    return jsonschema_rs.Draft202012Validator(schema, formats={REF_FORMAT: is_node_id}, validate_formats=True)
+
+
+def _misfit(error: Any) -> str:
+    # The validator quotes the value; one of a megabyte is shown by its beginning and its end.
+    text = error.message
+    if len(text) > 400:
+        text = f"{text[:200]} … {text[-150:]}"
+    return f"{_pointer(error.instance_path)}: {text}"
+
+
+def _pointer(path: list[str | int]) -> str:
+    return "/" + "/".join(str(part) for part in path)
+
+
+@lru_cache(maxsize=2_000)
+def pattern_test(pattern: str) -> Callable[[str], bool]:
+    """A function that tests whether a text contains a match of a regular expression; `ValueError` if it is invalid.
+
+    For untrusted patterns: unlike Python's `re`, the validator's engine has no catastrophic backtracking."""
+    is_valid = _validator({"pattern": pattern}).is_valid
+
+    def matches(text: str) -> bool:
+        return bool(is_valid(text.encode("utf-8", "replace").decode()))  # lone surrogates are not text
+
+    return matches
+
+
+# -- which ids does a payload refer to --
+
+_Finder = Callable[[Any, dict[str, None]], None]
+
+
+def _ref_finder(schema: Any) -> _Finder | None:
+    """A function that collects the references of a payload, or None when the schema has none."""
+    if not isinstance(schema, dict):
+        return None
+    parts = [
+        part
+        for part in (_own_ref(schema), _branch_refs(schema), _list_refs(schema), _object_refs(schema))
+        if part
+    ]
+    return _all_of(parts)
+
+
+def _all_of(parts: list[_Finder]) -> _Finder | None:
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+
+    def find(value: Any, found: dict[str, None]) -> None:
+        for part in parts:
+            part(value, found)
+
+    return find
+
+
+def _own_ref(schema: dict[str, Any]) -> _Finder | None:
+    if schema.get("format") != REF_FORMAT:
+        return None
+
+    def find(value: Any, found: dict[str, None]) -> None:
+        if isinstance(value, str) and is_node_id(value):
+            found[value] = None
+
+    return find
+
+
+def _branch_refs(schema: dict[str, Any]) -> _Finder | None:
+    branches = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
+    branches += [schema[keyword] for keyword in ("if", "then", "else", "not") if keyword in schema]
+    return _all_of([finder for branch in branches if (finder := _ref_finder(branch))])
+
+
+def _list_refs(schema: dict[str, Any]) -> _Finder | None:
+    first = [_ref_finder(item) for item in schema.get("prefixItems", ())]
+    rest = _ref_finder(schema.get("items"))
+    some = _ref_finder(schema.get("contains"))
+    if not (any(first) or rest or some):
+        return None
+
+    def find(value: Any, found: dict[str, None]) -> None:
+        if not isinstance(value, (list, tuple)):  # a tuple has the canonical bytes of a list
+            return
+        for index, item in enumerate(value):
+            finder = first[index] if index < len(first) else rest
+            if finder:
+                finder(item, found)
+            if some:
+                some(item, found)
+
+    return find
+
+
+def _object_refs(schema: dict[str, Any]) -> _Finder | None:
+    declared = schema.get("properties", {})
+    named = {name: _ref_finder(item) for name, item in declared.items()}
+    patterns = [
+        (_literal(text), _ref_finder(item)) for text, item in schema.get("patternProperties", {}).items()
+    ]
+    others = _ref_finder(schema.get("additionalProperties"))
+    keys = _ref_finder(schema.get("propertyNames"))
+    if not (keys or others or any(named.values()) or any(finder for _, finder in patterns)):
+        return None
+    if not (keys or patterns or others):
+        return _named_refs({name: finder for name, finder in named.items() if finder})
+
+    def find(value: Any, found: dict[str, None]) -> None:
+        if not isinstance(value, dict):
+            return
+        for key, item in value.items():
+            if keys:
+                keys(key, found)
+            matching = [(matches, finder) for matches, finder in patterns if not matches or matches(key)]
+            finders = [finder for _, finder in matching]
+            if key in named:
+                finders.append(named[key])
+            elif not any(matches for matches, _ in matching):
+                finders.append(others)
+            for finder in finders:
+                if finder:
+                    finder(item, found)
+
+    return find
+
+
+# Of these characters alone, a pattern means the same to everybody.
+_LITERAL = re.compile(r"(\^?)([^\\.^$|?*+()\[\]{}]*)(\$?)")
+
+
+def _literal(pattern: str) -> Callable[[str], bool] | None:
+    """Whether a key matches; None for a pattern that only the validator can tell.
+
+    Such a pattern may match any key and may miss it: what stands under the key is looked at both ways. The
+    worst that can come of it is a node kept that nobody needs.
+    """
+    parts = _LITERAL.fullmatch(pattern)
+    if parts is None:
+        return None
+    start, text, end = parts.groups()
+    if start and end:
+        return lambda key: key == text
+    if start:
+        return lambda key: key.startswith(text)
+    return (lambda key: key.endswith(text)) if end else (lambda key: text in key)
+
+
+def _named_refs(named: dict[str, _Finder]) -> _Finder:
+    """The common case: only some declared properties hold references."""
+    pairs = tuple(named.items())
+
+    def find(value: Any, found: dict[str, None]) -> None:
+        if isinstance(value, dict):
+            for name, finder in pairs:
+                if name in value:
+                    finder(value[name], found)
+
+    return find

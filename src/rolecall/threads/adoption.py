@@ -1,0 +1,113 @@
+"""A step that an external agent has put into the store itself: is it the one that was asked for?
+
+Such an agent writes to the store, so the engine trusts nothing about its step: it must extend the head that the agent
+was given, have an output of the role's type, and contain no secrets. A step from `rolecall.agentkit` is kept as it is,
+so its attempts and totals must be right, too. From a step with only uwf's fields the engine takes the output and the
+conversation, and puts a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rolecall.errors import AgentError, NotFound, UsageError
+from rolecall.settings.mask import Mask
+from rolecall.store.schema import Type
+from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.threads.thread import ERROR_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
+from rolecall.threads.turn import Turn
+from rolecall.workflow.model import SUSPEND
+from rolecall.workflow.route import status_of
+
+
+def found(store: Store, step: str, *, attempt: str | None) -> thread.Step:
+    """Return the step `step` after checking it; a step of ours must link the attempts from `attempt` on."""
+    try:
+        node = store.get(step)
+    except NotFound as exc:
+        raise _not_ours(f"it is not in the store: {step}") from exc
+    fields = node.payload if isinstance(node.payload, dict) else {}
+    for key in ("start", "role", "output", "detail"):
+        if not isinstance(fields.get(key, ""), str):
+            raise _not_ours(f"{key} must be a text: a step names its nodes by their ids")
+    try:
+        read = thread.Step(store, node)
+        linked = read.payload.get("attempt")
+    except (NotFound, UsageError) as exc:
+        raise _not_ours(f"{step} is not a step, or its detail is not in the store") from exc
+    if read.is_ours and store.type(node.type).schema != STEP_SCHEMA:
+        raise _not_ours("it has a number, but its type is not that of a step")
+    while read.is_ours and linked is not None and linked != attempt:
+        linked = store.get(linked).payload.get("previous")
+    if read.is_ours and linked != attempt:
+        raise _not_ours("it does not link the attempts before it")
+    return read
+
+
+def check(
+    store: Store,
+    step: thread.Step,
+    turn: Turn,
+    role: str,
+    *,
+    number: int,
+    totals: Mapping[str, Any],
+    mask: Mask,
+) -> None:
+    """Refuse a step that does not go on from where `turn` is. `totals` are those before it."""
+    payload = step.payload
+    expected: dict[str, Any] = {
+        "start": turn.chain.start.id,
+        "prev": turn.chain.head if turn.last else None,
+        "role": role,
+    }
+    if step.is_ours:
+        used = thread.counted(payload.get("usage"), ms=payload["completed_at"] - payload["started_at"])
+        expected |= {"number": number, "totals": thread.add_totals(totals, role, used)}
+    wrong = [
+        f"{key} is {payload.get(key)!r}, not {value!r}"
+        for key, value in expected.items()
+        if payload.get(key) != value
+    ]
+    if wrong:
+        raise _not_ours("; ".join(wrong))
+    _check_output(store, step, turn, role)
+    _check_secrets(step, mask)
+
+
+def _check_output(store: Store, step: thread.Step, turn: Turn, role: str) -> None:
+    allowed = [dict(turn.role(role).schema), SUSPENSION_SCHEMA]
+    if turn.playbook.moderator is not None:
+        allowed.append(ERROR_SCHEMA)
+    try:
+        node = store.get(step.payload["output"])
+    except (KeyError, NotFound) as exc:
+        raise _not_ours("its output is not in the store") from exc
+    if step.is_ours:
+        if store.type(node.type).schema not in allowed:
+            raise _not_ours(f"its output has another type than {role} has to give")
+        return
+    schema = SUSPENSION_SCHEMA if is_suspension(node.payload) else allowed[0]
+    if misfits := Type(schema).misfits(node.payload):
+        raise _not_ours(f"its output is not what {role} has to give: {'; '.join(map(str, misfits))}")
+
+
+def is_suspension(output: Any) -> bool:
+    return status_of(output) == SUSPEND
+
+
+def _check_secrets(step: thread.Step, mask: Mask) -> None:
+    told = {"its output": step.output, "its answer": step.raw, "its report": step.body}
+    for what, value in told.items():
+        if mask.value(value) != value:
+            raise _not_ours(f"{what} holds a secret")
+
+
+def _not_ours(reason: str) -> AgentError:
+    return AgentError(
+        f"the agent returned a step that is not the one asked for: {reason}",
+        ending="failed",
+        hint="It must open the same store and put one step on the head it was given, for the role it was given.",
+    )

@@ -1,0 +1,133 @@
+"""For authors of external agents: everything but the work itself.
+
+    from rolecall.threads import agentkit
+
+    async def work(prompt, context):
+        return await ask_my_model(prompt)
+
+    if __name__ == "__main__":
+        agentkit.run(work)
+
+The program is called with a thread and a role. It opens the same store, puts together the prompt and the
+context as the engine does, calls the function, understands its answer (frontmatter, one correction, the
+extract model), puts the step and prints the step's id. The head stays where it is: moving it, and every
+other ref, is up to the engine that called the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from rolecall.agents.protocol import Cancel, Context, Reply
+from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
+from rolecall.threads import thread, workspace
+from rolecall.threads.engine import Cast, Engine
+from rolecall.threads.record import Recorder
+from rolecall.threads.thread import Chain
+from rolecall.threads.turn import Turn, name_of, next_of
+from rolecall.workflow.route import Next
+
+AgentFunction = Callable[[str, Context], Awaitable[str | Reply]]
+
+
+class _Request(argparse.Namespace):
+    thread: str | None
+    role: str | None
+    named_thread: str | None
+    named_role: str | None
+    prompt: str | None
+
+
+def run(function: AgentFunction, argv: Sequence[str] | None = None) -> NoReturn:
+    """Play one role as the command line says, print the id of the step, and exit: 0, or 1 with the reason
+    on stderr and whatever the function answered on stdout.
+
+    A function with an attribute `can_resume` that is true is given `context.session` to go on in, and is
+    asked for a correction when its answer cannot be read.
+    """
+    try:
+        request = _parse(argv)
+        step = asyncio.run(_step(function, *request))
+    except RolecallError as error:
+        _report(error)
+        sys.exit(1)
+    sys.stdout.write(f"{step}\n")
+    sys.stdout.flush()
+    sys.exit(0)
+
+
+def agent(function: AgentFunction) -> Callable[[], NoReturn]:
+    """The function as a program: `@agentkit.agent`, then name it as an entry point or call it."""
+
+    def main() -> NoReturn:
+        run(function)
+
+    return main
+
+
+def _parse(argv: Sequence[str] | None) -> tuple[str, str, str | None]:
+    parser = argparse.ArgumentParser(description="Plays one role of a thread and prints the step's id.")
+    parser.add_argument("thread", nargs="?")
+    parser.add_argument("role", nargs="?")
+    parser.add_argument("--thread", dest="named_thread")
+    parser.add_argument("--role", dest="named_role")
+    parser.add_argument("--prompt", help="what the role is told, instead of what the workflow says")
+    request = parser.parse_args(argv, _Request())
+    name, role = request.named_thread or request.thread, request.named_role or request.role
+    if not name or not role:
+        parser.error("a thread and a role are needed: <thread-id> <role>")
+    return name, role, request.prompt
+
+
+async def _step(function: AgentFunction, name: str, role: str, instruction: str | None) -> str:
+    with workspace.open_store(create=False) as store:
+        engine = workspace.engine(store)
+        record = _recorder(engine, name, role, instruction)
+        cast = Cast(record.agent or name_of(function), function)
+        try:
+            found = await engine.perform(record, cast, cancel=_signalled())
+        except ExtractError as error:
+            if record.turn.playbook.moderator is None:
+                raise
+            found = record.unreadable(error)
+        draft = store.draft()
+        step, _ = record.put_step(draft, found, limits=thread.find(store, name).state.get("limits"))
+        draft.commit(durable=True)
+        return step
+
+
+def _recorder(engine: Engine, name: str, role: str, instruction: str | None) -> Recorder:
+    ref = thread.find(engine.store, name)
+    chain = Chain(engine.store, ref.target or "")
+    turn = Turn(thread.id_of(ref), chain, engine.playbook(chain.start.workflow))
+    way = next_of(turn)
+    if not isinstance(way, Next) or way.role != role:
+        due = f"{way.role} is" if isinstance(way, Next) else "no role is"
+        raise UsageError(f"the role {role!r} is not due in thread {turn.thread}: {due}")
+    if instruction is not None:
+        way = replace(way, prompt=instruction)
+    return Recorder(
+        engine.store, turn.thread, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall
+    )
+
+
+def _signalled() -> Cancel:
+    """Set when the process is asked to end, so that the function can stop what it started."""
+    cancel = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, cancel.set)
+    return cancel
+
+
+def _report(error: RolecallError) -> None:
+    """The engine keeps what a failed agent printed, so the answer is not lost with the error."""
+    given = error.text if isinstance(error, AgentError) else getattr(error, "raw", "")
+    if given:
+        sys.stdout.write(f"{given}\n")
+    sys.stderr.write(f"{error.message}\n" + (f"{error.hint}\n" if error.hint else ""))

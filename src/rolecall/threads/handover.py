@@ -1,0 +1,319 @@
+"""What becomes of the work in a thread's own folders: it is shown, merged, removed. `workfolder.py` made them.
+
+Nothing is removed that exists nowhere else, unless a person says so; a merge that cannot be done is undone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from shlex import quote
+from typing import Any
+
+from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.files import git, treestate
+from rolecall.store import holder
+from rolecall.store.backend import Ref
+from rolecall.store.store import Store
+from rolecall.threads import thread, workfolder
+from rolecall.threads.workfolder import Folder
+
+# -- looking --
+
+
+def show(kind: str, folder: Folder) -> dict[str, Any]:
+    """A folder as it was recorded and how it stands."""
+    shown = {"kind": kind, **folder, "state": _standing(folder)}
+    if "removed" in folder:
+        return shown
+    try:
+        return shown | (_worktree_facts(folder) if kind == "worktree" else _copy_facts(folder))
+    except RolecallError as error:  # the repository is gone or broken; what is known can still be told
+        return shown | {"problem": error.message}
+
+
+def _standing(folder: Folder) -> str:
+    is_there = os.path.isdir(folder["path"])
+    if "removed" in folder:
+        return "half removed" if is_there else "removed"
+    return "there" if is_there else "missing"
+
+
+def _worktree_facts(folder: Folder) -> dict[str, Any]:
+    source, branch = folder["source"], folder["branch"]
+    counts = git.run(source, "rev-list", "--left-right", "--count", f"HEAD...refs/heads/{branch}").text
+    behind, ahead = map(int, counts.split())
+    facts: dict[str, Any] = {"into": git.branch(source), "ahead": ahead, "behind": behind}
+    if os.path.isdir(folder["path"]):
+        facts |= {"checkedOut": git.branch(folder["path"]), "uncommitted": git.uncommitted(folder["path"])}
+    return facts
+
+
+def _copy_facts(folder: Folder) -> dict[str, Any]:
+    return {"changes": _copy_changes(folder)} if os.path.isdir(folder["path"]) else {}
+
+
+def _copy_changes(folder: Folder) -> list[str]:
+    """What differs from the folder it was copied from, whichever of the two was changed."""
+    pair = _states(folder)
+    more = ["more files than are compared"] if any(state.is_partial for state in pair) else []
+    return treestate.changes(*pair) + more
+
+
+def _states(folder: Folder) -> tuple[treestate.State, treestate.State]:
+    return treestate.scan(folder["source"]), treestate.scan(folder["path"])
+
+
+def diff(kind: str, folder: Folder) -> str:
+    """What was changed, as a unified diff: committed or not, new files included."""
+    if not os.path.isdir(folder["path"]):
+        raise UsageError(f"the thread's {kind} {folder['path']} is not there")
+    return _worktree_diff(folder) if kind == "worktree" else _copy_diff(folder)
+
+
+def changed_files(kind: str, folder: Folder) -> list[str] | None:
+    """The files that a thread changed, made or removed in its own folder, committed or not. None if the folder is
+    gone."""
+    if "removed" in folder or not os.path.isdir(folder["path"]):
+        return None
+    if kind == "worktree":
+        return _diff_from_base(folder, "--name-only", "-z").words
+    return sorted(path for _, path in treestate.differences(*_states(folder)))
+
+
+def _worktree_diff(folder: Folder) -> str:
+    return _diff_from_base(folder).out.decode("utf-8", "replace")
+
+
+def _diff_from_base(folder: Folder, *options: str) -> git.Result:
+    path = folder["path"]
+    with tempfile.TemporaryDirectory() as scratch:
+        # In an index of our own, so that files git does not know yet are part of it and nothing is staged.
+        index = os.path.join(scratch, "index")
+        # With its time: git takes a file for unchanged that is older than the index and has the same size.
+        shutil.copy2(os.path.join(path, git.run(path, "rev-parse", "--git-path", "index").text), index)
+        git.run(path, "add", "--all", env={"GIT_INDEX_FILE": index})
+        safe = ("--cached", "--no-ext-diff", "--no-textconv")
+        return git.run(path, "diff", *safe, *options, folder["base"], env={"GIT_INDEX_FILE": index})
+
+
+def _copy_diff(folder: Folder) -> str:
+    parts = []
+    for word, path in sorted(treestate.differences(*_states(folder)), key=lambda found: found[1]):
+        pair = [os.path.join(top, path) for top in (folder["source"], folder["path"])]
+        files = [name if os.path.isfile(name) else os.devnull for name in pair]
+        done = subprocess.run(  # noqa: S603 -- no shell is involved
+            ["diff", "-u", "--", *files],  # noqa: S607
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        told = os.fsencode(f"{word} {path}\n")
+        parts.append((done.stdout or told).decode("utf-8", "replace"))
+    return "".join(parts)
+
+
+# -- merging --
+
+
+def merge(store: Store, ref: Ref) -> dict[str, Any]:
+    """Merge a thread's branch into the one that is checked out where the thread was started. What was not
+    committed is committed first; the worktree stays."""
+    ident, folder = thread.id_of(ref), _folders_of(ref).get("worktree")
+    if folder is None:
+        raise UsageError(
+            f"thread {ident} has no worktree to merge",
+            hint="What a thread did in a copy is taken from there by hand: `rolecall thread folder diff`.",
+        )
+    _refuse_running(store, ref)
+    source, branch = folder["source"], folder["branch"]
+    into = _ready_to_merge(folder)
+    title = f"{ident}: {ref.state.get('title', '')}"
+    is_committed = _commit_rest(folder, f"Thread {title}")
+    before = git.commit(source, "HEAD")
+    _merge(folder, into, f"Merge thread {title}")
+    merged = {"branch": branch, "into": into, "committed": is_committed, "head": git.commit(source, "HEAD")}
+    merged["merged"] = merged["head"] != before
+    if merged["merged"]:
+        draft = store.draft()
+        draft.event(ident, "folder_merged", merged)
+        draft.commit()
+    return merged
+
+
+def _ready_to_merge(folder: Folder) -> str:
+    """The branch to merge into, when both sides are in a state to be merged."""
+    source, path, branch = folder["source"], folder["path"], folder["branch"]
+    into = git.branch(source)
+    if into is None:
+        raise UsageError(
+            f"no branch is checked out in {source}, so there is nothing to merge into",
+            hint="Check one out first.",
+        )
+    if git.commit(source, "MERGE_HEAD"):
+        raise UsageError(f"{source} is in the middle of another merge", hint="Finish or abort it first.")
+    if not os.path.isdir(path):
+        return into
+    checked_out = git.branch(path)
+    if checked_out != branch:
+        raise UsageError(
+            f"the thread's worktree has {checked_out or 'no branch'} checked out instead of {branch}",
+            hint=f"Go back to it: `git -C {quote(path)} switch {branch}`; or merge by hand what is meant.",
+        )
+    if git.run(path, "ls-files", "--unmerged").text:
+        raise UsageError(f"{path} has conflicts that are not resolved", hint="Resolve them there first.")
+    return into
+
+
+def _commit_rest(folder: Folder, message: str) -> bool:
+    path = folder["path"]
+    if not os.path.isdir(path) or not git.uncommitted(path):
+        return False
+    git.run(path, "add", "--all")
+    settings = (*git.identity(path), "commit.gpgSign=false")
+    git.run(path, "commit", "--quiet", "-m", message, settings=settings)
+    return True
+
+
+def _merge(folder: Folder, into: str, message: str) -> None:
+    source, branch = folder["source"], folder["branch"]
+    # The user's own branch and the user's own wish: their hooks run as they would by hand.
+    words = ("merge", "--quiet", "--no-edit", "-m", message, branch)
+    result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
+    if result.code == 0:
+        return
+    if git.commit(source, "MERGE_HEAD") is None:
+        raise UsageError(
+            f"git did not begin to merge {branch} into {into}: {result.err}",
+            hint=f"{source} is as it was. Put that right, by a commit of your own perhaps, and merge again.",
+        )
+    conflicts = git.ask(source, "diff", "--name-only", "--diff-filter=U", "-z").words
+    git.run(source, "merge", "--abort")
+    why = f"conflicts in {', '.join(conflicts)}" if conflicts else result.err
+    raise UsageError(
+        f"{branch} could not be merged into {into}: {why}",
+        hint=f"{source} is as it was. Merge {into} into it first (`git -C {quote(folder['path'])} merge {into}`), "
+        f"or merge by hand: `git -C {quote(source)} merge {branch}`.",
+    )
+
+
+# -- removing --
+
+
+def remove(store: Store, ref: Ref, *, force: bool = False) -> dict[str, Any]:
+    """Remove a thread's own folders and its branch. What nobody else has is only removed by force. It is
+    recorded first: a removal that was interrupted is finished by doing it again."""
+    _refuse_running(store, ref)
+    folders: Mapping[str, Folder] = ref.state.get("folders") or {}
+    if not force:
+        _refuse_loss(thread.id_of(ref), folders)
+    if _folders_of(ref):
+        gone = {kind: {**folder, "removed": True} for kind, folder in folders.items()}
+        draft = store.draft()
+        draft.event(thread.id_of(ref), "folder_removed", {"folders": gone, "force": force})
+        draft.move(ref.name, ref, ref.target, {**ref.state, "folders": gone})
+        draft.commit(durable=True)
+    removed = [folder["path"] for folder in folders.values() if os.path.lexists(folder["path"])]
+    for kind, folder in folders.items():
+        workfolder.discard(kind, folder)
+    branches = [(folder["source"], folder["branch"]) for folder in folders.values() if "branch" in folder]
+    # Git keeps a branch that somebody has checked out elsewhere.
+    return {"removed": removed, "kept": [branch for top, branch in branches if git.has_branch(top, branch)]}
+
+
+def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
+    """Remove the folders and branches of ended threads whose work is merged, discarded threads included. Keep what
+    would be lost, with the reason."""
+    removed: list[dict[str, Any]] = []
+    kept: list[dict[str, str]] = []
+    for ref in store.refs("thread/"):
+        ident = thread.id_of(ref)
+        recorded: Mapping[str, Folder] = ref.state.get("folders") or {}
+        folders = {kind: folder for kind, folder in recorded.items() if _standing(folder) != "removed"}
+        if not folders:
+            continue
+        branches = [folder["branch"] for folder in folders.values() if "branch" in folder]
+        try:
+            if why := _reason_to_keep(ref, folders):
+                kept.append({"thread": ident, "why": why})
+                continue
+            held = [] if is_dry else remove(store, ref)["kept"]
+        except RolecallError as error:  # the repository is gone, or somebody runs the thread
+            kept.append({"thread": ident, "why": error.message})
+            continue
+        paths = [folder["path"] for folder in folders.values()]
+        gone = [branch for branch in branches if branch not in held]
+        removed.append({"thread": ident, "folders": paths, "branches": gone})
+        kept += [
+            {"thread": ident, "why": f"the branch {branch} is checked out somewhere else"} for branch in held
+        ]
+    return {"dryRun": is_dry, "removed": removed, "kept": kept}
+
+
+def _reason_to_keep(ref: Ref, folders: Mapping[str, Folder]) -> str:
+    if ref.state.get("status") not in thread.ENDED and any("removed" not in one for one in folders.values()):
+        return f"the thread is {ref.state.get('status')} and may continue"
+    losses = [
+        loss for kind, folder in folders.items() for loss in _losses(kind, folder, is_merge_needed=True)
+    ]
+    return " and ".join(losses)
+
+
+def _refuse_loss(ident: str, folders: Mapping[str, Folder]) -> None:
+    losses = [loss for kind, folder in folders.items() for loss in _losses(kind, folder)]
+    if losses:
+        raise UsageError(
+            f"removing the folders of thread {ident} would lose {' and '.join(losses)}",
+            hint=f"`rolecall thread folder merge {ident}` keeps a worktree's work; --force removes it all.",
+        )
+
+
+def _losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
+    """What would be lost with a folder. A commit on another thread's branch is safe, unless it has to be merged."""
+    is_there = os.path.isdir(folder["path"])
+    if "removed" in folder:
+        return
+    if kind == "copy":
+        if is_there and (changes := _copy_changes(folder)):
+            yield f"what differs in {folder['path']} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
+        return
+    if is_there and (left := git.uncommitted(folder["path"])):
+        yield f"{_counted(len(left), 'uncommitted change')} in {folder['path']}"
+    if count := _unmerged(folder, f"{workfolder.BRANCHES}*" if is_merge_needed else folder["branch"]):
+        place = "not merged into any branch" if is_merge_needed else "not on any other branch"
+        yield f"{_counted(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
+
+
+def _unmerged(folder: Folder, apart_from: str) -> int:
+    """How many commits of the thread are reachable only from these branches."""
+    source, path, branch = folder["source"], folder["path"], folder["branch"]
+    heads = [git.commit(source, f"refs/heads/{branch}")]
+    heads += [git.commit(path, "HEAD")] if os.path.isdir(path) else []
+    ours = [head for head in heads if head]
+    if not ours:
+        return 0
+    others = ["--not", f"--exclude={apart_from}", "--branches", "--tags", "--remotes"]
+    if checked_out := git.commit(source, "HEAD"):
+        others.append(checked_out)
+    return int(git.run(source, "rev-list", "--count", *ours, *others).text)
+
+
+def _folders_of(ref: Ref) -> dict[str, Folder]:
+    found = ref.state.get("folders") or {}
+    return {kind: folder for kind, folder in found.items() if "removed" not in folder}
+
+
+def _refuse_running(store: Store, ref: Ref) -> None:
+    lease = ref.state.get("lease")
+    if lease and holder.is_alive(lease, now=store.now()):
+        raise Conflict(
+            f"thread {thread.id_of(ref)} is being run by {holder.describe(lease)}",
+            hint="Wait until it stops, or stop it.",
+        )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

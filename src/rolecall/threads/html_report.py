@@ -1,0 +1,497 @@
+"""A thread as one self-contained HTML page.
+
+Agents' texts are rendered as Markdown without embedded HTML and images, and with links only to the web, to mail and
+into the page. The page has no script, and its policy forbids it to fetch anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+from rolecall.errors import RolecallError
+from rolecall.store.backend import Ref
+from rolecall.store.store import Store
+from rolecall.threads import handover
+from rolecall.threads.report import (
+    SHORT,
+    View,
+    besides,
+    call_text,
+    duration,
+    facts,
+    heading,
+    moment,
+    money,
+    own_folders,
+    pretty,
+    shortened,
+    tokens,
+    usage_table,
+    written,
+)
+from rolecall.threads.thread import FORK, PERSON
+from rolecall.workflow import draw, registry
+from rolecall.workflow.model import END, FAIL, START
+from rolecall.workflow.route import STATUS_KEYS
+
+LONGEST_MARKDOWN = 100_000
+"""Longer texts are shown as plain text instead of rendered Markdown."""
+LONGEST_DIFF = 20_000
+"""How many characters of a diff a page shows unless it shows everything."""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{content}
+</main>
+</body>
+</html>
+"""
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1c2024; --soft: #60656c; --line: #dfe2e6; --tint: #f5f6f8;
+  --good: #18794e; --bad: #c62a2f; --wait: #946800; --link: #2456c9; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14181f; --ink: #e6e8ea; --soft: #9ba1a6; --line: #33373b;
+  --tint: #1e232b; --good: #4cc38a; --bad: #ff7a7f; --wait: #f0c000; --link: #8ab0ff; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.55 system-ui, sans-serif; }
+main { max-width: 52rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+main > *, article > * { min-width: 0; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.25rem 0 .75rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 0; overflow-wrap: anywhere; }
+a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
+dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1.25rem; margin: .6rem 0; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; }
+dd ul { margin: 0; padding-left: 1.1rem; white-space: normal; }
+table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .3rem .9rem .3rem 0; text-align: left;
+  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; vertical-align: top; }
+.usage td:not(:first-child), .usage th:not(:first-child) { text-align: right; }
+.usage tr:last-child td { font-weight: 600; border-bottom: 0; }
+pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px; padding: .7rem .85rem;
+  margin: .6rem 0; overflow: auto; max-height: 36rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+pre, code { font: 13px/1.5 ui-monospace, monospace; }
+code { background: var(--tint); border-radius: 4px; padding: .1em .3em; overflow-wrap: anywhere; }
+pre code { background: none; padding: 0; }
+.text { overflow-wrap: anywhere; margin: .6rem 0; } .text > :first-child { margin-top: 0; }
+.text > :last-child { margin-bottom: 0; }
+.text p, .text ul, .text ol, .text blockquote { margin: .6rem 0; } .text ul, .text ol { padding-left: 1.4rem; }
+.text h1, .text h2, .text h3, .text h4, .text h5, .text h6 { font-size: 1rem; margin: 1rem 0 .4rem; padding: 0;
+  border: 0; } .text h1 { font-size: 1.1rem; }
+.text blockquote { border-left: 3px solid var(--line); color: var(--soft); padding-left: .8rem; margin-left: 0; }
+.text table { display: block; overflow-x: auto; } .text hr { border: 0; border-top: 1px solid var(--line); }
+.text.plain { white-space: pre-wrap; }
+article { border-left: 3px solid var(--role, var(--line)); padding: .1rem 0 .1rem 1rem; margin: 1.5rem 0;
+  scroll-margin-top: 1rem; }
+.small { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere; }
+summary { cursor: pointer; color: var(--soft); } details { margin: .4rem 0; } details details { margin-left: 1rem; }
+.failed { border-left: 3px solid var(--bad); padding-left: .8rem; margin: .6rem 0; }
+.status { font-weight: 600; } .good { color: var(--good); } .bad { color: var(--bad); } .wait { color: var(--wait); }
+nav ol { list-style: none; padding: 0; margin: 0; columns: 3 12rem; column-gap: 1.5rem; }
+nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .step { padding-left: 1rem; }
+.graph { max-width: 100%; max-height: 44rem; height: auto; display: block; margin: 0 auto; }
+.chart { width: 100%; height: 8rem; display: block; } .chart rect { fill: var(--role); }
+.r0 { --role: #3e63dd; } .r1 { --role: #d6409f; } .r2 { --role: #2b9a66; }
+.r3 { --role: #f76b15; } .r4 { --role: #8e4ec6; } .r5 { --role: #0797b9; }
+.legend span { display: inline-block; margin-right: 1.1rem; }
+.legend i { display: inline-block; width: .7em; height: .7em; background: var(--role); border-radius: 2px;
+  margin-right: .4em; }
+.wide { overflow-x: auto; }
+.diff { padding: .5rem 0; } .diff span { display: block; padding: 0 .85rem; min-height: 1.5em; }
+.diff .more { background: color-mix(in srgb, var(--good) 14%, transparent); }
+.diff .less { background: color-mix(in srgb, var(--bad) 14%, transparent); } .diff .at { color: var(--soft); }
+@media (max-width: 34rem) { main { padding: 1.25rem .9rem 3rem; } h1 { font-size: 1.3rem; }
+  th, td { padding-right: .5rem; font-size: .8rem; } dl { grid-template-columns: 1fr; gap: 0; }
+  dd { margin-bottom: .35rem; } article { padding-left: .7rem; } }
+@media print { details::details-content { content-visibility: visible; } pre, .graph { max-height: none; } }
+"""
+_COLOURS = 6
+_TONES = {
+    "completed": "good",
+    "suspended": "wait",
+    **dict.fromkeys(("failed", "killed", "discarded", "crashed", "damaged"), "bad"),
+}
+
+
+def page(
+    store: Store,
+    ref: Ref,
+    card: View,
+    steps: Sequence[View],
+    *,
+    limit: int | None = SHORT,
+    warn: Callable[[str], object] = lambda _text: None,
+) -> str:
+    """The page of a thread, with the path it took through its workflow and what changed in its own folders."""
+    files = dict.fromkeys(file for step in steps for file in step.get("files") or ())
+    diffs = {}
+    for kind, folder in (ref.state.get("folders") or {}).items():
+        try:
+            changed = handover.changed_files(kind, folder)
+            if changed is not None:
+                files, diffs[kind] = dict.fromkeys(changed), handover.diff(kind, folder)
+        except RolecallError as error:  # the repository is gone or broken
+            warn(f"the thread's {kind} is not in the report: {error.message}")
+    graph = _path_taken(store, card, steps)
+    return render(card, steps, graph=graph, files=list(files), diffs=diffs, limit=limit)
+
+
+def _path_taken(store: Store, card: View, steps: Sequence[View]) -> str:
+    """The workflow as SVG with the path that the thread took; empty if it cannot be drawn."""
+    try:
+        workflow = registry.load_node(store, card["workflow"]).workflow
+    except RolecallError:  # such as a Python file that is gone
+        return ""
+    if not workflow.graph:
+        return ""
+    path = [START, *(step["role"] for step in steps if not step["role"].startswith("$"))]
+    path += {"completed": [END], "failed": [FAIL]}.get(card["status"], [])
+    edges = {(source, edge.role) for source, edges in workflow.graph.items() for edge in edges}
+    return draw.to_svg(workflow, taken=edges & set(pairwise(path)))
+
+
+def render(
+    card: View,
+    steps: Sequence[View],
+    *,
+    graph: str = "",
+    files: Sequence[str] = (),
+    diffs: Mapping[str, str] | None = None,
+    limit: int | None = SHORT,
+) -> str:
+    """A whole thread as one page that can be mailed and opened anywhere. `graph` is an SVG of its workflow; `diffs` has
+    what was changed in its own folders, by their kind."""
+    title = card["title"] or card["name"] or card["thread"]
+    colours = {
+        role: f"r{index % _COLOURS}"
+        for index, role in enumerate(dict.fromkeys(step["role"] for step in steps))
+    }
+    sections = {
+        "Task": _text(card["prompt"], limit),
+        "Result": _result(steps, limit),
+        "Workflow": _graph(graph),
+        "Files": _files(files, diffs or {}, limit),
+        "Steps": "\n".join(_step(step, colours, limit) for step in steps),
+        "Failed attempts": "\n".join(_attempt(attempt, limit) for attempt in card["attempts"]),
+        "Time and tokens": _usage(card, steps) + (_timeline(steps, colours) if steps[1:] else ""),
+        "Thread": _fields(_about(card)),
+    }
+    shown = {name: content for name, content in sections.items() if content}
+    parts = [f"<h1>{_safe(title)}</h1>", _summary(card, steps)]
+    for name, content in shown.items():
+        parts.append(f'<section id="{_anchor(name)}"><h2>{_safe(name)}</h2>\n{content}</section>')
+        if name == "Task" or (name == next(iter(shown)) and "Task" not in shown):
+            parts.append(_contents(shown, steps))
+    return _PAGE.format(title=_safe(title), style=_STYLE, content="\n".join(parts))
+
+
+# -- texts --
+
+
+def _plain(value: Any) -> str:
+    """Characters that control a terminal or reverse the writing direction, shown as escapes."""
+    steering = (
+        *range(9),
+        11,
+        12,
+        *range(14, 32),
+        *range(127, 160),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    )
+    return str(value).translate({code: f"\\u{code:04x}" for code in steering})
+
+
+def _safe(value: Any) -> str:
+    """Escaped text."""
+    return escape(_plain(value))
+
+
+def _text(text: str, limit: int | None) -> str:
+    """The text of an agent or a person, rendered as Markdown."""
+    whole = text.strip()
+    cut = whole if limit is None else whole[:limit]
+    if not cut:
+        return ""
+    more = (
+        f'<p class="small">… ({len(whole) - len(cut):,} more characters)</p>' if len(cut) < len(whole) else ""
+    )
+    if len(cut) > LONGEST_MARKDOWN:
+        return f'<div class="text plain">{_safe(cut)}</div>{more}'
+    return f'<div class="text">{_markdown().render(_plain(cut))}</div>{more}'
+
+
+@cache
+def _markdown() -> Any:
+    from markdown_it import MarkdownIt
+
+    made: Any = MarkdownIt(
+        "commonmark", {"html": False, "maxNesting": 100}
+    )  # deeper down text would be left out
+    made.enable(["table", "strikethrough"]).disable("image")
+    made.validateLink = lambda url: bool(re.match(r"(?:https?://|mailto:|#)", url, re.IGNORECASE))
+    return made
+
+
+def _fields(rows: Sequence[tuple[str, Any]]) -> str:
+    """Names and values below each other; a list of plain values as a list."""
+    parts = []
+    for name, value in rows:
+        tone = f' class="status {_TONES.get(str(value), "")}"' if name == "status" else ""
+        parts.append(f"<dt>{_safe(name)}</dt><dd{tone}>{_value(value)}</dd>")
+    return f"<dl>{''.join(parts)}</dl>" if parts else ""
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value and not any(isinstance(item, (list, Mapping)) for item in value):
+        return f"<ul>{''.join(f'<li>{_safe(_word(item))}</li>' for item in value)}</ul>"
+    if isinstance(value, (list, Mapping)):
+        return f"<pre>{_safe(pretty(value))}</pre>"
+    return _safe(_word(value))
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _output(output: Any) -> str:
+    """An output without its status, which is in the heading."""
+    if not isinstance(output, Mapping):
+        return f"<pre>{_safe(pretty(output))}</pre>"
+    return _fields([(name, value) for name, value in output.items() if name not in STATUS_KEYS])
+
+
+def _folded(name: str, text: str, limit: int | None) -> str:
+    return f"<details><summary>{_safe(name)}</summary><pre>{_safe(shortened(text, limit))}</pre></details>"
+
+
+# -- the top of the page --
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+def _summary(card: View, steps: Sequence[View]) -> str:
+    usage, status = card["usage"], card["status"]
+    spent = duration(round(usage["minutes"] * 60_000)) if usage.get("minutes") else ""
+    said = [
+        card["name"] or "",
+        f"{len(steps)} step{'s' if len(steps) != 1 else ''}",
+        spent,
+        f"{usage['tokens']:,} tokens" if usage.get("tokens") else "",
+        money(usage["cost"]) if usage.get("cost") else "",
+        moment(card["created"]) if card["created"] else "",
+    ]
+    why = f'<div class="text plain">{_safe(card["reason"])}</div>' if card["reason"] else ""
+    onward = f"<pre>{_safe(card['continue'])}</pre>" if card["continue"] else ""
+    tone = _TONES.get(status, "")
+    return (
+        f'<div class="small"><span class="status {tone}">{_safe(status)}</span> · '
+        f"{_safe(' · '.join(word for word in said if word))}</div>{why}{onward}"
+    )
+
+
+def _contents(shown: Mapping[str, str], steps: Sequence[View]) -> str:
+    items = []
+    for name in shown:
+        items.append(f'<li><a href="#{_anchor(name)}">{_safe(name)}</a></li>')
+        if name == "Steps":
+            items += [
+                f'<li class="step"><a href="#step-{step["number"]}">{_safe(_step_name(step))}</a></li>'
+                for step in steps
+            ]
+    return f'<nav aria-label="Contents"><h2>Contents</h2><ol>{"".join(items)}</ol></nav>'
+
+
+def _step_name(step: View) -> str:
+    status = step.get("status") if step["role"] not in (PERSON, FORK) else ""
+    return heading(step).removeprefix("Step ") + (f", {status}" if status else "")
+
+
+def _result(steps: Sequence[View], limit: int | None) -> str:
+    """The last answer of a role; empty if it is the only step, which follows anyway."""
+    last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
+    if last is None or not steps[1:]:
+        return ""
+    name = f'<a href="#step-{last["number"]}">{_safe(_step_name(last))}</a>'
+    return f"<h3>{name}</h3>{_output(last['output'])}{_text(last.get('body') or '', limit)}"
+
+
+def _graph(svg: str) -> str:
+    """The graph as an image, so that its styles and names do not clash with those of the page."""
+    if not svg:
+        return ""
+    data = b64encode(svg.encode("utf-8", "backslashreplace")).decode()
+    return (
+        f'<img class="graph" alt="the workflow with the path taken" src="data:image/svg+xml;base64,{data}">'
+    )
+
+
+# -- files --
+
+
+def _files(files: Sequence[str], diffs: Mapping[str, str], limit: int | None) -> str:
+    listed = "".join(f"<li><code>{_safe(name)}</code></li>" for name in files)
+    parts = [f"<ul>{listed}</ul>"] if listed else []
+    for kind, text in diffs.items():
+        cut = text if limit is None else text[:LONGEST_DIFF]
+        if not cut.strip():
+            continue
+        more = (
+            f'<p class="small">… ({len(text) - len(cut):,} more characters)</p>'
+            if len(cut) < len(text)
+            else ""
+        )
+        lines = "".join(_diff_line(line) for line in cut.splitlines())
+        said = f"Differences in the thread's {kind}, as it was when this page was written"
+        parts.append(
+            f'<details open><summary>{_safe(said)}</summary><pre class="diff">{lines}</pre>{more}</details>'
+        )
+    return "".join(parts)
+
+
+def _diff_line(line: str) -> str:
+    is_head = line.startswith(("+++", "---", "diff ", "index ", "@@", "new file", "deleted file"))
+    kind = "at" if is_head else {"+": "more", "-": "less"}.get(line[:1], "")
+    return f'<span class="{kind}">{_safe(line)}</span>' if kind else f"<span>{_safe(line)}</span>"
+
+
+# -- steps --
+
+
+def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
+    small = " · ".join([*facts(step), moment(step["timestamp"]), step["hash"]])
+    parts = [f"<h3>{_safe(heading(step))}</h3>", f'<div class="small">{_safe(small)}</div>']
+    parts += [_attempt(attempt, limit) for attempt in step.get("attempts") or ()]
+    if step["role"] == PERSON:
+        asked = (
+            f"{step['output']['role']} had asked: {step['output']['reason']}"
+            if step["output"].get("reason")
+            else ""
+        )
+        parts += [f'<div class="small">{_safe(asked)}</div>'] if asked else []
+        parts.append(_text(str(step["output"]["answer"]), limit))
+    elif step["role"] == FORK:
+        parts.append(f"<p>The fork begins here (from {_safe(step['output']['from'])}).</p>")
+    else:
+        parts += [f'<div class="text"><b>Note:</b> {_safe(note)}</div>' for note in step.get("notes") or ()]
+        parts += [
+            f'<div class="small">Played by thread {_safe(child)}</div>'
+            for child in step.get("children") or ()
+        ]
+        parts.append(_output(step["output"]))
+        parts.append(_text(step.get("body") or "", limit))
+    if step.get("files"):
+        names = ", ".join(f"<code>{_safe(name)}</code>" for name in step["files"])
+        parts.append(f'<div class="small">Files: {names}</div>')
+    if step.get("prompt"):
+        parts.append(_folded("Prompt", step["prompt"], limit))
+    parts.append(_turns(besides(step), limit))
+    return f'<article id="step-{step["number"]}" class="{colours[step["role"]]}">{"".join(parts)}</article>'
+
+
+def _attempt(attempt: View, limit: int | None) -> str:
+    parts = [f"<h3>Failed attempt: {_safe(attempt['role'])}</h3>"]
+    parts.append(f'<div class="small">{_safe(" · ".join([*facts(attempt), attempt["hash"]]))}</div>')
+    parts.append(f'<div class="text plain">{_safe(shortened(attempt["error"], limit))}</div>')
+    if attempt.get("raw"):
+        parts.append(_folded("What the agent gave", attempt["raw"], limit))
+    if attempt.get("prompt"):
+        parts.append(_folded("Prompt", attempt["prompt"], limit))
+    parts.append(_turns(besides(attempt), limit))
+    return f'<section class="failed">{"".join(parts)}</section>'
+
+
+def _turns(turns: Sequence[View], limit: int | None) -> str:
+    if not turns:
+        return ""
+    calls = sum(len(turn["tool_calls"]) for turn in turns)
+    said = f"Conversation: {len(turns)} turn{'s' if turns[1:] else ''}" + (
+        f", {calls} tool call{'s' if calls > 1 else ''}" if calls else ""
+    )
+    parts = []
+    for turn in turns:
+        parts.append(f'<div class="small">{_safe(turn["role"])}</div>')
+        parts.append(_text(turn["text"], limit))
+        for call in turn["tool_calls"]:
+            told = pretty(call["arguments"]) + (f"\n\n{call['result']}" if call["result"] else "")
+            name = f"{call['name']} {call_text(call['arguments'])}".strip()
+            parts.append(_folded(name if len(name) <= 100 else name[:99] + "…", told, limit))
+    return f"<details><summary>{said}</summary>{''.join(parts)}</details>"
+
+
+# -- figures --
+
+
+def _usage(card: View, steps: Sequence[View]) -> str:
+    used = usage_table(card["usage"], steps)
+    if used is None or set(used[0]) <= {"role", "steps", "time"}:
+        return ""  # the list of steps has the same figures
+    headings, rows = used
+    head = "".join(f"<th>{_safe(cell)}</th>" for cell in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{_safe(written(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    table = f'<table class="usage"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="wide">{table}</div>'
+
+
+def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
+    """A bar per step: its time upwards, its tokens downwards."""
+    width = min(1000 / len(steps), 80)
+    longest = max((step.get("durationMs") or 0 for step in steps), default=0) or 1
+    most = max(tokens(step.get("usage")) for step in steps)
+    frame = (
+        f'<svg class="chart" viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none" role="img"'
+    )
+    frame += ' aria-label="time and tokens of each step">'
+    # The chart is stretched to the width of the window, so its text is outside.
+    said = f"time of each step, up to {duration(longest)}" + (
+        f"; below it tokens, up to {most:,}" if most else ""
+    )
+    legend = "".join(f'<span><i class="{name}"></i>{_safe(role)}</span>' for role, name in colours.items())
+    bars = "".join(_bars(steps, colours, width=width, longest=longest, most=most))
+    return f'<p class="small">{_safe(said)}</p>{frame}{bars}</svg><p class="legend small">{legend}</p>'
+
+
+def _bars(
+    steps: Sequence[View], colours: Mapping[str, str], *, width: float, longest: int, most: int
+) -> Iterator[str]:
+    for index, step in enumerate(steps):
+        ms, used = step.get("durationMs") or 0, tokens(step.get("usage"))
+        up, down = 90 * ms / longest, 60 * used / most if most else 0
+        place = (
+            f'class="{colours[step["role"]]}" x="{index * width:.2f}" width="{max(width * 0.85, 0.5):.2f}"'
+        )
+        told = f"<title>{_safe(f'{heading(step)}: {duration(ms)}, {used:,} tokens')}</title>"
+        yield f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{told}</rect>'
+        if down:
+            yield f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{told}</rect>'
+
+
+def _about(card: View) -> list[tuple[str, Any]]:
+    said = [
+        ("thread", card["thread"]),
+        ("workflow", f"{card['name']} ({card['workflow']})"),
+        ("status", card["status"]),
+        ("next role", card["currentRole"]),
+        ("started", moment(card["created"]) if card["created"] else ""),
+        ("work folder", card["cwd"]),
+        *own_folders(card),
+        ("forked from", card["forkedFrom"]),
+    ]
+    return [(name, value) for name, value in said if value not in (None, "")]

@@ -1,0 +1,218 @@
+"""Threads from a folder that the predecessor (`uwf`) wrote: its nodes as they are, its threads as ours.
+
+Its steps are read by `rolecall.threads.thread` under our names, so nothing is rewritten and every id stays what it
+was. What its files do not say and a listing needs, such as a title or the number of steps, is worked out
+from the chain once, here. Importing again brings only what is new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.store.backend import Ref
+from rolecall.store.bundle import import_from
+from rolecall.store.files import FilesBackend
+from rolecall.store.store import Draft, Store
+from rolecall.store.verify import Problem
+from rolecall.threads import thread
+from rolecall.threads.thread import Chain
+from rolecall.threads.views import role_due
+
+
+class Unread(NamedTuple):
+    """A thread or a workflow whose nodes are missing or damaged."""
+
+    name: str
+    reason: str
+
+
+class Imported(NamedTuple):
+    threads: list[str]
+    """Threads that were new here or had gone on there."""
+    workflows: list[str]
+    nodes: int
+    kept: list[str]
+    """Threads and workflows that point elsewhere here and were left alone."""
+    unread: list[Unread]
+    problems: list[Problem]
+    """What is odd about single nodes."""
+
+
+def import_threads(
+    store: Store,
+    folder: str,
+    *,
+    cas: str | None = None,
+    keep_going: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Imported:
+    """Take over every thread and workflow of `folder`. `cas` names a folder of nodes beside it, because
+    the predecessor keeps them elsewhere unless told not to."""
+    places = _node_folders(folder, cas)
+    nodes, problems = 0, list[Problem]()
+    for place in places:
+        copied = import_from(store, place, keep_going=keep_going, progress=progress)
+        nodes += copied.nodes
+        problems += copied.problems
+    with Store(FilesBackend(folder, create=False, cas=places[0])) as source:
+        unread = list[Unread]()
+        workflows, kept = _import_workflows(store, source, unread)
+        threads, kept_threads = _import_threads(store, source, unread)
+    return Imported(threads, workflows, nodes, kept + kept_threads, unread, problems)
+
+
+def _node_folders(folder: str, cas: str | None) -> list[str]:
+    if not os.path.isdir(folder):
+        raise NotFound(f"there is no folder {folder!r}")
+    if cas is not None and not os.path.isdir(cas):
+        raise NotFound(f"there is no folder {cas!r}")
+    # Its command line and its agents may have written to different places; both belong to the threads.
+    found = [place for place in (cas, os.path.join(folder, "cas")) if place and os.path.isdir(place)]
+    if not found:
+        raise UsageError(
+            f"there are no nodes in {folder!r}",
+            hint="uwf keeps them in ~/.uncaged/json-cas unless it is told not to: add --cas DIR.",
+        )
+    return list(dict.fromkeys(os.path.realpath(place) for place in found))
+
+
+# -- workflows --
+
+
+def _import_workflows(store: Store, source: Store, unread: list[Unread]) -> tuple[list[str], list[str]]:
+    taken, kept = list[str](), list[str]()
+    draft = store.draft()
+    for ref in source.refs("workflow/"):
+        present = store.ref(ref.name)
+        if present is not None and present.target == ref.target:
+            continue
+        if present is not None:
+            kept.append(ref.name)
+            continue
+        try:
+            store.get(ref.target or "")
+            draft.move(ref.name, None, ref.target, dict(ref.state))
+        except RolecallError as error:
+            unread.append(Unread(ref.name, error.message))
+            continue
+        taken.append(ref.name[9:])
+    draft.commit(durable=True)
+    return taken, kept
+
+
+# -- threads --
+
+
+def _import_threads(store: Store, source: Store, unread: list[Unread]) -> tuple[list[str], list[str]]:
+    taken, kept = list[str](), list[str]()
+    draft = store.draft()
+    for ref in source.refs("thread/"):
+        try:
+            verdict = _add_thread(store, draft, ref)
+        except RolecallError as error:
+            unread.append(Unread(ref.name, error.message))
+            continue
+        if verdict is not None:
+            (taken if verdict else kept).append(thread.id_of(ref) if verdict else ref.name)
+    draft.commit(durable=True)
+    return taken, kept
+
+
+def _add_thread(store: Store, draft: Draft, ref: Ref) -> bool | None:
+    """Whether the thread was taken over; None when it stands here as it stands there."""
+    state = _state(store, ref)
+    present = store.ref(ref.name)
+    if present is not None:
+        if present.target == ref.target and present.state.get("status") == state["status"]:
+            return None
+        # One that has gone on only there is brought up to date; what was done here is never undone.
+        if present.state.get("imported") != present.version or not _leads_to(store, ref, present.target):
+            return False
+    draft.event(thread.id_of(ref), "imported", {"head": ref.target})
+    version = present.version + 1 if present else 1
+    draft.move(ref.name, present, ref.target, {**state, "imported": version})
+    return True
+
+
+def _leads_to(store: Store, ref: Ref, node: str | None) -> bool:
+    chain = Chain(store, ref.target or "")
+    return chain.start.id == node or any(step.id == node for step in chain)
+
+
+def _state(store: Store, ref: Ref) -> dict[str, Any]:
+    chain = Chain(store, ref.target or "")
+    state = {
+        **thread.lasting(ref.state),
+        "status": ref.state.get("status", "idle"),
+        **thread.facts_of(store, chain),
+    }
+    if state["status"] in thread.ENDED:
+        state["ended_at"] = ref.updated
+    else:
+        state["role"] = role_due(store, ref, chain)
+    return {key: value for key, value in state.items() if value not in (None, "")}
+
+
+# -- the configuration --
+
+CONFIG = "config.yaml"
+_NAMED = ("providers", "models", "agents", "agentOverrides", "modelOverrides")
+_SINGLE = ("defaultAgent", "defaultModel")
+
+
+class TakenConfig(NamedTuple):
+    taken: list[str]
+    """Settings, and variables of `.env`, that were not set here."""
+    kept: list[str]
+    """Settings that have another value here."""
+    refused: list[str]
+    """Keys that are not settings here, or have the wrong shape."""
+
+
+def has_config(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, CONFIG))
+
+
+def take_config(folder: str) -> TakenConfig:
+    """Import the settings of `folder` that the configuration here does not have, including providers' keys."""
+    from rolecall.settings import config, config_file
+    from rolecall.settings.settings import key_of, shape_problems
+
+    file = os.path.join(folder, CONFIG)
+    theirs = config.parse(config.read_text(file), file)
+    entries: dict[tuple[str, ...], Any] = {(key,): theirs[key] for key in _SINGLE if theirs.get(key)}
+    for section in _NAMED:
+        named = theirs.get(section)
+        entries |= {(section, name): named[name] for name in named} if isinstance(named, dict) else {}
+    done = TakenConfig([], [], [])
+
+    def edit(text: str) -> str:
+        ours = config.parse(text, config.config_path())
+        for path, value in entries.items():
+            present = ours.get(path[0]) if len(path) == 1 else (ours.get(path[0]) or {}).get(path[1])
+            as_written = {path[0]: value if len(path) == 1 else {path[1]: value}}
+            if present is not None:
+                done.kept.extend([key_of(path)] if present != value else [])
+            elif problems := list(shape_problems(as_written)):
+                done.refused.extend(problems)
+            else:
+                text = config_file.with_value(text, path, value, source=config.config_path())
+                done.taken.append(key_of(path))
+        return text
+
+    def add_variables(text: str) -> str:
+        known = config.env_file()
+        for name, value in config.variables_in(os.path.join(folder, ".env")).items():
+            if name not in known:
+                text = config_file.with_variable(text, name, value)
+                done.taken.append(f".env {name}")
+            elif known[name] != value:
+                done.kept.append(f".env {name}")
+        return text
+
+    config_file.change(config.config_path(), edit)
+    config_file.change(os.path.join(config.home(), ".env"), add_variables)
+    return done

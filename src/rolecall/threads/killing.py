@@ -1,0 +1,83 @@
+"""Ends a thread for good: first in the store, then the process that runs it, then what its agents left running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+from rolecall.agents.process import end_leftovers
+from rolecall.plan_run.taskflow import NAME as PLAN_TASK
+from rolecall.settings.mask import Mask
+from rolecall.store import holder
+from rolecall.store.backend import Ref
+from rolecall.store.store import Store
+from rolecall.threads import lifecycle, thread, workspace
+
+_STOP_SECONDS = 5.0
+"""How long a process may take to stop after it was asked to; its agent gets 2 seconds of it."""
+
+
+class Killed(NamedTuple):
+    ref: Ref
+    process: int | None
+    """The process that ran the thread on this machine."""
+    was_stuck: bool
+    """It did not stop when asked."""
+
+
+def kill(store: Store, ref: Ref, reason: str, *, mask: Mask) -> Killed:
+    ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
+    # The runner of a plan runs other threads as well. It notices by itself, and so does a run in this process.
+    is_shared = ref.state.get("name") == PLAN_TASK or (lease and lease.get("pid") == os.getpid())
+    process = _ask_to_stop(lease) if lease and not is_shared else None
+    workspace.tell_service(ref)  # not before: it is quicker, and no process would be left to name
+    was_stuck = lease is not None and process is not None and not _has_ended(lease)
+    if was_stuck and process is not None:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    if lease is None or process is not None:  # no process is left to end its agents
+        with ThreadPoolExecutor(1) as other:  # the caller's thread may have a running event loop
+            for run in _runs_of(store, ref):
+                other.submit(asyncio.run, end_leftovers(run)).result()
+    return Killed(ref, process, was_stuck)
+
+
+def _runs_of(store: Store, ref: Ref) -> list[str]:
+    """The runs of the agent that works for a thread, or for the thread that plays its role."""
+    runs: list[str] = []
+    above: Ref | None = ref
+    while above is not None and (note := store.ref(thread.attempt_name(thread.id_of(above)))):
+        runs += filter(None, (note.state.get("run"), *note.state.get("runs", ())))
+        below = store.ref(thread.ref_name(note.state.get("session", "")))
+        above = below if below and below.state.get("parent") == thread.id_of(above) else None
+    return runs
+
+
+def _ask_to_stop(lease: Mapping[str, Any]) -> int | None:
+    """Signal the process that runs the thread, and name it, also if it is already gone. One on another host or of
+    another user notices by itself."""
+    if lease.get("host") != holder.me("")["host"]:
+        return None
+    try:
+        with suppress(ProcessLookupError):
+            os.kill(lease["pid"], signal.SIGTERM)
+    except PermissionError:
+        return None
+    return int(lease["pid"])
+
+
+def _has_ended(lease: Mapping[str, Any]) -> bool:
+    """Wait until the process that ran the thread is gone; False if it takes too long. Code that never returns to
+    the interpreter does not notice a signal."""
+    deadline = monotonic() + _STOP_SECONDS
+    while holder.is_alive(lease, now=0):
+        if monotonic() > deadline:
+            return False
+        sleep(0.02)
+    return True

@@ -1,0 +1,463 @@
+"""A thread's life outside its steps: start, fork, kill, resume, answer. Each is one transaction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from rolecall.errors import Conflict, InvalidPayload, UsageError
+from rolecall.store import holder
+from rolecall.store.backend import Ref
+from rolecall.store.store import Draft, Store
+from rolecall.threads import thread
+from rolecall.threads.thread import FORK, FORK_SCHEMA, PERSON, PERSON_SCHEMA, START_SCHEMA, STEP_SCHEMA, Chain
+from rolecall.workflow import registry
+
+if TYPE_CHECKING:
+    from rolecall.settings.mask import Mask
+    from rolecall.workflow.playbook import Playbook
+
+Bind = Callable[["Playbook"], Mapping[str, Any]]
+"""Binds agents to the roles of a new thread of a playbook; the thread stores them."""
+Also = Callable[[str, Draft], object]
+"""(id of a new thread, the draft that makes it): adds something that happens together with it."""
+KILLED = 137
+"""The exit code of a thread that was killed, which is that of a process ended by SIGKILL."""
+MAKING_MS = 600_000
+"""After how long another host takes it that whoever makes a thread's folders is gone."""
+
+
+def start(
+    store: Store,
+    workflow: str | Playbook,
+    prompt: str,
+    *,
+    cwd: str,
+    mask: Mask,
+    limits: Mapping[str, float] | None = None,
+    agent: str | None = None,
+    bind: Bind | None = None,
+    parent: str | None = None,
+    work: str | None = None,
+    sessions: Mapping[str, Mapping[str, str]] | None = None,
+    queue: int | None = None,
+    also: Also | None = None,
+) -> Ref:
+    """Make a thread without running it, and store its playbook if it is not stored yet. `agent` plays every role;
+    `bind` names the agent of each role, so that later changes of the configuration do not apply. `parent` is the
+    thread one of whose roles it plays, `work` the place for folders of its own. `sessions` has, for roles that resume
+    a session in their first turn, the `thread` and `step` of the earlier one and the `tier` that decides; or the
+    `refusal`, the reason for a new session. `queue` queues it for the service with that priority. `also` adds to the
+    transaction that makes the thread."""
+    if not prompt.strip():
+        raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
+    if not os.path.isdir(cwd):
+        raise UsageError(f"the work folder {cwd!r} does not exist")
+    if agent:
+        _refuse_secret(agent, mask)
+    draft = store.draft()
+    fields = {
+        "workflow": workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow),
+        "prompt": mask.text(prompt),
+        "cwd": os.path.realpath(cwd),
+    }
+    head = draft.put_as(START_SCHEMA, fields)
+    draft.put_schema(STEP_SCHEMA)  # so that an agent can put the first step
+    draft.commit()
+    book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
+    for role in sessions or ():
+        if role not in book.workflow.roles:
+            raise UsageError(
+                f"a session is given for {role!r}, which is not a role of {book.workflow.name!r}"
+            )
+    return _point(
+        store,
+        head,
+        book,
+        {
+            "agent": agent,
+            "agents": bind(book) if bind else None,
+            "parent": parent,
+            "sessions": sessions and dict(sessions),
+            "limits": dict(limits or {}),
+        },
+        event=("started" if queue is None else "queued", {"workflow": fields["workflow"]}),
+        work=work,
+        queue=queue,
+        also=also,
+    )
+
+
+def _refuse_secret(agent: str, mask: Mask) -> None:
+    if mask.text(agent) != agent:
+        raise UsageError(
+            "the agent's command contains a secret, which the thread would store",
+            hint="Let the command read the secret from its environment.",
+        )
+
+
+def _point(
+    store: Store,
+    head: str,
+    book: Playbook,
+    facts: Mapping[str, Any],
+    *,
+    event: tuple[str, Mapping[str, Any]],
+    work: str | None,
+    source: Ref | None = None,
+    queue: int | None = None,
+    also: Also | None = None,
+) -> Ref:
+    """A new thread whose head is `head`, with what must be known of it at a glance."""
+    from rolecall.threads.turn import Turn, next_of
+    from rolecall.workflow.route import Next, Stuck
+
+    ident = thread.new_thread_id(store.now())
+    chain = Chain(store, head)
+    way = next_of(Turn(ident, chain, book))
+    if isinstance(way, Stuck):
+        raise UsageError(f"the thread could not take its next step: {way.reason}")
+    state = {
+        "status": "idle",
+        "workflow": chain.start.workflow,
+        "name": book.workflow.name,
+        "title": thread.title_of(chain.start.prompt),
+        "cwd": chain.start.cwd,
+        "role": way.role if isinstance(way, Next) else None,
+        "steps": chain.last.number if chain.last else None,
+        "folders": _planned_folders(store, ident, book, chain.start.cwd, work=work, source=source),
+        **facts,
+    }
+    draft = store.draft()
+    told = {"name": book.workflow.name, **event[1], "folders": state["folders"]}
+    draft.event(ident, event[0], _given(told))
+    state |= _queued(store, queue) if queue is not None else {}
+    draft.move(thread.ref_name(ident), None, head, _given(state))
+    if queue is not None:
+        _enter_queue(draft, ident, state, maker=_maker(store) if state["folders"] else None)
+    if also is not None:
+        also(ident, draft)
+    return _with_folders(store, draft.commit(durable=True)[0])
+
+
+def _queued(store: Store, priority: int) -> dict[str, Any]:
+    return {"status": "queued", "service": {"priority": priority, "queued_at": store.now()}}
+
+
+def _enter_queue(
+    draft: Draft,
+    ident: str,
+    state: Mapping[str, Any],
+    *,
+    maker: Mapping[str, Any] | None = None,
+    is_begun: bool = False,
+) -> None:
+    """`maker` still makes the thread's folders: as long as it lives, the thread is not admitted. One that `is_begun`
+    is not discarded."""
+    priority, at = state["service"]["priority"], state["service"]["queued_at"]
+    entry: dict[str, Any] = {"maker": dict(maker)} if maker else {}
+    entry |= {"begun": True} if is_begun else {}
+    draft.move(thread.queue_name(state["name"], ident, priority=priority, at=at), None, state=entry)
+
+
+def _maker(store: Store) -> dict[str, Any]:
+    return {**holder.me("maker"), "deadline": store.now() + MAKING_MS}
+
+
+def _going_on(store: Store, draft: Draft, ref: Ref, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a thread that is to go on: one that the service had waits for the service again."""
+    known = ref.state.get("service")
+    if state.get("status") != "idle" or not known:
+        return dict(state)
+    if thread.in_service(store, ref):
+        return {**state, "status": "queued" if ref.state.get("status") == "queued" else "idle"}
+    state = {**state, **_queued(store, known["priority"])}
+    _enter_queue(draft, thread.id_of(ref), state, is_begun=True)
+    return state
+
+
+def _planned_folders(
+    store: Store, ident: str, book: Playbook, cwd: str, *, work: str | None, source: Ref | None
+) -> dict[str, Any]:
+    """The folders of its own that a thread needs; what is wrong with them is an error before there is one."""
+    from rolecall.workflow.model import own_folders
+
+    kinds = own_folders(book.workflow)
+    if not kinds:
+        return {}
+    from rolecall.threads import workfolder
+
+    known = (source.state.get("folders") or {}) if source else {}
+    if source is not None and "copy" in kinds and "copy" in known:
+        refuse_running(store, source)  # a folder cannot be copied consistently while a process writes to it
+    return {kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind)) for kind in kinds}
+
+
+def _with_folders(store: Store, ref: Ref) -> Ref:
+    """Make the thread's own folders. A thread that cannot have them is none. Where this process dies before they
+    are there, the first step makes them."""
+    folders = ref.state.get("folders") or {}
+    if not folders:
+        return ref
+    from rolecall.threads import workfolder
+
+    try:
+        for kind, folder in folders.items():
+            workfolder.make(kind, folder)
+    except BaseException as error:
+        for kind, folder in folders.items():
+            workfolder.discard(kind, folder)
+        draft = store.draft()
+        draft.event(thread.id_of(ref), "not_started", {"reason": str(error)})
+        for place in (ref, *thread.in_service(store, ref)):
+            draft.move(place.name, place)
+        with suppress(Conflict):  # it was killed or discarded meanwhile
+            draft.commit(durable=True)
+        raise
+    with suppress(Conflict):  # the same
+        for place in thread.in_service(store, ref):
+            store.move(place.name, place, state={})
+    return thread.find(store, thread.id_of(ref))
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value}
+
+
+def fork(
+    store: Store,
+    at: str,
+    *,
+    mask: Mask,
+    source: Ref | None = None,
+    workflow: str | Playbook | None = None,
+    prompt: str | None = None,
+    agent: str | None = None,
+    bind: Bind | None = None,
+    work: str | None = None,
+) -> Ref:
+    """A new thread that shares the chain up to `at` (a start or a step). Changing the workflow or the
+    prompt adds a start of its own; otherwise a fork is one ref. Its own folders begin as those of `source`
+    are now: a worktree at the last commit there, a copy as a copy. The fork keeps the agents of `source`, unless it
+    has an `agent` or a workflow of its own."""
+    chain = Chain(store, at)
+    head = at
+    if workflow is not None or prompt is not None:
+        head = _put_own_start(store, chain, workflow, mask.text(prompt or chain.start.prompt))
+    stored = workflow if isinstance(workflow, str) else chain.start.workflow
+    book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
+    limits = _limits_at(store, chain) if source is None else source.state.get("limits", {})
+    facts: dict[str, Any] = {"forked_from": at, "limits": {**chain.start.limits, **limits}}
+    if source is not None:
+        facts |= {"forked_thread": thread.id_of(source)}
+        facts |= {key: source.state[key] for key in ("agent", "agents") if key in source.state}
+    if agent is not None:
+        facts["agent"] = agent
+    if bind and (agent is not None or workflow is not None or source is None):
+        facts["agents"] = bind(book)
+    return _point(store, head, book, facts, event=("forked", {"from": at}), work=work, source=source)
+
+
+def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
+    """The limits of threads at a node that is named without a thread. A start does not store limits, and several
+    threads may share it, so their lowest limits apply."""
+    if chain.last is not None:
+        return dict(chain.last.payload.get("limits", {}))
+    found: dict[str, float] = {}
+    for ref in store.refs("thread/", where={"workflow": [chain.start.workflow]}):
+        given = ref.state.get("limits", {})
+        if given and Chain(store, ref.target or "").start.id == chain.head:
+            found |= {key: min(value, found.get(key, value)) for key, value in given.items()}
+    return found
+
+
+def _put_own_start(store: Store, chain: Chain, workflow: str | Playbook | None, prompt: str) -> str:
+    """A start of the fork's own; after a step, a `$FORK` step says that it counts from there on."""
+    draft = store.draft()
+    node = chain.start.workflow if workflow is None else workflow
+    fields = {
+        "workflow": node if isinstance(node, str) else registry.add_workflow(draft, node),
+        "prompt": prompt,
+        "cwd": chain.start.cwd,
+    }
+    head = draft.put_as(START_SCHEMA, fields)
+    if chain.last is not None:
+        mark = draft.put_as(FORK_SCHEMA, {"from": chain.head})
+        head = _put_marker(store, draft, chain, FORK, mark, head)
+    draft.commit()
+    return head
+
+
+def _put_marker(store: Store, draft: Any, chain: Chain, role: str, output: str, start_id: str) -> str:
+    last, now = chain.last, store.now()
+    fields = {
+        "start": start_id,
+        "prev": chain.head if last else None,
+        "number": (last.number if last else 0) + 1,
+        "role": role,
+        "output": output,
+        "agent": "person" if role == PERSON else "rolecall",
+        "started_at": now,
+        "completed_at": now,
+        "cwd": chain.start.cwd,
+        "totals": last.payload["totals"] if last else {},
+        "limits": last.payload.get("limits", {}) if last else {},
+    }
+    return thread.put_step(draft, fields)
+
+
+def resume(
+    store: Store,
+    ref: Ref,
+    *,
+    mask: Mask,
+    answer: str | None = None,
+    limits: Mapping[str, float] | None = None,
+    agent: str | None = None,
+    bind: Bind | None = None,
+    is_run_here: bool = False,
+) -> Ref:
+    """Continue a suspended thread. The person's words become part of the chain. From here on `agent` plays every
+    role, if one is given. The service continues a thread that it ran before, unless `is_run_here`."""
+    status = ref.state.get("status")
+    if status in thread.ENDED:
+        raise UsageError(
+            f"thread {thread.id_of(ref)} is {status}",
+            hint=f"Fork it to go on: `rolecall thread fork {thread.id_of(ref)}`.",
+        )
+    refuse_running(store, ref)
+    has_answer = answer is not None and answer.strip() != ""
+    if status == "suspended" and not has_answer and "role" not in ref.state:
+        raise UsageError(
+            f"thread {thread.id_of(ref)} waits for an answer: {ref.state.get('reason', '')}",
+            hint=f"Give it: `rolecall thread answer {thread.id_of(ref)}`.",
+        )
+    chain = Chain(store, ref.target or "")
+    draft = store.draft()
+    head = ref.target
+    state = thread.lasting(ref.state)
+    if answer is not None and has_answer:
+        said = _said(store, chain, ref, mask.text(answer))
+        head = _put_marker(store, draft, chain, PERSON, draft.put_as(PERSON_SCHEMA, said), chain.start.id)
+        state |= {"role": said["role"], "steps": (chain.last.number if chain.last else 0) + 1}
+    if limits:
+        state["limits"] = {**state.get("limits", {}), **limits}
+    if agent is not None and bind is not None:
+        _refuse_secret(agent, mask)
+        state |= {"agent": agent, "agents": bind(registry.load_node(store, chain.start.workflow))}
+    draft.event(
+        thread.id_of(ref), "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})}
+    )
+    state |= {"status": "idle"}
+    draft.move(ref.name, ref, head, state if is_run_here else _going_on(store, draft, ref, state))
+    return draft.commit(durable=True)[-1]
+
+
+def _said(store: Store, chain: Chain, ref: Ref, answer: str) -> dict[str, str]:
+    """What a person says to a role, with what the role was called with, so that it is called so again."""
+    from rolecall.threads.turn import Turn, called_with
+
+    role = _asking_role(chain, ref)
+    book = registry.load_node(store, chain.start.workflow)
+    called = called_with(Turn(thread.id_of(ref), chain, book), role)
+    as_before = {"prompt": called.prompt, "location": called.location}
+    return {"reason": ref.state.get("reason", ""), "answer": answer, "role": role, **_given(as_before)}
+
+
+def _asking_role(chain: Chain, ref: Ref) -> str:
+    """The role that is waiting: the one that asked, or the one whose attempt failed."""
+    role = ref.state.get("role")
+    if role:
+        return str(role)
+    for step in chain:
+        if not step.role.startswith("$"):
+            return step.role
+    raise UsageError(f"thread {thread.id_of(ref)} waits for no role", hint="Resume it without an answer.")
+
+
+def kill(
+    store: Store, ref: Ref, reason: str = "killed by a person", *, mask: Mask
+) -> tuple[Ref, Mapping[str, Any] | None]:
+    """End a thread for good. The lease of a process that runs it right now is returned, to be signalled."""
+    while True:
+        try:
+            return _killed(store, ref, mask.text(reason))
+        except Conflict:
+            # Whoever runs it renews its lease; killing it does not depend on that.
+            ref = thread.find(store, thread.id_of(ref))
+
+
+def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any] | None]:
+    if ref.state.get("status") in thread.ENDED:
+        raise UsageError(f"thread {thread.id_of(ref)} is already {ref.state['status']}")
+    lease = ref.state.get("lease")
+    is_running = lease and holder.is_alive(lease, now=store.now())  # asked before the service can hear of it
+    state = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
+    draft = store.draft()
+    draft.event(thread.id_of(ref), "killed", {"reason": reason, "exit_code": KILLED})
+    draft.move(ref.name, ref, ref.target, {**state, "status": "killed", "reason": reason})
+    for place in thread.in_service(store, ref):
+        draft.move(place.name, place)
+    moved = draft.commit(durable=True)[0]
+    return moved, lease if is_running else None
+
+
+def answer(
+    store: Store,
+    ref: Ref,
+    playbook: Playbook,
+    output: Mapping[str, Any],
+    *,
+    body: str,
+    mask: Mask,
+    is_run_here: bool = False,
+) -> Ref:
+    """Let a person play the role whose turn it is: the checked output becomes the step. The service continues a thread
+    that it ran before, unless `is_run_here`."""
+    from rolecall.threads.engine import status_after
+    from rolecall.threads.record import Recorder
+    from rolecall.threads.turn import Turn, next_of
+    from rolecall.workflow.reply import Shape
+    from rolecall.workflow.route import Next, Stuck, Suspended
+
+    refuse_running(store, ref)
+    if ref.state.get("status") in thread.ENDED:
+        raise UsageError(f"thread {thread.id_of(ref)} is {ref.state['status']}")
+    turn = Turn(thread.id_of(ref), Chain(store, ref.target or ""), playbook)
+    way = next_of(turn)
+    if not isinstance(way, Next):
+        raise UsageError(
+            f"no role of thread {thread.id_of(ref)} is due: {way.reason}"
+            if isinstance(way, Suspended | Stuck)
+            else f"no role of thread {thread.id_of(ref)} is due",
+            hint=f"Go on with `{thread.continuation(ref)}`.",
+        )
+    misfits = Shape(turn.role(way.role).schema).misfits(output)
+    if misfits:
+        listed = "".join(f"\n  {misfit}" for misfit in misfits)
+        raise InvalidPayload(f"the answer does not fit what {way.role} has to give:{listed}", misfits)
+    record = Recorder(store, turn.thread, turn, way, mask=mask)
+    if record.agent:
+        record.failed("a person answered in its place")
+    draft = store.draft()
+    step, onward = record.put_step(
+        draft, {"output": dict(output), "text": body, "agent": "human"}, limits=ref.state.get("limits")
+    )
+    status, role, reason = status_after(onward)
+    state = thread.lasting(ref.state) | {"status": status, "role": role, "reason": mask.text(reason)}
+    state["steps"] = record.number
+    draft.event(turn.thread, "step", {"step": step, "role": way.role, "status": status, "next": role})
+    record.settle(draft)
+    state = state if is_run_here else _going_on(store, draft, ref, state)
+    draft.move(ref.name, ref, step, {key: value for key, value in state.items() if value not in (None, "")})
+    draft.commit(durable=True)
+    return thread.find(store, turn.thread)
+
+
+def refuse_running(store: Store, ref: Ref) -> None:
+    """Raise Conflict while a live process runs the thread."""
+    lease = ref.state.get("lease")
+    if lease and holder.is_alive(lease, now=store.now()):
+        raise Conflict(f"thread {thread.id_of(ref)} is being run by {holder.describe(lease)}")

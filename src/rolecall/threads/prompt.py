@@ -1,0 +1,313 @@
+"""What an agent is told. Pure: the same values give the same text, and what does not change comes first.
+
+The order is fixed: what to deliver, the scope, the role, the task and what the repository says about it, what
+happened, the instruction. An agent whose session goes on has read all up to what happened, so it gets only what
+is new. `reply.py` is the other direction. Secrets are not handled here: what is passed in is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rolecall.workflow.model import SUSPEND, Role
+from rolecall.workflow.reply import Problem, Shape, render
+
+HISTORY_QUOTA = 8000
+"""Characters of earlier steps that are shown by default."""
+NEWEST_STEP_LIMIT = 100_000
+"""The newest step is shown whatever the quota, but not without bound."""
+
+_SCOPE = """# Scope
+
+Deliver what your role is asked for and nothing else. Leave the work of other roles to them, even where \
+you could do it yourself."""
+
+
+@dataclass(frozen=True)
+class PastStep:
+    """A step as the next role may see it."""
+
+    number: int
+    """Its true number in the thread, from 1."""
+    role: str
+    output: Mapping[str, Any]
+    body: str = ""
+    agent: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    text: str
+    step: int | None = None
+    """The number of the earlier step that the text tells of, told by `past_step`."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n\n".join(part.text for part in self.parts) + "\n"
+
+
+def assemble(
+    role: Role,
+    *,
+    name: str,
+    task: str,
+    newest_first: Iterable[PastStep],
+    instruction: str,
+    show_command: str,
+    knowledge: str = "",
+    last_turn: int | None = None,
+    quota: int = HISTORY_QUOTA,
+) -> Prompt:
+    """The prompt of one step.
+
+    Args:
+        newest_first: the earlier steps; read only as far as they are shown.
+        instruction: the rendered prompt of the edge that led here.
+        show_command: the command that shows the steps left out.
+        knowledge: passages of the repository, for a role that asks for them.
+        last_turn: the number of the role's own last step when its session goes on; None for a new session.
+    """
+    happened = _happened(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
+    now = Part("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
+    if last_turn is not None:
+        parts = [*happened, now, Part("reminder", _reminder(role.schema))]
+    else:
+        parts = [
+            Part("deliver", deliverable(role.schema)),
+            Part("scope", _SCOPE),
+            Part("role", _role(role, name)),
+            Part("task", f"# Task\n\n{task}"),
+            Part("knowledge", f"# From this repository\n\n{knowledge}" if knowledge else ""),
+            *happened,
+            now,
+        ]
+    return Prompt(tuple(part for part in parts if part.text))
+
+
+def correction(problem: Problem, schema: Mapping[str, Any]) -> str:
+    """The message for one more turn in the same session, after an answer that could not be understood."""
+    found = "".join(f"\n- {misfit}" for misfit in problem.misfits)
+    return (
+        f"Your answer could not be read: {problem.reason}.{found}\n\n"
+        "Do not repeat the work. Send only the corrected answer, whole, in exactly this form.\n\n"
+        f"{deliverable(schema)}\n"
+    )
+
+
+def deliverable(schema: Mapping[str, Any]) -> str:
+    """The form of the answer that `reply.parse` understands, told from the schema."""
+    shape = Shape(schema)
+    if not shape.declared:
+        return f"# What to deliver\n\nAnswer in Markdown.\n\n{_suspend(shape)}"
+    opening = (
+        "# What to deliver\n\n"
+        "Begin your answer with YAML frontmatter: a line `---`, the fields, a line `---`. Nothing comes before "
+        "it, and it is not put into a code fence. Below it, write your report in Markdown."
+    )
+    if shape.variants:
+        blocks = [_variant(variant.status, variant.schema, shape) for variant in shape.variants]
+        body = "Use exactly one of these forms.\n\n" + "\n\n".join(blocks)
+    else:
+        body = _form(shape.schema)
+        if any(keyword in schema for keyword in ("oneOf", "anyOf", "if", "not")):
+            body += f"\n\nTogether they must fit this JSON Schema: `{json.dumps(shape.schema, ensure_ascii=False)}`"
+    closing = "Use no other fields. Put text that contains `: ` or `#` in quotes."
+    return "\n\n".join((opening, body, closing, _suspend(shape)))
+
+
+# -- the form of an answer --
+
+
+def _variant(status: str, schema: Mapping[str, Any], shape: Shape) -> str:
+    return f"## {shape.status_field}: {status}\n\n{_form(schema)}"
+
+
+def _form(schema: Mapping[str, Any]) -> str:
+    required = required_fields(schema)
+    fields = "\n".join(
+        field_line(name, items[0], is_required=name in required)
+        for name, items in Shape(schema).declared.items()
+    )
+    return f"Fields:\n{fields}\n\nFor example:\n\n{render(example_output(schema), 'Your report.').rstrip()}"
+
+
+def required_fields(schema: Mapping[str, Any]) -> set[str]:
+    names = set(schema.get("required", ()))
+    for branch in schema.get("allOf", ()):
+        names |= required_fields(branch)
+    return names
+
+
+def example_output(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An output of the right form, with what is required; with everything when nothing is."""
+    required = required_fields(schema)
+    every = {name: _example(items[0]) for name, items in Shape(schema).declared.items()}
+    return {name: value for name, value in every.items() if name in required} or every
+
+
+def field_line(name: str, item: Mapping[str, Any], *, is_required: bool, indent: str = "") -> str:
+    """A field in a line, and those inside it in lines below."""
+    need = "required" if is_required else "optional"
+    about = f". {item['description'].strip()}" if item.get("description") else ""
+    line = f"{indent}- `{name}` ({need}): {_kind(item)}{about}"
+    inner = item.get("items", item) if isinstance(item.get("items", item), Mapping) else {}
+    nested = inner.get("properties", {})
+    lines = [
+        field_line(key, part, is_required=key in inner.get("required", ()), indent=indent + "  ")
+        for key, part in nested.items()
+    ]
+    return "\n".join([line, *lines])
+
+
+def _kind(item: Mapping[str, Any]) -> str:
+    if "const" in item:
+        return f"always `{_literal(item['const'])}`"
+    if "enum" in item:
+        return "one of " + ", ".join(f"`{_literal(value)}`" for value in item["enum"])
+    if any(keyword in item for keyword in ("anyOf", "oneOf", "allOf", "not", "if")):
+        return f"a value that fits the JSON Schema `{json.dumps(item, ensure_ascii=False)}`"
+    kinds = item.get("type", "any value")
+    kind = " or ".join(kinds) if isinstance(kinds, list) else kinds
+    if kind == "array":
+        kind = f"list, each item: {_kind(item['items'])}" if "items" in item else "list"
+    return ", ".join([kind, *_bounds(item)])
+
+
+_BOUNDS = {
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+    "pattern": "matching `{}`",
+    "format": "in the format {}",
+}
+
+
+def _bounds(item: Mapping[str, Any]) -> Iterator[str]:
+    for keyword, words in _BOUNDS.items():
+        if keyword in item:
+            yield words.format(item[keyword])
+    if item.get("uniqueItems"):
+        yield "no item twice"
+
+
+def _literal(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _example(item: Mapping[str, Any]) -> Any:
+    """A value of the right kind; constants and the author's own examples literally."""
+    for keyword in ("const", "default"):
+        if keyword in item:
+            return item[keyword]
+    for keyword in ("enum", "examples"):
+        if item.get(keyword):
+            return item[keyword][0]
+    branches = item.get("oneOf") or item.get("anyOf") or item.get("allOf")
+    if branches and "type" not in item:
+        return _example(branches[0])
+    kind = item.get("type", "string")
+    return _example_of_kind(kind[0] if isinstance(kind, list) else kind, item)
+
+
+def _example_of_kind(kind: str, item: Mapping[str, Any]) -> Any:
+    if kind == "object":
+        return {name: _example(part) for name, part in item.get("properties", {}).items()}
+    if kind == "array":
+        return [_example(item.get("items", {}))] * max(1, int(item.get("minItems", 1)))
+    if kind in ("integer", "number"):
+        return item.get("minimum", min(1, item.get("maximum", 1)))
+    return {"boolean": True, "null": None}.get(kind, "text" + "." * (int(item.get("minLength", 0)) - 4))
+
+
+def _suspend(shape: Shape) -> str:
+    status = shape.status_field or "$status"
+    asked = render({status: SUSPEND, "reason": "what has to be decided, and between what"}).rstrip()
+    return f"If you cannot go on without a person, answer with this instead, and nothing is lost:\n\n{asked}"
+
+
+def _reminder(schema: Mapping[str, Any]) -> str:
+    shape = Shape(schema)
+    begin = "It is your turn again in the same role and scope."
+    if not shape.declared:
+        return f"# Reminder\n\n{begin} Answer as before."
+    if shape.variants:
+        known = " or ".join(f"`{shape.status_field}: {variant.status}`" for variant in shape.variants)
+        return f"# Reminder\n\n{begin} Begin the answer with the frontmatter in the form you were given ({known})."
+    names = ", ".join(f"`{name}`" for name in shape.declared)
+    return (
+        f"# Reminder\n\n{begin} Begin the answer with the frontmatter in the form you were given ({names})."
+    )
+
+
+# -- the role and what happened --
+
+
+def _role(role: Role, name: str) -> str:
+    parts = [f"# Your role: {name}"]
+    if role.description.strip():
+        parts.append(role.description.strip())
+    sections = {
+        "Goal": role.goal,
+        "Capabilities": "\n".join(f"- {capability}" for capability in role.capabilities),
+        "Procedure": role.procedure,
+        "Output": role.output,
+    }
+    parts += [f"## {title}\n\n{text.strip()}" for title, text in sections.items() if text.strip()]
+    return "\n\n".join(parts)
+
+
+def _happened(steps: Iterable[PastStep], *, since: int, quota: int, show_command: str) -> list[Part]:
+    shown: list[Part] = []
+    oldest, left = 0, quota
+    for step in steps:
+        if step.number <= since:
+            break
+        is_whole = len(step.body) <= NEWEST_STEP_LIMIT
+        part = Part("step", past_step(step, show_command), step.number if is_whole else None)
+        if shown and len(part.text) > left:
+            break
+        shown.append(part)
+        oldest, left = step.number, left - len(part.text)
+    if not shown:
+        return []
+    title = "# What happened since your last turn" if since else "# What happened"
+    omitted = oldest - since - 1
+    notice = [_omitted(since + 1, oldest - 1, show_command)] if omitted else []
+    return [*(Part("happened", text) for text in (title, *notice)), *reversed(shown)]
+
+
+def _omitted(first: int, last: int, show_command: str) -> str:
+    count = last - first + 1
+    which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
+    return f"{which} not shown here. To read more: `{show_command}`"
+
+
+def past_step(step: PastStep, show_command: str) -> str:
+    """How an earlier step is told. Stored prompts name steps and rely on this to tell them the same way
+    again: a change of the form is a new function beside this one, with a number of its own."""
+    by = f" ({step.agent})" if step.agent else ""
+    lines = [f"## Step {step.number}: {step.role}{by}", ""]
+    lines.append(f"Output: `{json.dumps(dict(step.output), ensure_ascii=False)}`")
+    body = step.body.strip()
+    if len(body) > NEWEST_STEP_LIMIT:
+        cut = f"[{len(body) - NEWEST_STEP_LIMIT:,} more characters. To read them: `{show_command}`]"
+        body = f"{body[:NEWEST_STEP_LIMIT]}\n{cut}"
+    if body:
+        # Reports have headings of their own; the tags keep them apart from ours.
+        lines += ["", f"<report step={step.number}>", body, "</report>"]
+    return "\n".join(lines)

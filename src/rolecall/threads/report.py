@@ -1,0 +1,319 @@
+"""A thread as Markdown for a person to read; `htmlreport.py` makes the HTML page.
+
+Pure: plain values in, text out. A card describes a thread and its state, a step view describes one
+step; both are the dicts that the command line prints as JSON. On the command line's read path.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rolecall.threads.thread import FORK, LIMITS, PERSON
+
+SHORT = 2_000
+"""Characters of a long text that a report shows unless it is asked for all of it."""
+
+View = Mapping[str, Any]
+
+
+# -- words --
+
+
+def shortened(text: str, limit: int | None) -> str:
+    if limit is None or len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n… ({len(text) - limit:,} more characters)"
+
+
+def duration(ms: int | None) -> str:
+    if ms is None:
+        return ""
+    if ms < 10_000:
+        return f"{ms / 1000:.1f}".removesuffix(".0") + " s" if ms >= 50 else "0 s"
+    if ms < 59_500:
+        return f"{ms / 1000:.0f} s"
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def tokens(usage: View | None) -> int:
+    """What a step or a role used: as counted for limits, or as the agent told it."""
+    used = usage or {}
+    return int(used.get("tokens") or (used.get("input_tokens") or 0) + (used.get("output_tokens") or 0))
+
+
+def amount(value: float) -> str:
+    """A number with its thousands apart, without an exponent or zeros that say nothing."""
+    text = f"{value:,.4f}".rstrip("0").rstrip(".")
+    return text if text != "0" or not value else f"{value:.1g}"
+
+
+def money(dollars: float) -> str:
+    """Dollars to the cent, with more digits for amounts below a cent."""
+    return f"${dollars:,.2f}" if dollars >= 1 or round(dollars, 2) == round(dollars, 4) else f"${dollars:.4f}"
+
+
+def moment(ms: int) -> str:
+    from time import gmtime, strftime
+
+    return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(ms / 1000))
+
+
+def heading(step: View) -> str:
+    if step["role"] == PERSON:
+        return f"Step {step['number']}: a person answered"
+    if step["role"] == FORK:
+        return f"Step {step['number']}: forked"
+    return f"Step {step['number']}: {step['role']}"
+
+
+def facts(step: View) -> list[str]:
+    """The small print of a step: agent, status, time, tokens, cost."""
+    if step["role"] in (PERSON, FORK):
+        return []
+    used = tokens(step.get("usage"))
+    cost = (step.get("usage") or {}).get("cost")
+    said = [step["agent"], step.get("status") or "", duration(step.get("durationMs"))]
+    said += [f"{used:,} tokens" if used else "", money(cost) if cost else ""]
+    return [word for word in said if word]
+
+
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+"""Headings, and rows as long as they."""
+
+
+def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
+    """Role by role what was used, in the order of the steps, and the whole below; only what was used at all."""
+    by_role = usage.get("roles") or {}
+    if not by_role:
+        return None
+    seen = (step["role"] for step in steps if step["role"] in by_role)
+    every = [*((role, by_role[role]) for role in dict.fromkeys((*seen, *by_role))), ("all", usage)]
+    kept = [key for key in LIMITS if any(_used(used, key) for _, used in every)]
+    rows = [(name, *(_used(used, key) for key in kept)) for name, used in every]
+    return ("role", *("time" if key == "minutes" else key for key in kept)), rows
+
+
+def _used(used: View, key: str) -> float | str:
+    """The text of a figure; empty for zero, which would look like a measurement."""
+    value = used.get(key)
+    if not value:
+        return ""
+    if key == "minutes":
+        return "" if value < 0.001 else duration(round(value * 60_000))
+    shown: float | str = money(value) if key == "cost" else value
+    return shown
+
+
+def written(cell: Any) -> str:
+    return amount(cell) if isinstance(cell, (int, float)) else str(cell)
+
+
+# -- Markdown --
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A code block whose fence is longer than any in the text."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def pretty(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+_BRIEF_CALLS = 12
+_BRIEF_EDGE = 600
+
+
+def step_markdown(step: View, *, goal: str = "") -> str:
+    """One step as `thread read` shows it; `goal` is what its role is for, said once per role."""
+    parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
+    parts += [f"*Attempt failed: {_one_line(attempt['error'])}*" for attempt in step.get("attempts") or ()]
+    if step["role"] == PERSON:
+        return "\n\n".join([*parts, *_answer(step["output"])])
+    if step["role"] == FORK:
+        return "\n\n".join(
+            [*parts, f"From here on this thread goes its own way (from {step['output']['from']})."]
+        )
+    if goal:
+        parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
+    if step.get("edgePrompt", "").strip():
+        parts.append(_quoted(shortened(step["edgePrompt"].strip(), _BRIEF_EDGE)))
+    parts += _remarks(step)
+    if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
+        parts.append(_calls_in_brief(calls, step["hash"]))
+    parts.append(fenced(pretty(step["output"]), "json"))
+    if step.get("body", "").strip():
+        parts.append(f"<output>\n{step['body'].strip()}\n</output>")
+    return "\n\n".join(parts)
+
+
+def _remarks(step: View) -> list[str]:
+    """What a reader should know before the answer: what went against the rules, and who did the work."""
+    notes = [f"> **Note:** {note}" for note in step.get("notes") or ()]
+    return notes + [f"*Played by thread {child}*" for child in step.get("children") or ()]
+
+
+def _calls_in_brief(calls: Sequence[View], step: str) -> str:
+    """Tool calls, a line each: name, arguments, what came back."""
+    lines = [_call_in_brief(call) for call in calls[:_BRIEF_CALLS]]
+    if len(calls) > _BRIEF_CALLS:
+        lines.append(f"- and {len(calls) - _BRIEF_CALLS} more: `rolecall thread step-details {step}`")
+    return "\n".join(lines)
+
+
+def call_text(arguments: Any) -> str:
+    """The arguments of a tool call in one line. For a command, only the command: the agent's description and time limit
+    are left out."""
+    given = arguments if isinstance(arguments, Mapping) else {}
+    values = [given["command"]] if given.get("command") else given.values()
+    return " ".join(
+        " ".join(map(_word, value)) if isinstance(value, list) else _word(value) for value in values
+    )
+
+
+def _word(value: Any) -> str:
+    return " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+
+
+def _call_in_brief(call: View) -> str:
+    given = call_text(call["arguments"])
+    words = [f"- `{call['name']}`"]
+    if given.strip():
+        words.append(f"`{_one_line(given, 100).replace('`', chr(39))}`")
+    if call["result"].strip():
+        words.append(f"→ {_one_line(call['result'], 100)}")
+    return " ".join(words)
+
+
+def _answer(output: View) -> list[str]:
+    asked = _quoted(f"{output['role']} had asked: {output['reason']}") if output.get("reason") else ""
+    return [part for part in (asked, str(output["answer"])) if part]
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def start_markdown(card: View, prompt: str) -> str:
+    return f"# {card['name'] or card['workflow']}\n\n*thread {card['thread']} · {card['status']}*\n\n{prompt.strip()}"
+
+
+def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
+    """Everything about one step: what was asked and said, tools, files, failed attempts."""
+    shown = {**step, "attempts": [], "turns": [], "body": shortened(step.get("body", ""), limit)}
+    parts = [step_markdown(shown)]
+    told = {
+        "session": " · ".join(filter(None, (step.get("session"), step.get("sessionReason")))),
+        **{key: step.get(key) for key in ("cwd", "ending", "reason")},
+    }
+    if told := {key: value for key, value in told.items() if value}:
+        parts.append("\n".join(f"- {key}: {value}" for key, value in told.items()))
+    if step.get("usage"):
+        parts.append("- usage: " + ", ".join(f"{key} {value}" for key, value in step["usage"].items()))
+    if step.get("files"):
+        parts.append("### Files\n\n" + "\n".join(f"- {name}" for name in step["files"]))
+    if with_prompt and step.get("prompt"):
+        parts.append("### Prompt\n\n" + fenced(shortened(step["prompt"], limit)))
+    parts += _turns_markdown(besides(step), limit)
+    for attempt in step.get("attempts") or ():
+        parts.append(attempt_markdown(attempt, with_prompt=with_prompt, limit=limit))
+    return "\n\n".join(parts)
+
+
+def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
+    """An attempt that came to no step: why, and all that the agent gave."""
+    parts = [
+        f"### Failed attempt: {attempt['role']}",
+        f"*{' · '.join([*facts(attempt), attempt['hash']])}*",
+        shortened(attempt["error"], limit),
+    ]
+    if attempt.get("raw"):
+        parts.append(fenced(shortened(attempt["raw"], limit)))
+    if with_prompt and attempt.get("prompt"):
+        parts.append("Prompt:\n\n" + fenced(shortened(attempt["prompt"], limit)))
+    return "\n\n".join([*parts, *_turns_markdown(besides(attempt), limit)])
+
+
+def besides(view: View) -> list[View]:
+    """The turns without the answer itself, which is shown already."""
+    answer = (view.get("raw") or "").strip()
+    turns = [
+        {**turn, "text": "" if turn["text"].strip() == answer else turn["text"]} for turn in view["turns"]
+    ]
+    return [turn for turn in turns if turn["text"] or turn["tool_calls"]]
+
+
+def _turns_markdown(turns: Sequence[View], limit: int | None) -> list[str]:
+    parts = []
+    for index, turn in enumerate(turns, 1):
+        parts.append(f"### Turn {index}: {turn['role']}")
+        if turn["text"].strip():
+            parts.append(fenced(shortened(turn["text"].strip(), limit)))
+        for call in turn["tool_calls"]:
+            parts.append(
+                f"Tool `{call['name']}`\n\n" + fenced(shortened(pretty(call["arguments"]), limit), "json")
+            )
+            if call["result"]:
+                parts.append(fenced(shortened(call["result"], limit)))
+    return parts
+
+
+def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) -> str:
+    """A whole thread as a Markdown document."""
+    parts = [
+        f"# {card['title'] or card['name']}",
+        "\n".join(f"- {name}: {value}" for name, value in _standing(card)),
+    ]
+    parts.append("## Task\n\n" + shortened(card["prompt"].strip(), limit))
+    if used := usage_table(card["usage"], steps):
+        parts.append("## Usage\n\n" + _markdown_table(*used))
+    parts += [detail_markdown(step, with_prompt=limit is None, limit=limit) for step in steps]
+    parts += [
+        attempt_markdown(attempt, with_prompt=limit is None, limit=limit) for attempt in card["attempts"]
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _standing(card: View) -> list[tuple[str, str]]:
+    said = [
+        ("thread", card["thread"]),
+        ("workflow", f"{card['name']} ({card['workflow']})"),
+        ("status", card["status"]),
+        ("reason", card["reason"]),
+        ("next role", card["currentRole"]),
+        ("steps", card["steps"]),
+        ("started", moment(card["created"]) if card["created"] else ""),
+        ("work folder", card["cwd"]),
+        *own_folders(card),
+        ("forked from", card["forkedFrom"]),
+        ("go on with", card["continue"]),
+    ]
+    return [(name, str(value)) for name, value in said if value not in (None, "")]
+
+
+def own_folders(card: View) -> list[tuple[str, str]]:
+    """The thread's own work folders, by their kind."""
+    return [
+        (kind, f"{folder['path']}{_branch(folder)}{' (removed)' if 'removed' in folder else ''}")
+        for kind, folder in (card.get("folders") or {}).items()
+    ]
+
+
+def _branch(folder: View) -> str:
+    return f" on {folder['branch']}" if "branch" in folder else ""
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [" | ".join(headings), " | ".join("---" for _ in headings)]
+    lines += [" | ".join(written(cell).replace("|", "\\|") for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)

@@ -1,0 +1,207 @@
+"""Whether a role's agent goes on in a session it had, and why; and a memory for agents that have none.
+
+The role's `resume` decides: `ephemeral` (the default) starts anew each time; `bounded` goes on only while
+nobody has changed the files of the role's last turn; `persistent` goes on. An attempt that died in the
+middle is gone on with in any case, and a session that is another thread's past only in a copy of it. Whoever
+starts a thread may say in which session of an earlier thread a role begins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from rolecall.agents.protocol import Usage
+from rolecall.settings.mask import Mask
+from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.threads.thread import Step
+
+LOOK_BACK = 200
+"""How many steps back a session is looked for: an older one has forgotten what the thread is about."""
+REREAD = "Others may have worked here since your last turn: read the files again before you change anything."
+
+
+@dataclass(frozen=True)
+class Decision:
+    """In which session the agent is asked, and the reason, which is kept with the step."""
+
+    reason: str
+    session: str | None = None
+    since: int | None = None
+    """The number of the role's step after which only what is new is told; None: all of it."""
+    is_fork: bool = False
+    total: Usage | None = None
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a thread left another one."""
+
+    at: str
+    """The step they have in common last."""
+    went_on: frozenset[str] | None
+    """Sessions that the other thread has gone on with since; None: nobody can tell."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The step of an earlier thread in whose session a role has its first turn."""
+
+    thread: str = ""
+    step: Step | None = None
+    """None: it is not in the store any more."""
+    tier: str = ""
+    """`bounded`: only while nobody has changed the files of that step; `persistent`: in any case."""
+    why: str = ""
+    """What decided to resume it, if not the tier."""
+    refusal: str = ""
+    """Why the role begins in none, where whoever started the thread has looked for one."""
+
+
+def origin_of(store: Store, state: Mapping[str, Any], role: str) -> Origin | None:
+    """Where a role begins, by the state of its thread; None where nobody has said it."""
+    told = (state.get("sessions") or {}).get(role)
+    if not told:
+        return None
+    if "refusal" in told:
+        return Origin(refusal=told["refusal"])
+    step = Step(store, store.get(told["step"])) if store.has(told["step"]) else None
+    return Origin(told["thread"], step, told["tier"], told.get("why", ""))
+
+
+def fork_of(store: Store, state: Mapping[str, Any]) -> Fork | None:
+    """What is to be known of a fork, by its state; None where the thread is none."""
+    at = state.get("forked_from")
+    if not at:
+        return None
+    source = store.ref(thread.ref_name(state["forked_thread"])) if state.get("forked_thread") else None
+    used: set[str] = set()
+    for step in islice(thread.Chain(store, source.target), LOOK_BACK) if source and source.target else ():
+        if step.id == at:
+            return Fork(at, frozenset(used))
+        used.add(step.payload.get("session", ""))
+    return Fork(at, None)
+
+
+def decide(
+    steps: Iterable[Step],
+    *,
+    role: str,
+    agent: str,
+    tier: str | None,
+    workdir: str,
+    can_fork: bool,
+    fork: Fork | None = None,
+    origin: Origin | None = None,
+    interrupted: Mapping[str, Any] | None = None,
+    lost: frozenset[str] = frozenset(),
+) -> Decision:
+    """For an agent that can resume. `steps` are the thread's, newest first; `interrupted` is the note of an
+    attempt at this very step; `lost` are sessions the agent has said it does not know."""
+    if interrupted and interrupted.get("by") == agent and interrupted.get("session") not in (None, *lost):
+        total = usage_of(interrupted.get("session_total"))
+        return Decision("resumed: the attempt before was interrupted", interrupted["session"], total=total)
+    if origin is not None and all(step.role != role for step in islice(steps, LOOK_BACK)):
+        return _begun(origin, agent, workdir, lost)
+    if tier not in ("bounded", "persistent"):
+        return Decision(f"new: {tier or 'ephemeral'}")
+    is_fork = False
+    for step in islice(steps, LOOK_BACK):
+        is_fork = is_fork or (fork is not None and step.id == fork.at)
+        if step.role == role and step.agent == agent and (session := step.payload.get("session")):
+            if session in lost:
+                return Decision("new: the agent does not know its session any more")
+            if reason := _hindrance(step, session, tier, workdir, (fork if is_fork else None), can_fork):
+                return Decision(f"new: {reason}")
+            how, total = "forked" if is_fork else "resumed", usage_of(step.payload.get("session_total"))
+            reason = f"{how}: {tier}, from step {step.number}"
+            return Decision(reason, session, step.number, is_fork, total)
+    return Decision(f"new: {role} has no session with {agent} yet")
+
+
+def _begun(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> Decision:
+    """The first turn of a role, in a session that knows nothing of this thread: it is told everything."""
+    if origin.refusal:
+        return Decision(f"new: {origin.refusal}")
+    step = origin.step
+    session = step.payload.get("session") if step else None
+    if step is None or not session:
+        return Decision(f"new: {origin.thread} has no session to begin in")
+    if step.agent != agent:
+        return Decision(f"new: the session of {origin.thread} is one of {step.agent}")
+    if session in lost:
+        return Decision("new: the agent does not know its session any more")
+    if reason := _hindrance(step, session, origin.tier, workdir, None, False):
+        return Decision(f"new: {reason}")
+    told = f"resumed: {origin.why or origin.tier}, from step {step.number} of {origin.thread}"
+    return Decision(told, session, total=usage_of(step.payload.get("session_total")))
+
+
+def _hindrance(
+    step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
+) -> str | None:
+    """Why the session of a step cannot be gone on with."""
+    if step.payload["cwd"] != workdir:  # agents keep sessions by folder, and some go on in the old one
+        return f"the session belongs to {step.payload['cwd']}"
+    if fork is not None and not can_fork:
+        return "the session belongs to the thread this one was forked from"
+    if fork is not None and (fork.went_on is None or session in fork.went_on):
+        return "the thread this one was forked from has gone on in the session"
+    return _touched(step, workdir) if tier == "bounded" else None
+
+
+def _touched(step: Step, workdir: str) -> str | None:
+    """Which file of a step somebody has changed since. The files are asked, because not every agent tells."""
+    files = files_of(step)
+    if not files:
+        return "bounded, and it is not known which files the last turn was about"
+    for name in sorted(files):
+        try:
+            changed = os.stat(os.path.join(workdir, name)).st_mtime_ns // 1_000_000
+        except OSError:
+            return f"bounded, and {name} is gone since"
+        if changed > step.payload["completed_at"]:
+            return f"bounded, and {name} has changed since"
+    return None
+
+
+def files_of(step: Step) -> set[str]:
+    """The files that a step has touched, in its failed attempts too: a correction touches none again."""
+    files = set(step.detail.get("files", ()))
+    for attempt in step.attempts():
+        files |= set(attempt.get("files", ()))
+    return files
+
+
+def usage_of(record: Mapping[str, Any] | None) -> Usage | None:
+    return Usage(**record) if record else None
+
+
+class StoredMemory:
+    """A session as a chain of nodes under the ref `session/<id>`: what is added is there after a crash."""
+
+    def __init__(self, store: Store, mask: Mask) -> None:
+        self._store = store
+        self._mask = mask
+
+    def read(self, session: str) -> list[str]:
+        ref = self._store.ref(thread.session_name(session))
+        node = ref.target if ref else None
+        texts: list[str] = []
+        while node:
+            payload = self._store.get(node).payload
+            texts.append(payload["text"])
+            node = payload["prev"]
+        return texts[::-1]
+
+    def add(self, session: str, text: str) -> None:
+        name = thread.session_name(session)
+        ref = self._store.ref(name)
+        draft = self._store.draft()
+        fields = {"prev": ref.target if ref else None, "text": self._mask.text(text)}
+        draft.move(name, ref, draft.put_as(thread.SESSION_SCHEMA, fields))
+        draft.commit(durable=False)  # a process that dies loses nothing of this; the step waits for the disk

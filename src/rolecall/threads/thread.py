@@ -1,0 +1,611 @@
+"""What a thread is made of: start, steps, attempts, and a lazy view over the chain of them.
+
+Starts and steps are nodes of the types that uwf writes, so each program reads the threads of the other in a folder
+that both use. What only we know about a step (its number, totals, session, attempts) is in its `detail`.
+
+A thread is one ref, `thread/<id>`. It points at the newest node of the chain, and its state holds what
+must be known at a glance: status, next role, who is running it. Everything else is in the chain: each
+step names the one before it, so a fork is another ref on the same nodes and nothing is ever rewritten.
+
+Besides roles two kinds of steps exist: `$PERSON` is what a person said to a suspended thread, `$FORK`
+is where a fork went on with another workflow or prompt. On the command line's read path.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
+from rolecall.store import canonical
+from rolecall.store.backend import Ref
+from rolecall.store.ids import is_thread_id, node_id, thread_id
+from rolecall.store.store import META, Draft, Node, Store, copied
+
+if TYPE_CHECKING:
+    from rolecall.threads.prompt import PastStep
+
+PERSON = "$PERSON"
+FORK = "$FORK"
+
+STATUSES = ("queued", "idle", "running", "suspended", "completed", "failed", "killed", "discarded")
+ENDED = ("completed", "failed", "killed", "discarded")
+
+SHORTEST_PART = 3
+"""The least length of a part of an id that names a thread."""
+_SHORT = 6
+
+# -- node types --
+
+_TEXT = {"type": "string"}
+_REF = {"type": "string", "format": "ocas_ref"}
+_REF_OR_NULL = {"anyOf": [_REF, {"type": "null"}]}
+_INTEGER = {"type": "integer"}
+_LIMITS = {"type": "object", "additionalProperties": {"type": "number"}}
+
+
+def _type(title: str, required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "title": title,
+        "type": "object",
+        "properties": required | (optional or {}),
+        "required": sorted(required),
+        "additionalProperties": False,
+    }
+
+
+START_SCHEMA: dict[str, Any] = {
+    "title": "StartNode",
+    "type": "object",
+    "required": ["workflow", "prompt", "cwd"],
+    "properties": {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT},
+    "additionalProperties": False,
+}
+STEP_SCHEMA: dict[str, Any] = {
+    "title": "StepNode",
+    "type": "object",
+    "required": [
+        *("start", "prev", "role", "output", "detail", "agent"),
+        *("startedAtMs", "completedAtMs", "cwd"),
+    ],
+    "properties": {
+        "start": _REF,
+        "prev": _REF_OR_NULL,
+        "role": _TEXT,
+        "output": _REF,
+        "detail": _REF,
+        "agent": _TEXT,
+        "edgePrompt": _TEXT,
+        "startedAtMs": _INTEGER,
+        "completedAtMs": _INTEGER,
+        "cwd": _TEXT,
+        "assembledPrompt": _REF_OR_NULL,
+    },
+    "additionalProperties": False,
+}
+OLDER_START_SCHEMA = _type(
+    "rolecall.start",
+    {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT},
+    {"forked_from": _REF, "limits": _LIMITS},
+)
+"""The type of older starts. Older steps have a type of their own as well; both are still read."""
+ANSWER_SCHEMA = _type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
+RECORD_SCHEMA = _type(
+    "rolecall.threads.record",
+    {"number": _INTEGER, "totals": {"type": "object"}, "turns": {"type": "array", "items": _REF}},
+    {
+        "body": _REF,
+        "body_at": _INTEGER,
+        "work": _REF,
+        "given": _REF,
+        "prompt": _REF,
+        "session": _TEXT,
+        "session_reason": _TEXT,
+        "session_total": {"type": "object"},
+        "usage": {"type": "object"},
+        "attempt": _REF,
+        "children": {"type": "array", "items": _TEXT},
+        "limits": _LIMITS,
+    },
+)
+"""The `detail` of a step of ours. `turns` has the answer, where uwf looks for it; `work` is what the agent did;
+`given` is the step put by an agent that knows only uwf's fields."""
+ATTEMPT_SCHEMA = _type(
+    "rolecall.attempt",
+    {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
+    {
+        "state": {"type": "string", "enum": ["failed"]},
+        "error": _TEXT,
+        "ending": _TEXT,
+        "raw": _REF,
+        "detail": _REF,
+        "prompt": _REF,
+        "edge_prompt": _TEXT,
+        "session": _TEXT,
+        "session_reason": _TEXT,
+        "session_total": {"type": "object"},
+        "children": {"type": "array", "items": _TEXT},
+        "usage": {"type": "object"},
+        "completed_at": _INTEGER,
+        "previous": _REF,
+        "number": _INTEGER,
+    },
+)
+DETAIL_SCHEMA = _type(
+    "rolecall.detail",
+    {"turns": {"type": "array", "items": {"type": "object"}}},
+    {
+        "files": {"type": "array", "items": _TEXT},
+        "ending": _TEXT,
+        "reason": _TEXT,
+        "notes": {"type": "array", "items": _TEXT},
+    },
+)
+# A prompt is kept in parts, earlier steps by their ids, so that a thread grows by what is new.
+PROMPT_SCHEMA = _type(
+    "rolecall.prompt",
+    {
+        "parts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"literal": _TEXT, "text": _REF, "step": _REF, "form": _INTEGER},
+                "additionalProperties": False,
+            },
+        }
+    },
+)
+# What an agent without a memory of its own has said and heard, a node for each turn.
+SESSION_SCHEMA = _type("rolecall.session", {"prev": _REF_OR_NULL, "text": _TEXT})
+PERSON_SCHEMA = _type(
+    "rolecall.person",
+    {"reason": _TEXT, "answer": _TEXT, "role": _TEXT},
+    {"prompt": _TEXT, "location": _TEXT},
+)
+FORK_SCHEMA = _type("rolecall.fork", {"from": _TEXT})
+SUSPENSION_SCHEMA = _type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
+ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason": _TEXT})
+"""Of a step whose answer could not be read, where a moderator decides what comes of it."""
+
+
+# -- names and refs --
+
+
+def ref_name(thread: str) -> str:
+    return f"thread/{thread}"
+
+
+def id_of(ref: Ref) -> str:
+    """The id of the thread that a ref is."""
+    return ref.name.removeprefix("thread/")
+
+
+def attempt_name(thread: str) -> str:
+    """The ref that keeps attempts reachable until a step takes them into the chain."""
+    return f"attempt/{thread}"
+
+
+def session_name(session: str) -> str:
+    """The ref of a session that is kept here, for agents that have no memory of their own."""
+    return f"session/{session}"
+
+
+def queue_name(workflow: str, thread: str, *, priority: int, at: int) -> str:
+    """The ref of a thread that waits for the service: names sort in the order in which threads are admitted."""
+    return f"queue/{workflow}/{9 - priority}{at:013}{thread}"
+
+
+def slot_name(workflow: str, thread: str) -> str:
+    """The ref of a thread that the service has admitted, until the thread ends or waits for a person."""
+    return f"slot/{workflow}/{thread}"
+
+
+def in_service(store: Store, ref: Ref) -> list[Ref]:
+    """The refs by which a thread waits for the service or is run by it."""
+    known = ref.state.get("service")
+    if not known:
+        return []
+    workflow, ident = ref.state["name"], id_of(ref)
+    names = (
+        queue_name(workflow, ident, priority=known["priority"], at=known["queued_at"]),
+        slot_name(workflow, ident),
+    )
+    return [found for name in names if (found := store.ref(name)) is not None]
+
+
+_latest = (0, 0)
+
+
+def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> str:
+    """An id that no other thread has. Of those that one process makes within a millisecond the later sorts behind the
+    earlier: threads that are queued together are admitted in the order in which they were queued."""
+    global _latest
+    number = int.from_bytes(randomness(10), "big")
+    if _latest[0] == now:
+        number = max(number, _latest[1] + 1)
+    _latest = (now, number)
+    return thread_id(now, number.to_bytes(10, "big"))
+
+
+def find(store: Store, text: str) -> Ref:
+    """The ref of a thread by its id, or by an end or a part of the id that no other id has."""
+    wanted = text.upper()
+    if is_thread_id(wanted) and (ref := store.ref(ref_name(wanted))):
+        return with_facts(store, ref)
+    if len(wanted) < SHORTEST_PART:
+        raise UsageError(
+            f"{text!r} is too short for a thread", hint=f"Give at least {SHORTEST_PART} characters of its id."
+        )
+    names = [] if is_thread_id(wanted) else store.backend.names("thread/")
+    found = [name for name in names if name.endswith(wanted)]
+    found = found if len(found) == 1 else [name for name in names if wanted in name[7:]]
+    if len(found) > 1:
+        shown = ", ".join(name[7:] for name in found[:5])
+        raise UsageError(f"{text!r} is short for several threads: {shown}", hint="Give more characters.")
+    ref = store.ref(found[0]) if found else None
+    if ref is None:
+        raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
+    return with_facts(store, ref)
+
+
+def short_id_length(store: Store) -> int:
+    """How many characters at the end of the ids tell all threads of the store apart, at least six."""
+    names = store.backend.names("thread/")
+    lengths = range(_SHORT, 26)
+    return next((length for length in lengths if len({name[-length:] for name in names}) == len(names)), 26)
+
+
+def with_facts(store: Store, ref: Ref) -> Ref:
+    """The ref with the facts about its thread; uwf does not store them, so they are read from the chain."""
+    if "name" in ref.state:
+        return ref
+    try:
+        return ref._replace(state={**facts_of(store, Chain(store, ref.target or "")), **ref.state})
+    except RolecallError:
+        return ref  # reading its nodes reports the problem
+
+
+def facts_of(store: Store, chain: "Chain") -> dict[str, Any]:
+    start = chain.start
+    facts = {
+        "workflow": start.workflow,
+        "name": store.get(start.workflow).payload.get("name"),
+        "title": title_of(start.prompt),
+        "cwd": start.cwd,
+        "steps": sum(1 for _ in chain),
+    }
+    return {key: value for key, value in facts.items() if value not in (None, "")}
+
+
+def title_of(prompt: str) -> str:
+    """The first line of a task, which may be a heading in Markdown."""
+    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    mark, _, rest = line.partition(" ")
+    line = rest.strip() or line if set(mark) == {"#"} else line
+    return line if len(line) <= 100 else line[:99] + "…"
+
+
+def lasting(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A thread's state without what holds only as long as the thread stays as it is."""
+    return {key: value for key, value in state.items() if key not in ("lease", "reason", "onward")}
+
+
+def continuation(ref: Ref, *, is_held: bool = False) -> str | None:
+    """The command that lets a thread go on, or shows it while it is somebody else's to run; None: it ended."""
+    ident, status = id_of(ref), ref.state.get("status", "idle")
+    if status in ENDED:
+        return None
+    if status == "suspended":
+        return "rolecall thread " + (ref.state.get("onward") or f"answer {ident} --run")
+    return (
+        f"rolecall thread watch {ident}" if is_held or status == "queued" else f"rolecall thread run {ident}"
+    )
+
+
+# -- the chain --
+
+
+class Start(NamedTuple):
+    id: str
+    workflow: str
+    prompt: str
+    cwd: str
+    limits: Mapping[str, float]
+
+
+class Chain:
+    """A thread's steps, newest first, read from the store as far as somebody looks."""
+
+    def __init__(self, store: Store, head: str) -> None:
+        self._store = store
+        self.head = head
+        node = store.get(head)
+        self._head: Node | None = None if _is_start(node.payload) else node
+        self._start_id: str = head if self._head is None else Step(store, node).start
+        self._start = node if self._head is None else None
+
+    @property
+    def start(self) -> Start:
+        if self._start is None:
+            self._start = self._store.get(self._start_id)
+        payload = self._start.payload
+        return Start(
+            self._start.id,
+            payload["workflow"],
+            payload["prompt"],
+            payload.get("cwd", ""),
+            payload.get("limits", {}),
+        )
+
+    @property
+    def last(self) -> "Step | None":
+        """The newest step; None right after the start."""
+        return Step(self._store, self._head) if self._head else None
+
+    def __iter__(self) -> "Iterator[Step]":
+        node = self._head
+        while node is not None:
+            yield Step(self._store, node)
+            previous = node.payload["prev"]
+            node = self._store.linked(previous) if previous else None
+
+
+class Step:
+    """One step of a chain; what it refers to is read when it is asked for."""
+
+    def __init__(self, store: Store, node: Node) -> None:
+        if not isinstance(node.payload, dict) or "role" not in node.payload or "prev" not in node.payload:
+            raise UsageError(
+                "the node is not a step", hint="`rolecall thread steps THREAD` lists a thread's steps."
+            )
+        self._store = store
+        self.id = node.id
+        self._node = node
+        self._stored: dict[str, Any] = node.payload
+        self._payload: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Step {self.id} {self.role}>"
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """All its fields under our names, including those in its detail."""
+        if self._payload is None:
+            # Its output and the step before it are mostly read next.
+            self._store.fetch(self._stored.get(key) for key in ("detail", "output", "prev"))
+            self._payload = _fields_of(self._store, self._node)
+        return self._payload
+
+    @property
+    def number(self) -> int:
+        """Its place in the chain; the predecessor's steps do not say it, so they are counted."""
+        return int(self.payload["number"]) or sum(1 for _ in Chain(self._store, self.id))
+
+    @property
+    def start(self) -> str:
+        return str(self._stored["start"])
+
+    @property
+    def role(self) -> str:
+        return str(self._stored["role"])
+
+    @property
+    def agent(self) -> str:
+        return str(self._stored["agent"])
+
+    @property
+    def output(self) -> Any:
+        return copied(self._store.linked(self._stored["output"]).payload)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this program put the step, or an agent that uses its library."""
+        return bool(self.payload["number"])
+
+    @property
+    def detail_id(self) -> str | None:
+        """The node of its detail; only older steps may lack one."""
+        return self._stored.get("detail")
+
+    @property
+    def raw(self) -> str:
+        """The agent's answer as it came."""
+        return self._text("raw")
+
+    @property
+    def body(self) -> str:
+        """The answer without its frontmatter."""
+        if "body" in self.payload:
+            return self._text("body")
+        if "raw" in self.payload or "body_at" in self.payload:
+            return self.raw[self.payload.get("body_at", 0) :]
+        # The predecessor kept no answer beside the conversation, whose last word is the answer.
+        spoken = [turn["text"] for turn in self.turns if turn["role"] == "assistant" and turn["text"]]
+        return str(spoken[-1]) if spoken else ""
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        """The conversation with the agent: role, text and tool calls of each turn."""
+        return turns_of(self._store, self.payload.get("detail"))
+
+    @property
+    def detail(self) -> Mapping[str, Any]:
+        """What the agent did besides answering: files, how it ended, remarks."""
+        node = self.payload.get("detail")
+        kept = self._store.get(node).payload if node else None
+        return kept if isinstance(kept, dict) else {}
+
+    def attempts(self) -> "Iterator[Mapping[str, Any]]":
+        """What the agent did in each failed attempt before the step, newest first."""
+        node = self.payload.get("attempt")
+        while node:
+            attempt = self._store.get(node).payload
+            if attempt.get("detail"):
+                yield self._store.get(attempt["detail"]).payload
+            node = attempt.get("previous")
+
+    @property
+    def prompt(self) -> str:
+        node = self.payload.get("prompt")
+        return prompt_text(self._store, node) if node else ""
+
+    def _text(self, key: str) -> str:
+        node = self.payload.get(key)
+        text = self._store.linked(node).payload if node else ""
+        if isinstance(text, dict):  # a turn whose content is the answer
+            text = text.get("content")
+        if not isinstance(text, str):
+            raise Damaged(f"step {self.id} names {node} as its {key}, which is no text", node=self.id)
+        return text
+
+
+def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
+    """The turns of a detail node; the predecessor's are nodes of their own, with names of its own."""
+    kept = store.get(detail).payload if detail else None
+    if isinstance(kept, str):  # all that was said
+        return [_turn({"role": "assistant", "text": kept})]
+    turns = kept.get("turns") if isinstance(kept, dict) else None
+    read = (store.get(turn).payload if isinstance(turn, str) else turn for turn in turns or ())
+    return [_turn(turn) for turn in read if isinstance(turn, dict)]
+
+
+def _turn(turn: dict[str, Any]) -> dict[str, Any]:
+    calls = turn.get("tool_calls") or turn.get("toolCalls") or ()
+    return {
+        "role": str(turn.get("role", "")),
+        "text": str(turn.get("text") or turn.get("content") or ""),
+        "tool_calls": [_tool_call(call) for call in calls if isinstance(call, dict)],
+    }
+
+
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
+    given: Any = next((call[key] for key in ("arguments", "args", "input") if key in call), {})
+    return {
+        "name": str(call.get("name") or call.get("tool") or ""),
+        "arguments": given,
+        "result": str(call.get("result") or call.get("output") or ""),
+    }
+
+
+def prompt_text(store: Store, node: str) -> str:
+    """The whole of a prompt that was stored in parts."""
+    payload = store.get(node).payload
+    if isinstance(payload, str):
+        return payload
+    return "\n\n".join(_part(store, part) for part in payload["parts"]) + "\n"
+
+
+def _part(store: Store, part: dict[str, Any]) -> str:
+    if "literal" in part:
+        return str(part["literal"])
+    if "text" in part:
+        return str(store.linked(part["text"]).payload)
+    from rolecall.threads.prompt import past_step
+
+    return past_step(told(Step(store, store.linked(part["step"]))), "")
+
+
+def told(step: Step) -> "PastStep":
+    """A step as later roles are told of it."""
+    from rolecall.threads.prompt import PastStep
+
+    return PastStep(step.number, step.role, step.output, step.body, step.agent)
+
+
+def _is_start(payload: Any) -> bool:
+    return (
+        isinstance(payload, dict) and "workflow" in payload and "prompt" in payload and "role" not in payload
+    )
+
+
+_OUR_NAMES = {
+    "startedAtMs": "started_at",
+    "completedAtMs": "completed_at",
+    "edgePrompt": "edge_prompt",
+    "assembledPrompt": "prompt",
+}
+
+
+def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
+    """Add a step to a draft: its fields by our names, the text of the answer as `raw`."""
+    record = {key: value for key, value in fields.items() if key not in ("raw", "detail")}
+    step = {
+        name: record.pop(_OUR_NAMES.get(name, name))
+        for name in STEP_SCHEMA["properties"]
+        if name != "assembledPrompt" and _OUR_NAMES.get(name, name) in record
+    }
+    raw = fields.get("raw")
+    record["turns"] = [draft.put_as(ANSWER_SCHEMA, {"role": "assistant", "content": raw})] if raw else []
+    if fields.get("detail"):
+        record["work"] = fields["detail"]
+    node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": draft.put_as(RECORD_SCHEMA, record)})
+    return node
+
+
+@cache
+def _record_type() -> str:
+    return node_id(META, canonical.encode(RECORD_SCHEMA))
+
+
+def _fields_of(store: Store, node: Node) -> dict[str, Any]:
+    """The fields of a step by our names, in the form we write, an older one, or uwf's."""
+    if "number" in node.payload:
+        return dict(node.payload)
+    fields: dict[str, Any] = {
+        "number": 0,
+        "totals": {},
+        "started_at": node.created,
+        "completed_at": node.created,
+        "cwd": "",
+    }
+    for key, value in node.payload.items():
+        if value is not None or key == "prev":
+            fields[_OUR_NAMES.get(key, key)] = value
+    detail = store.linked(fields["detail"]) if fields.get("detail") else None
+    if detail and detail.type == _record_type():
+        del fields["detail"]
+        fields |= detail.payload
+        if turns := fields.pop("turns"):
+            fields["raw"] = turns[-1]
+        if "work" in fields:
+            fields["detail"] = fields.pop("work")
+    return fields
+
+
+# -- what was used --
+
+LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
+"""What is counted, and can be limited."""
+
+
+def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict[str, float]:
+    """One call of an agent in the units that limits are given in."""
+    usage = usage or {}
+    tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+    used = {
+        "steps": steps,
+        "turns": usage.get("turns") or 0,
+        "tokens": tokens,
+        "cost": usage.get("cost") or 0,
+    }
+    return {**{key: value for key, value in used.items() if value}, "minutes": round(ms / 60_000, 4)}
+
+
+def add_totals(totals: Mapping[str, Any], role: str, used: Mapping[str, float]) -> dict[str, Any]:
+    """Running totals with one more call in them, for the thread and for the role."""
+    roles = dict(totals.get("roles", {}))
+    roles[role] = _sum(roles.get(role, {}), used)
+    return {**_sum(totals, used), "roles": roles}
+
+
+def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]:
+    return {
+        key: round(one.get(key, 0) + other.get(key, 0), 6)
+        for key in LIMITS
+        if one.get(key, 0) or other.get(key, 0)
+    }
+
+
+def over_limit(limits: Mapping[str, float], used: Mapping[str, Any]) -> str | None:
+    """Which limit is used up; None while there is room for one more step."""
+    return next((key for key in LIMITS if key in limits and used.get(key, 0) >= limits[key]), None)

@@ -1,0 +1,338 @@
+"""Whose turn it is: a thread's chain seen through its workflow. Pure but for lazy reads of the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from rolecall.agents import protocol
+from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallError, UsageError
+from rolecall.store import canonical
+from rolecall.store.schema import Type
+from rolecall.threads import thread
+from rolecall.threads.thread import FORK, PERSON, Chain, Step
+from rolecall.workflow import route
+from rolecall.workflow.model import END, START, SUSPEND, Role
+from rolecall.workflow.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
+from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
+
+MOST_STEPS = 1_000
+"""How many of the latest steps a condition can see that asks about all of them."""
+ERROR = "$ERROR"
+T = TypeVar("T")
+
+
+class Turn:
+    """One thread at its head, together with the workflow that says what comes next."""
+
+    def __init__(self, name: str, chain: Chain, playbook: Playbook) -> None:
+        self.thread = name
+        self.chain = chain
+        self.playbook = playbook
+        self.workflow = playbook.workflow
+
+    @property
+    def task(self) -> str:
+        return self.chain.start.prompt
+
+    @cached_property
+    def last(self) -> Step | None:
+        return self.chain.last
+
+    @cached_property
+    def messages(self) -> Messages:
+        return Messages(self.chain)
+
+    @property
+    def totals(self) -> Mapping[str, Any]:
+        return self.last.payload["totals"] if self.last else {}
+
+    def role(self, name: str) -> Role:
+        return self.workflow.roles[name]
+
+    def over_limit(self, role: str, raised: Mapping[str, float], used: Mapping[str, Any]) -> Reached | None:
+        """The limit that forbids another step. One of a role is given to a thread as `ROLE.steps`."""
+        given = {**self.chain.start.limits, **raised}
+        own = {
+            key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
+        }
+        of_thread, of_role = _given(self.workflow.limits) | given, _given(self.role(role).limits) | own
+        if key := thread.over_limit(of_thread, used):
+            return _reached(key, of_thread[key], used, "the thread", "")
+        by_role = used.get("roles", {}).get(role, {})
+        if key := thread.over_limit(of_role, by_role):
+            return _reached(key, of_role[key], by_role, f"the role {role}", f"{role}.")
+        return None
+
+    def context(self, *, workdir: str) -> ThreadContext:
+        return ThreadContext(self.thread, self.task, self.messages, workdir)
+
+    async def call(
+        self, role: str, function: RoleFunction, *, workdir: str, cancel: protocol.Cancel
+    ) -> dict[str, Any]:
+        """A hand-written role: its result, checked. AgentError when it raises, UsageError for a wrong result."""
+        what = f"the function of {role}"
+        with contained(what):
+            work = function(self.context(workdir=workdir))
+        content, meta = _content_and_meta(await unless(cancel, what, work))
+        _check_output(meta, content, self.role(role).schema)
+        return {"output": meta, "text": content, "agent": f"python:{name_of(function)}"}
+
+
+def name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def crashed(what: str, error: BaseException) -> AgentError:
+    """Code that is not ours and raised: what, and the line of it that did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return AgentError(f"{what} failed: {type(error).__name__}: {error}{place}", ending="failed")
+
+
+@contextmanager
+def contained(what: str) -> Iterator[None]:
+    """Around code that is not ours: whatever it raises, an exit of the program too, ends in its step."""
+    try:
+        yield
+    except RolecallError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise crashed(what, error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # it is we who are cancelled
+            raise
+        raise crashed(what, error) from error
+
+
+async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
+    """The result of `work`, which is given up when `cancel` is set first."""
+
+    async def guarded() -> T:
+        with contained(what):
+            return await work
+
+    task, stop = asyncio.ensure_future(guarded()), asyncio.ensure_future(cancel.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise AgentError(f"{what} was interrupted", ending="interrupted")
+        return task.result()
+    finally:
+        for future in (task, stop):
+            future.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+
+
+def _content_and_meta(result: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(result, RoleResult):
+        result = {"content": result.content, "meta": result.meta}
+    if not isinstance(result, Mapping):
+        raise UsageError(f"a role function must return `content` and `meta`, not {type(result).__name__}")
+    content, meta = result.get("content"), result.get("meta")
+    if not isinstance(content, str):
+        raise UsageError(f"`content` of a role function must be a string, not {type(content).__name__}")
+    if not isinstance(meta, Mapping):
+        raise UsageError(f"`meta` of a role function must be an object, not {type(meta).__name__}")
+    return content, dict(meta)
+
+
+def _check_output(output: dict[str, Any], content: str, schema: Mapping[str, Any]) -> None:
+    for value in (output, content):
+        canonical.encode(value)
+    misfits = Type(dict(schema)).misfits(output)
+    if misfits:
+        listed = "".join(f"\n  {misfit}" for misfit in misfits)
+        raise InvalidPayload(f"`meta` does not fit the schema of the role:{listed}", misfits)
+
+
+class Reached(NamedTuple):
+    """A limit that leaves no room for another step."""
+
+    reason: str
+    more: str
+    """The limit to give instead, as `steps=40`."""
+
+
+def _reached(key: str, limit: float, used: Mapping[str, Any], whose: str, prefix: str) -> Reached:
+    more = limit * 2
+    while more <= used.get(key, 0):
+        more *= 2
+    return Reached(
+        f"limit reached: {whose} has used {_amount(used.get(key, 0))} of {_amount(limit)} {key}",
+        f"{prefix}{key}={more:.15g}",
+    )
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.4f}".rstrip("0").rstrip(".")
+
+
+def _given(limits: Any) -> dict[str, float]:
+    return {key: value for key, value in asdict(limits).items() if value is not None}
+
+
+# -- where to --
+
+
+def next_of(turn: Turn) -> Route:
+    """Where the thread goes from its head."""
+    step = next((step for step in turn.chain if step.role != FORK), None)
+    if step is None:
+        return way_on(turn, START, {}, "", ())
+    if step.role == PERSON:
+        return _answered(turn, step.output)
+    return way_on(turn, step.role, step.output, step.body, None)
+
+
+def _answered(turn: Turn, said: Mapping[str, Any]) -> Route:
+    """A person has answered a role: it is called as it was before, with the answer added."""
+    role = said["role"]
+    if role not in turn.workflow.roles:
+        known = ", ".join(turn.workflow.roles)
+        return Stuck(f"a person has answered {role!r}, which is not a role of this workflow (roles: {known})")
+    told = "\n\n".join(filter(None, (said.get("prompt"), said["answer"])))
+    return Next(role, told, said.get("location"))
+
+
+def called_with(turn: Turn, role: str) -> Next:
+    """What a role that waits for a person was called with, to call it again the same way."""
+    way = next_of(turn)
+    if isinstance(way, Next) and way.role == role:  # it was to be called, or its attempt failed
+        return way
+    asked = next((step for step in turn.chain if step.role == role), None)
+    if asked is None:
+        return Next(role, "", None)
+    return Next(role, asked.payload.get("edge_prompt") or "", asked.payload.get("cwd"))
+
+
+def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mapping[str, Any]] | None) -> Route:
+    """Where the thread goes after `role` said `output`; `added` are steps not in the chain yet."""
+    if route.status_of(output) == SUSPEND:
+        return Suspended(str(output.get("reason", "")))
+    if turn.playbook.moderator is not None:
+        return _moderated(turn, turn.playbook.moderator, role, output, body, is_new=bool(added))
+    count = int(turn.totals.get("steps", 0))
+    new = list(added or ())
+    return route.route(
+        turn.workflow,
+        role=role,
+        output=output,
+        start={"workflow": turn.workflow.name, "prompt": turn.task, "cwd": turn.chain.start.cwd},
+        steps=[*turn.messages.recent(_steps_asked_about(turn, role)), *new],
+        steps_count=count + len(new),
+        thread=turn.thread,
+        body=body,
+        outputs=Outputs(turn, {step["role"]: step["output"] for step in new}),
+    )
+
+
+class Outputs(Mapping[str, Any]):
+    """The latest output of each role that has run, looked up in the chain on demand."""
+
+    def __init__(self, turn: Turn, newest: Mapping[str, Any]) -> None:
+        """`newest` are outputs that are not in the chain yet."""
+        self._turn = turn
+        self._newest = newest
+
+    def __getitem__(self, role: str) -> Any:
+        if role in self._newest:
+            return self._newest[role]
+        if role in self._turn.workflow.roles:
+            for message in reversed(self._turn.messages):
+                if message.role == role:
+                    return message.meta
+        raise KeyError(role)
+
+    def __iter__(self) -> Iterator[str]:
+        return (role for role in self._turn.workflow.roles if role in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _steps_asked_about(turn: Turn, role: str) -> int:
+    """How many past steps the conditions of a role look at: most look at the last, most roles have none."""
+    names = {edge.condition for edge in turn.workflow.graph.get(role, ()) if edge.condition}
+    if not names:
+        return 0
+    from rolecall.workflow import condition
+
+    known = [turn.workflow.conditions[name].expression for name in names if name in turn.workflow.conditions]
+    windows = [condition.window(expression) for expression in known]
+    return max((MOST_STEPS if window is None else window for window in windows), default=0)
+
+
+def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: str, *, is_new: bool) -> Route:
+    steps = Messages(turn.chain, newest=Message(role, body, output)) if is_new else turn.messages
+    error = ExtractError(str(output.get("reason", "")), raw=body) if _is_error(output) else None
+    context = ThreadContext(turn.thread, turn.task, steps, turn.chain.start.cwd, error)
+    try:
+        with contained("the moderator"):
+            chosen = moderator(context)
+    except AgentError as error:
+        return Stuck(error.message)
+    if chosen == END:
+        return Ended()
+    if not isinstance(chosen, str) or chosen not in turn.workflow.roles:
+        return Failed(
+            f"the moderator named {chosen!r}, which is not a role (roles: {', '.join(turn.workflow.roles)})"
+        )
+    return Next(chosen, "", None)
+
+
+def _is_error(output: Any) -> bool:
+    return isinstance(output, Mapping) and output.get("$status") == ERROR
+
+
+class Messages(Sequence[Message]):
+    """The steps of a chain as Python code sees them, oldest first; read from the newest on demand."""
+
+    def __init__(self, chain: Chain, *, newest: Message | None = None) -> None:
+        """`newest` is a step about to be taken, which is not in the chain yet."""
+        self._chain = chain
+        self._newest_first: list[Message] = [newest] if newest else []
+        self._steps = (step for step in chain if step.role != FORK)
+        self._is_complete = False
+
+    def __len__(self) -> int:
+        self._read(None)
+        return len(self._newest_first)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int) and index < 0:
+            self._read(-index)
+            return self._newest_first[-index - 1]
+        self._read(None)
+        return self._newest_first[::-1][index]
+
+    def __reversed__(self) -> Iterator[Message]:
+        at = 0
+        while True:
+            self._read(at + 1)
+            if at >= len(self._newest_first):
+                return
+            yield self._newest_first[at]
+            at += 1
+
+    def recent(self, count: int) -> list[dict[str, Any]]:
+        """The latest steps of roles, oldest first, as conditions see them."""
+        spoken = islice((message for message in reversed(self) if message.role != PERSON), count)
+        return [{"role": message.role, "output": message.meta} for message in spoken][::-1]
+
+    def _read(self, count: int | None) -> None:
+        while not self._is_complete and (count is None or len(self._newest_first) < count):
+            step = next(self._steps, None)
+            if step is None:
+                self._is_complete = True
+            else:
+                self._newest_first.append(
+                    Message(step.role, partial(getattr, step, "body"), partial(getattr, step, "output"))
+                )

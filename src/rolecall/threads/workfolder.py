@@ -1,0 +1,263 @@
+"""Folders of a thread's own: a git worktree on a branch of its own, or a copy of the folder it was started in.
+
+The workflow says which of them a role works in (`workdir`). Where they are is in the state of the thread's
+ref, under `folders`, and is written there before anything is made: a process that dies in between leaves no
+folder that nobody knows of, and the next step makes what is missing. A mark beside a folder says that it is
+whole. A folder that was worked in is never made again or removed without a person having said so.
+
+Not here: git itself (`git.py`), whether a folder changed (`treestate.py`), and what becomes of the work in
+it (`handover.py`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from shlex import quote
+from typing import Any
+
+from rolecall.errors import StorageError, UsageError
+from rolecall.files import git
+from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.threads.thread import Chain
+
+Folder = Mapping[str, Any]
+"""`path`, `cwd` (where in it roles work), `source` (what it was made for). A worktree has its `branch`, the
+commit it began at (`base`) and how many uncommitted changes it began without (`omitted`). `from` is the
+folder of the thread that was forked. `removed` says that a person removed it."""
+
+BRANCHES = "rolecall/"
+MOST_BYTES = 10 * 1024**3
+MOST_FILES = 500_000
+
+
+# -- planning: everything that can be wrong is found before anything is made --
+
+
+def plan(
+    kind: str, ident: str, *, cwd: str, work: str | None, parent: Folder | None = None
+) -> dict[str, Any]:
+    """A folder for a new thread, not made yet; `parent` is the one of the thread it is forked from."""
+    if work is None:
+        raise UsageError(
+            f"the workflow works in a {kind}, and there is no place to make it in",
+            hint="Whoever starts a thread has to say where: `work`.",
+        )
+    place = os.path.join(work, ident)
+    parent = None if parent is None or "removed" in parent else parent
+    folder = _worktree(ident, cwd, place, parent) if kind == "worktree" else _copy(cwd, place, parent)
+    return {key: value for key, value in folder.items() if value}
+
+
+def _worktree(ident: str, cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
+    top = _top(cwd)
+    if parent is not None and not git.has_branch(top, parent["branch"]):
+        parent = None
+    base = git.commit(top, f"refs/heads/{parent['branch']}" if parent else "HEAD")
+    if base is None:
+        raise UsageError(
+            f"the repository {top} has no commit, so nothing can be checked out from it",
+            hint="Make a first commit, or use `workdir: copy`.",
+        )
+    inner = os.path.relpath(cwd, top)
+    if inner != "." and git.ask(top, "cat-file", "-t", f"{base}:{inner}").text != "tree":
+        raise UsageError(
+            f"the folder {inner!r} is not in the commit {base[:12]}, so a worktree would be without it",
+            hint="Commit it first, or use `workdir: copy`.",
+        )
+    path = os.path.join(place, "tree")
+    origin = parent["path"] if parent else top
+    return {
+        "path": path,
+        "cwd": os.path.normpath(os.path.join(path, inner)),
+        "source": top,
+        "branch": f"{BRANCHES}{ident}",
+        "base": base,
+        "from": parent["path"] if parent else None,
+        "omitted": len(git.uncommitted(origin)) if os.path.isdir(origin) else 0,
+    }
+
+
+def _top(cwd: str) -> str:
+    answer = git.ask(cwd, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
+    inside, _, top = answer.text.partition("\n")
+    if inside == "true" and top:
+        return top
+    if inside == "false":
+        raise UsageError(
+            f"nothing is checked out at {cwd}: it is in a bare repository or in a .git folder",
+            hint="Start the thread in a checked-out work tree.",
+        )
+    raise UsageError(
+        f"{cwd} is in no git repository, so it cannot have worktrees ({answer.err})",
+        hint="Start the thread in a repository, or use `workdir: copy`, which needs none.",
+    )
+
+
+def _copy(cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
+    origin = os.path.realpath(parent["path"]) if parent and os.path.isdir(parent["path"]) else cwd
+    if os.path.commonpath([origin, os.path.realpath(place)]) == origin:
+        raise UsageError(
+            f"{cwd} holds the place that copies are made in ({place}), so it cannot be copied there",
+            hint="Start the thread in the project's own folder.",
+        )
+    _check_size(origin)
+    path = os.path.join(place, "copy")
+    return {"path": path, "cwd": path, "source": cwd, "from": origin if origin != cwd else None}
+
+
+def _check_size(folder: str) -> None:
+    size = count = 0
+    for found in _files(folder):
+        size, count = size + found.stat(follow_symlinks=False).st_size, count + 1
+        if size > MOST_BYTES or count > MOST_FILES:
+            raise UsageError(
+                f"{folder} is too large to be copied for a thread: more than "
+                f"{MOST_BYTES // 1024**3} GiB or {MOST_FILES:,} files",
+                hint="Start the thread in a smaller folder, or use `workdir: worktree`.",
+            )
+
+
+def _files(folder: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            else:
+                yield entry
+
+
+# -- making --
+
+
+def make(kind: str, folder: Folder) -> None:
+    """Make a folder as planned, unless it is whole already. What a process that died left of it goes first,
+    so this is for folders that nobody has worked in."""
+    try:
+        with _alone(folder):
+            if not _is_whole(folder):
+                _delete(folder["path"])
+                _make_worktree(folder) if kind == "worktree" else _make_copy(folder)
+                with open(_mark(folder), "x", encoding="ascii"):
+                    pass
+    except OSError as error:
+        raise StorageError(
+            f"the thread's {kind} cannot be made in {folder['path']}: {error.strerror}",
+            hint="Put that right, then try again.",
+        ) from error
+
+
+def discard(kind: str, folder: Folder) -> None:
+    """Take back what was made, with everything in it."""
+    _delete(folder["path"])
+    if kind == "worktree":
+        # Twice, because git keeps one that it was interrupted in making.
+        git.ask(folder["source"], "worktree", "remove", "--force", "--force", folder["path"])
+        git.ask(folder["source"], "branch", "--quiet", "-D", folder["branch"])
+    place = os.path.dirname(folder["path"])
+    if os.path.exists(_mark(folder)):
+        os.unlink(_mark(folder))
+    if os.path.isdir(place) and set(os.listdir(place)) <= {"lock"}:
+        _delete(place)
+
+
+def _is_whole(folder: Folder) -> bool:
+    return os.path.exists(_mark(folder)) and os.path.isdir(folder["path"])
+
+
+def _mark(folder: Folder) -> str:
+    return f"{folder['path']}.made"
+
+
+@contextmanager
+def _alone(folder: Folder) -> Iterator[None]:
+    place = os.path.dirname(folder["path"])
+    os.makedirs(place, mode=0o700, exist_ok=True)
+    with open(os.path.join(place, "lock"), "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make_worktree(folder: Folder) -> None:
+    source, path, branch = folder["source"], folder["path"], folder["branch"]
+    # Its place in git's list, if an earlier try came that far.
+    git.ask(source, "worktree", "remove", "--force", "--force", path)
+    if git.has_branch(source, branch):
+        git.run(source, "worktree", "add", "--quiet", path, branch)
+    else:
+        git.run(source, "worktree", "add", "--quiet", "--no-track", "-b", branch, path, folder["base"])
+
+
+def _make_copy(folder: Folder) -> None:
+    origin, path = folder.get("from", folder["source"]), folder["path"]
+    shared_blocks = ("--reflink=auto",) if sys.platform == "linux" else ()
+    done = subprocess.run(  # noqa: S603 -- no shell is involved
+        ["cp", "-a", *shared_blocks, "--", origin, path],  # noqa: S607
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())[:1000]
+        raise StorageError(f"{origin} could not be copied: {said}", hint="Put that right, then try again.")
+    for entry in _files(path):
+        # A socket or a pipe in the copy would lead to nobody.
+        if stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) in (stat.S_IFSOCK, stat.S_IFIFO):
+            os.unlink(entry.path)
+
+
+def _delete(folder: str) -> None:
+    if not os.path.lexists(folder):
+        return
+    try:
+        shutil.rmtree(folder)
+    except PermissionError:  # folders that were made read-only, as some package caches are
+        for found, _, _ in os.walk(folder):
+            os.chmod(found, 0o700)
+        shutil.rmtree(folder)
+
+
+# -- at a step --
+
+
+def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
+    """The folder in which a role of this thread works; made when it is missing and nothing is lost by that."""
+    ref = store.ref(thread.ref_name(name))
+    folder = (ref.state.get("folders") or {}).get(kind) if ref else None
+    go_on = f"`rolecall thread fork {name}` goes on in a new one"
+    if folder is None:
+        raise UsageError(f"the thread has no {kind} of its own; {go_on}")
+    if "removed" in folder:
+        raise UsageError(f"the thread's {kind} was removed by a person; {go_on}")
+    if _is_whole(folder):
+        return str(folder["cwd"])
+    if not _was_worked_in(store, name, chain, folder):
+        make(kind, folder)
+    elif not os.path.isdir(folder["path"]):  # one that a person brought back is as good as the first
+        raise UsageError(f"{_loss(kind, folder)}; {go_on}")
+    return str(folder["cwd"])
+
+
+def _was_worked_in(store: Store, name: str, chain: Chain, folder: Folder) -> bool:
+    if store.ref(thread.attempt_name(name)) is not None:
+        return True
+    places = (str(step.payload.get("cwd", "")) for step in chain)
+    return any(place == folder["path"] or place.startswith(f"{folder['path']}/") for place in places)
+
+
+def _loss(kind: str, folder: Folder) -> str:
+    path = quote(folder["path"])
+    if kind == "copy":
+        return f"the thread's copy {path} is gone, and what was done there with it"
+    back = f"git -C {quote(folder['source'])} worktree add {path} {folder['branch']}"
+    return (
+        f"the thread's worktree {path} is gone, and what was not committed there with it; "
+        f"`{back}` brings back what was"
+    )

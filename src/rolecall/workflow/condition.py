@@ -1,0 +1,425 @@
+"""Conditions of edges: JSONata over `start`, `steps` and `steps_count`, checked when the workflow is put.
+
+The language is limited to single expressions. `check` refuses user-defined functions, variables, `$eval`, random
+numbers, the clock, and regular expressions with catastrophic backtracking; the rest is evaluated under a limit.
+The limit is checked between parts of an expression, so an expression that calls functions whose cost depends on
+their arguments is evaluated in a child process with limits of its own (`python -m rolecall.workflow.condition`). An
+expression that only looks at `steps[-k]` gets the last k steps; one that looks further gets every step, or an error
+if not all of them are given.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from time import monotonic, process_time
+from typing import Any, NamedTuple
+
+from rolecall.errors import UsageError
+
+ROOTS = ("start", "steps", "steps_count")
+START_FIELDS = ("workflow", "prompt", "cwd")
+STEP_FIELDS = ("role", "output")
+MAX_LENGTH = 2_000
+MAX_DEPTH = 60
+MAX_STEPS = 1_000
+MAX_RANGE = 1_000
+MAX_REGEX_TEXT = 10_000
+MAX_REGEX_WAYS = 1_000
+"""In how many ways the groups and optional parts of a regular expression may match."""
+MAX_CHILD_MEMORY = 512 * 1024 * 1024
+_CHILD_START = 20.0
+"""Seconds that a busy machine may take to start a child."""
+
+_REFUSED_FORMS = {
+    "lambda": "functions of one's own",
+    "bind": "variables (:=)",
+    "transform": "the transform operator",
+    "partial": "partial application",
+}
+_REFUSED_FUNCTIONS = ("eval", "random", "shuffle", "now", "millis", "pad", "replace", "reduce")
+_CHEAP_FUNCTIONS = frozenset((
+    "abs", "average", "boolean", "ceil", "contains", "count", "exists", "floor", "keys", "length", "lookup",
+    "lowercase", "max", "min", "not", "number", "round", "substring", "substringAfter", "substringBefore", "sum",
+    "trim", "type", "uppercase",
+))  # fmt: skip
+"""Functions whose time and memory depend on their arguments."""
+_CHILDREN = (
+    *("expression", "procedure", "arguments", "body", "predicate", "stages", "expr", "group", "lhs", "rhs"),
+    *("lhs_object", "rhs_object", "rhs_terms", "terms", "condition", "then", "_else", "steps", "expressions"),
+    *("pattern", "update", "delete"),
+)
+
+
+class Field(NamedTuple):
+    """A field of an output that a condition looks at; `recent` is k for `steps[-k]`, else None."""
+
+    name: str
+    recent: int | None
+
+
+class _Parsed(NamedTuple):
+    program: Any
+    problem: str | None
+    window: int | None
+    fields: tuple[Field, ...]
+    is_cheap: bool = True
+
+
+def check(expression: str) -> str | None:
+    """What is wrong with an expression as a condition; None when it is one."""
+    return _parsed(expression).problem
+
+
+def window(expression: str) -> int | None:
+    """How many of the latest steps the expression looks at; None when it may look at all of them."""
+    return _parsed(expression).window
+
+
+def output_fields(expression: str) -> tuple[Field, ...]:
+    """The fields directly below `steps….output` that the expression looks at."""
+    return _parsed(expression).fields
+
+
+def evaluate(
+    expression: str,
+    *,
+    start: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    steps_count: int | None = None,
+    seconds: float = 1.0,
+) -> bool:
+    """Whether the condition holds, by the truth of JSONata's `$boolean`; `UsageError` when it cannot be told.
+
+    `steps` are the latest of the thread's `steps_count` steps, oldest first.
+    """
+    parsed = _parsed(expression)
+    if parsed.problem:
+        raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
+    count = len(steps) if steps_count is None else steps_count
+    seen = _seen(parsed.window, steps, count, expression)
+    view = {"start": dict(start), "steps": seen, "steps_count": count}
+    if parsed.is_cheap:
+        return _run(parsed.program, view, expression, seconds)
+    return _run_in_child(view, expression, seconds)
+
+
+def _seen(
+    needed: int | None, steps: Sequence[Mapping[str, Any]], count: int, expression: str
+) -> list[dict[str, Any]]:
+    if needed is None and count > min(len(steps), MAX_STEPS):
+        raise UsageError(
+            f"the condition {expression!r} looks at every step, but only the last {min(len(steps), MAX_STEPS)} of "
+            f"{count} are at hand",
+            hint="Look at recent steps with steps[-1], steps[-2], …, and at steps_count for their number.",
+        )
+    first = 0 if needed is None else max(0, len(steps) - needed)
+    return [dict(step) for step in steps[first:]]
+
+
+def _run(program: Any, view: dict[str, Any], expression: str, seconds: float) -> bool:
+    from jsonata import Jsonata
+
+    deadline = monotonic() + seconds
+
+    def enter(*_: Any) -> None:
+        if monotonic() > deadline:
+            raise _TooLong
+
+    try:
+        return bool(Jsonata.boolize(program.evaluate(view, {"__evaluate_entry": enter})))
+    except _TooLong:
+        raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
+    except Exception as exc:  # the interpreter raises its own errors and, on odd data, any of Python's
+        raise UsageError(f"the condition {expression!r} failed: {_reason(exc)}") from exc
+
+
+class _TooLong(Exception):
+    pass
+
+
+def _run_in_child(view: dict[str, Any], expression: str, seconds: float) -> bool:
+    import subprocess
+
+    order = json.dumps({"expression": expression, "view": view, "seconds": seconds})
+    # -P: a file in the work folder must not shadow an imported module.
+    command = [sys.executable, "-P", "-m", "rolecall.workflow.condition"]
+    try:
+        ended = subprocess.run(  # noqa: S603 - our own program
+            command, input=order.encode(), capture_output=True, timeout=seconds + _CHILD_START
+        )
+        answer = json.loads(ended.stdout or b"{}")
+    except subprocess.TimeoutExpired:
+        answer = {}
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    if "holds" not in answer:
+        most = f"{seconds:g} s or {MAX_CHILD_MEMORY >> 20} MB"
+        raise UsageError(f"the condition {expression!r} was stopped after {most}")
+    return bool(answer["holds"])
+
+
+def _main() -> None:
+    """Evaluate one condition, read from standard input, within limits that end the process."""
+    import resource
+
+    order = json.loads(sys.stdin.buffer.read())
+    parsed = _parsed(order["expression"])
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_CHILD_MEMORY, MAX_CHILD_MEMORY))
+    allowed = math.ceil(process_time() + order["seconds"])
+    resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
+    try:
+        answer: dict[str, Any] = {
+            "holds": _run(parsed.program, order["view"], order["expression"], order["seconds"])
+        }
+    except UsageError as exc:
+        answer = {"error": exc.message}
+    sys.stdout.write(json.dumps(answer))
+
+
+def _reason(exc: Exception) -> str:
+    text = str(exc).strip() or type(exc).__name__
+    return text[:200]
+
+
+# -- checking --
+
+
+@lru_cache(maxsize=256)
+def _parsed(expression: str) -> _Parsed:
+    from jsonata import Jsonata
+
+    if not expression.strip():
+        return _Parsed(None, "it is empty", 0, ())
+    if len(expression) > MAX_LENGTH:
+        return _Parsed(None, f"it is longer than {MAX_LENGTH:,} characters", 0, ())
+    try:
+        program = Jsonata(expression, _bounded_regex)
+        program.set_validate_input(False)
+        walk = _Walk()
+        walk.visit(program.ast, at_root=True, depth=0)
+    except UsageError as exc:
+        return _Parsed(None, exc.message, 0, ())
+    except RecursionError:
+        return _Parsed(None, "it nests too deep", 0, ())
+    except Exception as exc:  # the parser raises its own errors and, on odd text, any of Python's
+        return _Parsed(None, f"it is not JSONata: {_reason(exc)}{_where(exc)}", 0, ())
+    problem = "; ".join(dict.fromkeys(walk.problems)) or None
+    return _Parsed(program, problem, walk.window, tuple(dict.fromkeys(walk.fields)), walk.is_cheap)
+
+
+def _where(exc: Exception) -> str:
+    location = getattr(exc, "location", -1)
+    return f" (at character {location})" if isinstance(location, int) and location > 0 else ""
+
+
+class _Walk:
+    """One pass over a parsed expression: what is refused in it, and what it looks at."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.fields: list[Field] = []
+        self.window: int | None = 0
+        self.is_cheap = True
+
+    def visit(self, symbol: Any, *, at_root: bool, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise UsageError(f"it nests deeper than {MAX_DEPTH} levels")
+        kind = getattr(symbol, "type", None)
+        if kind in _REFUSED_FORMS:
+            self.problems.append(f"{_REFUSED_FORMS[kind]} are not accepted in conditions")
+            return
+        if getattr(symbol, "focus", None) or getattr(symbol, "index", None):
+            self.problems.append("variables (@$, #$) are not accepted in conditions")
+        if kind == "variable":
+            self._variable(symbol.value, at_root)
+        elif kind in ("wildcard", "descendant", "parent") and at_root:
+            self.window = None
+        elif kind == "binary" and symbol.value == "..":
+            self._range(symbol)
+        elif kind == "binary" and symbol.value == "&":
+            self.is_cheap = False
+        if kind == "path":
+            self._path(symbol, at_root, depth)
+        for child, stays in _children(symbol, kind):
+            self.visit(child, at_root=at_root and stays, depth=depth + 1)
+
+    def _variable(self, name: str, at_root: bool) -> None:
+        if name == "$" or (name == "" and at_root):
+            self.window = None
+        elif name in _REFUSED_FUNCTIONS:
+            self.problems.append(f"${name} is not accepted in conditions")
+        elif name and name not in _functions():
+            close = _closest(name, _functions())
+            guess = f", did you mean ${close}?" if close else ""
+            self.problems.append(f"${name} is not a function{guess}")
+        elif name and name not in _CHEAP_FUNCTIONS:
+            self.is_cheap = False
+
+    def _range(self, symbol: Any) -> None:
+        first, last = (getattr(end, "value", None) for end in (symbol.lhs, symbol.rhs))
+        if not (isinstance(first, int) and isinstance(last, int) and last - first <= MAX_RANGE):
+            self.problems.append(f"a range needs two plain numbers at most {MAX_RANGE:,} apart")
+
+    def _path(self, symbol: Any, at_root: bool, depth: int) -> None:
+        first = symbol.steps[0]
+        if at_root and first.type == "name":
+            self._root_name(first, symbol.steps)
+        for position, step in enumerate(symbol.steps):
+            self.visit(step, at_root=at_root and position == 0, depth=depth + 1)
+
+    def _root_name(self, first: Any, steps: list[Any]) -> None:
+        names = [step.value if step.type == "name" else None for step in steps[1:3]] + [None, None]
+        if first.value == "start":
+            self._expect(names[0], START_FIELDS, "start")
+        elif first.value == "steps":
+            recent = _recent(first)
+            self.window = None if recent is None or self.window is None else max(self.window, recent)
+            self._expect(names[0], STEP_FIELDS, "a step")
+            if names[0] == "output" and names[1] is not None:
+                self.fields.append(Field(names[1], recent))
+        elif first.value != "steps_count":
+            self._unknown_root(first.value)
+
+    def _unknown_root(self, name: str) -> None:
+        hint = f"did you mean steps[-1].{'' if name == 'output' else 'output.'}{name}?"
+        if close := _closest(name, ROOTS):
+            hint = f"did you mean {close}?"
+        self.problems.append(f"{name!r} is not known here, {hint} Known are {', '.join(ROOTS)}")
+
+    def _expect(self, name: str | None, known: tuple[str, ...], owner: str) -> None:
+        if name is None or name in known:
+            return
+        close = _closest(name, known)
+        guess = f", did you mean {close!r}?" if close else ""
+        self.problems.append(f"{owner} has no field {name!r}{guess} (it has {', '.join(known)})")
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, sorted(known), n=1)), None)
+
+
+def _children(symbol: Any, kind: str | None) -> Iterator[tuple[Any, bool]]:
+    """The parts of a symbol, each with whether it is evaluated in the same context as the symbol."""
+    for name in _CHILDREN:
+        if name == "steps" and kind == "path":
+            continue
+        stays = name not in ("predicate", "stages", "group", "rhs_terms", "terms")
+        for child in _flat(getattr(symbol, name, None)):
+            yield child, stays
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flat(item)
+    elif hasattr(value, "nud"):
+        yield value
+
+
+def _recent(step: Any) -> int | None:
+    """k when the step is picked as [-k], else None."""
+    stages = getattr(step, "stages", None) or getattr(step, "predicate", None)
+    index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
+    if isinstance(index, int) and not isinstance(index, bool) and index < 0:
+        return -index
+    return None
+
+
+@lru_cache(maxsize=1)
+def _functions() -> frozenset[str]:
+    from jsonata import Jsonata
+
+    return frozenset(Jsonata.static_frame.bindings) - frozenset(_REFUSED_FUNCTIONS)
+
+
+# -- regular expressions --
+
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\)?)(\*|\+|\{(?:\d+(?:,\d*)?|,\d*)\})|([()|?])", re.DOTALL
+)
+
+
+def _bounded_regex(pattern: str, flags: Any) -> Any:
+    if problem := _regex_problem(pattern):
+        raise UsageError(f"the regular expression /{pattern}/ is not accepted: {problem}")
+    options = (re.IGNORECASE if flags.case_insensitive else 0) | (re.MULTILINE if flags.multiline else 0)
+    repeats = any(repeat for _, repeat, _ in _TOKEN.findall(pattern))
+    longest = math.isqrt(MAX_REGEX_TEXT**2 // _regex_ways(pattern)) if repeats else MAX_REGEX_TEXT
+    return _BoundedPattern(re.compile(pattern, options), longest)
+
+
+def _regex_problem(pattern: str) -> str | None:
+    """Why matching could take more than time in the square of the text; None when it cannot."""
+    if re.search(r"\(\?|\\[1-9]", pattern):
+        return "groups with (? and references back are not accepted"
+    repeats = optional = 0
+    for group_end, repeat, mark in _TOKEN.findall(pattern):
+        if repeat and group_end:
+            return "a repeated group can run away; repeat single characters or classes"
+        repeats += bool(repeat)
+        optional += mark == "?"
+    if repeats > 1:
+        return (
+            "more than one repetition can run away; matching is unanchored, so .* at the ends is not needed"
+        )
+    if optional > 5:
+        return "more than five ? can run away"
+    if _regex_ways(pattern) > MAX_REGEX_WAYS:
+        return "so many groups with alternatives can run away"
+    return None
+
+
+def _regex_ways(pattern: str) -> int:
+    """An upper bound on the ways in which groups and optional parts can match: alternatives in groups multiply."""
+    ways, open_groups = 1, [1]
+    for _, _, mark in _TOKEN.findall(pattern):
+        if mark == "(":
+            open_groups.append(1)
+        elif mark == "|":
+            open_groups[-1] += 1
+        elif mark == ")" and len(open_groups) > 1:
+            ways *= open_groups.pop()
+        elif mark == "?":
+            ways *= 2
+    return ways * open_groups[0]
+
+
+class _BoundedPattern:
+    """A pattern that refuses texts on which even a bounded pattern would be slow."""
+
+    def __init__(self, pattern: re.Pattern[str], longest: int) -> None:
+        self._pattern = pattern
+        self._longest = longest
+        self.pattern = pattern.pattern
+        self.flags = pattern.flags
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return self._pattern.search(self._bounded(text))
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        return self._pattern.finditer(self._bounded(text))
+
+    def sub(self, replacement: Any, text: str, count: int = 0) -> str:
+        return self._pattern.sub(replacement, self._bounded(text), count)
+
+    def split(self, text: str, maxsplit: int = 0) -> list[str | Any]:
+        return self._pattern.split(self._bounded(text), maxsplit)
+
+    def _bounded(self, text: str) -> str:
+        if len(text) > self._longest:
+            raise ValueError(
+                f"a text of {len(text):,} characters is too long for a regular expression (most: "
+                f"{self._longest:,}); $contains with plain text has no such limit"
+            )
+        return text
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,218 @@
+"""A workflow as the YAML it could have been written in, and how two workflows differ. Pure.
+
+Reading that YAML again gives the same workflow, and so the same id. Comments, includes, the order of keys
+and the form an edge was written in are not part of a workflow, so they are not part of it either: roles come
+in the order in which a thread can meet them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from difflib import unified_diff
+from typing import Any, Literal, NamedTuple
+
+from rolecall.workflow.model import ANY_STATUS, START, Edge, Limits, Role, Workflow, recall_payload
+
+_FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
+_OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
+"""Characters that a reader may take for the end of a line unless they are escaped."""
+_BEGINS_NUMBERS = tuple("-+.0123456789")
+
+
+class Change(NamedTuple):
+    """One difference between two workflows."""
+
+    kind: Literal["added", "removed", "changed"]
+    what: str
+    """workflow, role, schema, edge, condition or limits."""
+    name: str
+    fields: tuple[str, ...] = ()
+    """Which fields changed."""
+
+    def __str__(self) -> str:
+        fields = f": {', '.join(self.fields)}" if self.fields else ""
+        return f"{self.kind} {self.what} {self.name}".rstrip() + fields
+
+
+def roles_in_order(workflow: Workflow) -> list[str]:
+    """The roles as a thread can meet them, nearest to the start first. A stored mapping has no order of its own."""
+    met = {START: None}
+    for source in (waiting := [START]):
+        found = [edge.role for edge in workflow.graph.get(source, ()) if edge.role not in met]
+        met |= dict.fromkeys(found)
+        waiting += dict.fromkeys(found)
+    return [name for name in (*met, *sorted(workflow.roles.keys() - met.keys())) if name in workflow.roles]
+
+
+# -- writing --
+
+
+def to_document(workflow: Workflow) -> dict[str, Any]:
+    """The mapping that a workflow's YAML holds."""
+    order = roles_in_order(workflow)
+    sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
+    return _without_nothing(
+        {
+            "name": workflow.name,
+            "description": workflow.description,
+            "version": workflow.version,
+            "roles": {name: _role(workflow.roles[name], f"{workflow.name}.{name}") for name in order},
+            "conditions": {
+                name: _without_nothing(asdict(one)) for name, one in sorted(workflow.conditions.items())
+            },
+            "graph": {
+                source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph
+            },
+            "limits": _limits(workflow.limits),
+            "workdir": workflow.workdir,
+        }
+    )
+
+
+def to_yaml(workflow: Workflow) -> str:
+    """The workflow's YAML."""
+    return dump(to_document(workflow))
+
+
+def _role(role: Role, title: str) -> dict[str, Any]:
+    fields = {**asdict(role), "capabilities": list(role.capabilities), "limits": _limits(role.limits)}
+    del fields["schema"]
+    fields["extract"] = _sorted(role.extract)
+    fields["may_start_threads"] = role.may_start_threads or None
+    fields["knowledge"] = role.knowledge and recall_payload(role.knowledge)
+    meta: dict[str, Any] = _sorted(role.schema)
+    # This title is what reading the document adds by itself.
+    if meta.get("title") == title:
+        del meta["title"]
+    return {**_without_nothing(fields), "meta": meta}
+
+
+def _sorted(value: Any) -> Any:
+    """A JSON value with its keys in one order, whatever order they had: what a reader looks for first, first."""
+    if isinstance(value, Mapping):
+        keys = sorted(value, key=lambda key: (_FIRST_KEYS.index(key) if key in _FIRST_KEYS else 99, key))
+        return {key: _sorted(value[key]) for key in keys}
+    return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    return {key: value for key, value in asdict(limits).items() if value is not None}
+
+
+def _edges(edges: tuple[Edge, ...]) -> Any:
+    if len(edges) == 1 and edges[0] == Edge(edges[0].role):
+        return edges[0].role
+    if all(edge.condition is None and edge.status is not None for edge in edges):
+        return {edge.status: _target(edge) for edge in edges}
+    if len(edges) == 1 and edges[0].condition is None:
+        return {edges[0].status or ANY_STATUS: _target(edges[0])}
+    return [_without_nothing(asdict(edge) | {"status": None}) for edge in edges]
+
+
+def _target(edge: Edge) -> Any:
+    fields = _without_nothing({"role": edge.role, "prompt": edge.prompt, "location": edge.location})
+    return edge.role if list(fields) == ["role"] else fields
+
+
+def _without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ())}
+
+
+def dump(value: Any) -> str:
+    """YAML that reads the same by the rules of 1.2, with texts of several lines as blocks."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
+            return True
+
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+            super().increase_indent(flow, False)
+
+    def text(dumper: Any, value: str) -> Any:
+        style = '"' if _OTHER_BREAKS.search(value) else "|" if "\n" in value else None
+        # PyYAML quotes what YAML 1.1 would misread; 1.2 reads other texts as numbers, 0o14 and 1e3 for instance.
+        if style is None and value[:1] in _BEGINS_NUMBERS and " " not in value:
+            style = "'"
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    dumped: str = yaml.dump(value, Dumper=Dumper, allow_unicode=True, sort_keys=False, width=100)
+    return dumped
+
+
+# -- comparing --
+
+
+def diff(before: Workflow, after: Workflow, *, names: tuple[str, str]) -> str:
+    """A unified diff of the two documents; empty when the workflows are the same."""
+    old, new = (to_yaml(one).splitlines(keepends=True) for one in (before, after))
+    return "".join(unified_diff(old, new, *names))
+
+
+def changes(before: Workflow, after: Workflow) -> list[Change]:
+    """What differs, by role, schema, edge, condition and limits."""
+    return [
+        *_field_changes("workflow", "", _heads(before), _heads(after)),
+        *_limit_changes(before, after),
+        *_role_changes(before, after),
+        *_entry_changes("edge", _named_edges(before), _named_edges(after)),
+        *_entry_changes("condition", _parts(before.conditions), _parts(after.conditions)),
+    ]
+
+
+def _heads(workflow: Workflow) -> dict[str, Any]:
+    return {key: getattr(workflow, key) for key in ("name", "description", "version", "python", "workdir")}
+
+
+def _limit_changes(before: Workflow, after: Workflow) -> Iterator[Change]:
+    return _field_changes("limits", "", asdict(before.limits), asdict(after.limits))
+
+
+def _role_changes(before: Workflow, after: Workflow) -> Iterator[Change]:
+    yield from _entry_changes("role", _without_schema(before), _without_schema(after))
+    for name in sorted(before.roles.keys() & after.roles.keys()):
+        if before.roles[name].schema != after.roles[name].schema:
+            yield Change("changed", "schema", name)
+
+
+def _without_schema(workflow: Workflow) -> dict[str, dict[str, Any]]:
+    return {name: asdict(role) | {"schema": None} for name, role in workflow.roles.items()}
+
+
+def _parts(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: asdict(entry) for name, entry in entries.items()}
+
+
+def _named_edges(workflow: Workflow) -> dict[str, dict[str, Any]]:
+    """Edges by where they start and when they are taken; in a list their order counts as well."""
+    found: dict[str, dict[str, Any]] = {}
+    for source, edges in workflow.graph.items():
+        for index, edge in enumerate(edges):
+            way = " and ".join(filter(None, (edge.status, edge.condition)))
+            name = f"{source} ({way})" if way else source
+            position = None if edge.status is not None else index
+            found[name] = {**asdict(edge), "position": position}
+    return found
+
+
+def _entry_changes(
+    what: str, before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]
+) -> Iterator[Change]:
+    for name in dict.fromkeys((*before, *after)):
+        if name not in after:
+            yield Change("removed", what, name)
+        elif name not in before:
+            yield Change("added", what, name)
+        else:
+            yield from _field_changes(what, name, before[name], after[name])
+
+
+def _field_changes(
+    what: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[Change]:
+    fields = tuple(key for key in before if before[key] != after[key])
+    if fields:
+        yield Change("changed", what, name, fields)

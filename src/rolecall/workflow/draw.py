@@ -1,0 +1,629 @@
+"""A workflow as a picture: text for a terminal, SVG, Mermaid. Pure; it reads no files and prints nothing.
+
+The text shows the roles one below the other with rails beside them. The SVG is laid out in layers: loops
+are turned around, every edge is a chain through the layers it crosses, its label one link of that chain,
+so that no label lies on a box or on another label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from itertools import pairwise
+from typing import NamedTuple
+from unicodedata import east_asian_width
+
+from rolecall.workflow.document import roles_in_order
+from rolecall.workflow.model import END, FAIL, START, Edge, Limits, Workflow
+
+LONGEST_LABEL = 40
+OTHERWISE = "otherwise"
+"""The label of an edge that is taken when no condition before it holds."""
+
+_ENDINGS = (END, FAIL)
+_UNSHOWN = re.compile(r"[\x00-\x20\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]+")
+
+
+class Line(NamedTuple):
+    """All edges from one place to another, drawn as one."""
+
+    source: str
+    target: str
+    label: str
+    is_loop: bool
+    """It leads back to a place the thread has passed on its way here."""
+
+
+class Picture(NamedTuple):
+    """What is to be drawn: the places from the start to the endings, and the lines between them."""
+
+    places: tuple[str, ...]
+    layers: Mapping[str, int]
+    lines: tuple[Line, ...]
+
+
+def picture(workflow: Workflow) -> Picture:
+    places = _places(workflow)
+    targets = {place: _targets(workflow, place) for place in places}
+    order, loops = _ordered(places, targets)
+    layers: dict[str, int] = {}
+    for place in order:
+        layers.setdefault(place, 0)
+        for target in targets[place]:
+            if (place, target) not in loops:
+                layers[target] = max(layers.get(target, 0), layers[place] + 1)
+    last = max(layers.values())
+    layers |= {place: last for place in order if place in _ENDINGS}
+    order.sort(key=lambda place: (layers[place], places.index(place)))
+    lines = tuple(
+        Line(place, target, _label(workflow, place, target), (place, target) in loops)
+        for place in order
+        for target in targets[place]
+    )
+    return Picture(tuple(order), layers, lines)
+
+
+def _places(workflow: Workflow) -> list[str]:
+    named = [edge.role for edges in workflow.graph.values() for edge in edges]
+    return [
+        *dict.fromkeys([START, *roles_in_order(workflow), *(name for name in named if name not in _ENDINGS)]),
+        *(name for name in _ENDINGS if name in named),
+    ]
+
+
+def _targets(workflow: Workflow, place: str) -> list[str]:
+    return list(dict.fromkeys(edge.role for edge in workflow.graph.get(place, ())))
+
+
+def _ordered(
+    places: Sequence[str], targets: Mapping[str, Sequence[str]]
+) -> tuple[list[str], set[tuple[str, str]]]:
+    """The places so that every line but the loops leads onward, and the loops."""
+    loops: set[tuple[str, str]] = set()
+    done: list[str] = []
+    on_the_way: dict[str, Iterator[str]] = {}
+    for first in places:
+        if first not in done:
+            on_the_way[first] = iter(targets[first])
+        while on_the_way:
+            place, following = next(reversed(on_the_way.items()))
+            target = next(following, None)
+            if target is None:
+                del on_the_way[place]
+                done.append(place)
+            elif target in on_the_way:
+                loops.add((place, target))
+            elif target not in done:
+                on_the_way[target] = iter(targets[target])
+    return done[::-1], loops
+
+
+def _label(workflow: Workflow, source: str, target: str) -> str:
+    edges = workflow.graph[source]
+    return ", ".join(
+        dict.fromkeys(text for edge in edges if edge.role == target and (text := _edge_label(edge, edges)))
+    )
+
+
+def _edge_label(edge: Edge, edges: Sequence[Edge]) -> str:
+    named = " and ".join(one_line(text) for text in (edge.status, edge.condition) if text is not None)
+    return named or (OTHERWISE if edges[1:] else "")
+
+
+def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
+    """Text that fits into a picture: on one line, without steering characters, not too long."""
+    text = _UNSHOWN.sub(" ", text).strip()
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def limits_text(limits: Limits) -> str:
+    """Limits as one reads them: `30 steps, 2.5 cost`; empty when there is none."""
+    return ", ".join(f"{value} {name}" for name, value in asdict(limits).items() if value is not None)
+
+
+# -- text --
+
+
+def to_text(workflow: Workflow) -> str:
+    """The workflow drawn with box characters."""
+    drawn = _Rails(picture(workflow), workflow).text()
+    return "\n".join([_heading(workflow), "", *drawn, *_notes(workflow)]) + "\n"
+
+
+def _heading(workflow: Workflow) -> str:
+    version = f" {one_line(workflow.version)}" if workflow.version else ""
+    about = f": {one_line(workflow.description, 90)}" if workflow.description.strip() else ""
+    return f"{workflow.name}{version}{about}"
+
+
+def _notes(workflow: Workflow) -> Iterator[str]:
+    if workflow.conditions:
+        width = max(map(_width, workflow.conditions))
+        yield ""
+        for name, condition in sorted(workflow.conditions.items()):
+            yield f"{_padded(name, width)}  {one_line(condition.expression, 100)}"
+    if limits := limits_text(workflow.limits):
+        yield f"\nSuspended after {limits}."
+
+
+@dataclass
+class _Rail:
+    """What leads to one place from farther away than the place above it."""
+
+    target: str
+    top: int
+    bottom: int
+    column: int = -1
+
+
+class _Rails:
+    """The places one below the other; a line to the next one goes straight down, any other by a rail."""
+
+    def __init__(self, shown: Picture, workflow: Workflow) -> None:
+        self._places = shown.places
+        self._workflow = workflow
+        self._box = max(map(_width, shown.places)) + 4
+        self._next = dict(zip(shown.places, shown.places[1:], strict=False))
+        self._straight = {
+            line.source: line for line in shown.lines if self._next.get(line.source) == line.target
+        }
+        self._beside = [line for line in shown.lines if line is not self._straight.get(line.source)]
+        self._rails = {line.target: _Rail(line.target, 1 << 30, -1) for line in self._beside}
+        self._rows: list[str] = []
+        self._ends: list[tuple[int, Line | None, str]] = []
+
+    def text(self) -> list[str]:
+        for place in self._places:
+            self._place(place)
+        self._assign_columns()
+        return self._with_rails()
+
+    def _place(self, place: str) -> None:
+        leaving = [line for line in self._beside if line.source == place]
+        is_boxed = place in self._workflow.roles
+        edge = "─" * (self._box - 2)
+        if is_boxed:
+            above = any(line.target == place for line in self._straight.values())
+            self._rows.append(f"┌{self._in_middle('▼', edge) if above else edge}┐")
+        if place in self._rails:
+            self._arrive(place)
+        names = [place, *[""] * (len(leaving) - (place not in self._rails))]
+        inside = [_centred(name, self._box - 2) for name in names]
+        self._rows += [f"│{text}│" if is_boxed else f" {text}".rstrip() for text in inside]
+        for row, line in enumerate(leaving, len(self._rows) - len(leaving)):
+            self._rows[row] = self._rows[row].removesuffix("│") + "├" if is_boxed else self._rows[row] + " ─"
+            self._leave(row, line)
+        if is_boxed:
+            self._rows.append(f"└{self._in_middle('┬', edge) if place in self._straight else edge}┘")
+        self._go_down(place)
+
+    def _arrive(self, place: str) -> None:
+        row = len(self._rows)
+        self._ends.append((row, None, place))
+        self._stretch(place, row)
+
+    def _leave(self, row: int, line: Line) -> None:
+        self._ends.append((row, line, line.target))
+        self._stretch(line.target, row)
+
+    def _stretch(self, target: str, row: int) -> None:
+        rail = self._rails[target]
+        rail.top, rail.bottom = min(rail.top, row), max(rail.bottom, row)
+
+    def _go_down(self, place: str) -> None:
+        if place == self._places[-1]:
+            return
+        line = self._straight.get(place)
+        middle = (self._box - 1) // 2
+        self._rows.append(" " * middle + f"│ {line.label}".rstrip() if line else "")
+        if line and line.target not in self._workflow.roles:
+            self._rows.append(" " * middle + "▼")
+
+    def _in_middle(self, mark: str, edge: str) -> str:
+        middle = (self._box - 1) // 2 - 1
+        return edge[:middle] + mark + edge[middle + 1 :]
+
+    def _assign_columns(self) -> None:
+        """Short rails lie inside long ones, and two share a column where they do not meet."""
+        taken: list[list[_Rail]] = []
+        for rail in sorted(self._rails.values(), key=lambda rail: rail.bottom - rail.top):
+            rail.column = next(
+                (
+                    number
+                    for number, others in enumerate(taken)
+                    if all(rail.bottom < other.top or other.bottom < rail.top for other in others)
+                ),
+                len(taken),
+            )
+            if rail.column == len(taken):
+                taken.append([])
+            taken[rail.column].append(rail)
+
+    def _with_rails(self) -> list[str]:
+        texts = {row: _branch(line) if line else " ◀─" for row, line, _ in self._ends}
+        left = 1 + max(_width(text + texts.get(row, "")) for row, text in enumerate(self._rows))
+        columns = 3 * (1 + max((rail.column for rail in self._rails.values()), default=-1))
+        shown = []
+        for row, text in enumerate(self._rows):
+            cells = [" "] * columns
+            for rail in self._rails.values():
+                if rail.top < row < rail.bottom:
+                    cells[3 * rail.column] = "│"
+            for target in (target for at, _, target in self._ends if at == row):
+                text = self._turn(row, text + texts[row], cells, self._rails[target], left)
+            shown.append((_padded(text, left) + "".join(cells)).rstrip())
+        return shown
+
+    def _turn(self, row: int, text: str, cells: list[str], rail: _Rail, left: int) -> str:
+        """Lead a row to its rail, across the rails that lie before it."""
+        end = 3 * rail.column
+        cells[:end] = ["┼" if cell == "│" else "─" for cell in cells[:end]]
+        cells[end] = "┐" if row == rail.top else "┘" if row == rail.bottom else "┤"
+        return text + "─" * (left - _width(text))
+
+
+def _branch(line: Line) -> str:
+    mark = "─↺" if line.is_loop else "──"
+    return f"{mark} {line.label} ─" if line.label else f"{mark}─"
+
+
+def _width(text: str) -> int:
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
+
+
+def _centred(text: str, width: int) -> str:
+    return _padded(" " * ((width - _width(text)) // 2) + text, width)
+
+
+# -- Mermaid --
+
+
+def to_mermaid(workflow: Workflow) -> str:
+    """A Mermaid flowchart."""
+    shown = picture(workflow)
+    ids = {place: f"n{number}" for number, place in enumerate(shown.places)}
+    lines = ["flowchart TD"]
+    for place, name in ids.items():
+        opened, closed = ("[", "]") if place in workflow.roles else ("([", "])")
+        lines.append(f'    {name}{opened}"{_mermaid_text(place)}"{closed}')
+    for line in shown.lines:
+        arrow = "-.->" if line.is_loop else "-->"
+        label = f'|"{_mermaid_text(line.label)}"|' if line.label else ""
+        lines.append(f"    {ids[line.source]} {arrow}{label} {ids[line.target]}")
+    return "\n".join(lines) + "\n"
+
+
+def _mermaid_text(text: str) -> str:
+    """Mermaid has no escapes but its own entities; what could be syntax or HTML becomes one."""
+    return re.sub(r"[^\w $.,:=+()/…-]", lambda match: f"#{ord(match[0])};", text)
+
+
+# -- SVG --
+
+_FONT = 14
+_SMALL = 11.5
+_BOX_HEIGHT = 44
+_LABEL_HEIGHT = 22
+_LAYER_GAP = 18
+_SIDE_GAP = 28
+_MARGIN = 24
+_SWEEPS = 12
+
+_STYLE = """
+text { font: 14px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1c2430;
+  text-anchor: middle; }
+.name { font-weight: 600; } .heading { font-size: 17px; font-weight: 600; text-anchor: start; }
+.small { font-size: 11.5px; fill: #5d6b7e; } .about { font-size: 12.5px; fill: #5d6b7e; text-anchor: start; }
+.label { font-size: 12px; } .looplabel { fill: #a84a12; } .paper, .halo { fill: #ffffff; } .halo { opacity: .9; }
+rect { stroke-width: 1.4; } .box { fill: #f3f6fb; stroke: #8fa3bf; } .start { fill: #ffffff; stroke: #8fa3bf; }
+.good { fill: #edf8f1; stroke: #2c7a4b; } .bad { fill: #fdf0ef; stroke: #b3261e; }
+.line { fill: none; stroke: #6b7c93; stroke-width: 1.5; } .loop { stroke: #b4541a; stroke-dasharray: 5 4; }
+.head { fill: #6b7c93; } .loophead { fill: #b4541a; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e8edf4; } .small, .about { fill: #9aa8ba; } .looplabel { fill: #f0a06a; }
+  .paper, .halo { fill: #14181f; } .box { fill: #212936; stroke: #52647f; } .start { fill: #14181f; stroke: #52647f; }
+  .good { fill: #16261d; stroke: #6fcf97; } .bad { fill: #2b1817; stroke: #ff8a80; }
+  .line { stroke: #8b9bb0; } .loop { stroke: #f0a06a; } .head { fill: #8b9bb0; } .loophead { fill: #f0a06a; } }
+""".strip()
+"""Colours stand in each rule rather than in variables, which some programs that show SVG do not know."""
+
+
+@dataclass
+class _Cell:
+    """A box, a label or a bend: something that takes room in a layer."""
+
+    width: float
+    layer: int
+    weight: float = 1.0
+    """How much it matters that it gets the place it wants."""
+    x: float = 0.0
+    above: list[_Cell] = field(default_factory=list)
+    below: list[_Cell] = field(default_factory=list)
+
+
+@dataclass
+class _Chain:
+    """A line with the cells it passes, from the upper place to the lower one."""
+
+    line: Line
+    cells: list[_Cell]
+    label: _Cell | None
+
+
+class _Layout:
+    def __init__(self, shown: Picture, workflow: Workflow) -> None:
+        self._shown = shown
+        self._workflow = workflow
+        self.self_loops = {line.source: line for line in shown.lines if line.source == line.target}
+        self.boxes = {
+            place: _Cell(self.box_width(place) + 2 * self.loop_width(place), 2 * shown.layers[place])
+            for place in shown.places
+        }
+        self.layers: list[list[_Cell]] = [[] for _ in range(2 * max(shown.layers.values()) + 1)]
+        for cell in self.boxes.values():
+            self.layers[cell.layer].append(cell)
+        self.chains = [self._chain(line) for line in shown.lines if line.source != line.target]
+        self._order()
+        self._spread()
+
+    def box_width(self, place: str) -> float:
+        return max(84.0, _text_width(place, _FONT * 1.06), _text_width(self.subtitle(place), _SMALL)) + 28
+
+    def loop_width(self, place: str) -> float:
+        line = self.self_loops.get(place)
+        return 44 + _text_width(line.label, 12) if line else 0.0
+
+    def subtitle(self, place: str) -> str:
+        role = self._workflow.roles.get(place)
+        return one_line(role.agent) if role and role.agent else ""
+
+    def _chain(self, line: Line) -> _Chain:
+        ends = [self.boxes[line.source], self.boxes[line.target]]
+        upper, lower = sorted(ends, key=lambda cell: cell.layer)
+        if upper.layer == lower.layer:
+            return self._sideways(line, ends)
+        middle = (upper.layer + lower.layer) // 2 | 1
+        bends = [
+            self._bend(layer, line, is_label=layer == middle) for layer in range(upper.layer + 1, lower.layer)
+        ]
+        cells = [upper, *bends, lower]
+        for one, other in pairwise(cells):
+            one.below.append(other)
+            other.above.append(one)
+        label = cells[middle - upper.layer] if line.label else None
+        return _Chain(line, cells, label)
+
+    def _sideways(self, line: Line, ends: list[_Cell]) -> _Chain:
+        # Two endings share a layer, and nothing leads from one to the other; only a damaged graph comes here.
+        return _Chain(line, ends, None)
+
+    def _bend(self, layer: int, line: Line, *, is_label: bool) -> _Cell:
+        cell = _Cell(_text_width(line.label, 12) + 8 if is_label and line.label else 10.0, layer, 4.0)
+        self.layers[layer].append(cell)
+        return cell
+
+    def _order(self) -> None:
+        """Each cell beside the mean place of its neighbours, swept down and up until lines seldom cross."""
+        for sweep in range(_SWEEPS):
+            down = sweep % 2 == 0
+            position = {id(cell): index for layer in self.layers for index, cell in enumerate(layer)}
+            for layer in self.layers if down else reversed(self.layers):
+                means = {
+                    id(cell): _mean(cell.above if down else cell.below, position, id(cell)) for cell in layer
+                }
+                layer.sort(key=lambda cell, means=means: means[id(cell)])  # type: ignore[misc]
+                position |= {id(cell): index for index, cell in enumerate(layer)}
+
+    def _spread(self) -> None:
+        for layer in self.layers:
+            _place_in_order(layer, [0.0] * len(layer))
+        for sweep in range(2 * _SWEEPS):
+            for layer in self.layers if sweep % 2 == 0 else reversed(self.layers):
+                _place_in_order(layer, [self._wanted(cell, both=sweep > _SWEEPS) for cell in layer])
+
+    def _wanted(self, cell: _Cell, *, both: bool) -> float:
+        near = cell.above + cell.below if both else cell.above or cell.below
+        return sum(other.x for other in near) / len(near) if near else cell.x
+
+
+def _mean(near: Sequence[_Cell], position: Mapping[int, int], itself: int) -> float:
+    return sum(position[id(cell)] for cell in near) / len(near) if near else position[itself]
+
+
+def _place_in_order(layer: Sequence[_Cell], wanted: Sequence[float]) -> None:
+    """The nearest places to those wanted at which the cells keep their order and their distance.
+
+    Each cell's offset from the first is subtracted; what remains has only to rise, and the nearest rising
+    sequence comes from averaging neighbours that fall.
+    """
+    offsets = [0.0]
+    for one, other in pairwise(layer):
+        offsets.append(offsets[-1] + (one.width + other.width) / 2 + _SIDE_GAP)
+    pools: list[tuple[float, float, int]] = []
+    for cell, want, offset in zip(layer, wanted, offsets, strict=True):
+        pools.append((want - offset, cell.weight, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (value, weight, count), (before, weighed, counted) = pools.pop(), pools.pop()
+            mean = (value * weight + before * weighed) / (weight + weighed)
+            pools.append((mean, weight + weighed, count + counted))
+    values = [value for value, _, count in pools for _ in range(count)]
+    for cell, value, offset in zip(layer, values, offsets, strict=True):
+        cell.x = value + offset
+
+
+def _text_width(text: str, size: float) -> float:
+    """A safe guess: what draws the text decides on the font."""
+    return _width(text) * size * 0.58
+
+
+def to_svg(workflow: Workflow, taken: Collection[tuple[str, str]] = ()) -> str:
+    """A self-contained SVG that follows the reader's light or dark preference. It highlights the edges in `taken`, the
+    path of a thread."""
+    return _Svg(workflow, taken).text()
+
+
+_TAKEN_STYLE = """
+.taken .line, .taken > rect:first-of-type:not(.halo) { stroke: #2456c9; stroke-width: 2.4; stroke-dasharray: none; }
+.taken .head, .taken .loophead { fill: #2456c9; } .taken .looplabel { fill: #1c2430; } .unused { opacity: .45; }
+@media (prefers-color-scheme: dark) { .taken .line, .taken > rect:first-of-type:not(.halo) { stroke: #8ab0ff; }
+  .taken .head, .taken .loophead { fill: #8ab0ff; } .taken .looplabel { fill: #e8edf4; } }
+""".strip()
+
+
+class _Svg:
+    def __init__(self, workflow: Workflow, taken: Collection[tuple[str, str]]) -> None:
+        self._workflow = workflow
+        self._taken = set(taken)
+        self._met = {place for way in taken for place in way}
+        self._layout = _Layout(picture(workflow), workflow)
+        cells = [cell for layer in self._layout.layers for cell in layer]
+        heading = max(_text_width(self._title(), 18), _text_width(self._about(), 12.5))
+        left = min(cell.x - cell.width / 2 for cell in cells)
+        right = max(cell.x + cell.width / 2 for cell in cells)
+        spare = max(0.0, heading - (right - left)) / 2
+        self._shift = _MARGIN - left + spare
+        self._width = right - left + 2 * spare + 2 * _MARGIN
+        self._top = _MARGIN + (52 if self._about() else 34)
+        self._height = self._y(len(self._layout.layers) - 1) + _BOX_HEIGHT / 2 + _MARGIN
+
+    def text(self) -> str:
+        width, height = round(self._width), round(self._height)
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+            f' role="img" aria-label="{_xml(self._title())}">',
+            f"<title>{_xml(self._title())}</title>",
+            f"<style>{_STYLE}{_TAKEN_STYLE if self._taken else ''}</style>",
+            f'<rect class="paper" width="{width}" height="{height}"/>',
+            f'<text class="heading" x="{_MARGIN}" y="{_MARGIN + 6}" dy="0.35em">{_xml(self._title())}</text>',
+            f'<text class="about" x="{_MARGIN}" y="{_MARGIN + 28}" dy="0.35em">{_xml(self._about())}</text>',
+            *self._marked((chain.line, self._line(chain)) for chain in self._layout.chains),
+            *self._marked((line, self._self_loop(place)) for place, line in self._layout.self_loops.items()),
+            *(part for place in self._layout.boxes for part in self._box(place)),
+            "</svg>",
+        ]
+        return "\n".join(parts) + "\n"
+
+    def _title(self) -> str:
+        version = f" {one_line(self._workflow.version)}" if self._workflow.version else ""
+        return self._workflow.name + version
+
+    def _about(self) -> str:
+        return one_line(self._workflow.description, 90)
+
+    def _y(self, layer: int) -> float:
+        """The middle of a layer; boxes and labels take turns."""
+        step = _BOX_HEIGHT / 2 + _LABEL_HEIGHT / 2 + _LAYER_GAP
+        return self._top + _BOX_HEIGHT / 2 + layer * step
+
+    def _x(self, cell: _Cell) -> float:
+        return cell.x + self._shift
+
+    def _marked(self, lines: Iterable[tuple[Line, Iterator[str]]]) -> Iterator[str]:
+        """The lines in their order; highlighted ones come last, so that no other line covers them."""
+        if not self._taken:
+            for _, parts in lines:
+                yield from parts
+            return
+        for line, parts in sorted(lines, key=lambda item: (item[0].source, item[0].target) in self._taken):
+            kind = "taken" if (line.source, line.target) in self._taken else "unused"
+            yield from (f'<g class="{kind}">', *parts, "</g>")
+
+    # -- lines --
+
+    def _line(self, chain: _Chain) -> Iterator[str]:
+        cells = chain.cells
+        if cells[0].layer == cells[-1].layer:
+            return
+        points = [(self._x(cell), self._y(cell.layer)) for cell in cells]
+        points[0] = (self._port(chain, cells[0]), points[0][1] + _BOX_HEIGHT / 2)
+        points[-1] = (self._port(chain, cells[-1]), points[-1][1] - _BOX_HEIGHT / 2)
+        upward = self._layout.boxes[chain.line.source] is cells[-1]
+        if upward:
+            points.reverse()
+        yield from _curve(points, is_loop=chain.line.is_loop)
+        if chain.label:
+            yield from _label_at(chain.line, self._x(chain.label), self._y(chain.label.layer))
+
+    def _port(self, chain: _Chain, cell: _Cell) -> float:
+        """Where a line meets a box: those on one side stand apart, in the order of where they go."""
+        is_upper = chain.cells[0] is cell
+        beside = [other for other in self._layout.chains if other.cells[0 if is_upper else -1] is cell]
+        beside.sort(key=lambda other: other.cells[1 if is_upper else -2].x)
+        place = next(name for name, box in self._layout.boxes.items() if box is cell)
+        apart = min(26.0, (self._layout.box_width(place) - 30) / len(beside))
+        return self._x(cell) + (beside.index(chain) - (len(beside) - 1) / 2) * apart
+
+    def _self_loop(self, place: str) -> Iterator[str]:
+        line, cell = self._layout.self_loops[place], self._layout.boxes[place]
+        x, y = self._x(cell) + self._layout.box_width(place) / 2, self._y(cell.layer)
+        path = f"M{x:.1f} {y - 10:.1f}C{x + 34:.1f} {y - 18:.1f} {x + 34:.1f} {y + 18:.1f} {x + 7:.1f} {y + 11:.1f}"
+        yield f'<path class="line loop" d="{path}"/>'
+        yield _arrowhead((x, y + 10), (-1.0, -0.2), is_loop=True)
+        if line.label:
+            yield from _label_at(line, x + 34 + _text_width(line.label, 12) / 2, y)
+
+    # -- places --
+
+    def _box(self, place: str) -> Iterator[str]:
+        cell, width = self._layout.boxes[place], self._layout.box_width(place)
+        x, y = self._x(cell), self._y(cell.layer)
+        kind = {START: "start", END: "good", FAIL: "bad"}.get(place, "box")
+        round_by = 9 if kind == "box" else _BOX_HEIGHT / 2
+        role = self._workflow.roles.get(place)
+        yield f'<g class="{"taken" if place in self._met else "unused"}">' if self._taken else "<g>"
+        if role and role.description.strip():
+            yield f"<title>{_xml(one_line(role.description, 300))}</title>"
+        yield (
+            f'<rect class="{kind}" x="{x - width / 2:.1f}" y="{y - _BOX_HEIGHT / 2:.1f}" width="{width:.1f}"'
+            f' height="{_BOX_HEIGHT}" rx="{round_by:g}"/>'
+        )
+        subtitle = self._layout.subtitle(place)
+        yield f'<text class="name" x="{x:.1f}" y="{y - (8 if subtitle else 0):.1f}" dy="0.35em">{_xml(place)}</text>'
+        if subtitle:
+            yield f'<text class="small" x="{x:.1f}" y="{y + 10:.1f}" dy="0.35em">{_xml(subtitle)}</text>'
+        yield "</g>"
+
+
+def _curve(points: Sequence[tuple[float, float]], *, is_loop: bool) -> Iterator[str]:
+    """A smooth line through the points, upright at both ends, that ends in an arrowhead."""
+    down = 1.0 if points[-1][1] > points[0][1] else -1.0
+    tip = points[-1]
+    ends = [*points[:-1], (tip[0], tip[1] - down * 8)]
+    around = [(ends[0][0], 2 * ends[0][1] - ends[1][1]), *ends, (tip[0], 2 * ends[-1][1] - ends[-2][1])]
+    slopes = [
+        (after[0] - before[0]) / (after[1] - before[1])
+        for before, after in zip(around, around[2:], strict=False)
+    ]
+    slopes[0] = slopes[-1] = 0.0
+    path = f"M{ends[0][0]:.1f} {ends[0][1]:.1f}"
+    for (x0, y0), (x1, y1), slope0, slope1 in zip(ends, ends[1:], slopes, slopes[1:], strict=False):
+        reach = (y1 - y0) * 0.4
+        path += f"C{x0 + slope0 * reach:.1f} {y0 + reach:.1f} {x1 - slope1 * reach:.1f} {y1 - reach:.1f}"
+        path += f" {x1:.1f} {y1:.1f}"
+    yield f'<path class="line{" loop" if is_loop else ""}" d="{path}"/>'
+    yield _arrowhead(tip, (0.0, down), is_loop=is_loop)
+
+
+def _arrowhead(tip: tuple[float, float], way: tuple[float, float], *, is_loop: bool) -> str:
+    (x, y), (dx, dy) = tip, way
+    back = (x - dx * 9, y - dy * 9)
+    corners = [(x, y), (back[0] - dy * 4.5, back[1] + dx * 4.5), (back[0] + dy * 4.5, back[1] - dx * 4.5)]
+    shown = " ".join(f"{cx:.1f},{cy:.1f}" for cx, cy in corners)
+    return f'<polygon class="{"loophead" if is_loop else "head"}" points="{shown}"/>'
+
+
+def _label_at(line: Line, x: float, y: float) -> Iterator[str]:
+    width = _text_width(line.label, 12) + 6
+    yield f'<rect class="halo" x="{x - width / 2:.1f}" y="{y - 9:.1f}" width="{width:.1f}" height="18" rx="4"/>'
+    kind = "label looplabel" if line.is_loop else "label"
+    yield f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" dy="0.35em">{_xml(line.label)}</text>'
+
+
+def _xml(text: str) -> str:
+    return escape(one_line(text, 400), quote=True)

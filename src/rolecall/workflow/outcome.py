@@ -1,0 +1,376 @@
+"""What a role's schema says about its outputs before there are any: statuses, fields, and what no output
+can meet. Pure.
+
+A schema is seen as variants (the branches of its oneOf and anyOf); a variant is the tuple of schemas that
+all hold at once. `soundness.py` asks here which statuses a role can end with, whether a template's
+names will have values, and what is asked for in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
+from typing import Any, NamedTuple
+
+from rolecall.store.schema import pattern_test
+from rolecall.workflow.route import STATUS_KEYS
+
+Variant = tuple[Mapping[str, Any], ...]
+Path = tuple[str | int, ...]
+
+MOST_VARIANTS = 200
+"""More are not told apart; a schema that has as many is not judged."""
+
+
+class Statuses(NamedTuple):
+    key: str | None
+    """The field that carries the status; None when the schema declares none."""
+    known: tuple[str, ...]
+    """Every status the schema allows, in the order written."""
+    is_open: bool
+    """Some variant allows statuses beyond the known."""
+    is_optional: bool
+    """Some variant may leave the status out."""
+    not_text: tuple[Any, ...]
+    """Allowed values that can never be a status because they are not text."""
+
+
+class Found(NamedTuple):
+    """A field of an output: what it may hold, and whether it is always there with a value."""
+
+    variants: tuple[Variant, ...]
+    always: bool
+
+
+def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
+    """The schema's variants; one when it has no branches."""
+    variants: list[Variant] = [(schema,)]
+    if len(_list(schema.get("allOf"))) > MOST_VARIANTS:  # combining so many parts takes too long
+        return tuple(variants * MOST_VARIANTS)
+    for part in _list(schema.get("allOf")):
+        variants = _crossed(variants, variants_of(part))
+    for keyword in ("oneOf", "anyOf"):
+        branches = [variant for part in _list(schema.get(keyword)) for variant in variants_of(part)]
+        variants = _crossed(variants, branches) if branches else variants
+    both = [
+        variant
+        for keyword in ("then", "else")
+        for part in _one(schema.get(keyword))
+        for variant in variants_of(part)
+    ]
+    if both:
+        # Either branch may apply, or neither when one is not given.
+        variants = _crossed(variants, both if "then" in schema and "else" in schema else [*both, ()])
+    return tuple(variants[:MOST_VARIANTS])
+
+
+def _crossed(left: Sequence[Variant], right: Sequence[Variant]) -> list[Variant]:
+    return [(*one, *other) for one, other in islice(product(left, right), MOST_VARIANTS)]
+
+
+def _list(value: Any) -> list[Mapping[str, Any]]:
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []
+
+
+def _one(value: Any) -> list[Mapping[str, Any]]:
+    return [value] if isinstance(value, Mapping) else []
+
+
+# -- statuses --
+
+
+def statuses_of(schema: Mapping[str, Any]) -> Statuses:
+    """Which statuses outputs of this schema can carry."""
+    variants = variants_of(schema)
+    key = _status_key(variants)
+    if key is None:
+        return Statuses(None, (), True, True, ())
+    allowed = [_allowed(variant, key) for variant in variants]
+    values = [value for some in allowed for value in some or ()]
+    return Statuses(
+        key,
+        tuple(dict.fromkeys(value for value in values if isinstance(value, str))),
+        any(some is None for some in allowed),
+        not all(_requires(variant, key) for variant in variants),
+        tuple(value for value in values if not isinstance(value, str)),
+    )
+
+
+def variants_with(schema: Mapping[str, Any], status: str | None) -> tuple[Variant, ...]:
+    """The variants an output with this status can have; all of them for None."""
+    variants = variants_of(schema)
+    key = _status_key(variants)
+    if status is None or key is None:
+        return variants
+    allowed = ((variant, _allowed(variant, key)) for variant in variants)
+    return tuple(variant for variant, values in allowed if values is None or status in values)
+
+
+def _status_key(variants: Sequence[Variant]) -> str | None:
+    return next((key for key in STATUS_KEYS if any(_declares(variant, key) for variant in variants)), None)
+
+
+def _declares(variant: Variant, name: str) -> bool:
+    return any(name in _properties(schema) for schema in variant)
+
+
+def _requires(variant: Variant, name: str) -> bool:
+    return any(
+        name in schema.get("required", ())
+        for schema in variant
+        if isinstance(schema.get("required", []), list)
+    )
+
+
+def _allowed(variant: Variant, key: str) -> list[Any] | None:
+    """The values the field may have by const and enum; None when it is open."""
+    allowed: list[Any] | None = None
+    for schema in variant:
+        for field in _one(_properties(schema).get(key)):
+            choices = [_constants(choice) for choice in variants_of(field)]
+            values = [value for choice in choices for value in choice or ()]
+            if all(choice is not None for choice in choices):
+                allowed = values if allowed is None else [value for value in allowed if value in values]
+    return allowed
+
+
+def _constants(choice: Variant) -> list[Any] | None:
+    for schema in choice:
+        if "const" in schema:
+            return [schema["const"]]
+        if isinstance(schema.get("enum"), list):
+            return list(schema["enum"])
+    return None
+
+
+# -- fields --
+
+
+def names_in(variants: Sequence[Variant]) -> list[str]:
+    """Every declared field, in the order written."""
+    return list(
+        dict.fromkeys(name for variant in variants for schema in variant for name in _properties(schema))
+    )
+
+
+def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = False) -> Found | None:
+    """Where a dotted path leads; None when no variant provides it.
+
+    At the top of an output only declared fields are kept, deeper down (`is_nested`) an open object keeps all.
+    """
+    found = Found(tuple(variants), True)
+    for depth, name in enumerate(path):
+        step = _field(found.variants, name, is_top=depth == 0 and not is_nested)
+        if step is None:
+            return None
+        found = Found(step.variants, found.always and step.always)
+    return found
+
+
+def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """What a section over this value has as its context: the items of lists, else the value itself."""
+    contexts: list[Variant] = []
+    for variant in variants:
+        items = [schema["items"] for schema in variant if isinstance(schema.get("items"), Mapping)]
+        if items:
+            contexts += [deeper for item in items for deeper in variants_of(item)]
+        else:
+            contexts.append(() if _is_list(variant) else variant)
+    return tuple(contexts)
+
+
+def _field(variants: Sequence[Variant], name: str, *, is_top: bool) -> Found | None:
+    results = [_variant_field(variant, name, is_top=is_top) for variant in variants]
+    found = [result for result in results if result is not None]
+    if not found:
+        return None
+    always = len(found) == len(results) and all(result.always for result in found)
+    return Found(tuple(variant for result in found for variant in result.variants), always)
+
+
+def _variant_field(variant: Variant, name: str, *, is_top: bool) -> Found | None:
+    fields = [part for schema in variant for part in _declared(schema, name)]
+    if fields:
+        variants = tuple(choice for part in fields for choice in variants_of(part))
+        may_be_null = any(_allows_null(choice) for choice in variants)
+        return Found(variants, _requires(variant, name) and not may_be_null)
+    if is_top or _is_list(variant) or _is_scalar(variant) or any(_properties(schema) for schema in variant):
+        return None
+    is_closed = any(schema.get("additionalProperties") is False for schema in variant)
+    return None if is_closed else Found(((),), False)
+
+
+def _declared(schema: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    if name in _properties(schema):
+        yield from _one(_properties(schema)[name])
+        return
+    for pattern, part in (schema.get("patternProperties") or {}).items():
+        if isinstance(part, Mapping) and _matches(pattern, name):
+            yield part
+    yield from _one(schema.get("additionalProperties"))
+    if name.isdecimal():
+        yield from _one(schema.get("items"))
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return pattern_test(pattern)(name)
+    except ValueError:
+        return True  # an invalid regular expression is reported elsewhere
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _types(variant: Variant) -> list[set[str]]:
+    given = [schema["type"] for schema in variant if "type" in schema]
+    return [
+        set(types) if isinstance(types, list) else {types}
+        for types in given
+        if isinstance(types, (str, list))
+    ]
+
+
+def _is_list(variant: Variant) -> bool:
+    return any("array" in types and "object" not in types for types in _types(variant))
+
+
+def _is_scalar(variant: Variant) -> bool:
+    return any(not types & {"array", "object"} for types in _types(variant))
+
+
+def _allows_null(variant: Variant) -> bool:
+    return any("null" in types for types in _types(variant)) or _constants(variant) == [None]
+
+
+# -- what no output can meet --
+
+
+class Unmet(NamedTuple):
+    """A required field that its variant does not declare."""
+
+    path: Path
+    """Of the name in `required`."""
+    name: str
+    known: tuple[str, ...]
+    """The fields that are declared instead."""
+    where: str
+    """Which outputs it is required of, when not of all."""
+    is_top: bool
+    """A field of the output itself, where only what is declared is kept."""
+    is_closed: bool
+    """Nothing may stand there that is not declared."""
+
+
+def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
+    """Required fields that no agent is told of, because they are declared nowhere."""
+    parts = list(_parts(schema, (), is_value=True))
+    places = {id(part.schema): part.path for part in reversed(parts)}
+    for part in parts:
+        if part.is_value:
+            yield from _unmet(part.schema, places, is_top=not part.path)
+
+
+def _unmet(schema: Mapping[str, Any], places: Mapping[int, Path], *, is_top: bool) -> Iterator[Unmet]:
+    variants = variants_of(schema)
+    lacking: dict[Path, tuple[str, list[Variant]]] = {}
+    for variant in variants:
+        for part, index, name in _required(variant):
+            if not any(_admits(other, name) for other in variant):
+                path = (*places[id(part)], "required", index)
+                lacking.setdefault(path, (name, []))[1].append(variant)
+    names: dict[tuple[int, ...], tuple[str, ...]] = {}
+    for path, (name, some) in lacking.items():
+        which = tuple(map(id, some))
+        if which not in names:
+            names[which] = tuple(names_in(some))
+        known = names[which]
+        is_closed = any(map(_is_closed, some[0]))
+        # An inner object that declares nothing takes what it is given.
+        if is_top or is_closed or known:
+            where = _status_shown(schema, some[0]) if len(some) < len(variants) else ""
+            yield Unmet(path, name, known, where, is_top, is_closed)
+
+
+def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
+    """Where a part of a schema allows no other fields, although another part that holds as well requires some."""
+    parts = list(_parts(schema, (), is_value=True))
+    places = {id(part.schema): part.path for part in reversed(parts)}
+    found: dict[Path, list[str]] = {}
+    for variant in (variant for part in parts if part.is_value for variant in variants_of(part.schema)):
+        for _, _, name in _required(variant):
+            for part in variant:
+                if (
+                    _is_closed(part)
+                    and not _admits(part, name)
+                    and any(_admits(one, name) for one in variant)
+                ):
+                    found.setdefault((*places[id(part)], "additionalProperties"), []).append(name)
+    for path, names in found.items():
+        yield path, list(dict.fromkeys(names))
+
+
+def contradictions(schema: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Bounds that leave no value at all, each at the upper one."""
+    for part in _parts(schema, (), is_value=True):
+        for low, high, may_be_equal in _BOUNDS:
+            lowest, highest = part.schema.get(low), part.schema.get(high)
+            if lowest is None or highest is None:
+                continue
+            if lowest > highest or (lowest == highest and not may_be_equal):
+                yield (*part.path, high), f"{low} {lowest} and {high} {highest} leave no value"
+
+
+_BOUNDS = (
+    ("minimum", "maximum", True),
+    ("minimum", "exclusiveMaximum", False),
+    ("exclusiveMinimum", "maximum", False),
+    ("exclusiveMinimum", "exclusiveMaximum", False),
+    ("minLength", "maxLength", True),
+    ("minItems", "maxItems", True),
+    ("minProperties", "maxProperties", True),
+)
+
+
+class _Part(NamedTuple):
+    path: Path
+    schema: Mapping[str, Any]
+    is_value: bool
+    """It is about a value of its own, not one more thing that holds of the value around it."""
+
+
+def _parts(schema: Mapping[str, Any], path: Path, *, is_value: bool) -> Iterator[_Part]:
+    """A schema and everything in it that an output has to fit; what it must not fit (`not`), or may (`if`), is
+    left out."""
+    yield _Part(path, schema, is_value)
+    for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        for index, part in enumerate(_list(schema.get(keyword))):
+            yield from _parts(part, (*path, keyword, index), is_value=keyword == "prefixItems")
+    for keyword in ("then", "else", "items", "contains", "additionalProperties"):
+        for part in _one(schema.get(keyword)):
+            yield from _parts(part, (*path, keyword), is_value=keyword not in ("then", "else"))
+    for keyword in ("properties", "patternProperties"):
+        for name, part in (schema.get(keyword) or {}).items():
+            yield from _parts(part, (*path, keyword, name), is_value=True)
+
+
+def _required(variant: Variant) -> Iterator[tuple[Mapping[str, Any], int, str]]:
+    for part in variant:
+        for index, name in enumerate(part.get("required", ())):
+            yield part, index, name
+
+
+def _admits(schema: Mapping[str, Any], name: str) -> bool:
+    return any(True for _ in _declared(schema, name))
+
+
+def _is_closed(schema: Mapping[str, Any]) -> bool:
+    return schema.get("additionalProperties") is False
+
+
+def _status_shown(schema: Mapping[str, Any], variant: Variant) -> str:
+    key = statuses_of(schema).key
+    values = _allowed(variant, key) if key else None
+    return f" where {key!r} is {values[0]!r}" if values and len(values) == 1 else " in one of the variants"

@@ -1,0 +1,561 @@
+"""Workflows written in Python: Workflow and Role, compiled to what the engine plays.
+
+A workflow file has a module-level `workflow`. Its definition (roles, texts, schemas, limits) is stored
+like that of a YAML file and judged by the same rules; its functions stay in the file, which is loaded
+again by every process that takes a step. A thread whose file has changed its definition since is refused
+rather than continued with other rules.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
+
+from rolecall.agents.protocol import Agent, Context
+from rolecall.agents.protocol import Reply as AgentReply
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.settings.yaml12 import Place, Problem
+from rolecall.workflow import typed, yaml
+from rolecall.workflow.model import Limits, Resume, Workdir
+from rolecall.workflow.model import Role as StoredRole
+from rolecall.workflow.model import Workflow as StoredWorkflow
+from rolecall.workflow.playbook import (
+    Message,
+    Moderator,
+    Playbook,
+    PromptFunction,
+    RoleFunction,
+    ThreadContext,
+)
+
+M = TypeVar("M")
+AgentFunction = Callable[[str, Context], Awaitable[str | AgentReply]]
+Prompt = str | PromptFunction
+DEFAULT_NAME = "workflow"
+"""The variable of a file that is its workflow."""
+
+
+class RoleOptions(TypedDict, total=False):
+    """What else a role can say; the meaning is that of the same keys in YAML."""
+
+    description: str
+    capabilities: Sequence[str]
+    procedure: str
+    output: str
+    resume: Resume
+    limits: Limits | Mapping[str, float]
+    extract: Mapping[str, Any]
+    workdir: Workdir
+    knowledge: bool | Mapping[str, Any]
+    may_start_threads: bool
+
+
+class Role(Generic[M]):
+    """Who plays (`agent`), what it is told (`prompt`), what it has to deliver (`meta`).
+
+    Args:
+        agent: an adapter, an async function of (prompt, context), the spec of an agent such as
+            `command:prog`, or None to leave it to the configuration.
+        prompt: text, or an async function of the ThreadContext that returns it.
+        meta: a JSON Schema, a dataclass or a pydantic model.
+    """
+
+    @overload
+    def __init__(
+        self: Role[dict[str, Any]],
+        agent: Agent | AgentFunction | str | None,
+        prompt: Prompt,
+        meta: dict[str, Any],
+        **options: Unpack[RoleOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        agent: Agent | AgentFunction | str | None,
+        prompt: Prompt,
+        meta: type[M],
+        **options: Unpack[RoleOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        agent: Agent | AgentFunction | str | None,
+        prompt: Prompt,
+        meta: Any,
+        **options: Unpack[RoleOptions],
+    ) -> None:
+        self.agent = agent
+        self.prompt = prompt
+        self.meta = meta
+        self.options = options
+        self.call: RoleFunction | None = None
+        self.place = _caller()
+
+    @overload
+    @staticmethod
+    def function(
+        call: RoleFunction, meta: dict[str, Any] | None = None, **options: Unpack[RoleOptions]
+    ) -> Role[dict[str, Any]]: ...
+
+    @overload
+    @staticmethod
+    def function(call: RoleFunction, meta: type[T], **options: Unpack[RoleOptions]) -> Role[T]: ...
+
+    @staticmethod
+    def function(call: RoleFunction, meta: Any = None, **options: Unpack[RoleOptions]) -> Role[Any]:
+        """A role that is an async function of the ThreadContext; it returns `content` and `meta` itself."""
+        role: Role[Any] = Role(None, "", {} if meta is None else meta, **options)
+        role.call = call
+        role.place = _caller()
+        return role
+
+    def read(self, message: Message) -> M:
+        """The typed output of a step of this role."""
+        if typed.is_type(self.meta):
+            return cast(M, typed.instance_of(self.meta, message.meta))
+        return cast(M, dict(message.meta))
+
+
+T = TypeVar("T")
+AnyRole = Union["Role[Any]", RoleFunction]
+
+
+class Workflow:
+    """Roles, and who decides which is next: a `moderator` (a pure function of the ThreadContext that
+    returns a role's name or END) or a `graph` in any of the forms that YAML has for it."""
+
+    def __init__(
+        self,
+        name: str,
+        roles: Mapping[str, AnyRole],
+        moderator: Moderator | None = None,
+        *,
+        graph: Mapping[str, Any] | None = None,
+        conditions: Mapping[str, Any] | None = None,
+        description: str = "",
+        limits: Limits | Mapping[str, float] | None = None,
+        version: str = "",
+        workdir: Workdir | None = None,
+    ) -> None:
+        self.name = name
+        self.roles = roles
+        self.moderator = moderator
+        self.graph = graph
+        self.conditions = conditions
+        self.description = description
+        self.limits = limits
+        self.version = version
+        self.workdir = workdir
+        self.place = _caller()
+        self._globals = sys._getframe(1).f_globals
+
+    def address(self) -> str:
+        """Where another process finds it again: `FILE:VARIABLE`."""
+        file = self._globals.get("__file__")
+        names = [name for name, value in self._globals.items() if value is self]
+        if not isinstance(file, str) or not names:
+            raise UsageError(
+                f"the workflow {self.name!r} is not a module-level variable of a file",
+                hint="Every process that takes a step loads it again, so write `workflow = Workflow(…)` in a file.",
+            )
+        return f"{os.path.realpath(file)}:{DEFAULT_NAME if DEFAULT_NAME in names else names[0]}"
+
+
+def _caller() -> Place:
+    """Where the function that asks was called."""
+    frame = sys._getframe(2)
+    return Place(frame.f_code.co_filename, frame.f_lineno, 1)
+
+
+# -- compiling --
+
+
+def compile(workflow: Workflow, *, name: str | None = None, python: str | None = None) -> Playbook:
+    """The playbook of a workflow; `UsageError` with every problem of its definition.
+
+    Args:
+        name: the name it must have, when its file decides that.
+        python: where it is found again; by default the variable that holds it now.
+    """
+    playbook, problems = check(workflow, name=name, python=python)
+    if playbook is not None:
+        return playbook
+    errors = [problem for problem in problems if problem.severity == "error"]
+    listed = "".join(f"\n  {problem}" for problem in errors)
+    place = f"{workflow.place.file}:{workflow.place.line}"
+    raise UsageError(f"{place}: the workflow has {len(errors)} problem{'s' if errors[1:] else ''}:{listed}")
+
+
+def check(
+    workflow: Workflow, *, name: str | None, python: str | None
+) -> tuple[Playbook | None, list[Problem]]:
+    """The same with every problem and warning placed; no playbook when one is an error."""
+    reader = _Reader(workflow)
+    value = reader.value()
+    judged = yaml.judge(
+        value,
+        place=workflow.place,
+        places=reader.places,
+        functions=reader.functions,
+        prompts=reader.prompts,
+        name=name,
+    )
+    main = workflow.place.file
+    problems = sorted(
+        [*reader.problems, *judged.problems], key=lambda one: (one.file != main, one.file, one.line)
+    )
+    if reader.problems or judged.workflow is None:
+        return None, problems
+    playbook = Playbook(
+        replace(judged.workflow, python=python or workflow.address()),
+        moderator=workflow.moderator,
+        prompts=reader.prompts,
+        functions=reader.functions,
+        agents=reader.agents,
+    )
+    return playbook, problems
+
+
+class _Reader:
+    """Reads a workflow into the form of the YAML, noting what only Python can get wrong."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._workflow = workflow
+        self.problems: list[Problem] = []
+        self.places: dict[str, Place] = {}
+        """Where each role is written."""
+        self.prompts: dict[str, PromptFunction] = {}
+        self.functions: dict[str, RoleFunction] = {}
+        self.agents: dict[str, Agent] = {}
+
+    def value(self) -> dict[str, Any]:
+        workflow = self._workflow
+        self._check_direction()
+        given = {
+            "name": workflow.name,
+            "description": workflow.description,
+            "version": workflow.version,
+            "roles": dict(self._roles()),
+            "graph": self._plain(workflow.graph, "graph"),
+            "conditions": self._plain(workflow.conditions, "conditions"),
+            "limits": self._plain(_limits(workflow.limits), "limits"),
+            "workdir": self._plain(workflow.workdir, "workdir"),
+        }
+        return {key: value for key, value in given.items() if value is not None}
+
+    def _note(self, message: str, role: Any = None) -> None:
+        self.problems.append(Problem("error", message, *self.places.get(role, self._workflow.place)))
+
+    def _check_direction(self) -> None:
+        moderator: Any = self._workflow.moderator
+        graph = self._workflow.graph
+        if (moderator is None) == (graph is None):
+            had = "neither a moderator nor a graph" if graph is None else "both a moderator and a graph"
+            self._note(f"the workflow has {had}; give it one of them")
+        if moderator is None:
+            return
+        if not callable(moderator):
+            self._note(f"the moderator must be a function, not {_kind(moderator)}")
+        elif _is_async(moderator):
+            self._note(
+                "the moderator must be a plain function, not an async one: it decides and does nothing else"
+            )
+        if self._workflow.conditions:
+            self._note("conditions belong to a graph; a moderator decides in Python")
+
+    def _roles(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        roles: Any = self._workflow.roles
+        if not isinstance(roles, Mapping):
+            self._note(f"roles must be a mapping from names to roles, not {_kind(roles)}")
+            return
+        for name, given in roles.items():
+            role = given if isinstance(given, Role) else Role.function(given)
+            if not isinstance(name, str):
+                self._note(f"the role name {name!r} must be a string")
+                continue
+            self.places[name] = role.place if role is given else _defined(given, self._workflow.place)
+            if role.call is not None:
+                yield name, self._function(name, role, role.call)
+            else:
+                yield name, self._asked(name, role)
+
+    def _function(self, name: str, role: Role[Any], call: RoleFunction) -> dict[str, Any]:
+        if not _is_async(call):
+            self._note(f"the role {name!r} must be a Role or an async function, not {_kind(call)}", name)
+        self.functions[name] = call
+        described = {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
+        return {**described, **self._options(name, role), "meta": self._schema(name, role.meta)}
+
+    def _asked(self, name: str, role: Role[Any]) -> dict[str, Any]:
+        found = {**self._options(name, role), "meta": self._schema(name, role.meta)}
+        if isinstance(role.prompt, str):
+            found["goal"] = role.prompt
+        elif _is_async(role.prompt):
+            self.prompts[name] = role.prompt
+        else:
+            self._note(
+                f"the prompt of {name!r} must be text or an async function, not {_kind(role.prompt)}", name
+            )
+        if isinstance(role.agent, str):
+            found["agent"] = role.agent
+        elif callable(role.agent) and not isinstance(role.agent, type):
+            self.agents[name] = role.agent
+        elif role.agent is not None:
+            self._note(
+                f"the agent of {name!r} must be an adapter, an async function or the name of one, "
+                f"not {_kind(role.agent)}",
+                name,
+            )
+        return found
+
+    def _options(self, name: str, role: Role[Any]) -> dict[str, Any]:
+        unknown = sorted(set(role.options) - set(RoleOptions.__annotations__))
+        if unknown:
+            self._note(f"the role {name!r} has no option {', '.join(unknown)}", name)
+        options: dict[str, Any] = {key: value for key, value in role.options.items() if key not in unknown}
+        if "limits" in options:
+            options["limits"] = _limits(options["limits"])
+        if isinstance(options.get("capabilities"), tuple):
+            options["capabilities"] = list(options["capabilities"])
+        return {key: self._plain(value, f"{key} of {name!r}", name) for key, value in options.items()}
+
+    def _schema(self, name: str, meta: Any) -> Any:
+        if isinstance(meta, Mapping):
+            return self._plain(dict(meta), f"the schema of {name!r}", name)
+        if not typed.is_type(meta):
+            self._note(
+                f"meta of {name!r} must be a JSON Schema, a dataclass or a pydantic model, not {_kind(meta)}",
+                name,
+            )
+            return {}
+        try:
+            return self._plain(typed.schema_of(meta), f"the schema of {name!r}", name)
+        except RolecallError as exc:
+            self._note(f"meta of {name!r}: {exc.message}{'. ' if exc.hint else ''}{exc.hint}", name)
+        return {}
+
+    def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
+        """The value as it will come back from the store: lists for tuples, nothing shared with the caller."""
+        try:
+            return json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as exc:
+            self._note(f"{what} is not plain data: {exc}", role)
+            return None
+
+
+def _defined(call: Any, default: Place) -> Place:
+    code = getattr(call, "__code__", None)
+    return Place(code.co_filename, code.co_firstlineno, 1) if code else default
+
+
+def _limits(limits: Limits | Mapping[str, float] | None) -> Any:
+    if isinstance(limits, Limits):
+        return {key: value for key, value in asdict(limits).items() if value is not None}
+    return dict(limits) if isinstance(limits, Mapping) else limits
+
+
+def _is_async(value: Any) -> bool:
+    return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None))  # noqa: B004
+
+
+def _kind(value: Any) -> str:
+    if inspect.isfunction(value):
+        return f"the plain function {value.__name__!r}"
+    if isinstance(value, type):
+        return f"the class {value.__name__!r}"
+    return (
+        f"{value!r:.60}" if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
+    )
+
+
+# -- loading --
+
+
+def load_python(
+    where: str, *, expected: StoredWorkflow | None = None, schema_ids: Mapping[str, str] | None = None
+) -> Playbook:
+    """The playbook of a file, or of `FILE:VARIABLE` or `MODULE:VARIABLE`.
+
+    Args:
+        expected: the stored definition; a file that now says something else is refused.
+        schema_ids: the nodes of its roles' schemas.
+    """
+    found = _found(where)
+    playbook = compile(found.workflow, name=found.name, python=found.python)
+    if expected is not None:
+        _refuse_change(expected, playbook.workflow, found.place)
+    return replace(playbook, schema_ids=dict(schema_ids or {}))
+
+
+def check_python(path: str) -> tuple[Playbook | None, list[Problem]]:
+    """The playbook of a file with every problem and warning; no playbook when one is an error."""
+    try:
+        found = _found(path)
+    except _Unloadable as error:
+        return None, [Problem("error", error.told, path, error.line, 1, error.hint)]
+    except RolecallError as error:
+        return None, [Problem("error", error.message, path, 1, 1, error.hint)]
+    return check(found.workflow, name=found.name, python=found.python)
+
+
+class _Found(NamedTuple):
+    workflow: Workflow
+    place: str
+    """The file, or the module."""
+    name: str | None
+    """The name it must have, when its file decides that."""
+    python: str
+    """Where it is found again."""
+
+
+def _found(where: str) -> _Found:
+    place, variable = _split(where)
+    is_file = place.endswith(".py")
+    module = _import_file(place) if is_file else _import_module(place)
+    variable = variable or _default_variable(module, place)
+    found = getattr(module, variable, None)
+    if not isinstance(found, Workflow):
+        raise UsageError(f"{place} has no workflow {variable!r}", hint=_file_hint())
+    name = _implied_name(place) if is_file and variable == DEFAULT_NAME else None
+    return _Found(found, place, name, f"{os.path.realpath(place) if is_file else place}:{variable}")
+
+
+def _split(where: str) -> tuple[str, str | None]:
+    if where.endswith(".py"):
+        return where, None
+    place, colon, variable = where.rpartition(":")
+    if not colon or not variable.isidentifier():
+        raise UsageError(f"{where!r} names no workflow in Python", hint="Write FILE.py or MODULE:VARIABLE.")
+    return place, variable
+
+
+def _implied_name(path: str) -> str:
+    folder, base = os.path.split(os.path.abspath(path))
+    return os.path.basename(folder) if base == "index.py" else base.removesuffix(".py")
+
+
+def _file_hint() -> str:
+    return f"A workflow file ends with `{DEFAULT_NAME} = Workflow(…)`."
+
+
+def _default_variable(module: ModuleType, place: str) -> str:
+    if isinstance(getattr(module, DEFAULT_NAME, None), Workflow):
+        return DEFAULT_NAME
+    found = {id(value): name for name, value in vars(module).items() if isinstance(value, Workflow)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    had = f"several workflows ({', '.join(found.values())})" if found else "no workflow"
+    raise UsageError(f"{place} has {had}", hint=_file_hint())
+
+
+def _import_file(path: str) -> ModuleType:
+    """Run a file as a module of its own, whose folder can be imported from (`from .roles import writer`)."""
+    from importlib.machinery import SourceFileLoader
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    path = os.path.realpath(path)
+    if not os.path.isfile(path):
+        raise FileGone(
+            f"the workflow file {path} is not there",
+            hint="Bring it back, or fork the thread with another one.",
+        )
+    name = "_rolecall_" + re.sub(r"\W", "_", path)
+    for known in [known for known in sys.modules if known == name or known.startswith(name + ".")]:
+        del sys.modules[known]
+    loader = SourceFileLoader(name, path)
+    spec = spec_from_file_location(
+        name, path, loader=loader, submodule_search_locations=[os.path.dirname(path)]
+    )
+    assert spec is not None  # noqa: S101 - a loader was given
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        # Not by the loader itself, which goes by the second the file was written in and would leave a cache.
+        exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)  # noqa: S102
+    except (Exception, SystemExit) as exc:
+        raise _broken(path, exc) from exc
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except (Exception, SystemExit) as exc:
+        raise _broken(name, exc) from exc
+
+
+class FileGone(NotFound):
+    """The file of a workflow is no longer there."""
+
+
+class FileChanged(UsageError):
+    """A workflow is not what it was when its thread started; `place` is the file or the module."""
+
+    def __init__(self, message: str, *, place: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.place = place
+
+
+class _Unloadable(UsageError):
+    def __init__(self, place: str, line: int | None, told: str, hint: str) -> None:
+        super().__init__(f"{place}:{line}: {told}" if line else f"{place}: {told}", hint=hint)
+        self.told = told
+        self.line = line or 1
+
+
+def _broken(place: str, error: BaseException) -> _Unloadable:
+    """Code of the user's that cannot be run: the exception, and the line of the file that led to it."""
+    from traceback import extract_tb
+
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == place]
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == place else None
+    told = error.msg if isinstance(error, SyntaxError) else error
+    return _Unloadable(
+        place,
+        line or (lines[-1] if lines else None),
+        f"the workflow cannot be loaded: {type(error).__name__}: {told}",
+        hint=error.hint if isinstance(error, RolecallError) else "",
+    )
+
+
+def _refuse_change(was: StoredWorkflow, now: StoredWorkflow, place: str) -> None:
+    changed = list(_changes(was, now))
+    if changed:
+        raise FileChanged(
+            f"{place} is not what it was when the thread started; changed: {', '.join(changed)}",
+            place=place,
+            hint="Fork the thread to go on with the new version "
+            f"(`rolecall thread fork THREAD --workflow {place}`), or bring the old one back.",
+        )
+
+
+def _changes(was: StoredWorkflow, now: StoredWorkflow) -> Iterator[str]:
+    for field in fields(StoredWorkflow):
+        if field.name not in ("roles", "python") and getattr(was, field.name) != getattr(now, field.name):
+            yield field.name
+    for name in dict.fromkeys((*was.roles, *now.roles)):
+        if name not in now.roles:
+            yield f"the role {name} is gone"
+        elif name not in was.roles:
+            yield f"the role {name} is new"
+        else:
+            yield from _role_changes(name, was.roles[name], now.roles[name])
+
+
+def _role_changes(name: str, was: StoredRole, now: StoredRole) -> Iterator[str]:
+    for field in fields(StoredRole):
+        if getattr(was, field.name) != getattr(now, field.name):
+            yield f"{field.name} of {name}"
+
+
+__all__ = ["Role", "RoleOptions", "ThreadContext", "Workflow", "compile", "load_python"]

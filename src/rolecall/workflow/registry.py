@@ -1,0 +1,319 @@
+"""Workflows in the store: putting them, finding them by name, path or id, loading them to be played.
+
+A workflow is a node; `workflow/<name>` points at its current version and keeps the older ones in its
+history. A name is looked for as an id, as a path, in the project's folders, then in the registry.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rolecall.errors import Conflict, NotFound, UsageError
+from rolecall.settings.repository import root_around
+from rolecall.store.ids import is_node_id
+from rolecall.store.store import Draft, Node, Store
+
+if TYPE_CHECKING:
+    from rolecall.settings.yaml12 import Problem
+    from rolecall.workflow.model import Workflow
+    from rolecall.workflow.playbook import Playbook
+
+FOLDERS = (".workflows", ".workflow", "workflows")
+ENDINGS = (".yaml", ".yml", ".py")
+_ATTEMPTS = 20
+
+
+class Found(NamedTuple):
+    """Where a workflow was found: a stored node, or a file that is yet to be put."""
+
+    node: str | None
+    path: str | None
+
+
+class Entry(NamedTuple):
+    name: str
+    node: str | None
+    path: str | None
+    origin: str
+
+
+class Version(NamedTuple):
+    """One entry of a name's history."""
+
+    node: str
+    at: int
+    """Milliseconds at which it became the current one."""
+    version: str
+    is_current: bool
+
+
+class Checked(NamedTuple):
+    """What a file defines, and everything there is to say about it; no playbook when one is an error."""
+
+    playbook: Playbook | None
+    problems: tuple[Problem, ...]
+
+
+def ref_name(name: str) -> str:
+    return f"workflow/{name}"
+
+
+# -- putting --
+
+
+def add_workflow(draft: Draft, playbook: Playbook) -> str:
+    """Add a workflow and its roles' schemas to a draft; its id."""
+    from rolecall.workflow.model import to_payload, type_of
+
+    ids = {name: draft.put_schema(dict(role.schema)) for name, role in playbook.workflow.roles.items()}
+    payload = to_payload(playbook.workflow, ids)
+    return draft.put_as(type_of(payload), payload)
+
+
+def register(store: Store, playbook: Playbook) -> str:
+    """Put a workflow and make it the current version of its name; of two at once both count, one after the other."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return _register(store, playbook)
+        except Conflict:
+            continue
+    return _register(store, playbook)
+
+
+def _register(store: Store, playbook: Playbook) -> str:
+    draft = store.draft()
+    node = add_workflow(draft, playbook)
+    ref = store.ref(ref_name(playbook.workflow.name))
+    if ref is None or ref.target != node:
+        draft.move(ref_name(playbook.workflow.name), ref, node, {"version": playbook.workflow.version})
+    draft.commit(durable=True)
+    return node
+
+
+def stored_form(playbook: Playbook) -> Node:
+    """The node a workflow would become, without storing it."""
+    from rolecall.store import canonical
+    from rolecall.store.ids import node_id
+    from rolecall.store.store import META
+    from rolecall.workflow.model import to_payload, type_of
+
+    roles = playbook.workflow.roles
+    ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in roles.items()}
+    payload = to_payload(playbook.workflow, ids)
+    type_id = node_id(META, canonical.encode(type_of(payload)))
+    return Node(node_id(type_id, canonical.encode(payload)), type_id, payload, 0)
+
+
+# -- finding --
+
+
+def find(store: Store | None, text: str, *, folder: str) -> Found:
+    """The workflow that `text` names; `NotFound` says where was looked. Files are found without a store."""
+    if not text:
+        raise UsageError("a workflow needs a name, a path or an id")
+    if store is not None and is_node_id(text) and store.has(text):
+        return Found(text, None)
+    if is_path(text):
+        return Found(None, find_file(text, folder=folder))
+    for path in project_files(folder):
+        if name_of(path) == text:
+            return Found(None, path)
+    ref = store.ref(ref_name(text)) if store is not None and _is_name(text) else None
+    if ref is not None:
+        return Found(ref.target, None)
+    if store is not None and (node := _by_beginning(store, text)):
+        return Found(node, None)
+    raise _unknown(store, text, folder)
+
+
+def is_path(text: str) -> bool:
+    return "/" in text or text.endswith(ENDINGS)
+
+
+def find_file(path: str, *, folder: str) -> str:
+    """The workflow file at a path, or the index file of a folder."""
+    path = os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
+    for candidate in (path, *(os.path.join(path, "index" + ending) for ending in ENDINGS)):
+        if os.path.isfile(candidate):
+            return candidate
+    raise NotFound(
+        f"there is no workflow file {path}",
+        hint="`rolecall workflow list` shows the workflows that are known here.",
+    )
+
+
+def _by_beginning(store: Store, text: str) -> str | None:
+    """The stored workflow whose id begins with `text`; names are in lower case, ids are not."""
+    if text != text.upper() or is_node_id(text):
+        return None
+    try:
+        return store.resolve(text)
+    except NotFound:
+        return None
+    except UsageError as exc:
+        if "several" in exc.message:
+            raise
+        return None
+
+
+def project_files(folder: str) -> Iterator[str]:
+    """Workflow files of the project: nearest folder first, up to the repository's root. Outside a
+    repository only the folder itself counts: what lies above it is somebody else's."""
+    folder = os.path.abspath(folder)
+    root = root_around(folder) or folder
+    while True:
+        for name in FOLDERS:
+            yield from _files_in(os.path.join(folder, name))
+        if folder == root:
+            return
+        folder = os.path.dirname(folder)
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    if not os.path.isdir(folder):
+        return
+    # What begins like this is not meant to be named: __init__.py, a file an editor keeps.
+    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "_")))
+    for ending in ENDINGS:
+        for name in names:
+            if name.endswith(ending) and os.path.isfile(os.path.join(folder, name)):
+                yield os.path.join(folder, name)
+    for name in names:
+        for ending in ENDINGS:
+            index = os.path.join(folder, name, "index" + ending)
+            if os.path.isfile(index):
+                yield index
+
+
+def name_of(path: str) -> str:
+    """The name that a workflow file gives its workflow."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    return os.path.basename(os.path.dirname(path)) if stem == "index" else stem
+
+
+def listed(store: Store | None, *, folder: str) -> list[Entry]:
+    """Every workflow that can be named here, the project's own first; a nearer one hides a farther one."""
+    entries: dict[str, Entry] = {}
+    for path in project_files(folder):
+        entries.setdefault(name_of(path), Entry(name_of(path), None, path, "local"))
+    for ref in store.refs("workflow/") if store else ():
+        name = ref.name.partition("/")[2]
+        entries.setdefault(name, Entry(name, ref.target, None, "global"))
+    return list(entries.values())
+
+
+def history(store: Store, name: str) -> list[Version]:
+    """The versions a name has had, newest first."""
+    moves = store.history(ref_name(name)) if _is_name(name) else []
+    versions = [
+        Version(
+            move.target, move.at, str(workflow_node(store, move.target).payload.get("version", "")), False
+        )
+        for move in reversed(moves)
+    ]
+    return [versions[0]._replace(is_current=True), *versions[1:]] if versions else []
+
+
+def _is_name(text: str) -> bool:
+    return all(character.isalnum() or character in "-_." for character in text)
+
+
+def _unknown(store: Store | None, text: str, folder: str) -> NotFound:
+    from difflib import get_close_matches
+
+    names = [entry.name for entry in listed(store, folder=folder)]
+    close = get_close_matches(text, names, n=1)
+    guess = f"Did you mean {close[0]!r}? " if close else ""
+    known = f"Known here: {', '.join(names)}." if names else "None is known here yet."
+    return NotFound(
+        f"there is no workflow {text!r}", hint=f"{guess}{known} A file is named by its path: ./{text}.yaml"
+    )
+
+
+# -- loading --
+
+
+def check_file(path: str) -> Checked:
+    """What a workflow file defines, with every problem and warning."""
+    from rolecall.workflow.playbook import Playbook
+
+    if path.endswith(".py"):
+        from rolecall.workflow.python import check_python
+
+        playbook, problems = check_python(path)
+        return Checked(playbook, tuple(problems))
+    from rolecall.workflow.yaml import load_file as load_yaml
+
+    definition = load_yaml(path)
+    workflow = definition.workflow
+    return Checked(Playbook(workflow) if workflow is not None else None, definition.problems)
+
+
+def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:
+    """A workflow file as a playbook; every problem of it in one error. Its warnings go to `warn`."""
+    checked = check_file(path)
+    if checked.playbook is not None:
+        for problem in checked.problems:
+            warn(problem)
+        return checked.playbook
+    errors = [problem for problem in checked.problems if problem.severity == "error"]
+    lines = "".join(f"\n  {problem}" for problem in errors)
+    raise UsageError(f"{path} has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
+
+
+def workflow_node(store: Store, node: str) -> Node:
+    """The node of a stored workflow, ours or the predecessor's; `UsageError` when it is something else."""
+    found = store.get(node)
+    if isinstance(found.payload, dict) and {"name", "roles", "graph"} <= set(found.payload):
+        return found
+    raise UsageError(
+        f"node {node} is not a workflow",
+        hint="`rolecall workflow list` shows the workflows that are known here.",
+    )
+
+
+_live: dict[str, Playbook] = {}
+"""Playbooks of workflows that this process has as objects, by the ids of their nodes."""
+
+
+def remember(node: str, playbook: Playbook) -> str:
+    """Play a stored workflow from an object of this process, which need not be in a file; its id."""
+    if playbook.workflow.python is not None:
+        _live[node] = playbook
+    return node
+
+
+def load_node(store: Store, node: str) -> Playbook:
+    """A stored workflow as a playbook; one written in Python is loaded from its file again."""
+    if node in _live:
+        return _live[node]
+    workflow, ids = read_node(store, node)
+    if workflow.python is None:
+        from rolecall.workflow.playbook import Playbook
+
+        return Playbook(workflow, schema_ids=ids)
+    from rolecall.workflow.python import load_python
+
+    return load_python(workflow.python, expected=workflow, schema_ids=ids)
+
+
+def python_files(store: Store) -> set[str]:
+    """The files of workflows written in Python that a thread, or a name, refers to."""
+    from rolecall.threads.thread import OLDER_START_SCHEMA, START_SCHEMA
+
+    types = [store.draft().put_schema(schema) for schema in (START_SCHEMA, OLDER_START_SCHEMA)]
+    used = {store.get(start).payload["workflow"] for each in types for start in store.of_type(each)}
+    used |= {ref.target for ref in store.refs("workflow/") if ref.target}
+    payloads = (store.get(node).payload for node in used if store.has(node))
+    return {payload["python"] for payload in payloads if isinstance(payload, dict) and "python" in payload}
+
+
+def read_node(store: Store, node: str) -> tuple[Workflow, dict[str, str]]:
+    """A stored workflow as a value, and the node of each role's schema."""
+    from rolecall.workflow.model import from_payload, schema_ids_of
+
+    payload: dict[str, Any] = workflow_node(store, node).payload
+    ids = schema_ids_of(payload)
+    return from_payload(payload, {schema: store.get(schema).payload for schema in ids.values()}), ids

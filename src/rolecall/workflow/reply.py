@@ -1,0 +1,528 @@
+"""An agent's answer: frontmatter and Markdown text in, a validated output or the reason there is none out.
+
+Pure. It never asks a model and never raises on an answer, however broken: what cannot be understood is
+a `Problem`, which `prompt.correction` turns into the message for one more turn.
+
+The answer is the first block, after at most a short preamble, that names a field of the schema; a later
+block that by itself would be a valid answer and says something else makes the text ambiguous. A block is
+what stands between two `---` lines, or inside a code fence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rolecall.errors import InvalidValue, UsageError
+from rolecall.settings import yaml12
+from rolecall.store import canonical
+from rolecall.store.schema import Type, pattern_test
+from rolecall.workflow.model import SUSPEND
+from rolecall.workflow.route import STATUS_KEYS
+
+MAX_FRONTMATTER = 256 * 1024
+"""Bytes of frontmatter that are read at most; what is longer belongs into the text below it."""
+PREAMBLE_LINES = 20
+PREAMBLE_CHARACTERS = 2000
+MAX_BLOCKS = 64
+"""How many blocks are compared before a text counts as ambiguous."""
+MAX_LINES = 100_000
+"""Lines of an answer that are looked at; a flood of short ones would take many times its size in memory."""
+
+STATUS_FIELDS = STATUS_KEYS
+STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
+
+
+@dataclass(frozen=True)
+class Reply:
+    output: Mapping[str, Any]
+    """Fits the schema and has a canonical form."""
+    body: str = ""
+    """The text below the frontmatter, led by the fields that the output has no room for."""
+    repairs: tuple[str, ...] = ()
+    """What was read otherwise than written."""
+
+
+@dataclass(frozen=True)
+class Suspension:
+    """The agent cannot go on without a person."""
+
+    reason: str
+    body: str = ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    reason: str
+    misfits: tuple[str, ...] = ()
+    """Every way in which the output does not fit the schema, each with its path."""
+
+
+def parse(text: str, schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
+    """What the answer says. A schema that names no field asks for no frontmatter: all is body."""
+    shape = Shape(schema)
+    if text.count("\n") > MAX_LINES and shape.declared:
+        return Problem(f"the answer has more than {MAX_LINES:,} lines")
+    lines = _plain(text).split("\n")
+    blocks = _blocks(lines)
+    for block in blocks:
+        if not block.is_early:
+            break
+        if not shape.is_mentioned_in(block.text):
+            continue
+        result = _read(block, lines, shape)
+        if result is not None:
+            return _without_rival(result, blocks, lines, after=block, shape=shape)
+    if not shape.declared and not shape.misfits({}):
+        return Reply({}, "\n".join(lines).strip("\n"))
+    return _nothing_found(lines, blocks, shape)
+
+
+def fit(given: Mapping[str, Any], schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
+    """The same for fields that are already values, such as a model's JSON."""
+    result = _fit(given, Shape(schema))
+    return _suspension(result.reason, result.body) if isinstance(result, Suspension) else result
+
+
+def render(output: Mapping[str, Any], body: str = "") -> str:
+    """A well-formed answer, as `parse` understands it."""
+    lines = [f"{_scalar(name)}: {_scalar(value)}" for name, value in output.items()]
+    return "\n".join(["---", *lines, "---", "", body]).rstrip("\n") + "\n"
+
+
+# -- what a schema says about the top level of an answer --
+
+
+class Variant(NamedTuple):
+    """One branch of a schema that a constant status picks."""
+
+    status: str
+    schema: Mapping[str, Any]
+
+
+class Shape:
+    """The fields a schema names, over all its branches."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = dict(schema)
+        self.declared: dict[str, list[Mapping[str, Any]]] = {}
+        self._named: list[Callable[[str], bool]] = []
+        for branch in _branches(self.schema):
+            for name, item in branch.get("properties", {}).items():
+                self.declared.setdefault(name, []).append(item)
+            self._named += [_matcher(pattern) for pattern in branch.get("patternProperties", {})]
+            if isinstance(branch.get("additionalProperties"), Mapping):
+                self._named.append(lambda _name: True)
+        self.status_field = next((name for name in STATUS_FIELDS if name in self.declared), None)
+        self.statuses = tuple(dict.fromkeys(self._statuses()))
+        self.variants = _variants(self.schema)
+        self.strings = frozenset(name for name, items in self.declared.items() if all(map(_is_text, items)))
+        self._mention = self._mention_pattern()
+        self._type = Type(self.schema)
+
+    def names(self, name: Any) -> bool:
+        return isinstance(name, str) and (name in self.declared or any(test(name) for test in self._named))
+
+    def knows(self, name: Any) -> bool:
+        return self.names(name) or name in STATUS_FIELDS or name in STANDARD_FIELDS
+
+    def is_mentioned_in(self, text: str) -> bool:
+        """Whether a field name stands where a YAML key can; much cheaper than reading the YAML."""
+        return self._mention.search(text, 0, MAX_FRONTMATTER) is not None
+
+    def misfits(self, output: Mapping[str, Any]) -> tuple[str, ...]:
+        try:
+            canonical.encode(dict(output))
+        except InvalidValue as exc:
+            return (exc.message,)
+        if not self._type.misfits(output):
+            return ()
+        return tuple(self._variant_type(output).misfits(output)) or tuple(self._type.misfits(output))
+
+    def _variant_type(self, output: Mapping[str, Any]) -> Type:
+        """The branch the status picks: "fits none of the branches" would not help anybody."""
+        for variant in self.variants:
+            if any(output.get(name) == variant.status for name in STATUS_FIELDS):
+                return Type(dict(variant.schema))
+        return self._type
+
+    def _statuses(self) -> Iterator[str]:
+        for item in self.declared.get(self.status_field or "", ()):
+            for value in (item.get("const"), *item.get("enum", ())):
+                if isinstance(value, str):
+                    yield value
+
+    def _mention_pattern(self) -> re.Pattern[str]:
+        known = {*self.declared, *STATUS_FIELDS, *STANDARD_FIELDS}
+        names = r"[^\s:,{]+" if self._named else "|".join(map(re.escape, known))
+        return re.compile(rf"(?:^|[{{,])[ \t]*[\"']?(?:{names})[\"']?[ \t]*:", re.MULTILINE)
+
+
+def _branches(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield schema
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        for branch in schema.get(keyword, ()):
+            yield from _branches(branch)
+    for keyword in ("if", "then", "else"):
+        if keyword in schema:
+            yield from _branches(schema[keyword])
+
+
+def _variants(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
+    """The branches when every one has its own constant status; else none."""
+    branches = schema.get("oneOf") or schema.get("anyOf") or ()
+    shared = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf")}
+    found = []
+    for branch in branches:
+        declared = branch.get("properties", {})
+        status: Mapping[str, Any] = next((declared[name] for name in STATUS_FIELDS if name in declared), {})
+        values = [status["const"]] if "const" in status else status.get("enum", [])
+        if len(values) != 1 or not isinstance(values[0], str):
+            return ()
+        found.append(Variant(values[0], _merged(shared, branch)))
+    return tuple(found) if len({variant.status for variant in found}) == len(found) else ()
+
+
+def _merged(shared: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**shared, **branch}
+    for keyword in ("properties", "patternProperties"):
+        if keyword in shared and keyword in branch:
+            merged[keyword] = {**shared[keyword], **branch[keyword]}
+    if "required" in shared and "required" in branch:
+        merged["required"] = list(dict.fromkeys([*shared["required"], *branch["required"]]))
+    return merged
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    try:
+        return pattern_test(pattern)
+    except ValueError:
+        return lambda _name: True  # the validator reports the invalid regular expression
+
+
+def _is_text(item: Mapping[str, Any]) -> bool:
+    if "type" in item:
+        return bool(item["type"] in ("string", ["string"]))
+    values = [item["const"]] if "const" in item else item.get("enum", [])
+    return bool(values) and all(isinstance(value, str) for value in values)
+
+
+# -- finding the blocks of a text --
+
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*([\w-]*)[ \t]*$")
+_FENCE_KINDS = frozenset(("", "yaml", "yml", "json", "markdown", "md", "frontmatter", "text"))
+_INVISIBLE = "\ufeff\u200b\u2060"
+
+
+class _Block(NamedTuple):
+    opening: int
+    """The line of the opening `---` or fence."""
+    closing: int
+    text: str
+    is_fenced: bool
+    """A code fence opens right before the `---`."""
+    is_early: bool
+
+
+def _plain(text: str) -> str:
+    text = text.replace("\r\n", "\n").lstrip(_INVISIBLE + " \t\n\r")
+    return _printable(text)
+
+
+def _printable(text: str) -> str:
+    """Half a surrogate pair is no character and cannot be stored."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _blocks(lines: list[str]) -> list[_Block]:
+    fences = _fence_pairs(lines)
+    found: list[_Block] = []
+    early = _preamble_end(lines)
+    next_rule = len(lines)
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index].rstrip()
+        is_fenced = index - 1 in fences
+        if line.lstrip() == "---":
+            closing = min(next_rule, fences[index - 1]) if is_fenced else next_rule
+            found += _block(lines, index, closing, is_fenced=is_fenced, is_early=index <= early)
+        elif index in fences and lines[index + 1].rstrip() != "---":
+            found += _block(lines, index, fences[index], is_fenced=False, is_early=index <= early)
+        if line in ("---", "..."):
+            next_rule = index
+    return found[::-1]
+
+
+def _block(
+    lines: list[str], opening: int, closing: int, *, is_fenced: bool, is_early: bool
+) -> Iterator[_Block]:
+    if closing < len(lines):
+        yield _Block(
+            opening,
+            closing,
+            "".join(f"{line}\n" for line in lines[opening + 1 : closing]),
+            is_fenced,
+            is_early,
+        )
+
+
+def _fence_pairs(lines: list[str]) -> dict[int, int]:
+    """For each line that opens a code fence which may hold an answer, the line that closes it."""
+    pairs: dict[int, int] = {}
+    opening, mark, kind = -1, "", ""
+    for index, line in enumerate(lines):
+        match = _FENCE.match(line)
+        if match is None:
+            continue
+        if opening < 0:
+            opening, mark, kind = index, match[1], match[2].lower()
+        elif match[1].startswith(mark) and not match[2]:
+            if kind in _FENCE_KINDS:
+                pairs[opening] = index
+            opening = -1
+    return pairs
+
+
+def _preamble_end(lines: list[str]) -> int:
+    """The last line in which an answer may begin."""
+    count = characters = 0
+    for index, line in enumerate(lines):
+        count += bool(line.strip())
+        characters += len(line)
+        if count > PREAMBLE_LINES or characters > PREAMBLE_CHARACTERS:
+            return index
+    return len(lines)
+
+
+# -- reading a block --
+
+
+def _read(block: _Block, lines: list[str], shape: Shape) -> Reply | Suspension | Problem | None:
+    """The answer in `block`; None when it is a mapping of other things."""
+    given, repairs = _load(block, shape)
+    if isinstance(given, Problem):
+        return given
+    if not any(shape.knows(name) for name in given):
+        return None
+    result = _fit(given, shape)
+    if isinstance(result, Problem):
+        return result
+    body = _joined(result.body, _body(block, lines))
+    if isinstance(result, Suspension):
+        return _suspension(result.reason or body.partition("\n\n")[0], body)
+    return replace(result, body=body, repairs=(*repairs, *result.repairs))
+
+
+def _load(block: _Block, shape: Shape) -> tuple[Mapping[str, Any] | Problem, tuple[str, ...]]:
+    size = len(block.text.encode())
+    if size > MAX_FRONTMATTER:
+        reason = f"the frontmatter has {size:,} bytes; at most {MAX_FRONTMATTER:,} are read"
+        return Problem(f"{reason}: put long text below it"), ()
+    given = _load_yaml(block)
+    if not _needs_quotes(given, shape):
+        return given, ()
+    quoted, names = _quoted(block.text, shape.strings)
+    if not names:
+        return given, ()
+    again = _load_yaml(block._replace(text=quoted))
+    if isinstance(again, Problem):
+        return given, ()
+    before = {} if isinstance(given, Problem) else given
+    changed = [name for name in names if again[name] != before.get(name)]
+    return again, tuple(f"{name} is read as if it were quoted" for name in changed)
+
+
+def _load_yaml(block: _Block) -> Mapping[str, Any] | Problem:
+    place = f"the frontmatter that begins in line {block.opening + 1}"
+    try:
+        value = yaml12.load(block.text, source="the frontmatter", max_bytes=2 * MAX_FRONTMATTER)
+    except UsageError as exc:
+        return Problem(f"{place} cannot be read: {exc.message} {exc.hint}".rstrip())
+    if not isinstance(value, dict):
+        return Problem(f"{place} is not a mapping of fields to values")
+    return value
+
+
+def _needs_quotes(given: Mapping[str, Any] | Problem, shape: Shape) -> bool:
+    if isinstance(given, Problem):
+        return True
+    return any(isinstance(given.get(name), (bool, int, float)) for name in shape.strings)
+
+
+def _quoted(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
+    """The text with the one-line plain values of `names` quoted.
+
+    What the schema calls a string is a string as written, although YAML would read `1.10` as a number
+    and stumble over `Fixed: the crash`. Values that YAML marks (quotes, blocks, anchors, tags) and
+    values that go on in the next line stay as they are.
+    """
+    changed: list[str] = []
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        match = re.match(r"([\w$-]+):[ \t]+([^\s\"'|>&!#].*)$", line)
+        goes_on = index + 1 < len(lines) and lines[index + 1].startswith((" ", "\t"))
+        if match is None or match[1] not in names or goes_on:
+            continue
+        value = re.split(r"[ \t]#", match[2], maxsplit=1)[0].rstrip()
+        lines[index] = f"{match[1]}: {_quote(value)}"
+        changed.append(match[1])
+    return "\n".join(lines), changed
+
+
+def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem:
+    given = _with_status_named(given, shape)
+    status = given.get("$status", given.get("status"))
+    if isinstance(status, str) and status.strip().upper() == SUSPEND:
+        rest = {name: value for name, value in given.items() if name not in (*STATUS_FIELDS, "reason")}
+        return Suspension(_reason(given.get("reason")), _lines(rest))
+    own, repairs = _with_status_repaired({n: v for n, v in given.items() if shape.names(n)}, shape)
+    misfits = shape.misfits(own)
+    if misfits:
+        return Problem("the fields do not fit the schema", misfits)
+    for name in STANDARD_FIELDS:
+        if name in given and name not in own and not shape.misfits({**own, name: given[name]}):
+            own[name] = given[name]
+    rest = {n: v for n, v in given.items() if n not in own}
+    return Reply(own, _lines(rest), repairs)
+
+
+def _with_status_named(given: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
+    """`status` is taken for the `$status` that the schema asks for, and the other way round."""
+    wanted = shape.status_field
+    other = {"$status": "status", "status": "$status"}.get(wanted or "", "")
+    if wanted in given or other not in given or other in shape.declared:
+        return given
+    return {(wanted if name == other else name): value for name, value in given.items()}  # type: ignore[misc]
+
+
+def _with_status_repaired(own: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], tuple[str, ...]]:
+    name = shape.status_field or ""
+    status = own.get(name)
+    if not isinstance(status, str) or status in shape.statuses:
+        return own, ()
+    meant = [known for known in shape.statuses if known.casefold() == status.strip().casefold()]
+    if len(meant) != 1:
+        return own, ()
+    return {**own, name: meant[0]}, (f"{name} {status!r} is read as {meant[0]!r}",)
+
+
+def _reason(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else "" if value is None else _scalar(value)
+
+
+def _suspension(reason: str, body: str) -> Suspension | Problem:
+    if not reason.strip():
+        return Problem(f"the status {SUSPEND} needs a field `reason` that says what a person has to decide")
+    return Suspension(_printable(reason), body)
+
+
+# -- the rest of the text --
+
+
+def _body(block: _Block, lines: list[str]) -> str:
+    rest = lines[block.closing + 1 :]
+    if block.is_fenced and not _FENCE.match(lines[block.closing]):
+        rest = _without_outer_fence(rest)
+    return "\n".join(rest).strip("\n")
+
+
+def _without_outer_fence(rest: list[str]) -> list[str]:
+    """The fence that was opened before the frontmatter closes right after it or after the text.
+
+    Fences inside the text come in pairs, so an odd one out is the outer one.
+    """
+    fences = [index for index, line in enumerate(rest) if _FENCE.match(line)]
+    if not fences:
+        return rest
+    closes_at_once = not any(line.strip() for line in rest[: fences[0]])
+    bare = [index for index in fences if not _FENCE.match(rest[index])[2]]  # type: ignore[index]
+    if closes_at_once and bare[:1] == fences[:1]:
+        return rest[fences[0] + 1 :]
+    if len(fences) % 2 and bare:
+        return [*rest[: bare[-1]], *rest[bare[-1] + 1 :]]
+    return rest
+
+
+def _without_rival(
+    result: Reply | Suspension | Problem,
+    blocks: list[_Block],
+    lines: list[str],
+    *,
+    after: _Block,
+    shape: Shape,
+) -> Reply | Suspension | Problem:
+    if isinstance(result, Problem):
+        return result
+    rivals = [b for b in blocks if b.opening > after.opening and shape.is_mentioned_in(b.text)]
+    for count, block in enumerate(rivals):
+        if count >= MAX_BLOCKS:
+            return Problem(f"the answer has more than {MAX_BLOCKS} blocks that could be the frontmatter")
+        other = _read(block, lines, shape)
+        if isinstance(other, (Reply, Suspension)) and _said(other) != _said(result):
+            places = f"lines {after.opening + 1} and {block.opening + 1}"
+            return Problem(f"the answer has two blocks that could be the frontmatter, in {places}")
+    return result
+
+
+def _said(result: Reply | Suspension) -> Any:
+    return result.output if isinstance(result, Reply) else result.reason
+
+
+def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> Problem:
+    if not any(lines):
+        return Problem("the answer is empty")
+    late = next((b for b in blocks if not b.is_early and shape.is_mentioned_in(b.text)), None)
+    early = next((b for b in blocks if b.is_early), None)
+    if late is not None:
+        return Problem(
+            f"the frontmatter begins only in line {late.opening + 1}: the answer must begin with it"
+        )
+    if early is not None:
+        return Problem("the frontmatter has none of the expected fields", shape.misfits({}))
+    if lines[0].strip() == "---":
+        return Problem("the frontmatter is never closed: a line with exactly `---` must follow the fields")
+    return Problem("the answer has no frontmatter: it must begin with a line `---`")
+
+
+# -- writing --
+
+_PLAIN = re.compile(r"[$A-Za-z][\w$./-]*(?: [\w$./-]+)*", re.ASCII)
+_NOT_STRINGS = frozenset(("true", "false", "null", "y", "n", "yes", "no", "on", "off"))
+
+
+def _joined(fields: str, body: str) -> str:
+    return "\n\n".join(part for part in (fields, body) if part)
+
+
+def _lines(fields: Mapping[Any, Any]) -> str:
+    return _printable("\n".join(f"{_scalar(name)}: {_scalar(value)}" for name, value in fields.items()))
+
+
+def _scalar(value: Any) -> str:
+    """A value in one line of YAML."""
+    if isinstance(value, str):
+        is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_STRINGS
+        return value if is_plain else _quote(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_quote(str(name))}: {_scalar(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_scalar, value)) + "]"
+    return json.dumps(value) if isinstance(value, (bool, int, float, type(None))) else _quote(str(value))
+
+
+def _quote(text: str) -> str:
+    """A double-quoted YAML scalar. JSON's own quoting would leave characters that YAML refuses."""
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character == "\n":
+        return "\\n"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

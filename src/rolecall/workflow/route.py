@@ -1,0 +1,182 @@
+"""Where a thread goes next: (workflow, last step) -> a role or an ending. Total and pure.
+
+Whatever the data, the answer is a value. What cannot be routed onward is `Stuck` with the reason and what
+to do, so that the engine can suspend the thread before anything is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolecall.errors import UsageError
+from rolecall.workflow import template
+from rolecall.workflow.model import END, FAIL, SUSPEND, Edge, Workflow
+
+STATUS_KEYS = ("$status", "status")
+"""The fields of an output that may carry its status, the preferred one first."""
+
+_FORK_HINT = "Answer with `thread answer`, or correct the workflow and fork the thread here."
+
+
+@dataclass(frozen=True)
+class Next:
+    role: str
+    prompt: str
+    location: str | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The thread is complete."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The workflow itself says that the thread has failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """The role asked for a person."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """There is no way on from here; the reason says why and what to do."""
+
+    reason: str
+
+
+Route = Next | Ended | Failed | Suspended | Stuck
+
+
+def status_of(output: Any) -> str | None:
+    """The status an output carries, if any."""
+    if not isinstance(output, Mapping):
+        return None
+    return next((output[key] for key in STATUS_KEYS if isinstance(output.get(key), str)), None)
+
+
+def route(
+    workflow: Workflow,
+    *,
+    role: str,
+    output: Any,
+    start: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    steps_count: int,
+    thread: str,
+    body: str = "",
+    outputs: Mapping[str, Any] | None = None,
+) -> Route:
+    """What follows `role` (or `$START`) after `output`.
+
+    `steps` are the latest steps, oldest first, each with at least `role` and `output`; `steps_count` is
+    the number of all. `outputs` has the latest output of each role that has run, for templates.
+    """
+    status = status_of(output)
+    if status == SUSPEND:
+        return Suspended(_suspension(output, role))
+    try:
+        edge = _edge(workflow, role, status, start=start, steps=steps, steps_count=steps_count)
+        view = {"start": start, "thread": thread, "steps_count": steps_count, "body": body}
+        # Not `outputs or {}`: how many there are is known when the whole chain has been read.
+        view["steps"] = {} if outputs is None else outputs
+        return _follow(workflow, role, edge, view | _fields(output))
+    except UsageError as exc:
+        return Stuck(f"{exc.message} {exc.hint}".rstrip())
+
+
+def _suspension(output: Mapping[str, Any], role: str) -> str:
+    reason = output.get("reason")
+    return reason if isinstance(reason, str) and reason.strip() else f"{role} gave no reason"
+
+
+def _fields(output: Any) -> dict[str, Any]:
+    return {str(key): value for key, value in output.items()} if isinstance(output, Mapping) else {}
+
+
+def _edge(
+    workflow: Workflow,
+    role: str,
+    status: str | None,
+    *,
+    start: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    steps_count: int,
+) -> Edge:
+    edges = workflow.graph.get(role, ())
+    if not edges:
+        raise UsageError(f"{role!r} has no edge in the workflow {workflow.name!r}.", hint=_FORK_HINT)
+    for edge in edges:
+        if edge.status is not None and edge.status != status:
+            continue
+        if edge.condition is None:
+            return edge
+        if _holds(workflow, edge.condition, start=start, steps=steps, steps_count=steps_count):
+            return edge
+    raise UsageError(_no_edge(role, status, edges), hint=_FORK_HINT)
+
+
+def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
+    # Imported here because most workflows are routed by status alone.
+    from rolecall.workflow import condition
+
+    if name not in workflow.conditions:
+        known = ", ".join(workflow.conditions) or "none"
+        raise UsageError(f"the condition {name!r} is not defined (defined: {known}).", hint=_FORK_HINT)
+    try:
+        return condition.evaluate(workflow.conditions[name].expression, **view)
+    except UsageError as exc:
+        raise UsageError(f"{name}: {exc.message}.", hint=exc.hint or _FORK_HINT) from None
+
+
+def _no_edge(role: str, status: str | None, edges: Sequence[Edge]) -> str:
+    statuses = [edge.status for edge in edges if edge.status is not None]
+    if not statuses:
+        names = ", ".join(str(edge.condition) for edge in edges)
+        return (
+            f"none of the conditions of {role!r} holds ({names}), and its list has no edge without condition."
+        )
+    given = "no status" if status is None else f"the status {status!r}"
+    return f"{role!r} ended with {given}, for which it has no edge (it has: {', '.join(statuses)})."
+
+
+def _follow(workflow: Workflow, role: str, edge: Edge, view: Mapping[str, Any]) -> Route:
+    if edge.role == END:
+        return Ended()
+    prompt = _rendered(edge.prompt, view, f"the prompt of the edge {role} -> {edge.role}")
+    if edge.role == FAIL:
+        return Failed(prompt.strip() or f"{role} led to {FAIL}")
+    if edge.role not in workflow.roles:
+        raise UsageError(
+            f"{role!r} leads to {edge.role!r}, which is not a role of {workflow.name!r}.", hint=_FORK_HINT
+        )
+    if edge.location is None:
+        return Next(edge.role, prompt, None)
+    return Next(
+        edge.role, prompt, _rendered(edge.location, view, f"the location of the edge {role} -> {edge.role}")
+    )
+
+
+def _rendered(text: str, view: Mapping[str, Any], what: str) -> str:
+    try:
+        rendered = template.render(text, view)
+    except UsageError as exc:
+        used = {use.path[1] for use in template.variables(text) if use.path[0] == "steps" and use.path[1:]}
+        idle = [
+            name for name in sorted(used) if isinstance(view["steps"], Mapping) and name not in view["steps"]
+        ]
+        why = f" ({', '.join(idle)} {'has' if len(idle) == 1 else 'have'} not run yet)" if idle else ""
+        raise UsageError(
+            f"{what} cannot be written: {exc.message}{why}.", hint=f"{exc.hint} {_FORK_HINT}".lstrip()
+        ) from None
+    if text.strip() and not rendered.strip():
+        raise UsageError(f"{what} came out blank (template: {text.strip()[:200]!r}).", hint=_FORK_HINT)
+    return rendered

@@ -1,0 +1,416 @@
+"""Pieces put into real files and taken out again: what is ours, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.hosts import file_change
+from rolecall.hosts.file_change import Change
+from rolecall.hosts.managed_block import (
+    JsonItems,
+    JsonMember,
+    OwnFile,
+    Piece,
+    TomlTable,
+    Wiring,
+    installed,
+    removed,
+)
+
+NOBODY = 65534
+TEXT = '---\nname: "tester"\n---\n\nYou test.\n'
+
+
+def is_ours(item: Any) -> bool:
+    return isinstance(item, str) and item.startswith("rolecall ")
+
+
+class Place:
+    """A project that something is installed into."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.agent = folder / ".host" / "agents" / "tester.md"
+        self.settings = folder / ".host" / "settings.json"
+        self.config = folder / "config.toml"
+        self.pieces: list[Piece] = [
+            JsonMember(
+                str(self.settings), ("servers", "rolecall"), {"command": "new"}, lambda it: "command" in it
+            ),
+            JsonItems(str(self.settings), ("hooks", "Stop"), ("rolecall stop",), is_ours),
+            TomlTable(str(self.config), ("servers", "rolecall"), {"command": "new"}),
+            OwnFile(str(self.agent), TEXT),
+        ]
+
+    @property
+    def wiring(self) -> Wiring:
+        return Wiring(self.pieces, [str(self.folder / ".host" / "agents" / "*.md")], str(self.folder))
+
+    def install(self, *, force: bool = False) -> dict[str, str]:
+        return self._made(installed(self.wiring, force=force))
+
+    def remove(self, *, force: bool = False) -> dict[str, str]:
+        return self._made(removed(self.wiring, force=force))
+
+    def _made(self, changes: list[Change]) -> dict[str, str]:
+        file_change.make(changes, roots=[str(self.folder)])
+        return {os.path.basename(one.path): one.state for one in changes}
+
+    def write(self, path: Path, text: str) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def files(self) -> dict[str, bytes]:
+        return {str(one): one.read_bytes() for one in sorted(self.folder.rglob("*")) if one.is_file()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# -- all of it --
+
+
+def test_installing_twice_is_installing_once(place: Place) -> None:
+    assert set(place.install().values()) == {"new"}
+    before = place.files()
+    assert set(place.install().values()) == {"same"}
+    assert place.files() == before
+
+
+def test_where_nothing_was_nothing_is_left(place: Place) -> None:
+    place.install()
+    assert set(place.remove().values()) == {"removed"}
+    assert list(place.folder.iterdir()) == []
+    assert place.remove() == {}
+
+
+def test_files_that_were_there_get_their_bytes_and_rights_back(place: Place) -> None:
+    place.write(place.settings, '{ "hooks" : {"Stop": [ ] }, "x":1}')
+    place.write(place.config, "# mine\n[a]\nb = 1")
+    os.chmod(place.settings, 0o640)
+    before = place.files()
+    place.install()
+    assert set(place.files()) > set(before)
+    assert stat.S_IMODE(place.settings.stat().st_mode) == 0o640
+    place.remove()
+    assert place.files() == before
+    assert stat.S_IMODE(place.settings.stat().st_mode) == 0o640
+
+
+def test_what_neighbours_wrote_meanwhile_stays(place: Place) -> None:
+    place.install()
+    settings = json.loads(place.settings.read_text())
+    settings["hooks"]["Stop"].insert(0, "another's")
+    settings["servers"]["other"] = {"command": "x"}
+    place.settings.write_text(json.dumps(settings))
+    place.write(place.agent.parent / "mine.md", "mine")
+    assert set(place.install().values()) == {"same"}
+    place.remove()
+    assert json.loads(place.settings.read_text()) == {
+        "servers": {"other": {"command": "x"}},
+        "hooks": {"Stop": ["another's"]},
+    }
+    assert [one.name for one in place.agent.parent.iterdir()] == ["mine.md"]
+
+
+def test_what_an_older_version_wrote_is_brought_up_to_date(place: Place) -> None:
+    place.install()
+    place.pieces[0] = place.pieces[0]._replace(value={"command": "newer"})  # type: ignore[call-arg]
+    place.pieces[1] = place.pieces[1]._replace(items=("rolecall a", "rolecall b"))  # type: ignore[call-arg]
+    place.pieces[2] = place.pieces[2]._replace(value={"command": "newer"})  # type: ignore[call-arg]
+    place.pieces[3] = place.pieces[3]._replace(text=TEXT.replace("test", "try"))  # type: ignore[call-arg]
+    assert set(place.install().values()) == {"changed"}
+    assert json.loads(place.settings.read_text()) == {
+        "servers": {"rolecall": {"command": "newer"}},
+        "hooks": {"Stop": ["rolecall a", "rolecall b"]},
+    }
+    assert "You try." in place.agent.read_text()
+    place.pieces[1] = place.pieces[1]._replace(items=("rolecall c",))  # type: ignore[call-arg]
+    place.install()
+    assert json.loads(place.settings.read_text())["hooks"] == {"Stop": ["rolecall c"]}
+    place.remove()
+    assert list(place.folder.iterdir()) == []
+
+
+def test_keys_that_somebody_added_to_our_member_stay_when_it_changes(place: Place) -> None:
+    place.write(place.settings, '{"servers": {"rolecall": {"command": "old", "env": {"A": "b"}}}}')
+    place.install()
+    assert json.loads(place.settings.read_text())["servers"]["rolecall"] == {
+        "command": "new",
+        "env": {"A": "b"},
+    }
+
+
+def test_a_member_of_our_name_that_is_not_ours_is_refused_and_replaced_by_force(place: Place) -> None:
+    place.write(place.settings, '{"servers": {"rolecall": {"url": "http://mine"}}}')
+    before = place.files()
+    with pytest.raises(
+        UsageError, match=r"settings\.json: servers\.rolecall is there and not ours"
+    ) as caught:
+        place.install()
+    assert "--force" in caught.value.hint
+    assert place.files() == before
+    assert place.remove() == {"settings.json": "same"}
+    assert place.files() == before
+    place.install(force=True)
+    assert json.loads(place.settings.read_text())["servers"]["rolecall"] == {"command": "new"}
+
+
+def test_an_entry_that_has_ours_among_others_stays_and_is_named(place: Place) -> None:
+    mixed: list[str] = ["theirs", "rolecall stop"]
+    piece = JsonItems(
+        str(place.settings), ("hooks", "Stop"), ("rolecall stop",), is_ours, lambda item: item == mixed
+    )
+    place.pieces = [piece]
+    place.write(place.settings, json.dumps({"hooks": {"Stop": [mixed]}}))
+    [found] = removed(place.wiring)
+    assert (found.state, found.note) == ("kept", "an entry of hooks.Stop has ours among others' and stays")
+
+
+# -- files of our own --
+
+
+def test_a_file_of_ours_that_was_changed_by_hand_is_kept_and_named(place: Place) -> None:
+    place.install()
+    changed = place.agent.read_text().replace("You test.", "You test twice.")
+    place.agent.write_text(changed)
+    [found] = [one for one in installed(place.wiring) if one.note]
+    assert (found.path, found.state) == (str(place.agent), "kept")
+    place.install()
+    assert place.remove()["tester.md"] == "kept"
+    assert place.agent.read_text() == changed
+    place.install(force=True)
+    assert place.agent.read_text() != changed
+    place.agent.write_text(changed)
+    assert place.remove(force=True)["tester.md"] == "removed"
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("words", ["wrote this file; once changed by hand it is left alone.", "made this,"])
+def test_what_an_older_version_wrote_was_not_changed_by_hand_whatever_its_words_and_line_ends(
+    place: Place, line_end: str, words: str
+) -> None:
+    place.install()
+    text = place.agent.read_text().replace("wrote this file; once changed by hand it is left alone.", words)
+    place.agent.write_bytes(text.replace("\n", line_end).encode())
+    place.pieces[3] = place.pieces[3]._replace(text=TEXT.replace("test", "try"))  # type: ignore[call-arg]
+    assert place.install()["tester.md"] == "changed"
+    assert "You try." in place.agent.read_text()
+
+
+def test_a_file_in_our_place_that_is_not_ours_is_refused_and_never_removed(place: Place) -> None:
+    place.write(place.agent, "my own tester")
+    with pytest.raises(UsageError, match="is there and not ours"):
+        place.install()
+    assert not place.settings.exists()
+    assert place.remove(force=True) == {"tester.md": "same"}
+    assert place.agent.read_text() == "my own tester"
+    assert place.install(force=True)["tester.md"] == "changed"
+
+
+def test_a_file_of_ours_that_nothing_asks_for_any_more_goes(place: Place) -> None:
+    place.install()
+    place.pieces.pop()
+    assert place.install()["tester.md"] == "removed"
+    assert not place.agent.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.md", TEXT, 2),
+        ("a.toml", 'a = "b"\n', 1),
+        ("a.js", "export const a = 1;\n", 1),
+    ],
+)
+def test_every_kind_of_file_carries_its_sign_where_its_language_has_comments(
+    place: Place, name: str, text: str, line: int
+) -> None:
+    path = place.folder / name
+    place.pieces = [OwnFile(str(path), text)]
+    place.install()
+    lines = path.read_text().splitlines(keepends=True)
+    assert "rolecall install wrote this file" in lines.pop(line - 1)
+    assert "".join(lines) == text
+
+
+# -- what is refused --
+
+
+@pytest.mark.parametrize("damage", ['{"a": ', "", "[]", '{"hooks": []}', "\ufeff\ufeff{}"])
+def test_a_damaged_file_is_refused_untouched_and_so_is_everything_else(place: Place, damage: str) -> None:
+    place.write(place.settings, damage)
+    before = place.files()
+    with pytest.raises(RolecallError, match=r"settings\.json"):
+        place.install()
+    assert place.files() == before
+
+
+def test_every_file_that_is_refused_is_named_at_once(place: Place) -> None:
+    place.write(place.settings, "{")
+    place.write(place.config, "= 1")
+    place.write(place.agent, "mine")
+    with pytest.raises(UsageError) as caught:
+        place.install()
+    for name in ("settings.json", "config.toml", "tester.md"):
+        assert name in caught.value.message
+
+
+def test_bytes_that_are_no_text_are_refused_untouched(place: Place) -> None:
+    place.settings.parent.mkdir()
+    place.settings.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        place.install()
+    assert place.settings.read_bytes() == b'{"a": "\xff"}'
+
+
+def test_a_toml_file_that_ours_does_not_fit_in_is_refused_with_what_to_paste(place: Place) -> None:
+    place.write(place.config, "servers = {}\n")
+    with pytest.raises(UsageError) as caught:
+        place.install()
+    assert '[servers.rolecall]\ncommand = "new"' in caught.value.hint
+
+
+@pytest.fixture
+def protected() -> Iterator[Place]:
+    """A place that can be write-protected: for root everything can be written, so nobody is who installs there."""
+    folder = Path(tempfile.mkdtemp())
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:
+            os.chown(folder, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, 0)
+        yield Place(folder)
+    finally:
+        if is_root:
+            os.setresuid(0, 0, 0)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_is_write_protected_is_refused_before_anything_is_written(protected: Place, what: str) -> None:
+    protected.write(protected.settings, "{}")
+    target = protected.settings if what == "file" else protected.settings.parent
+    target.chmod(0o555)
+    before = protected.files()
+    with pytest.raises(RolecallError, match=r"settings\.json is write-protected"):
+        protected.install()
+    assert protected.files() == before
+    target.chmod(0o755)
+    protected.install()
+    target.chmod(0o555)
+    assert set(protected.install().values()) == {"same"}
+    with pytest.raises(RolecallError, match=r"settings\.json is write-protected"):
+        protected.remove()
+
+
+# -- links --
+
+
+def test_a_link_stays_a_link_and_what_it_leads_to_is_written(place: Place) -> None:
+    target = place.write(place.folder / "dotfiles" / "settings.json", '{"x": 1}')
+    place.settings.parent.mkdir()
+    place.settings.symlink_to(target)
+    place.install()
+    assert place.settings.is_symlink()
+    assert json.loads(target.read_text())["servers"]["rolecall"] == {"command": "new"}
+    place.remove()
+    assert place.settings.is_symlink()
+    assert target.read_text() == '{"x": 1}'
+
+
+def test_nothing_of_ours_is_left_behind_a_link(place: Place) -> None:
+    place.install()
+    kept = place.folder / "dotfiles"
+    kept.mkdir()
+    for path in (place.settings, place.agent):
+        os.rename(path, kept / path.name)
+        path.symlink_to(kept / path.name)
+    assert set(place.remove().values()) == {"removed"}
+    assert [path.name for path in place.folder.rglob("*")] == ["dotfiles"]
+
+
+def test_a_link_to_nothing_is_refused(place: Place) -> None:
+    place.settings.parent.mkdir()
+    place.settings.symlink_to(place.folder / "nowhere.json")
+    with pytest.raises(UsageError, match="is a link to nothing"):
+        place.install()
+    assert place.settings.is_symlink()
+    assert not (place.folder / "nowhere.json").exists()
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_a_link_out_of_the_project_is_not_followed(tmp_path: Path, what: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "settings.json").write_text("{}")
+    (tmp_path / "project").mkdir()
+    place = Place(tmp_path / "project")
+    if what == "folder":
+        place.settings.parent.symlink_to(outside)
+    else:
+        place.settings.parent.mkdir()
+        place.settings.symlink_to(outside / "settings.json")
+    with pytest.raises(UsageError, match="leads out of the project"):
+        place.install()
+    assert [(one.name, one.read_text()) for one in outside.iterdir()] == [("settings.json", "{}")]
+
+
+# -- making --
+
+
+def test_a_file_that_changed_since_it_was_looked_at_is_not_written_over(place: Place) -> None:
+    place.write(place.settings, "{}")
+    changes = installed(place.wiring)
+    place.settings.write_text('{"theirs": 1}')
+    with pytest.raises(Conflict, match="was changed meanwhile"):
+        file_change.make(changes, roots=[str(place.folder)])
+    assert place.settings.read_text() == '{"theirs": 1}'
+
+
+def test_nothing_is_left_of_a_write_that_failed(place: Place) -> None:
+    place.write(place.settings, "{}")
+    changes = installed(place.wiring)
+    place.settings.unlink()
+    place.settings.mkdir()
+    with pytest.raises(RolecallError):
+        file_change.make(changes, roots=[str(place.folder)])
+    assert [one.name for one in place.settings.parent.iterdir()] == ["settings.json"]
+
+
+def test_a_new_file_of_a_private_place_is_readable_by_its_owner_alone(place: Place) -> None:
+    file_change.make(installed(place.wiring), roots=[], is_private=True)
+    assert stat.S_IMODE(place.settings.stat().st_mode) == 0o600
+
+
+def test_a_name_with_blanks_is_told_from_what_follows_it_in_a_difference() -> None:
+    shown = file_change.difference(
+        [Change("/my project/a.md", b"a\n", b"b\n"), Change("/b.md", None, b"b\n")]
+    )
+    assert [line for line in shown.split("\n") if line.startswith(("---", "+++"))] == [
+        *("--- /my project/a.md\t", "+++ /my project/a.md\t", "--- /dev/null", "+++ /b.md")
+    ]
+
+
+def test_the_difference_shows_what_would_be_written_and_writes_nothing(place: Place) -> None:
+    place.write(place.config, "a = 1")
+    before = place.files()
+    shown = file_change.difference(installed(place.wiring))
+    assert "--- /dev/null\n" in shown
+    assert f"+++ {place.agent}\n" in shown
+    assert "+You test.\n" in shown
+    assert "\\ No newline at end of file" in shown
+    assert place.files() == before

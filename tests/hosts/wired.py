@@ -1,0 +1,39 @@
+"""A host's wiring in a folder of the test: a project with a blank in its name, and a home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rolecall.hosts import file_change
+from rolecall.hosts.installation import host_module, wiring_of
+from rolecall.hosts.managed_block import installed, removed
+from rolecall.hosts.setup import Setup
+from rolecall.nexus import catalog
+
+CATALOG = catalog.load()
+COMMAND = ('/opt/role "call"/bin/rolecall',)
+
+
+def setup_in(folder: Path, *, scope: Any = "project", **env: str) -> Setup:
+    for name in ("my project", "home"):
+        (folder / name).mkdir(exist_ok=True)
+    project = str(folder / "my project") if scope == "project" else ""
+    return Setup(scope, project, str(folder / "home"), COMMAND, CATALOG, env)
+
+
+def install(host: str, setup: Setup) -> Setup:
+    file_change.make(installed(wiring_of(host, setup)), roots=host_module(host).roots(setup))
+    return setup
+
+
+def uninstall(host: str, setup: Setup) -> None:
+    file_change.make(removed(wiring_of(host, setup)), roots=host_module(host).roots(setup))
+
+
+def is_up_to_date(host: str, setup: Setup) -> bool:
+    return not any(one.is_change for one in installed(wiring_of(host, setup)))
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file()}

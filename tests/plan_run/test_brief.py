@@ -1,0 +1,63 @@
+"""What an agent is told of a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolecall.nexus.brief import LONGEST_RESULT, MOST_RESULTS, Result, brief, notes
+from rolecall.nexus.dispatch import TOOLS
+
+TASK: dict[str, Any] = {"id": 3, "title": "Count  the\nbeans", "context": "In beans.py."}
+
+
+def test_parts_that_are_absent_or_empty_are_left_out() -> None:
+    assert brief(TASK) == "TASK: Count the beans\n\nCONTEXT:\nIn beans.py."
+    assert brief({**TASK, "approach": " ", "acceptance": ""}) == brief(TASK)
+
+
+def test_the_parts_stand_word_for_word_and_in_order() -> None:
+    task = {**TASK, "approach": "Loop:\n  for", "acceptance": "- 4\n- 5", "risk": "Many."}
+    told = brief(task, decisions=["Once."], knowledge=".nexus/rules/: a.md", first="Read again.")
+    assert told == (
+        "TASK: Count the beans\n\nFIRST: Read again.\n\n"
+        "CONTEXT:\nIn beans.py.\n\nRisk: Many.\n\nDecisions that bind the work:\n- Once.\n\n"
+        "APPROACH:\nLoop:\n  for\n\nACCEPTANCE:\n- 4\n- 5\n\n"
+        "KNOWLEDGE:\nFiles of the project. Those in rules/ bind you; read the others as far as they bear on the task.\n"
+        ".nexus/rules/: a.md"
+    )
+
+
+def test_results_of_other_tasks_are_short_and_say_where_the_rest_is() -> None:
+    result = Result({"id": 1, "title": "Sow"}, "x" * 5_000, "engineer", "THREAD")
+    told = brief(TASK, results=[result, Result({"id": 2, "title": "Wait"})])
+    line = next(line for line in told.splitlines() if line.startswith("- Task 1"))
+    assert line == (
+        f"- Task 1 (Sow), by engineer: {'x' * (LONGEST_RESULT - 1)}… (all of it: `rolecall thread read THREAD`)"
+    )
+    assert told.endswith("- Task 2 (Wait)")
+
+
+def test_a_task_with_many_dependencies_names_how_many_more_there_are() -> None:
+    results = [Result({"id": number, "title": "x"}) for number in range(MOST_RESULTS + 7)]
+    assert brief(TASK, results=results).endswith("- and 7 more: `rolecall task list`")
+
+
+def test_the_work_that_is_checked_stands_beside_the_task() -> None:
+    work = {"id": 1, "title": "Sow", "context": "In field.py.", "acceptance": "It grows."}
+    told = brief(TASK, works=[work])
+    assert told.endswith("WORK TO CHECK: task 1:\nSow\n\nContext:\nIn field.py.\n\nAcceptance:\nIt grows.")
+
+
+def test_the_notes_name_commands_that_there_are() -> None:
+    from importlib import import_module
+
+    from rolecall.cli import NOUNS
+
+    told = notes("mcp__rolecall__{}")
+    assert "`mcp__rolecall__nx_task_list`" in told
+    assert "server" not in notes()
+    for line in notes().splitlines()[1:]:
+        tool, _, command = line.removeprefix("- ").partition(": ")
+        noun, verb = command.strip("`").split()[1:3]
+        assert tool.strip("`").removeprefix("nx_") in TOOLS
+        assert verb in import_module(NOUNS[noun][0]).VERBS

@@ -1,0 +1,179 @@
+"""The child of the kill tests: steps a thread and dies at the moment it is told.
+
+Started once, it forks a fresh process for every order it reads, because starting Python is most of what a
+child costs. An order is a line of JSON; the answer says how the process ended and which steps it had
+acknowledged. `place` is one of: `commit` (before commit `at`), `committed` (after it), `instruction` (at
+the part `at` of everything SQLite does), `called` and `logged` (the agent of step `at`, before and after it
+leaves its trace), `start`, `read`, `trace`, `answer` (the command of step `at` kills the engine and goes
+on), `outside` (after `at` acknowledgements and `spins` turns of a loop).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import stage
+
+from rolecall.agents.command import command
+from rolecall.agents.protocol import Context, Reply, Usage
+from rolecall.threads import workspace
+from rolecall.threads.extract import extract as _imported_early  # noqa: F401 - so that no forked child pays for it
+from rolecall.workflow import registry
+
+STEPS = 4
+_SCRIPT = """
+die() { [ "$DIE" = "$1" ] && kill -9 "$PPID" && exec sleep 300; }
+echo $$ >> "$LOG.pids"
+die start
+cat > /dev/null
+die read
+echo "$NUMBER" >> "$LOG"
+die trace
+printf '%s' "$ANSWER"
+die answer
+exit 0
+"""
+
+
+class Fuse:
+    """Kills this process at a place; counts the places it passes."""
+
+    def __init__(self, place: str, at: float, counted: dict[str, int]) -> None:
+        self._place, self._at = place, at
+        self.counted = counted
+
+    def burn(self, place: str, number: int | None = None) -> None:
+        self.counted[place] = self.counted.get(place, 0) + 1
+        if place == self._place and (number or self.counted[place]) == self._at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def instruction(self) -> int:
+        self.burn("instruction")
+        return 0
+
+    def lay(self, store: Any) -> None:
+        commit = store.backend.commit
+
+        def burning(*args: Any, **options: Any) -> Any:
+            self.burn("commit")
+            done = commit(*args, **options)
+            self.burn("committed")
+            return done
+
+        store.backend.commit = burning
+        store.backend._db.set_progress_handler(self.instruction, 10)
+
+
+def said(role: str, number: int) -> str:
+    return stage.answer(
+        "done" if role == "worker" else "end" if number >= STEPS else "again", f"after {number}"
+    )
+
+
+def trace(log: str, *words: object) -> None:
+    with open(log, "a", encoding="utf-8") as file:
+        print(*words, file=file, flush=True)
+        os.fsync(file.fileno())
+
+
+class Speaker:
+    """An agent in this process, with a session that can be resumed."""
+
+    can_resume = True
+
+    def __init__(self, log: str, fuse: Fuse) -> None:
+        self._log, self._fuse = log, fuse
+
+    async def __call__(self, _prompt: str, context: Context) -> Reply:
+        number = len(context.steps) + 1
+        session = context.session or f"session-{os.getpid()}-{number}"
+        context.emit("session", {"session": session})
+        self._fuse.burn("called", number)
+        trace(self._log, number, context.session or "")
+        self._fuse.burn("logged", number)
+        return Reply(said(context.role, number), session=session, usage=Usage(10, 5, turns=1))
+
+
+def commanded(log: str, place: str, at: float) -> Callable[..., Any]:
+    async def ask(prompt: str, context: Context) -> Any:
+        number = len(context.steps) + 1
+        env = {
+            "DIE": place if number == at else "",
+            "LOG": log,
+            "NUMBER": str(number),
+            "ANSWER": said(context.role, number),
+        }
+        return await command(["/bin/sh", "-c", _SCRIPT], env=env)(prompt, context)
+
+    return ask
+
+
+async def play(order: dict[str, Any], tell: Callable[[Any], None]) -> None:
+    store = stage.open_store(Path(order["store"]))
+    fuse = Fuse(order["place"], order["at"], {})
+    agent: Any = Speaker(order["log"], fuse)
+    if order["agent"] == "command":
+        agent = commanded(order["log"], order["place"], order["at"])
+    playing = stage.engine(store, agent, token=lambda: os.urandom(8).hex())
+    fuse.lay(store)
+    while True:
+        outcome = await playing.step(order["thread"], cancel=asyncio.Event())
+        tell([outcome.took, outcome.status])
+        if outcome.status != "idle":
+            tell(fuse.counted)
+            if order["place"] == "outside":
+                signal.pause()  # the kill is on its way, and a fast machine must not be done before it
+            return
+
+
+def say(pipe: int, told: Any) -> None:
+    os.write(pipe, json.dumps(told).encode() + b"\n")
+
+
+def perform(order: dict[str, Any], pipe: int) -> None:
+    status = 1
+    try:
+        asyncio.run(play(order, partial(say, pipe)))
+        status = 0
+    except BaseException as error:  # the fork must not run on as a second server
+        say(pipe, f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(status)
+
+
+def carry_out(order: dict[str, Any]) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        perform(order, writing)
+    os.close(writing)
+    told: list[Any] = []
+    with os.fdopen(reading, "rb") as pipe:
+        for line in iter(pipe.readline, b""):
+            if line.endswith(b"\n"):
+                told.append(json.loads(line))
+            if order["place"] == "outside" and len(told) == order["at"]:
+                for _ in range(order["spins"]):
+                    pass
+                os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "told": told}
+
+
+def main() -> None:
+    assert registry and workspace  # imported here for all forks
+    for line in sys.stdin:
+        print(json.dumps(carry_out(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Listing on every kind of store, a damaged ref included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rolecall.store.ids import thread_id
+from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.threads.listing import Filter, listed
+from rolecall.threads.workspace import open_backend
+
+EVERYTHING = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
+NAMES = [thread_id(1_700_000_000_000 + index, bytes(10)) for index in range(4)]
+
+
+def filled(url: str) -> Store:
+    store = Store(open_backend(url))
+    head = store.put_text("stands for a start")
+    for name in NAMES:
+        store.move(thread.ref_name(name), None, head, {"status": "idle", "name": "n", "title": "t"})
+    store.move("other/ref", None, head)
+    return store
+
+
+@pytest.mark.parametrize("kind", ["{}/store.db", "files:{}/folder"])
+def test_names_of_refs_come_last_first_and_in_pages(tmp_path: Path, kind: str) -> None:
+    with filled(kind.format(tmp_path)) as store:
+        refs = [thread.ref_name(name) for name in NAMES]
+        assert store.backend.names("thread/") == refs[::-1]
+        assert store.backend.names("thread/", limit=2) == refs[:1:-1]
+        assert store.backend.names("thread/", before=refs[2]) == refs[1::-1]
+        assert store.backend.names("nothing/") == []
+        assert "other/ref" in store.backend.names()
+
+
+@pytest.mark.parametrize("kind", ["{}/store.db", "files:{}/folder"])
+def test_threads_are_listed_newest_first(tmp_path: Path, kind: str) -> None:
+    with filled(kind.format(tmp_path)) as store:
+        assert [entry["thread"] for entry in listed(store, EVERYTHING)] == NAMES[::-1]
+        assert [entry["thread"] for entry in listed(store, EVERYTHING, page=NAMES[2])] == NAMES[1::-1]
+        late = EVERYTHING._replace(since=1_700_000_000_001, before=1_700_000_000_003)
+        assert [entry["thread"] for entry in listed(store, late)] == [NAMES[2], NAMES[1]]
+
+
+def test_a_damaged_ref_in_a_folder_is_listed_as_damaged(tmp_path: Path) -> None:
+    with filled(f"files:{tmp_path}/folder") as store:
+        [file] = [path for path in (tmp_path / "folder" / "refs").rglob("*") if NAMES[1] in path.name]
+        file.write_text("{broken")
+        found = [(entry["thread"], entry["status"]) for entry in listed(store, EVERYTHING)]
+        assert found == [(NAMES[3], "idle"), (NAMES[2], "idle"), (NAMES[1], "damaged"), (NAMES[0], "idle")]
