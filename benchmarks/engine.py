@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measure import Row, Timing, print_table, timed, times
+from benchmarks.peers import python_with
 from rolecall.errors import ExtractError
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Durability
@@ -34,7 +35,6 @@ from rolecall.workflow.playbook import Playbook
 
 _GROWTH = 1.2
 _SIZE_MB = 5.0
-_AGAINST_PEER = 3.0
 _ANSWER = 1_000
 _ROUND = 100
 _WARM = 5
@@ -61,7 +61,7 @@ graph:
 limits: {steps: 100000}
 """
 
-_PEER = """\
+_LANGGRAPH = """\
 import json, operator, random, resource, sys, time
 from importlib.metadata import version
 from typing import Annotated, TypedDict
@@ -86,11 +86,8 @@ thread = {"configurable": {"thread_id": "1"}}
 with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
     saver.setup()
     app = graph.compile(checkpointer=saver)
-    pragma = lambda name: saver.conn.execute(f"PRAGMA {name}").fetchone()[0]
     names = ("langgraph", "langgraph-checkpoint-sqlite")
-    about = {"versions": {name: version(name) for name in names},
-             "journal_mode": pragma("journal_mode"), "synchronous": pragma("synchronous")}
-    print(json.dumps(about), flush=True)
+    print(json.dumps({"versions": {name: version(name) for name in names}}), flush=True)
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
@@ -98,12 +95,41 @@ with SqliteSaver.from_conn_string(sys.argv[1]) as saver:
         print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), flush=True)
 """
 
+_DBOS = """\
+import json, os, random, sys, time
+from importlib.metadata import version
+
+from dbos import DBOS
+
+DBOS(config={"name": "peer", "system_database_url": f"sqlite:///{sys.argv[1]}", "run_admin_server": False})
+
+
+@DBOS.step()
+def answer(number):
+    return random.randbytes(500).hex()
+
+
+@DBOS.workflow()
+def take_steps(count):
+    for number in range(count):
+        answer(number)
+
+
+DBOS.launch()
+print(json.dumps({"versions": {"dbos": version("dbos")}}), flush=True)
+for line in sys.stdin:
+    wall, cpu = time.perf_counter(), time.process_time()
+    take_steps(int(line))
+    print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), flush=True)
+os._exit(0)
+"""
+
 
 def main(*, quick: bool = False) -> None:
     steps = 200 if quick else 1_000
     with tempfile.TemporaryDirectory(prefix="rolecall-bench-") as folder:
         growth(folder, steps=steps)
-        against_peer(folder, steps=steps)
+        against_peers(folder, steps=steps)
 
 
 # -- a thread that can be stepped --
@@ -229,29 +255,29 @@ def _median(timings: list[Timing]) -> Timing:
     return Timing(median(timing.wall for timing in timings), median(timing.cpu for timing in timings))
 
 
-# -- against a peer --
+# -- against peers --
 
 
 class _Peer:
-    """LangGraph in an environment and a process of its own, told how many steps to take."""
+    """A peer in an environment and a process of its own, told how many steps to take."""
 
-    def __init__(self, folder: str) -> None:
-        python = _environment(os.path.join(folder, "langgraph"), "langgraph", "langgraph-checkpoint-sqlite")
-        script = os.path.join(folder, "peer.py")
-        Path(script).write_text(_PEER, encoding="utf-8")
-        self.path = os.path.join(folder, "langgraph.db")
+    def __init__(self, python: str, folder: str, name: str, script: str) -> None:
+        file = os.path.join(folder, f"{name}.py")
+        Path(file).write_text(script, encoding="utf-8")
+        self.path = os.path.join(folder, f"{name}.db")
         self._process = subprocess.Popen(
-            [python, script, self.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.about: dict[str, Any] = json.loads(self._said())
+            [python, file, self.path],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self.about: dict[str, Any] = json.loads(self._read())
 
     def step(self, count: int) -> Timing:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
-        return Timing(*json.loads(self._said()))
+        return Timing(*json.loads(self._read()))
 
-    def _said(self) -> str:
+    def _read(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
@@ -259,23 +285,19 @@ class _Peer:
         self._process.communicate()
 
 
-def _environment(target: str, *packages: str) -> str:
-    """The Python of a new environment with these packages."""
-    python = os.path.join(target, "bin", "python")
-    subprocess.run([sys.executable, "-m", "venv", target], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
-    subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
-    return python
+def against_peers(folder: str, *, steps: int) -> None:
+    langgraph = python_with(os.path.join(folder, "langgraph"), "langgraph", "langgraph-checkpoint-sqlite")
+    if langgraph:
+        _compare(folder, _Peer(langgraph, folder, "langgraph_peer", _LANGGRAPH), steps=steps, target=3.0)
+    dbos = python_with(os.path.join(folder, "dbos"), "dbos>=3.3,<3.4")
+    if dbos:
+        _compare(folder, _Peer(dbos, folder, "dbos_peer", _DBOS), steps=steps)
 
 
-def against_peer(folder: str, *, steps: int) -> None:
-    try:
-        peer = _Peer(folder)
-    except subprocess.CalledProcessError:
-        print("\nLangGraph could not be installed, so there is no peer to compare with")
-        return
-    ours = Player(os.path.join(folder, "ours.db"))
-    hasty = Player(os.path.join(folder, "hasty.db"), durability="never")
+def _compare(folder: str, peer: _Peer, *, steps: int, target: float | None = None) -> None:
+    name = next(iter(peer.about["versions"]))
+    ours = Player(os.path.join(folder, f"ours-{name}.db"))
+    hasty = Player(os.path.join(folder, f"hasty-{name}.db"), durability="never")
     works = [_stepping(ours), _stepping(hasty), peer.step]
     found: list[list[Timing]] = [[] for _ in works]
     for _ in range(steps // _ROUND):
@@ -283,9 +305,9 @@ def against_peer(folder: str, *, steps: int) -> None:
             timings.append(work(_ROUND))
     for each in (ours, hasty, peer):
         each.close()
-    _print_against(found, peer.about, steps=steps)
+    _print_against(found, peer.about, steps=steps, target=target)
     sizes = [os.path.getsize(each.path) / 1e6 for each in (ours, peer)]
-    print(f"  stored: {sizes[0]:.1f} MB, LangGraph {sizes[1]:,.0f} MB")
+    print(f"  stored: {sizes[0]:.1f} MB, {name} {sizes[1]:,.0f} MB")
     with suppress(FileNotFoundError):
         os.remove(peer.path)
 
@@ -294,21 +316,20 @@ def _stepping(player: Player) -> Callable[[int], Timing]:
     return lambda count: timed(lambda: player.step(count))
 
 
-def _print_against(found: list[list[Timing]], about: Mapping[str, Any], *, steps: int) -> None:
+def _print_against(
+    found: list[list[Timing]], about: Mapping[str, Any], *, steps: int, target: float | None
+) -> None:
     rows = []
     names = ("durability heads: one flush a step", "durability never: no flush")
     for name, timings in zip(names, found, strict=False):
         rows += [
             _rate_row(f"{name}, the first {_ROUND}", timings[0], found[2][0], _ROUND),
             _rate_row(f"{name}, the last {_ROUND}", timings[-1], found[2][-1], _ROUND),
-            _rate_row(f"{name}, all {steps:,}", _sum(timings), _sum(found[2]), steps, target=_AGAINST_PEER),
+            _rate_row(f"{name}, all {steps:,}", _sum(timings), _sum(found[2]), steps, target=target),
         ]
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-    setting = ("OFF", "NORMAL", "FULL", "EXTRA")[about["synchronous"]]
     print_table(
-        f"Steps per second against {versions} (journal {about['journal_mode']}, synchronous {setting}, its "
-        f"defaults), rounds of {_ROUND} steps in turn",
-        rows,
+        f"Steps per second against {versions} with its defaults, rounds of {_ROUND} steps in turn", rows
     )
 
 

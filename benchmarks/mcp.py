@@ -1,8 +1,7 @@
 """What `rolecall mcp` costs on a pipe: from spawn to the answer to `initialize`, memory, and single calls.
 
-Measured on a normal install against bare `python -c pass`, round by round in turn. The other figures to stand
-against are those of the reference server in Node, taken once with the same probes on a machine of 2 cores:
-they are constants here, so a ratio to them also compares machines.
+Measured on a normal install against bare `python -c pass` and nexus-core under bun, round by round in turn.
+Single calls of the project's tools are compared in `project.py`.
 """
 
 from __future__ import annotations
@@ -13,28 +12,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.measure import Row, Timing, interleaved, print_table, times
+from benchmarks.measure import Row, Timing, interleaved, print_table, timed, times
+from benchmarks.peers import nexus_core
 from benchmarks.startup import clean_environ, installed, run_of
 
-_NODE_SPAWN = 0.445
-_NODE_CALLS = {
-    ("nx_task_add", 0): 3.4e-3,
-    ("nx_task_list", 0): 3.6e-3,
-    ("nx_task_add", 1_000): 10e-3,
-    ("nx_task_list", 1_000): 15e-3,
-    ("nx_task_add", 5_000): 37e-3,
-    ("nx_task_list", 5_000): 101e-3,
-}
-_SPAWN_TARGET = 0.4
+_SPAWN_TARGET = 0.35
 _CPU_TARGET = 0.150
 _MEMORY_TARGET = 40.0
-_LARGE_TARGET = 0.25
 _LARGE = 5_000
 
 OPENING = {
@@ -125,24 +115,51 @@ class Client:
 
 def spawning(host: Host, *, rounds: int) -> None:
     project = host.project()
-    options = {"initialize": (), "initialize, --agent engineer": ("--agent", "engineer")}
+    ours = [str(host.scripts / "rolecall"), "mcp", "--project", str(project)]
     bare = run_of([str(host.scripts / "python"), "-c", "pass"], host.environ)
-    works = [bare, *(_spawn(host, project, *words) for words in options.values())]
+    works = [bare, _spawn(host, project, ours), _spawn(host, project, [*ours, "--agent", "engineer"])]
+    peer = nexus_core(str(host.folder))
+    if peer:
+        works.append(_spawn(host, project, peer))
     interleaved(2, *works)  # the first runs read the files from the disk
-    python, *found = interleaved(rounds, *works)
-    rows = [
-        row for name, timing in zip(options, found, strict=True) for row in _spawn_rows(name, timing, python)
-    ]
+    python, plain, named, *others = interleaved(rounds, *works)
+
+    rows = []
+    for name, timing in {"initialize": plain, "initialize, --agent engineer": named}.items():
+        value = f"{timing.wall * 1e3:.1f} ms"
+        for reference, floor in zip(("bare Python", "nexus-core under bun"), (python, *others), strict=False):
+            row = Row(
+                f"{name}, of {reference}",
+                value,
+                f"{floor.wall * 1e3:.1f} ms",
+                times(timing.wall, floor.wall),
+                times(timing.cpu, floor.cpu),
+            )
+            if floor is not python:
+                row = row._replace(
+                    target=f"≤ {_SPAWN_TARGET:g}", met=timing.wall <= _SPAWN_TARGET * floor.wall
+                )
+            rows.append(row)
+        cpu = f"{timing.cpu * 1e3:.1f} ms"
+        rows.append(
+            Row(
+                f"{name}, processor",
+                cpu,
+                target=f"≤ {_CPU_TARGET * 1e3:.0f} ms",
+                met=timing.cpu <= _CPU_TARGET,
+            )
+        )
     print_table(f"Spawn to the answer to initialize (median of {rounds} interleaved runs)", rows)
 
 
-def _spawn(host: Host, project: Path, *options: str) -> Callable[[], Timing]:
+def _spawn(host: Host, project: Path, words: Sequence[str]) -> Callable[[], Timing]:
     """By the clock until the answer is here; on the processor for the server's whole life."""
 
     def run() -> Timing:
-        words = [str(host.scripts / "rolecall"), "mcp", "--project", str(project), *options]
         began = time.perf_counter()
-        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=host.environ)
+        child = subprocess.Popen(
+            words, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=host.environ
+        )
         client = Client(child)
         client.ask("initialize", OPENING)
         wall = time.perf_counter() - began
@@ -154,28 +171,6 @@ def _spawn(host: Host, project: Path, *options: str) -> Callable[[], Timing]:
         return Timing(wall, used.ru_utime + used.ru_stime)
 
     return run
-
-
-def _spawn_rows(name: str, timing: Timing, python: Timing) -> list[Row]:
-    wall, cpu = f"{timing.wall * 1e3:.1f} ms", f"{timing.cpu * 1e3:.1f} ms"
-    return [
-        Row(
-            f"{name}, of Node's",
-            wall,
-            f"{_NODE_SPAWN * 1e3:.0f} ms",
-            times(timing.wall, _NODE_SPAWN),
-            target=f"≤ {_SPAWN_TARGET:g}",
-            met=timing.wall <= _SPAWN_TARGET * _NODE_SPAWN,
-        ),
-        Row(
-            f"{name}, of bare Python's",
-            wall,
-            f"{python.wall * 1e3:.1f} ms",
-            times(timing.wall, python.wall),
-            times(timing.cpu, python.cpu),
-        ),
-        Row(f"{name}, processor", cpu, target=f"≤ {_CPU_TARGET * 1e3:.0f} ms", met=timing.cpu <= _CPU_TARGET),
-    ]
 
 
 # -- memory --
@@ -222,43 +217,13 @@ def _bare_peak(host: Host) -> float:
 def calls(host: Host, *, rounds: int) -> None:
     rows = []
     with host.open(host.project()) as client:
-        rows.append(_call_row("ping", _latency(rounds, lambda: client.ask("ping", {})), None, 0))
-        rows.append(
-            _call_row("nx_plan_status", _latency(rounds, lambda: client.call("nx_plan_status")), None, 0)
-        )
-    for tasks in sorted({size for _, size in _NODE_CALLS}):
-        with host.open(host.project(tasks)) as client:
-            works: dict[str, Callable[[], bytes]] = {
-                "nx_task_list": lambda client=client: client.call("nx_task_list"),  # type: ignore[misc]
-                "nx_task_add": lambda client=client: client.call("nx_task_add", title="t", context="c"),  # type: ignore[misc]
-            }
-            for name, work in works.items():
-                found = _latency(min(rounds, 50) if tasks else rounds, work)
-                rows.append(_call_row(name, found, _NODE_CALLS[name, tasks], tasks))
-    print_table(f"Calls over the pipe (median of up to {rounds}; peer: Node)", rows)
-
-
-def _latency(rounds: int, work: Callable[[], bytes]) -> tuple[float, int]:
-    """Seconds from the request to its reply, and the bytes of one reply."""
-    size = len(work())
-    found = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - began)
-    return median(found), size
-
-
-def _call_row(name: str, found: tuple[float, int], node: float | None, tasks: int) -> Row:
-    seconds, size = found
-    label = f"{name}, {tasks:,} tasks" if tasks else name
-    value = f"{seconds * 1e3:.2f} ms" + (f", {size / 1e6:.1f} MB" if size > 100_000 else "")
-    if node is None:
-        return Row(label, value)
-    ratio, peer = times(seconds, node), f"{node * 1e3:g} ms"
-    if tasks < _LARGE:
-        return Row(label, value, peer, ratio)
-    return Row(label, value, peer, ratio, target=f"≤ {_LARGE_TARGET:g}", met=seconds <= _LARGE_TARGET * node)
+        for name, work in {
+            "ping": lambda: client.ask("ping", {}),
+            "nx_plan_status": lambda: client.call("nx_plan_status"),
+        }.items():
+            found = median(timed(work).wall for _ in range(rounds))
+            rows.append(Row(name, f"{found * 1e3:.2f} ms"))
+    print_table(f"Calls over the pipe (median of {rounds})", rows)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,7 @@
-"""The project's tools over a pipe, beside what the reference server in Node takes; and its commands.
+"""The project's tools over a pipe, beside nexus-core under bun in the same run; and its commands.
 
-The reference's figures were taken once with the same probes on a machine of 2 cores, so their column says little
-about this machine; the ratio of the commands to bare Python is measured here. What differs is kept in mind: the
-reference does not wait for the disk, and its search answers in another form.
-
-A "first" row is the first call of a server on files that another harness wrote, which it has to parse and
-check; the others come after it.
+Two differences to keep in mind: the peer does not wait for the disk, and its search answers in another form.
+A "first" row is the first call of a server on files that another harness wrote; the others come after it.
 """
 
 from __future__ import annotations
@@ -16,48 +12,55 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measure import Row, Timing, interleaved, print_table, times
+from benchmarks.peers import nexus_core
 from benchmarks.startup import clean_environ, installed, run_of
 
 _OURS = [sys.executable, "-c", "from rolecall.cli import command; command()", "mcp"]
 _START = {"topic": "Storage", "issues": ["Which format?"], "research_summary": "Read."}
-_TASK = {"title": "Write it", "owner": "lead", "context": "c" * 200, "acceptance": "a" * 100}
+_TASK = {"title": "Write it", "owner": None, "context": "c" * 200, "acceptance": "a" * 100}
 _STARTUP_TARGET = 4.0
 
 
+class Contender(NamedTuple):
+    """A server, and how its version of the contract writes the owner of a task."""
+
+    command: Sequence[str]
+    owner: str | Mapping[str, str]
+
+
 class Probe(NamedTuple):
-    """One call, what it takes the reference, and what part of that we may take."""
+    """One call, and what part of the peer's time it may take."""
 
     tool: str
     arguments: Mapping[str, Any]
-    recorded: float
     target: float | None = None
     shows_first: bool = False
 
 
-_SMALL = (
-    Probe("plan_start", _START, 12.6e-3),
-    Probe("task_add", _TASK, 3.4e-3),
-    Probe("task_list", {}, 3.6e-3),
-)
-_MANY_TASKS = (Probe("task_add", _TASK, 37e-3, 0.25), Probe("task_list", {}, 101e-3, 0.25))
+_SMALL = (Probe("plan_start", _START), Probe("task_add", _TASK, 1.0), Probe("task_list", {}, 1.0))
+_MANY_TASKS = (Probe("task_add", _TASK, 0.3), Probe("task_list", {}, 0.3))
 _MANY_CYCLES = (
-    Probe("history_search", {"query": "topic 4321"}, 99e-3, 0.25, shows_first=True),
-    Probe("plan_start", _START, 357e-3, 0.25),
-    Probe("task_close", {}, 199e-3, 0.25),
+    Probe("history_search", {"query": "topic 4321"}, 0.3, shows_first=True),
+    Probe("plan_start", _START, 0.3),
+    Probe("task_close", {}, 0.3),
 )
 
 
 def main(*, quick: bool = False) -> None:
     size, rounds = (1_000, 5) if quick else (5_000, 15)
     with tempfile.TemporaryDirectory(prefix="rolecall-bench-") as folder:
-        compare(folder, _SMALL, "small state", tasks=0, cycles=0, rounds=rounds)
-        compare(folder, _MANY_TASKS, f"{size:,} tasks", tasks=size, cycles=0, rounds=rounds)
-        compare(folder, _MANY_CYCLES, f"{size:,} cycles", tasks=0, cycles=size, rounds=rounds)
+        contenders = [Contender(_OURS, "lead")]
+        if peer := nexus_core(folder):
+            contenders.append(Contender(peer, {"role": "lead"}))
+        compare(folder, contenders, _SMALL, "small state", tasks=0, cycles=0, rounds=rounds)
+        compare(folder, contenders, _MANY_TASKS, f"{size:,} tasks", tasks=size, cycles=0, rounds=rounds)
+        compare(folder, contenders, _MANY_CYCLES, f"{size:,} cycles", tasks=0, cycles=size, rounds=rounds)
         commands(folder, rounds=10 if quick else 30)
 
 
@@ -67,18 +70,22 @@ def main(*, quick: bool = False) -> None:
 class Server:
     """A tool server on a pipe, for one project."""
 
-    def __init__(self, command: Sequence[str], project: Path, environ: dict[str, str]) -> None:
+    def __init__(self, contender: Contender, project: Path, environ: dict[str, str]) -> None:
         self._count = 0
+        self._owner = contender.owner
         self.child = subprocess.Popen(
-            command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+            contender.command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
         )
         about = {"name": "bench", "version": "1"}
         self._ask("initialize", {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": about})
 
     def timing(self, probe: Probe) -> Timing:
         """From the call to the whole reply; and what the server worked for it."""
+        arguments = dict(probe.arguments)
+        if "owner" in arguments:
+            arguments["owner"] = self._owner
         began, worked = time.perf_counter(), self._worked()
-        reply = self._ask("tools/call", {"name": f"nx_{probe.tool}", "arguments": dict(probe.arguments)})
+        reply = self._ask("tools/call", {"name": f"nx_{probe.tool}", "arguments": arguments})
         timing = Timing(time.perf_counter() - began, self._worked() - worked)
         result = json.loads(reply)["result"]
         assert not result.get("isError"), result
@@ -99,11 +106,11 @@ class Server:
 
 
 @contextmanager
-def _serving(folder: str, *, tasks: int, cycles: int) -> Iterator[Server]:
+def _serving(folder: str, contender: Contender, *, tasks: int, cycles: int) -> Iterator[Server]:
     project = Path(tempfile.mkdtemp(dir=folder))
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)
-    seed(project, tasks=tasks, cycles=cycles)
-    server = Server([*_OURS, "--project", str(project)], project, clean_environ(folder))
+    seed(project, tasks=tasks, cycles=cycles, owner=contender.owner)
+    server = Server(contender, project, clean_environ(folder))
     try:
         yield server
     finally:
@@ -111,7 +118,7 @@ def _serving(folder: str, *, tasks: int, cycles: int) -> Iterator[Server]:
             server.child.kill()
 
 
-def seed(project: Path, *, tasks: int, cycles: int) -> None:
+def seed(project: Path, *, tasks: int, cycles: int, owner: str | Mapping[str, str] = "lead") -> None:
     """The files of a project as a harness leaves them that writes them for people to read."""
     state = project / ".nexus" / "state"
     state.mkdir(parents=True)
@@ -119,20 +126,20 @@ def seed(project: Path, *, tasks: int, cycles: int) -> None:
         file = {
             "goal": "Ship it",
             "decisions": [],
-            "tasks": [_task(number) for number in range(1, tasks + 1)],
+            "tasks": [_task(number, owner) for number in range(1, tasks + 1)],
         }
         (state / "tasks.json").write_text(json.dumps(file, indent=2), encoding="utf-8")
     if cycles:
-        history = {"cycles": [_cycle(number) for number in range(1, cycles + 1)]}
+        history = {"cycles": [_cycle(number, owner) for number in range(1, cycles + 1)]}
         (project / ".nexus" / "history.json").write_text(json.dumps(history, indent=2), encoding="utf-8")
 
 
-def _task(number: int) -> dict[str, Any]:
-    texts = {"title": f"Task {number}", "context": "c" * 200, "acceptance": "a" * 100}
+def _task(number: int, owner: object) -> dict[str, Any]:
+    texts = {"owner": owner, "title": f"Task {number}", "context": "c" * 200, "acceptance": "a" * 100}
     return {"id": number, **texts, "status": "pending", "deps": [], "created_at": "2026-01-31T09:30:00.000Z"}
 
 
-def _cycle(number: int) -> dict[str, Any]:
+def _cycle(number: int, owner: object) -> dict[str, Any]:
     issues = [
         {"id": n, "title": f"Issue {n}", "status": "decided", "decision": "d" * 150} for n in range(1, 4)
     ]
@@ -147,7 +154,7 @@ def _cycle(number: int) -> dict[str, Any]:
             "research_summary": "r" * 200,
             "created_at": "2026-01-31T09:00:00.000Z",
         },
-        "tasks": [_task(1), _task(2)],
+        "tasks": [_task(1, owner), _task(2, owner)],
     }
 
 
@@ -155,29 +162,42 @@ def _cycle(number: int) -> dict[str, Any]:
 
 
 def compare(
-    folder: str, probes: Sequence[Probe], title: str, *, tasks: int, cycles: int, rounds: int
+    folder: str,
+    contenders: Sequence[Contender],
+    probes: Sequence[Probe],
+    title: str,
+    *,
+    tasks: int,
+    cycles: int,
+    rounds: int,
 ) -> None:
-    with _serving(folder, tasks=tasks, cycles=cycles) as server:
-        rows = [row for probe in probes for row in _rows(probe, server, rounds)]
-    print_table(f"{title} (median of {rounds} calls over a pipe; peer: Node, recorded)", rows)
+    rows = []
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(_serving(folder, each, tasks=tasks, cycles=cycles)) for each in contenders
+        ]
+        for probe in probes:
+            first = [server.timing(probe) for server in running]
+            found = interleaved(rounds, *(partial(server.timing, probe) for server in running))
+            if probe.shows_first:
+                rows.append(_row(f"{probe.tool}, first", first, None))
+            rows.append(_row(probe.tool, found, probe.target))
+    print_table(f"{title} (median of {rounds} calls over a pipe, in turn; peer: nexus-core under bun)", rows)
 
 
-def _rows(probe: Probe, server: Server, rounds: int) -> list[Row]:
-    first = server.timing(probe)
-    rows = [_row(f"{probe.tool}, first", first, probe, None)] if probe.shows_first else []
-    (ours,) = interleaved(rounds, lambda: server.timing(probe))
-    return [*rows, _row(probe.tool, ours, probe, probe.target)]
-
-
-def _row(name: str, ours: Timing, probe: Probe, target: float | None) -> Row:
+def _row(name: str, found: Sequence[Timing], target: float | None) -> Row:
+    ours, peer = found[0], found[1] if len(found) > 1 else None
+    value = f"{ours.wall * 1e3:.1f} ms"
+    if peer is None:
+        return Row(name, value)
     return Row(
         name,
-        f"{ours.wall * 1e3:.1f} ms",
-        f"{probe.recorded * 1e3:.1f} ms",
-        times(ours.wall, probe.recorded),
-        "",
+        value,
+        f"{peer.wall * 1e3:.1f} ms",
+        times(ours.wall, peer.wall),
+        times(ours.cpu, peer.cpu),
         f"≤ {target:g}" if target else "",
-        ours.wall <= target * probe.recorded if target else None,
+        ours.wall <= target * peer.wall if target else None,
     )
 
 
