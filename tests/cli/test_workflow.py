@@ -124,7 +124,7 @@ def test_show_has_the_shape_of_the_predecessor(rolecall: Rolecall, project: Path
 def test_show_for_people_has_the_schemas_written_out(rolecall: Rolecall, project: Path) -> None:
     rolecall("workflow", "put", "solve-issue.yaml", cwd=project, check=0)
     shown = yaml.safe_load(rolecall("workflow", "show", "solve-issue", "--format", "yaml", check=0).stdout)
-    assert shown["payload"]["roles"]["planner"]["meta"]["properties"] == {"plan": {"type": "string"}}
+    assert shown["payload"]["roles"]["planner"]["schema"]["properties"] == {"plan": {"type": "string"}}
     text = rolecall("workflow", "show", "solve-issue", "--format", "text", check=0).stdout
     assert text.startswith(f"# {shown['hash']}, put 20")
 
@@ -310,15 +310,15 @@ def test_diff_compares_a_file_with_what_was_put_and_versions_with_each_other(
     changed = rolecall.json("workflow", "diff", str(file))
     assert [(one["kind"], one["what"], one["name"], one["fields"]) for one in changed["changes"]] == [
         ("changed", "limits", "", ["steps"]),
-        ("changed", "role", "reviewer", ["goal"]),
+        ("changed", "role", "reviewer", ["prompt"]),
     ]
-    assert "\n-    goal: Review.\n+    goal: Review well.\n" in changed["diff"]
+    assert "\n-    prompt: Review.\n+    prompt: Review well.\n" in changed["diff"]
     second = rolecall.json("workflow", "put", str(file))["hash"]
     for arguments in (["solve-issue"], [first], [first, second], [first, "solve-issue"]):
         done = rolecall.json("workflow", "diff", *arguments)
         assert (done["from"]["hash"], done["to"]["hash"]) == (first, second)
     text = rolecall("workflow", "diff", first, second, "--format", "text", check=0).stdout
-    assert text.startswith("changed limits: steps\nchanged role reviewer: goal\n\n--- solve-issue ")
+    assert text.startswith("changed limits: steps\nchanged role reviewer: prompt\n\n--- solve-issue ")
 
 
 # -- errors --
@@ -363,9 +363,6 @@ def test_the_page_has_examples_and_names_every_key() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert len(examples()) >= 4
     schema = json_schema()
-    keys = {
-        *schema["properties"],
-        *schema["$defs"]["role"]["properties"],
-        *schema["$defs"]["limits"]["properties"],
-    }
+    role = schema["properties"]["roles"]["additionalProperties"]
+    keys = {*schema["properties"], *role["properties"], *role["properties"]["limits"]["properties"]}
     assert sorted(key for key in keys if f"`{key}`" not in page) == []

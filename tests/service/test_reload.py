@@ -73,7 +73,7 @@ class Stage:
 
     def goal(self, definitions: Definitions) -> str:
         workflow, _ = registry.read_node(self.store, definitions.workflows["hello"])
-        return workflow.roles["greeter"].goal
+        return workflow.roles["greeter"].prompt
 
 
 @pytest.fixture

@@ -59,13 +59,13 @@ VARIANTS: dict[str, Any] = {
 }
 PLANNER = Role(
     description="Plans the work.",
-    goal="Turn the task into steps that can be checked.",
+    prompt="Turn the task into steps that can be checked.",
     capabilities=("issue-analysis", "planning"),
     procedure="Read the code first.\nThen write the plan.",
     output="The plan and its steps.",
     schema=PLAIN,
 )
-REVIEWER = Role(goal="Judge the change.", schema=VARIANTS)
+REVIEWER = Role(prompt="Judge the change.", schema=VARIANTS)
 STEPS = [
     PastStep(
         4,
@@ -98,7 +98,7 @@ def snapshots() -> dict[str, str]:
         "later-role-within-quota": ask(quota=400).text,
         "session-goes-on": ask(newest_first=STEPS[:2], last_turn=2).text,
         "role-without-schema": ask(
-            Role(goal="Say hello."), name="greeter", newest_first=[], instruction=""
+            Role(prompt="Say hello."), name="greeter", newest_first=[], instruction=""
         ).text,
         "correction": correction(
             Problem("the fields do not fit the schema", ("/: one", "/a: two")), VARIANTS

@@ -21,9 +21,9 @@ BASE = Workflow(
     description="Two roles\nand a loop",
     version="1e3",
     roles={
-        "writer": Role(goal="Write.", agent="human", limits=Limits(turns=3), schema={"type": "object"}),
+        "writer": Role(prompt="Write.", agent="human", limits=Limits(turns=3), schema={"type": "object"}),
         "critic": Role(
-            goal="Criticize.", capabilities=("012", "yes"), extract={"model": "0o14"}, schema=META
+            prompt="Criticize.", capabilities=("012", "yes"), extract={"model": "0o14"}, schema=META
         ),
     },
     graph={
@@ -68,7 +68,7 @@ def test_the_order_of_keys_does_not_show() -> None:
 
 
 def test_changes_name_roles_schemas_edges_conditions_and_limits() -> None:
-    critic = replace(BASE.roles["critic"], goal="Be kind.", schema={**META, "title": "x"})
+    critic = replace(BASE.roles["critic"], prompt="Be kind.", schema={**META, "title": "x"})
     after = replace(
         BASE,
         version="2",
@@ -89,7 +89,7 @@ def test_changes_name_roles_schemas_edges_conditions_and_limits() -> None:
         "changed edge $START: role",
         "changed edge critic (bad): role",
         "changed limits: steps, cost",
-        "changed role critic: goal",
+        "changed role critic: prompt",
         "changed schema critic",
         "changed workflow: version",
         "removed edge writer",

@@ -122,7 +122,7 @@ def test_a_workflow_compiles_to_a_stored_definition_and_its_live_parts() -> None
     assert (stored.name, stored.description, stored.version) == ("do-things", "Things", "2")
     assert (stored.graph, stored.limits, stored.python) == ({}, Limits(steps=9), "here:workflow")
     assert stored.roles["named"].agent == "command:cat"
-    assert (stored.roles["named"].goal, stored.roles["named"].capabilities) == ("Say it again.", ("read",))
+    assert (stored.roles["named"].prompt, stored.roles["named"].capabilities) == ("Say it again.", ("read",))
     assert stored.roles["writer"].limits == Limits(steps=3)
     assert stored.roles["worker"].description == "Does the work."
     assert stored.roles["worker"].schema == {"title": "do-things.worker"}
@@ -287,7 +287,7 @@ def test_each_problem_of_a_file_is_told_at_the_line_of_its_role(tmp_path: Path) 
     assert found.playbook is None
     assert [(one.file, one.line, one.severity, one.message.split(",")[0]) for one in found.problems] == [
         (path, 5, "error", "'dne' is required but not declared"),
-        (path, 22, "warning", "the role 'silent' has neither a goal nor a procedure"),
+        (path, 22, "warning", "the role 'silent' has neither a prompt nor a procedure"),
         (path, 25, "error", "the role 'plain' must be a Role or an async function"),
         (path, 25, "warning", "the name 'testing-things' does not begin with a verb"),
         (parts, 2, "error", "the agent of 'helper' must be an adapter"),

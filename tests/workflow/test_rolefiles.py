@@ -42,10 +42,10 @@ def told(folder: Path) -> list[str]:
     return [str(problem).replace(f"{folder}/", "") for problem in loaded(folder).errors]
 
 
-def test_the_frontmatter_is_the_role_and_the_text_its_goal(folder: Path) -> None:
+def test_the_frontmatter_is_the_role_and_the_text_its_prompt(folder: Path) -> None:
     (folder / "roles" / "reader.md").write_text(READER)
     role = loaded(folder).checked().roles["reader"]
-    assert role.goal == "You are a reader.\n\nRead the text."
+    assert role.prompt == "You are a reader.\n\nRead the text."
     assert (role.description, role.agent, role.capabilities) == ("Reads.", "claude", ("read_only",))
     assert role.schema["required"] == ["verdict"]
 
@@ -87,10 +87,10 @@ def test_problems_have_the_places_of_the_roles_file(folder: Path) -> None:
         ("---\n- a\n---\n", "roles/reader.md:1:1: error: the frontmatter of a role must be a mapping"),
         (
             "---\ngoal: G\nmeta: {}\n---\n",
-            "roles/reader.md:2:1: error: the goal of a role's file is its text. The",
+            "roles/reader.md:2:1: error: the prompt of a role's file is its text. The",
         ),
         ("---\na: [\n---\n", "roles/reader.md:3:1: error: not valid YAML"),
-        ("Just a text.\n", "roles/reader.md:1:1: error: the role 'reader' has no schema"),
+        ("Just a text.\n", "roles/reader.md:1:1: error: 'schema' is missing in roles.reader"),
     ],
 )
 def test_a_file_that_is_no_role_is_told_with_its_place(folder: Path, text: str, problem: str) -> None:
@@ -102,7 +102,7 @@ def test_a_schema_may_be_included_from_the_workflows_folder_but_not_from_outside
     (folder / "verdict.json").write_text('{"type": "object"}')
     (folder.parent / "outside.json").write_text('{"type": "object"}')
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../verdict.json\n---\nRead.\n")
-    assert loaded(folder).checked().roles["reader"].goal == "Read."
+    assert loaded(folder).checked().roles["reader"].prompt == "Read."
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../../outside.json\n---\nRead.\n")
     assert "leads outside the folder of the workflow" in told(folder)[0]
 

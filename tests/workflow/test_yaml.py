@@ -34,8 +34,8 @@ SOUND = """\
 name: do-work
 roles:
   worker:
-    goal: Work.
-    meta:
+    prompt: Work.
+    schema:
       type: object
       properties:
         $status: {enum: [done, failed]}
@@ -45,8 +45,8 @@ roles:
         free: {type: object}
       required: [$status, note, files, free]
   checker:
-    goal: Check.
-    meta:
+    prompt: Check.
+    schema:
       type: object
       properties: {approved: {type: boolean}}
       required: [approved]
@@ -103,11 +103,11 @@ def test_the_example_with_statuses_has_no_problems() -> None:
     assert yaml.load_file(EXAMPLES / "fix-issue.yaml").problems == ()
 
 
-GOAL = "goal: Work."
+GOAL = "prompt: Work."
 LIST = "- {role: worker, condition: rejected}"
 TO_END = SOUND[SOUND.index("failed: $FAIL") : SOUND.index("limits:")]
 CHECKER_META = SOUND[
-    SOUND.index("    meta:\n      type: object\n      properties: {app") : SOUND.index("conditions:")
+    SOUND.index("    schema:\n      type: object\n      properties: {app") : SOUND.index("conditions:")
 ]
 
 # What is changed in the sound definition, and the one problem that must follow, placed.
@@ -126,7 +126,11 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
         "1:10: error",
         ["version must be text, not 1.0", "Quote"],
     ),
-    "unknown role key": ((GOAL, f"{GOAL}\n    goals: x"), "5:5: error", ["'goals'", "'goal'?", "procedure"]),
+    "unknown role key": (
+        (GOAL, f"{GOAL}\n    promt: x"),
+        "5:5: error",
+        ["'promt'", "'prompt'?", "procedure"],
+    ),
     "role text no text": (
         (GOAL, f"{GOAL}\n    output: [x]"),
         "5:13: error",
@@ -134,11 +138,15 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
     ),
     "condition empty": (("graph:", "  x:\ngraph:"), "22:5: error", ["conditions.x must be an expression"]),
     "role name odd": (
-        ("checker:\n    goal", "che cker:\n    goal"),
+        ("checker:\n    prompt", "che cker:\n    prompt"),
         "14:3: error",
         ["'che cker' is not accepted"],
     ),
-    "neither goal nor procedure": ((GOAL, "goal: ''"), "3:3: warning", ["neither a goal nor a procedure"]),
+    "neither goal nor procedure": (
+        (GOAL, "prompt: ''"),
+        "3:3: warning",
+        ["neither a prompt nor a procedure"],
+    ),
     "capabilities no list": (
         (GOAL, f"{GOAL}\n    capabilities: x"),
         "5:19: error",
@@ -180,16 +188,16 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
         "30:20: error",
         ["'token'", "Did you mean 'tokens'?"],
     ),
-    "no schema": ((CHECKER_META, ""), "14:3: error", ["'checker' has no schema", "`meta:`"]),
+    "no schema": ((CHECKER_META, ""), "14:3: error", ["'schema' is missing in roles.checker", "`schema:`"]),
     "schema twice": (
         (GOAL, f"{GOAL}\n    frontmatter: {{type: object}}"),
         "5:5: error",
         ["twice", "Keep one"],
     ),
     "schema by id": (
-        (CHECKER_META, "    meta: 5GWKR8TN1V3JA\n"),
-        "16:11: error",
-        ["roles.checker.meta must be a JSON Schema written out", "'5GWKR8TN1V3JA'"],
+        (CHECKER_META, "    schema: 5GWKR8TN1V3JA\n"),
+        "16:13: error",
+        ["roles.checker.schema must be a JSON Schema written out", "'5GWKR8TN1V3JA'"],
     ),
     "schema keyword": (
         ("      required: [approved]", "      requird: [approved]"),
@@ -288,7 +296,11 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
         ["graph.worker.failed must be a role", "not empty"],
     ),
     "edge list empty": (("$START: worker", "$START: []"), "23:11: error", ["not an empty list"]),
-    "edge without role": (("failed: $FAIL", "failed: {prompt: x}"), "26:13: error", ["no 'role'", "$END"]),
+    "edge without role": (
+        ("failed: $FAIL", "failed: {prompt: x}"),
+        "26:5: error",
+        ["'role' is missing", "$END"],
+    ),
     "edge role no text": (
         ("failed: $FAIL", "failed: {role: [x]}"),
         "26:20: error",
@@ -314,7 +326,7 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
     "condition no expression": (
         ("steps[-1].output.approved = false", "{}"),
         "21:3: error",
-        ["no 'expression'"],
+        ["'expression' is missing"],
     ),
     "condition does not parse": (("approved = false", "approved ="), "21:13: error", ["not JSONata"]),
     "condition on no field": (
@@ -423,16 +435,16 @@ def test_each_mistake_is_reported_where_it_was_made(
 # Mistakes of which other faults would follow, were they not known to be one and the same.
 ALONE: dict[str, tuple[tuple[str, str], str]] = {
     "edge of a wrong shape": (("failed: $FAIL", "failed: 3"), "26:13: error"),
-    "edge without a role": (("failed: $FAIL", "failed: {prompt: x}"), "26:13: error"),
+    "edge without a role": (("failed: $FAIL", "failed: {prompt: x}"), "26:5: error"),
     "edges of a wrong shape": (("$START: worker", "$START: 3"), "23:11: error"),
     "the only edge to a role": (('done: {role: checker, prompt: "{{note}}"}', "done: 3"), "25:11: error"),
     "the last edge of a list": (("- {role: $END}", "- 3"), "29:7: error"),
     "limits of a wrong shape": (("{steps: 9}", "9"), "30:9: error"),
     "limits by a wrong name": (("{steps: 9}", "{step: 9}"), "30:10: error"),
     "a limit of a role": ((GOAL, f"{GOAL}\n    limits: {{turns: 0}}"), "5:21: error"),
-    "a goal that is no text": ((GOAL, "goal: [x]"), "4:11: error"),
-    "a goal that is not included": ((GOAL, "goal: !include gone.md"), "4:11: error"),
-    "a schema that is not included": ((CHECKER_META, "    meta: !include gone.json\n"), "16:11: error"),
+    "a goal that is no text": ((GOAL, "prompt: [x]"), "4:13: error"),
+    "a goal that is not included": ((GOAL, "prompt: !include gone.md"), "4:13: error"),
+    "a schema that is not included": ((CHECKER_META, "    schema: !include gone.json\n"), "16:13: error"),
     "a part that is not included": (("note: {type: string}", "note: !include gone.json"), "9:15: error"),
     "edges that are not included": (("failed: $FAIL", "failed: !include gone.yaml"), "26:13: error"),
 }
@@ -481,8 +493,8 @@ VARIANTS = """\
 name: do-work
 roles:
   worker:
-    goal: Work.
-    meta:
+    prompt: Work.
+    schema:
       oneOf:
         - {type: object, properties: {$status: {const: done}, note: {type: string}}, required: [$status, note]}
         - {type: object, properties: {$status: {const: failed}, why: {type: string}}, required: [$status, why]}
@@ -517,8 +529,8 @@ roles:
            required: [$status, frontend]}
         - {type: object, properties: {$status: {const: hopeless}, why: {type: string}}, required: [$status, why]}
   developer:
-    goal: Work.
-    meta: {type: object, properties: {$status: {enum: [done, ask]}, files: {type: array, items: {type: string}}},
+    prompt: Work.
+    schema: {type: object, properties: {$status: {enum: [done, ask]}, files: {type: array, items: {type: string}}},
            required: [$status, files]}
   adviser: {goal: Advise., meta: {type: object, properties: {advice: {type: string}}, required: [advice]}}
   reviewer: {goal: Review., meta: {type: object, properties: {note: {type: string}}, required: [note]}}
@@ -597,7 +609,7 @@ def test_a_required_field_is_looked_for_in_its_own_variant() -> None:
 
 
 def test_a_field_that_one_part_of_a_schema_requires_and_another_forbids_is_refused() -> None:
-    closed = VARIANTS.replace("    meta:\n", "    meta:\n      additionalProperties: false\n", 1)
+    closed = VARIANTS.replace("    schema:\n", "    schema:\n      additionalProperties: false\n", 1)
     result = parse(closed)
     (problem,) = result.errors
     assert problem[3:5] == (6, 7)
@@ -662,8 +674,11 @@ def test_start_may_be_written_in_every_form(start: str) -> None:
     assert (edge.role, edge.status, edge.condition) == ("worker", None, None)
 
 
-def test_frontmatter_is_accepted_for_meta() -> None:
-    assert parse(SOUND.replace("meta:", "frontmatter:")).checked() == parse(SOUND).checked()
+@pytest.mark.parametrize("older", ["meta:", "frontmatter:"])
+def test_older_words_are_read(older: str) -> None:
+    assert "schema:" in SOUND and "prompt: Work." in SOUND
+    old = SOUND.replace("schema:", older).replace("prompt: Work.", "goal: Work.")
+    assert parse(old).checked() == parse(SOUND).checked()
 
 
 def test_a_limit_on_one_role_of_the_loop_is_enough() -> None:

@@ -49,16 +49,16 @@ name: hello
 description: Writes a short text and revises it until the reader approves.
 roles:
   writer:
-    goal: You are a writer. Write the short text that the task asks for. Change no files.
+    prompt: You are a writer. Write the short text that the task asks for. Change no files.
     agent: {writer}
-    meta:
+    schema:
       type: object
       properties: {{text: {{type: string}}}}
       required: [text]
   reader:
-    goal: You are a reader. Say whether the text is what the task asks for. Change no files.
+    prompt: You are a reader. Say whether the text is what the task asks for. Change no files.
     agent: {reader}
-    meta:
+    schema:
       type: object
       properties:
         $status: {{enum: [good, again]}}

@@ -217,7 +217,7 @@ def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
         "thread": turn.thread,
         "currentRole": way.role,
         "description": role.description,
-        "goal": role.goal,
+        "goal": role.prompt,
         "task": turn.task,
         "instruction": way.prompt,
         "schema": dict(role.schema),
@@ -233,7 +233,7 @@ def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
     role = turn.role(way.role)
     about = role.description.strip()
     yield f"# You are asked as {way.role}: {about}" if about else f"# You are asked as {way.role}"
-    sections = {"Task": turn.task, "Now": way.prompt, "Goal": role.goal}
+    sections = {"Task": turn.task, "Now": way.prompt, "Goal": role.prompt}
     sections |= {"Procedure": role.procedure, "Output": role.output}
     for title, text in sections.items():
         if text.strip():

@@ -229,7 +229,7 @@ def _project() -> Project:
 
 
 def _named(project: Project, text: str) -> Trigger:
-    from rolecall.workflow.lint import did_you_mean
+    from rolecall.settings.form import did_you_mean
 
     found = [one for one in project.triggers if text in (one.id, one.name)]
     if len(found) == 1:

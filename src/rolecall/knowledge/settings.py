@@ -194,7 +194,7 @@ class _Reader:
     def _known(self, section: Mapping[str, Any], path: Path, known: tuple[str, ...], owner: str) -> None:
         for key in section:
             if key not in known:
-                from rolecall.workflow.lint import did_you_mean  # only here: it brings the whole of workflows
+                from rolecall.settings.form import did_you_mean  # only here: it brings the whole of workflows
 
                 hint = did_you_mean(key, known, what="Keys")
                 self._report((*path, key), f"{key!r} is not a key of {owner}", hint, key=True)

@@ -146,6 +146,6 @@ def _question(store: Store, asked: _Asked) -> dict[str, Any]:
         **shown,
         "task": asked.turn.task,
         "instruction": asked.due.prompt,
-        "goal": role.goal,
+        "goal": role.prompt,
         "schema": dict(role.schema),
     }

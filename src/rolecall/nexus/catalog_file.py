@@ -114,7 +114,7 @@ def _named(value: Any) -> str:
 
 def near(name: str, known: Mapping[str, Any] | list[str], *, what: str) -> str:
     """The hint for a name that is not known."""
-    from rolecall.workflow.lint import did_you_mean
+    from rolecall.settings.form import did_you_mean
 
     return did_you_mean(name, known, what=what)
 

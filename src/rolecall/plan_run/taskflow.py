@@ -100,7 +100,7 @@ def _role(agent: Agent, schema: Mapping[str, Any], notes: str) -> Role:
 def _person() -> Role:
     return Role(
         description="decides how a task goes on that has failed",
-        goal="Look at what was tried and why it failed. Then send the task another way, change it, or end it.",
+        prompt="Look at what was tried and why it failed. Then send the task another way, change it, or end it.",
         schema={"oneOf": [_answer(status, field, about) for status, field, about in _ANSWERS]},
         agent="human",
     )

@@ -22,9 +22,9 @@ from rolecall.service import project_file
 from rolecall.service.project_file import Reading
 from rolecall.service.triggers import sources
 from rolecall.service.triggers.trigger import Command, Files, Hook, Sense, Trigger
+from rolecall.settings.form import did_you_mean
 from rolecall.settings.yaml12 import Place, Problem
 from rolecall.workflow import registry
-from rolecall.workflow.lint import did_you_mean
 
 SHORTEST_SECRET = 16
 

@@ -25,9 +25,9 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.triggers import trigger
 from rolecall.service.triggers.trigger import Trigger
 from rolecall.settings import settings, yaml12
+from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import nearest
 from rolecall.settings.yaml12 import Marks, Place, Problem
-from rolecall.workflow.lint import did_you_mean
 
 if TYPE_CHECKING:
     from rolecall.knowledge.settings import Settings as Knowledge

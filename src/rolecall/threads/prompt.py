@@ -262,7 +262,7 @@ def _role(role: Role, name: str) -> str:
     if role.description.strip():
         parts.append(role.description.strip())
     sections = {
-        "Goal": role.goal,
+        "Goal": role.prompt,
         "Capabilities": "\n".join(f"- {capability}" for capability in role.capabilities),
         "Procedure": role.procedure,
         "Output": role.output,

@@ -82,11 +82,11 @@ def _role(role: Role, title: str) -> dict[str, Any]:
     fields["extract"] = _sorted(role.extract)
     fields["may_start_threads"] = role.may_start_threads or None
     fields["knowledge"] = role.knowledge and recall_payload(role.knowledge)
-    meta: dict[str, Any] = _sorted(role.schema)
-    # This title is what reading the document adds by itself.
-    if meta.get("title") == title:
-        del meta["title"]
-    return {**_without_nothing(fields), "meta": meta}
+    schema: dict[str, Any] = _sorted(role.schema)
+    # Reading the document adds this title.
+    if schema.get("title") == title:
+        del schema["title"]
+    return {**_without_nothing(fields), "schema": schema}
 
 
 def _sorted(value: Any) -> Any:

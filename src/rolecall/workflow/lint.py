@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from rolecall.settings.capabilities import RESTRICTIONS, restrictions
+from rolecall.settings.form import did_you_mean
 from rolecall.workflow import condition, outcome, reply, template
 from rolecall.workflow.model import END, FAIL, START, SUSPEND, Edge, Limits, Role, Workflow
 from rolecall.workflow.outcome import Found, Variant
@@ -23,8 +23,6 @@ RESERVED = (START, END, FAIL, SUSPEND)
 UNDECLARED_FIELDS = (*reply.STATUS_FIELDS, *reply.STANDARD_FIELDS, "reason")
 """Fields an output may have although its schema does not name them."""
 
-_MOST_NAMES = 100
-"""How many names a hint lists and compares with: more do not help, and a file may have thousands of problems."""
 _TEXT = {"type": "string"}
 _ALWAYS: Variant = (
     {
@@ -96,17 +94,6 @@ _VAST = (
 
 def _is_vast(role: Role) -> bool:
     return len(outcome.variants_of(role.schema)) >= outcome.MOST_VARIANTS
-
-
-def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
-    """The hint for a name that is not known: the nearest one, and all of them."""
-    names = list(dict.fromkeys(islice(known, _MOST_NAMES + 1)))
-    more = ", …" if names[_MOST_NAMES:] else ""
-    names = names[:_MOST_NAMES]
-    folded = {other.casefold().lstrip("$"): other for other in names}
-    near = folded.get(name.casefold().lstrip("$")) or next(iter(get_close_matches(name, names, n=1)), None)
-    guess = f"Did you mean {near!r}? " if near else ""
-    return f"{guess}{what}: {', '.join(names) or 'none'}{more}."
 
 
 # -- the graph --
@@ -645,12 +632,12 @@ def _role_findings(workflow: Workflow, *, told: Collection[str]) -> Iterator[Fin
         if name.startswith("$"):
             hint = f"Reserved are {', '.join(RESERVED)} and every name that begins with $."
             yield Finding("error", ("roles", name), f"the role name {name!r} is reserved", hint, True)
-        if not (role.goal.strip() or role.procedure.strip() or name in told):
-            message = f"the role {name!r} has neither a goal nor a procedure, so its agent is told only what to deliver"
+        if not (role.prompt.strip() or role.procedure.strip() or name in told):
+            message = f"the role {name!r} has neither a prompt nor a procedure, so its agent only knows what to deliver"
             yield Finding(
                 "warning",
                 ("roles", name),
                 message,
-                "Say in `goal` who it is and in `procedure` what to do.",
+                "Say in `prompt` who it is and in `procedure` what to do.",
                 True,
             )

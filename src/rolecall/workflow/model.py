@@ -74,7 +74,7 @@ class Recall:
 @dataclass(frozen=True)
 class Role:
     description: str = ""
-    goal: str = ""
+    prompt: str = ""
     capabilities: tuple[str, ...] = ()
     procedure: str = ""
     output: str = ""
@@ -263,7 +263,7 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, A
 def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
     payload: dict[str, Any] = {
         "description": role.description,
-        "goal": role.goal,
+        "goal": role.prompt,
         "capabilities": list(role.capabilities),
         "procedure": role.procedure,
         "output": role.output,
@@ -322,7 +322,7 @@ def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, 
 def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
     return Role(
         description=payload["description"],
-        goal=payload["goal"],
+        prompt=payload["goal"],
         capabilities=tuple(payload["capabilities"]),
         procedure=payload["procedure"],
         output=payload["output"],

@@ -292,12 +292,12 @@ class _Reader:
             self._note(f"the role {name!r} must be a Role or an async function, not {_kind(call)}", name)
         self.functions[name] = call
         described = {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
-        return {**described, **self._options(name, role), "meta": self._schema(name, role.meta)}
+        return {**described, **self._options(name, role), "schema": self._schema(name, role.meta)}
 
     def _asked(self, name: str, role: Role[Any]) -> dict[str, Any]:
-        found = {**self._options(name, role), "meta": self._schema(name, role.meta)}
+        found = {**self._options(name, role), "schema": self._schema(name, role.meta)}
         if isinstance(role.prompt, str):
-            found["goal"] = role.prompt
+            found["prompt"] = role.prompt
         elif _is_async(role.prompt):
             self.prompts[name] = role.prompt
         else:

@@ -2,12 +2,11 @@
 
     ---
     agent: claude
-    meta: {type: object, properties: {plan: {type: string}}, required: [plan]}
+    schema: {type: object, properties: {plan: {type: string}}, required: [plan]}
     ---
     You are a planner. Read the issue and say what has to change.
 
-The frontmatter has the keys a role has in a workflow, the text below it is the role's `goal`. What they mean is
-judged by `definition.py`, with the places of these files.
+The frontmatter has the keys a role has in a workflow, the text below it is the role's `prompt`.
 """
 
 from __future__ import annotations
@@ -74,14 +73,13 @@ def _read(file: str, include: yaml12.Include, problems: list[Problem]) -> Node |
         problems.append(Problem("error", "the frontmatter of a role must be a mapping", *place))
         return None
     node = read if value is read.value else Node(value, place)
-    if "goal" in value:
-        hint = "The text below the frontmatter is the goal; leave the key out."
-        problems.append(
-            Problem("error", "the goal of a role's file is its text", *node.key_places["goal"], hint)
-        )
+    if given := value.keys() & {"prompt", "goal"}:
+        hint = "The text below the frontmatter is the prompt; leave the key out."
+        place = node.key_places[given.pop()]
+        problems.append(Problem("error", "the prompt of a role's file is its text", *place, hint))
     elif text.strip():
-        value["goal"] = text.strip()
-        node.add("goal", Node(value["goal"], Place(file, line, 1)), Place(file, line, 1))
+        value["prompt"] = text.strip()
+        node.add("prompt", Node(value["prompt"], Place(file, line, 1)), Place(file, line, 1))
     return node
 
 

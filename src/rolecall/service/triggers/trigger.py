@@ -390,6 +390,6 @@ class _Reader:
 
 
 def _known(name: str, known: Collection[str]) -> str:
-    from rolecall.workflow.lint import did_you_mean
+    from rolecall.settings.form import did_you_mean
 
     return did_you_mean(name, known, what="Known")

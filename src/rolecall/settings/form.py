@@ -1,0 +1,515 @@
+"""The one reader of what people write: declare a form, read a value with it, get every problem at its place.
+
+    HOOKS = Record(Hooks, "hooks", {
+        "host": Text("an address such as 127.0.0.1"),
+        "port": Number(whole=True, least=0, most=65535),
+        "secret": Field(Text(), required=True, aliases=("token",), description="What callers must send."),
+    })
+    hooks, problems = form.load(HOOKS, text, source="hooks.yaml")
+    hooks = form.load(HOOKS, text, source="hooks.yaml").checked()       # or `UsageError` with every problem
+    form.json_schema(HOOKS)                                             # for editors
+
+A value that does not fit is reported and left out, so the dataclass that a `Record` makes supplies the default,
+as it does for a key that is absent or null. A record without one of its required keys is left out itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from rolecall.errors import UsageError
+from rolecall.settings import yaml12
+from rolecall.settings.yaml12 import Marks, Node, Path, Place, Problem
+
+T = TypeVar("T")
+U = TypeVar("U")
+Schema = dict[str, Any]
+
+_MOST_NAMES = 100
+"""How many names a hint lists: more do not help, and a file may have thousands of problems."""
+
+
+class Unreadable:
+    """Stands for a value that does not have its form; the reasons are among the problems."""
+
+
+UNREADABLE = Unreadable()
+
+
+class Reading:
+    """One document while it is read: where its parts stand, and what is wrong with them."""
+
+    def __init__(self, root: Node, problems: Iterable[Problem] = ()) -> None:
+        self.problems = list(problems)
+        self.wrong: list[Path] = []
+        """The path of every error, including errors at a place that has one already."""
+        self.written: dict[Path, Path] = {}
+        """Where a part stands in the text, for parts that are written under another path than their own."""
+        self._marks = Marks(root)
+        self._unreadable_places = {problem[2:5] for problem in self.problems}
+
+    def place(self, path: Path, *, key: bool = False) -> Place:
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.written:
+                path = (*self.written[path[:length]], *path[length:])
+                break
+        return self._marks.at(path, key=key)
+
+
+class At:
+    """A part of a document: its path, and where to report what is wrong with it."""
+
+    def __init__(self, reading: Reading, path: Path = ()) -> None:
+        self.reading = reading
+        self.path = path
+
+    def __truediv__(self, step: str | int) -> At:
+        return At(self.reading, (*self.path, step))
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.path)) or "the text"
+
+    def report(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        key: bool = False,
+        severity: Literal["error", "warning"] = "error",
+    ) -> Unreadable:
+        """Report a problem with this part, or with its `key`. A part that is not YAML has its problem already."""
+        if severity == "error":
+            self.reading.wrong.append(self.path)
+        place = self.reading.place(self.path, key=key)
+        if place not in self.reading._unreadable_places:
+            self.reading.problems.append(Problem(severity, message, *place, hint))
+        return UNREADABLE
+
+    def expect(self, wanted: str, value: Any, hint: str = "") -> Unreadable:
+        return self.report(f"{self} must be {wanted}, not {describe(value)}", hint)
+
+
+class Form(Generic[T]):
+    """What a value must look like. Subclass it for a form of your own."""
+
+    def read(self, value: Any, at: At) -> T | Unreadable:
+        """The value, or UNREADABLE after reporting why."""
+        raise NotImplementedError
+
+    def schema(self) -> Schema:
+        """The JSON Schema of the values it accepts."""
+        raise NotImplementedError
+
+
+class Text(Form[str]):
+    def __init__(
+        self,
+        wanted: str = "text",
+        *,
+        pattern: str = "",
+        least: int = 0,
+        most: int | None = None,
+        is_secret: bool = False,
+        hint: str = "",
+    ) -> None:
+        """`least` counts characters that are not at the ends and blank; a secret is not shown in problems."""
+        self.wanted, self.pattern, self.hint, self.is_secret = wanted, pattern, hint, is_secret
+        self.least, self.most = least, most
+
+    def read(self, value: Any, at: At) -> str | Unreadable:
+        if (
+            isinstance(value, str)
+            and len(value.strip()) >= self.least
+            and (self.most is None or len(value) <= self.most)
+            and (not self.pattern or re.fullmatch(self.pattern, value))
+        ):
+            return value
+        if self.is_secret:
+            return at.report(f"{at} must be {self.wanted}", self.hint)
+        return at.expect(self.wanted, value, self.hint)
+
+    def schema(self) -> Schema:
+        bounds = {"minLength": self.least or None, "maxLength": self.most}
+        found = {"type": "string", "pattern": self.pattern and f"^(?:{self.pattern})$", **bounds}
+        return {key: value for key, value in found.items() if value}
+
+
+class Choice(Form[Any]):
+    """One of a few words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def read(self, value: Any, at: At) -> Any:
+        if isinstance(value, str) and value in self.words:
+            return value
+        hint = did_you_mean(value, self.words) if isinstance(value, str) else ""
+        return at.expect(f"one of {', '.join(self.words)}", value, hint)
+
+    def schema(self) -> Schema:
+        return {"enum": list(self.words)}
+
+
+class Flag(Form[bool]):
+    """True or false."""
+
+    def read(self, value: Any, at: At) -> bool | Unreadable:
+        return value if isinstance(value, bool) else at.expect("true or false", value)
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+
+class Number(Form[Any]):
+    def __init__(
+        self,
+        wanted: str = "",
+        *,
+        whole: bool = False,
+        least: float | None = None,
+        above: float | None = None,
+        most: float | None = None,
+        hint: str = "",
+    ) -> None:
+        self.whole, self.least, self.above, self.most, self.hint = whole, least, above, most, hint
+        self.wanted = wanted or f"a {'whole ' if whole else ''}number{self._bounds()}"
+
+    def _bounds(self) -> str:
+        if self.above is not None:
+            return f" above {self.above:,}"
+        if self.most is not None:
+            return f" from {self.least or 0:,} to {self.most:,}"
+        return "" if self.least is None else f" of {self.least:,} or more"
+
+    def fits(self, value: Any) -> bool:
+        is_number = isinstance(value, int if self.whole else (int, float)) and not isinstance(value, bool)
+        return is_number and (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (value <= self.most if self.most is not None else abs(value) < float("inf"))
+        )
+
+    def read(self, value: Any, at: At) -> Any:
+        return value if self.fits(value) else at.expect(self.wanted, value, self.hint)
+
+    def schema(self) -> Schema:
+        bounds = {"minimum": self.least, "exclusiveMinimum": self.above, "maximum": self.most}
+        kind = "integer" if self.whole else "number"
+        return {"type": kind, **{key: value for key, value in bounds.items() if value is not None}}
+
+
+class Anything(Form[Any]):
+    """Any value at all."""
+
+    def read(self, value: Any, at: At) -> Any:  # noqa: ARG002
+        return value
+
+    def schema(self) -> Schema:
+        return {}
+
+
+class Refused(Form[Any]):
+    """A key that must not be given, with the reason."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message, self.hint = message, hint
+
+    def read(self, value: Any, at: At) -> Unreadable:  # noqa: ARG002
+        return at.report(self.message, self.hint, key=True)
+
+    def schema(self) -> Schema:
+        return {"not": {}}
+
+
+class ListOf(Form[tuple[T, ...]]):
+    def __init__(
+        self,
+        item: Form[T],
+        wanted: str = "a list",
+        *,
+        least: int = 0,
+        allow_single: bool = False,
+        hint: str = "",
+    ) -> None:
+        """`allow_single` also accepts one text in place of a list of one."""
+        self.item, self.wanted, self.least, self.hint = item, wanted, least, hint
+        self.allow_single = allow_single
+
+    def read(self, value: Any, at: At) -> tuple[T, ...] | Unreadable:
+        if self.allow_single and isinstance(value, str):
+            item = self.item.read(value, at)
+            return UNREADABLE if isinstance(item, Unreadable) else (item,)
+        if not isinstance(value, list) or len(value) < self.least:
+            return at.expect(self.wanted, value, self.hint)
+        items = [self.item.read(item, at / index) for index, item in enumerate(value)]
+        return tuple(item for item in items if not isinstance(item, Unreadable))
+
+    def schema(self) -> Schema:
+        schema: Schema = {"type": "array", "items": self.item.schema()}
+        if self.least:
+            schema["minItems"] = self.least
+        return {"anyOf": [{"type": "string"}, schema]} if self.allow_single else schema
+
+
+class MapOf(Form[dict[str, T]]):
+    """A mapping whose keys are names of the writer's own."""
+
+    def __init__(
+        self,
+        item: Form[T],
+        wanted: str = "a mapping",
+        *,
+        key: str = "",
+        key_wanted: str = "",
+        least: int = 0,
+        hint: str = "",
+    ) -> None:
+        """`key` is the pattern of names, and `key_wanted` says it in words."""
+        self.item, self.wanted, self.hint, self.least = item, wanted, hint, least
+        self.key, self.key_wanted = key, key_wanted
+
+    def read(self, value: Any, at: At) -> dict[str, T] | Unreadable:
+        if not isinstance(value, Mapping) or len(value) < self.least:
+            return at.expect(self.wanted, value, self.hint)
+        found: dict[str, T] = {}
+        for name, item in value.items():
+            if self.key and not re.fullmatch(self.key, name):
+                (at / name).report(f"the name {name[:80]!r} is not accepted", self.key_wanted, key=True)
+            read = self.item.read(item, at / name)
+            if not isinstance(read, Unreadable):
+                found[name] = read
+        return found
+
+    def schema(self) -> Schema:
+        schema: Schema = {"type": "object", "additionalProperties": self.item.schema()}
+        if self.key:
+            schema["propertyNames"] = {"pattern": f"^(?:{self.key})$"}
+        return {**schema, "minProperties": self.least} if self.least else schema
+
+
+class Field(NamedTuple):
+    """One key of a record."""
+
+    form: Form[Any]
+    required: bool = False
+    to: str = ""
+    """The parameter it becomes, if that has another name than the key."""
+    aliases: tuple[str, ...] = ()
+    """Older words for the key, which are read and never written."""
+    default: Any = UNREADABLE
+    """Takes the place of a value that is absent or does not fit, where `make` has no default of its own."""
+    description: str = ""
+    hint: str = ""
+    """What to do when the key is required and missing."""
+    nullable: bool = True
+    """Whether null means that the key is not given."""
+
+
+class Record(Form[T]):
+    """A mapping with known keys, made into a value by `make(**fields)`."""
+
+    def __init__(
+        self,
+        make: Callable[..., T],
+        owner: str,
+        fields: Mapping[str, Field | Form[Any]],
+        *,
+        others: Form[Any] | None = None,
+        check: Callable[[T, At], None] | None = None,
+        wanted: str = "a mapping",
+        hint: str = "",
+    ) -> None:
+        """`owner` names the record in problems, such as "a role". `others` is the form of every other key; without it
+        another key is a problem. `check` reports what is wrong between the fields."""
+        self.make, self.owner, self.others, self.check = make, owner, others, check
+        self.wanted, self.hint = wanted, hint
+        self.fields = {
+            name: field if isinstance(field, Field) else Field(field) for name, field in fields.items()
+        }
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(name for name, field in self.fields.items() if not isinstance(field.form, Refused))
+
+    def read(self, value: Any, at: At) -> T | Unreadable:
+        if not isinstance(value, Mapping):
+            return at.expect(self.wanted, value, self.hint)
+        found: dict[str, Any] = {}
+        is_whole = True
+        for name, field in self.fields.items():
+            given = [key for key in (name, *field.aliases) if key in value]
+            if len(given) > 1:
+                message = f"{given[1]!r} means the same as {given[0]!r}, so {self.owner} has it twice"
+                (at / given[1]).report(message, "Keep one of them.", key=True)
+            read: Any = UNREADABLE
+            if given and (value[given[0]] is not None or not field.nullable):
+                self._note_alias(at, name, given[0])
+                read = field.form.read(value[given[0]], at / given[0])
+            elif field.required:
+                hint = field.hint or f"Keys of {self.owner}: {', '.join(self.keys)}."
+                at.report(f"{name!r} is missing{f' in {at}' if at.path else ''}", hint, key=True)
+            read = field.default if isinstance(read, Unreadable) else read
+            if not isinstance(read, Unreadable):
+                found[field.to or name] = read
+            elif field.required:
+                is_whole = False
+        self._read_others(value, at, found)
+        if not is_whole:
+            return UNREADABLE
+        made = self.make(**found)
+        if self.check is not None:
+            self.check(made, at)
+        return made
+
+    def _note_alias(self, at: At, name: str, written: str) -> None:
+        if written != name:
+            at.reading.written[(*at.path, name)] = (*at.path, written)
+
+    def _read_others(self, value: Mapping[str, Any], at: At, found: dict[str, Any]) -> None:
+        known = {key for name, field in self.fields.items() for key in (name, *field.aliases)}
+        for key in value:
+            if key in known:
+                continue
+            if self.others is None:
+                hint = did_you_mean(key, self.keys, what="Keys")
+                (at / key).report(f"{key!r} is not a key of {self.owner}", hint, key=True)
+            elif not isinstance(read := self.others.read(value[key], at / key), Unreadable):
+                found[key] = read
+
+    def schema(self) -> Schema:
+        properties: Schema = {}
+        required: list[str] = []
+        choices: list[Schema] = []
+        for name, field in self.fields.items():
+            schema = field.form.schema()
+            if field.nullable and not field.required:
+                schema = _or_null(schema)
+            if field.description:
+                schema = {**schema, "description": field.description}
+            properties[name] = schema
+            properties |= {alias: {**schema, "deprecated": True} for alias in field.aliases}
+            if field.required and field.aliases:
+                choices.append({"oneOf": [{"required": [key]} for key in (name, *field.aliases)]})
+            elif field.required:
+                required.append(name)
+        found: Schema = {"type": "object", "properties": properties, "required": required}
+        found["additionalProperties"] = False if self.others is None else self.others.schema()
+        return {**found, "allOf": choices} if choices else found
+
+
+def _or_null(schema: Schema) -> Schema:
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    return {"anyOf": [schema, {"type": "null"}]} if schema and "not" not in schema else schema
+
+
+class Either(Form[Any]):
+    """One of several forms, chosen by the kind of value: `Either("a role, or {role, prompt}", {str: …, dict: …})`."""
+
+    def __init__(self, wanted: str, forms: Mapping[type, Form[Any]], *, hint: str = "") -> None:
+        self.wanted, self.forms, self.hint = wanted, forms, hint
+
+    def read(self, value: Any, at: At) -> Any:
+        form = self.forms.get(type(value))
+        return form.read(value, at) if form else at.expect(self.wanted, value, self.hint)
+
+    def schema(self) -> Schema:
+        return {"anyOf": [form.schema() for form in self.forms.values()]}
+
+
+class Converted(Form[U]):
+    """A form whose value is converted; `convert` raises `UsageError` for a value it cannot use."""
+
+    def __init__(self, form: Form[T], convert: Callable[[T], U]) -> None:
+        self.form, self.convert = form, convert
+
+    def read(self, value: Any, at: At) -> U | Unreadable:
+        read = self.form.read(value, at)
+        if isinstance(read, Unreadable):
+            return read
+        try:
+            return self.convert(read)
+        except UsageError as error:
+            return at.report(f"{at} {error.message}", error.hint)
+
+    def schema(self) -> Schema:
+        return self.form.schema()
+
+
+class Loaded(NamedTuple, Generic[T]):
+    """What was read, None if it could not be, and every problem in the order of the text."""
+
+    value: T | None
+    problems: tuple[Problem, ...]
+
+    def checked(self, what: str = "") -> T:
+        """The value, or `UsageError` with every error on a line of its own; `what` names what was read."""
+        errors = [problem for problem in self.problems if problem.severity == "error"]
+        if self.value is None or errors:
+            lines = "".join(f"\n  {problem}" for problem in errors)
+            raise UsageError(f"{what or errors[0].file} cannot be used:{lines}")
+        return self.value
+
+
+def load(
+    form: Form[T], text: str, *, source: str, section: str = "", include: yaml12.Include | None = None
+) -> Loaded[T]:
+    """The value of a YAML text, or of one section of it."""
+    node, problems = yaml12.read(text, source=source, include=include)
+    if node is None:
+        return Loaded(None, tuple(problems))
+    reading = Reading(node, problems)
+    at, value = At(reading), node.value
+    if section:
+        at, value = at / section, value.get(section) if isinstance(value, dict) else None
+    read = form.read(value, at)
+    return Loaded(None if isinstance(read, Unreadable) else read, in_order(reading.problems, source))
+
+
+def load_value(form: Form[T], value: Any, *, source: str) -> Loaded[T]:
+    """The same for a value that is not text any more, whose problems say paths in place of lines."""
+    reading = Reading(Node(value, Place(source, 1, 1)))
+    read = form.read(value, At(reading))
+    return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
+
+
+def in_order(problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
+    """Each problem once, as the text has them; those of included files last."""
+    return tuple(
+        sorted(set(problems), key=lambda one: (one.file != source, *one[2:5], one.severity, one.message))
+    )
+
+
+def json_schema(form: Form[Any], title: str) -> Schema:
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **form.schema()}
+
+
+def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
+    """The hint for an unknown name: the nearest known one, then, under the heading `what`, all of them."""
+    from difflib import get_close_matches  # takes longer to import than most files take to read
+
+    names = list(dict.fromkeys(islice(known, _MOST_NAMES + 1)))
+    more = ", …" if names[_MOST_NAMES:] else ""
+    names = names[:_MOST_NAMES]
+    folded = {other.casefold().lstrip("$"): other for other in names}
+    near = folded.get(name.casefold().lstrip("$")) or next(iter(get_close_matches(name, names, n=1)), None)
+    guess = f"Did you mean {near!r}?" if near else ""
+    listed = f"{what}: {', '.join(names) or 'none'}{more}." if what else ""
+    return f"{guess} {listed}".strip()
+
+
+def describe(value: Any) -> str:
+    """A value in a few words, for "must be X, not …"."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (dict, list)):
+        kind = "mapping" if isinstance(value, dict) else "list"
+        return f"a {kind}" if value else f"an empty {kind}"
+    return (str if isinstance(value, (int, float)) else repr)(value)[:80]
