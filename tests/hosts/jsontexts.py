@@ -59,8 +59,7 @@ def texts(draw: st.DrawFn, value: Any) -> str:
         text = json.dumps(value, ensure_ascii=draw(st.booleans()), separators=draw(_SEPARATORS))
     else:
         text = json.dumps(value, ensure_ascii=False, indent=draw(_INDENTS))
-    mark = draw(st.sampled_from(("", "", "\ufeff")))
-    return mark + (text + draw(st.sampled_from(("", "\n", "\n\n", " ")))).replace("\n", line_end)
+    return (text + draw(st.sampled_from(("", "\n", "\n\n", " ")))).replace("\n", line_end)
 
 
 _INDENTS: st.SearchStrategy[int | str] = st.sampled_from((1, 2, 4, "\t"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from wired import CATALOG, COMMAND, files_in, install, is_up_to_date, setup_in, 
 
 from rolecall.hosts.claude import events as host
 from rolecall.hosts.claude import install as claude
-from rolecall.hosts.installation import wiring_of
-from rolecall.hosts.managed_block import is_unchanged, removed
-from rolecall.hosts.setup import is_ours, shell, words_of
+from rolecall.hosts.installation import is_unchanged, plan_removal, wiring_of
+from rolecall.hosts.setup import is_ours, split_words
 from rolecall.nexus import catalog, tool_map
 from rolecall.settings import yaml12
 
@@ -49,7 +49,7 @@ def test_in_a_project_the_commands_name_it_and_go_into_the_file_of_one_person(tm
     assert written["enabledMcpjsonServers"] == ["rolecall"]
     assert set(written["hooks"]) == set(host.EVENTS)
     line = written["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
-    assert words_of(line)[:6] == (*COMMAND, "hook", "claude", "PreToolUse", "--project", setup.project)
+    assert split_words(line)[:6] == (*COMMAND, "hook", "claude", "PreToolUse", "--project", setup.project)
     assert list(Path(setup.home).iterdir()) == []
 
 
@@ -63,7 +63,7 @@ def test_for_a_user_they_name_none_and_go_where_claude_looks(tmp_path: Path, var
     folder = other if variable else Path(setup.home) / ".claude"
     assert loaded(servers)["mcpServers"]["rolecall"]["args"] == ["mcp"]
     written = loaded(folder, "settings.json")
-    assert words_of(written["hooks"]["Stop"][0]["hooks"][0]["command"])[:4] == (
+    assert split_words(written["hooks"]["Stop"][0]["hooks"][0]["command"])[:4] == (
         *COMMAND,
         "hook",
         "claude",
@@ -131,7 +131,7 @@ def test_a_skill_is_in_claudes_own_words_and_a_manual_one_is_not_the_models_to_c
 
 
 def test_skills_name_the_tools_that_claude_has_for_what_they_ask() -> None:
-    text = claude._skill_file(CATALOG.skills["nx-run"], CATALOG)
+    text = claude.skill_file(CATALOG.skills["nx-run"], CATALOG)
     assert "Call the tool Skill with skill `nx-plan` and args `auto`." in text
     assert "Call the tool Agent with subagent_type `engineer`" in text
     assert "TASK: <title>" in text
@@ -140,7 +140,7 @@ def test_skills_name_the_tools_that_claude_has_for_what_they_ask() -> None:
 
 def test_every_skill_fits_into_what_a_hook_may_say(tmp_path: Path) -> None:
     for skill in CATALOG.skills.values():
-        text = claude._skill_file(skill, CATALOG)
+        text = claude.skill_file(skill, CATALOG)
         assert len(text.encode(host.LIMIT.encoding)) < host.LIMIT.bytes, skill.id
 
 
@@ -149,21 +149,33 @@ def test_every_skill_fits_into_what_a_hook_may_say(tmp_path: Path) -> None:
 
 @hypothesis.settings(max_examples=25)
 @given(st.data())
-def test_uninstalling_gives_back_the_very_files_there_were(
+def test_values_of_others_survive_installing_and_uninstalling(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     setup = setup_in(tmp_path_factory.mktemp("place"))
     project = Path(setup.project)
     (project / ".claude").mkdir()
-    for name in (".mcp.json", ".claude/settings.local.json"):
-        (project / name).write_bytes(data.draw(texts(data.draw(settings()))).encode())
-    before = files_in(project)
+    paths = [project / ".mcp.json", project / ".claude" / "settings.local.json"]
+    for path in paths:
+        path.write_text(data.draw(texts(data.draw(settings()))), encoding="utf-8", newline="")
+    before = [loaded(path) for path in paths]
     install("claude", setup)
-    after = files_in(project)
     assert is_up_to_date("claude", setup)
     uninstall("claude", setup)
-    assert files_in(project) == before
-    assert set(after) > set(before)
+    after = [loaded(path) if path.exists() else {} for path in paths]
+    assert [without_empty(one) for one in after] == [without_empty(one) for one in before]
+    assert set(files_in(project)) <= {str(path) for path in paths}
+
+
+OURS = ("mcpServers", "hooks", "permissions", "allow", "enabledMcpjsonServers", *host.EVENTS)
+
+
+def without_empty(value: Any) -> Any:
+    """The value without the empty objects and arrays that ours stand in, which go with them."""
+    if not isinstance(value, dict):
+        return value
+    found = {key: without_empty(one) if key in OURS else one for key, one in value.items()}
+    return {key: one for key, one in found.items() if key not in OURS or one not in ({}, [])}
 
 
 def test_nothing_is_left_where_nothing_was(tmp_path: Path) -> None:
@@ -211,7 +223,7 @@ def test_our_hook_among_others_hooks_stays_and_is_named(tmp_path: Path) -> None:
     written = loaded(path)
     written["hooks"]["Stop"][0]["hooks"].append({"type": "command", "command": "true"})
     path.write_text(json.dumps(written))
-    found = {os.path.basename(one.path): one for one in removed(wiring_of("claude", setup))}
+    found = {os.path.basename(one.path): one for one in plan_removal(wiring_of("claude", setup))}
     assert "hooks.Stop" in found["settings.local.json"].note
 
 
@@ -220,7 +232,7 @@ def test_our_hook_among_others_hooks_stays_and_is_named(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
 def test_a_command_for_a_shell_has_the_same_words_again(words: list[str]) -> None:
-    assert words_of(shell(words)) == tuple(words)
+    assert split_words(shlex.join(words)) == tuple(words)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from wired import CATALOG, COMMAND, files_in, install, is_up_to_date, setup_in, 
 from rolecall.errors import UsageError
 from rolecall.hosts.codex import events as host
 from rolecall.hosts.codex import install as codex
-from rolecall.hosts.setup import Setup, words_of
+from rolecall.hosts.setup import Setup, split_words
 from rolecall.nexus import catalog
 from rolecall.settings import yaml12
 
@@ -36,7 +36,7 @@ def test_in_a_project_the_commands_name_it_and_the_server_has_to_start(tmp_path:
     for event, [entry] in hooks.items():
         (hook,) = entry["hooks"]
         words = (*COMMAND, "hook", "codex", event, "--project", setup.project)
-        assert words_of(hook["command"]) == (*words, "||", "exit", "1"), event
+        assert split_words(hook["command"]) == (*words, "||", "exit", "1"), event
         assert hook["timeout"] == (3 if event == "SessionEnd" else 10)
     assert list((tmp_path / "home").iterdir()) == []
 
@@ -101,12 +101,13 @@ def test_entries_of_others_keep_their_places_and_everything_goes_again(tmp_path:
     theirs = {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "say done"}]}]}}
     (folder / "hooks.json").write_text(json.dumps(theirs))
     (folder / "config.toml").write_text('# mine\nmodel = "m"\n')
-    before = files_in(folder)
     install("codex", setup)
     assert loaded(folder, "hooks.json")["hooks"]["Stop"][0] == theirs["hooks"]["Stop"][0]
     assert is_up_to_date("codex", setup)
     uninstall("codex", setup)
-    assert files_in(folder) == before
+    assert sorted(files_in(folder)) == [str(folder / "config.toml"), str(folder / "hooks.json")]
+    assert loaded(folder, "hooks.json") == theirs
+    assert (folder / "config.toml").read_text() == '# mine\nmodel = "m"\n'
 
 
 def test_the_commands_are_read_from_the_files(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_what_codex_was_not_told_to_trust_is_named(tmp_path: Path) -> None:
     setup = install("codex", setup_in(tmp_path))
     own = tmp_path / "home" / ".codex" / "config.toml"
     own.parent.mkdir()
-    assert f"not told yet to trust {setup.project}" in obstacle(setup)
+    assert f"does not trust {setup.project} yet" in obstacle(setup)
     trusted = f'[projects.{json.dumps(setup.project)}]\ntrust_level = "trusted"\n'
     own.write_text(trusted)
     assert "PreToolUse, PostToolUse" in obstacle(setup)

@@ -265,7 +265,7 @@ def test_the_host_is_not_there_or_was_not_told_to_trust_the_project(machine: Mac
     assert any("the program claude was not found" in one for one in machine.doctor()["warning"])
     machine.claude()
     warnings = machine.doctor()["warning"]
-    assert [f"was not told yet to trust {machine.project}" in one for one in warnings] == [True]
+    assert [f"does not trust {machine.project} yet" in one for one in warnings] == [True]
 
 
 @pytest.mark.parametrize("name", [".claude/settings.json", ".claude/settings.local.json", "user"])

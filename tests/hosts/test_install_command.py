@@ -308,7 +308,7 @@ def test_an_agent_of_the_users_own_is_not_written_over(machine: Machine) -> None
 
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(machine: Machine) -> None:
     os.mkfifo(machine.project / ".mcp.json")
-    assert ".mcp.json is no regular file" in machine.run("install", "claude", check=2)
+    assert ".mcp.json is not a regular file" in machine.run("install", "claude", check=2)
 
 
 def test_folders_pipes_and_links_beside_our_agents_are_nobodys_business(machine: Machine) -> None:

@@ -12,7 +12,7 @@ import pytest
 from wired import CATALOG, COMMAND, install, is_up_to_date, setup_in, uninstall
 
 from rolecall.hosts.event import Answer
-from rolecall.hosts.managed_block import OwnFile
+from rolecall.hosts.installation import OwnFile
 from rolecall.hosts.opencode import events as host
 from rolecall.hosts.opencode import install as opencode
 from rolecall.nexus import catalog

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rolecall.hosts import file_change
-from rolecall.hosts.installation import host_module, wiring_of
-from rolecall.hosts.managed_block import installed, removed
+from rolecall.hosts.installation import host_module, plan_install, plan_removal, wiring_of
 from rolecall.hosts.setup import Setup
 from rolecall.nexus import catalog
 
@@ -23,16 +22,16 @@ def setup_in(folder: Path, *, scope: Any = "project", **env: str) -> Setup:
 
 
 def install(host: str, setup: Setup) -> Setup:
-    file_change.make(installed(wiring_of(host, setup)), roots=host_module(host).roots(setup))
+    file_change.make(plan_install(wiring_of(host, setup)), roots=host_module(host).roots(setup))
     return setup
 
 
 def uninstall(host: str, setup: Setup) -> None:
-    file_change.make(removed(wiring_of(host, setup)), roots=host_module(host).roots(setup))
+    file_change.make(plan_removal(wiring_of(host, setup)), roots=host_module(host).roots(setup))
 
 
 def is_up_to_date(host: str, setup: Setup) -> bool:
-    return not any(one.is_change for one in installed(wiring_of(host, setup)))
+    return not any(one.is_change for one in plan_install(wiring_of(host, setup)))
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

@@ -371,7 +371,7 @@ def test_codex_runs_no_hook_before_it_was_told_to_trust_it_and_doctor_says_so(
     model.add(Calls("apply_patch", PATCH), "done", Calls("apply_patch", PATCH), "done")
     codex(host, is_trusting=False)
     assert file_text(host.work / "a.txt") == "written\n"
-    assert any("not told yet to trust our hooks" in text for text in host.doctor())
+    assert any("does not trust our hooks yet" in text for text in host.doctor())
     (host.work / "a.txt").unlink()
 
     assert {hook["trustStatus"] for hook in trust(host)} == {"trusted"}
@@ -392,7 +392,7 @@ def test_of_a_project_that_is_not_trusted_nothing_is_read_and_doctor_says_so(
     codex(host)
     assert "unsupported call" in returned(model)[0]
     assert not host.state().exists()
-    assert any(f"not told yet to trust {host.work}" in text for text in host.doctor())
+    assert any(f"does not trust {host.work} yet" in text for text in host.doctor())
 
 
 def test_a_server_that_is_switched_off_for_the_user_has_no_tools_in_a_project_and_doctor_says_so(

@@ -92,9 +92,9 @@ def _with_proposals(needs: list[Need], installed: dict[str, bool]) -> list[Need]
 
 def _hosts(settings: dict[str, Any]) -> list[Check]:
     """Of the hosts that Rolecall is installed in: for the project around here, and for the user."""
+    from rolecall.checks.hosts import check_hosts
     from rolecall.checks.machine import Check
     from rolecall.cli.install import setups_here
-    from rolecall.hosts.install_check import check_hosts
     from rolecall.settings.settings import unplanned_edits
 
     try:

@@ -38,15 +38,14 @@ _WORDS = {"same": "up to date", "kept": "left alone"}
 
 
 def _install(options: Namespace) -> None:
-    from rolecall.hosts.installation import host_module, wiring_of
-    from rolecall.hosts.managed_block import installed
+    from rolecall.hosts.installation import host_module, plan_install, wiring_of
     from rolecall.settings import config, settings
 
     setup = setup_for(options, _catalog(), config.load())
     if not setup.key:
         setup = setup._replace(key=os.path.join(config.home(), config.HOST_KEYS, os.urandom(16).hex()))
     wiring = wiring_of(options.host, setup)
-    changes = installed(wiring, force=options.force)
+    changes = plan_install(wiring, force=options.force)
     exclusion = _exclusion(options, setup, changes, list({piece.path: None for piece in wiring.pieces}))
     changes += [exclusion] if exclusion else []
     if not options.dry_run:

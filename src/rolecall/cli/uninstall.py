@@ -10,15 +10,14 @@ from rolecall.cli.install import arguments, carry_out, other_scope, report, setu
 
 def _uninstall(options: Namespace) -> None:
     from rolecall.hosts import git_exclude
-    from rolecall.hosts.installation import wiring_of
-    from rolecall.hosts.managed_block import removed
+    from rolecall.hosts.installation import plan_removal, wiring_of
     from rolecall.nexus import catalog
 
     # Entries are recognised by their form, so our own catalogue is enough, even if the configuration is unreadable.
     setup = setup_for(options, catalog.load(), {})
     changes = [
         change
-        for change in removed(wiring_of(options.host, setup), force=options.force)
+        for change in plan_removal(wiring_of(options.host, setup), force=options.force)
         if change.state != "same"
     ]
     file = git_exclude.find(setup.project) if setup.scope == "project" else None

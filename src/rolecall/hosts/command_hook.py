@@ -1,4 +1,4 @@
-"""Hooks that are lines for a shell in a JSON file: Claude Code has them, and Codex has taken them over."""
+"""Hooks that are shell commands in a JSON file: Claude Code's format, which Codex shares."""
 
 from __future__ import annotations
 
@@ -7,49 +7,48 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from rolecall.hosts.managed_block import JsonItems, our_items
-from rolecall.hosts.setup import is_ours, words_of
+from rolecall.hosts.installation import Items, read_value
+from rolecall.hosts.setup import is_ours, split_words
 
 
-def hook(path: str, host: str, event: str, line: str, **fields: Any) -> JsonItems:
-    """An entry for one event; `fields` are what the host is told of it beside the line."""
+def hook(path: str, host: str, event: str, line: str, **fields: Any) -> Items:
+    """The entry for one event; `fields` are further settings of the host for it."""
     item = {"hooks": [{"type": "command", "command": line, **fields}]}
-    return JsonItems(
-        path, ("hooks", event), (item,), partial(is_our_hook, host), partial(_has_our_hook, host)
-    )
+    return Items(path, ("hooks", event), (item,), partial(_is_our_hook, host), partial(_has_our_hook, host))
 
 
-def commands(hooks: Iterable[JsonItems]) -> dict[str, tuple[str, ...]]:
-    """By the event, what the hooks would run as they stand in the file; no words where there is none of ours."""
+def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
+    """By event, what our hooks would run as they stand in the file; no words where there is none of ours."""
     found = {}
-    for one in hooks:
-        lines = [line for item in our_items(one) for line in _commands_of(item)]
-        found[one.keys[-1]] = lines[0] if lines else ()
+    for hook in hooks:
+        there = read_value(hook.path, hook.keys)
+        ours = [item for item in there if hook.is_ours(item)] if isinstance(there, list) else []
+        found[hook.keys[-1]] = _commands(ours[0])[0] if ours else ()
     return found
 
 
-def is_our_hook(host: str, item: Any) -> bool:
-    """Whether an entry runs nothing but ours, from whichever version."""
-    found = _commands_of(item)
+def _is_our_hook(host: str, item: Any) -> bool:
+    """Whether an entry runs nothing but ours, from any version."""
+    found = _commands(item)
     return bool(found) and all(is_ours(words, "hook", host) for words in found)
 
 
 def _has_our_hook(host: str, item: Any) -> bool:
-    is_some = any(is_ours(words, "hook", host) for words in _commands_of(item))
-    return is_some and not is_our_hook(host, item)
+    return not _is_our_hook(host, item) and any(is_ours(words, "hook", host) for words in _commands(item))
 
 
-def _commands_of(item: Any) -> list[tuple[str, ...]]:
-    """The commands of an entry, without what is to be done when they fail."""
-    listed = item.get("hooks") if isinstance(item, Mapping) else None
-    lines = (
-        [one.get("command") for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    )
-    return [words[: words.index("||")] if "||" in words else words for words in map(words_of, lines)]
+def _commands(item: Any) -> list[tuple[str, ...]]:
+    """The commands of an entry, without what follows `||`."""
+    hooks = item.get("hooks") if isinstance(item, Mapping) else None
+    found = []
+    for hook in hooks if isinstance(hooks, list) else ():
+        words = split_words(hook.get("command")) if isinstance(hook, Mapping) else ()
+        found.append(words[: words.index("||")] if "||" in words else words)
+    return found
 
 
 def sample(event: str, folder: str, tool: Mapping[str, Any]) -> dict[str, Any]:
-    """What the host would say at an event in a project in `folder`; `tool` is its call of a tool that edits."""
+    """The host's payload for an event in a project; `tool` is its call of a tool that edits."""
     id = "rolecall-doctor"
     agent = {"agent_id": id, "agent_type": "tester"}
     call = {**tool, "tool_use_id": id}
@@ -68,7 +67,7 @@ def sample(event: str, folder: str, tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_refusal(stdout: str) -> bool:
-    """Whether a hook's answer to a tool call is that it may not run."""
+    """Whether a hook's answer denies a tool call."""
     try:
         return bool(json.loads(stdout)["hookSpecificOutput"]["permissionDecision"] == "deny")
     except (ValueError, LookupError, TypeError):

@@ -27,7 +27,7 @@ _SESSION = "fixture"
 
 
 def in_process() -> Tell:
-    kit = kits.own("rolecall")
+    kit = kits.load_own("rolecall")
 
     def tell(project: str, type: str, params: dict[str, Any]) -> Any:
         own = kit._replace(harness=params["harness_id"])

@@ -1,4 +1,4 @@
-"""Keep installed files out of git: a block of lines in `.git/info/exclude`, which is not part of any commit."""
+"""Keep installed files out of git: a marked block of lines in `.git/info/exclude`, which no commit contains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find(project: str) -> str | None:
 
 
 def hides(project: str, paths: Sequence[str]) -> bool:
-    """Whether git already ignores all of these paths, for whatever reason."""
+    """Whether git already ignores all of these paths, for any reason."""
     answer = git.ask(project, "check-ignore", "--no-index", "--", *paths)
     return len(answer.text.splitlines()) == len(paths)
 
@@ -32,16 +32,14 @@ def has_block(file: str, host: str) -> bool:
 
 def with_block(file: str, host: str, project: str, paths: Sequence[str]) -> Change:
     inner = git.run(project, "rev-parse", "--show-prefix").text
-    names = [inner + os.path.relpath(path, project) for path in paths]
-    patterns = [re.sub(r"([\\*?\[\] !#])", r"\\\1", name) for name in dict.fromkeys(names)]
+    names = dict.fromkeys(inner + os.path.relpath(path, project) for path in paths)
+    patterns = [re.sub(r"([\\*?\[\] !#])", r"\\\1", name) for name in names]
     begin, end = _marks(host)
     block = "".join(f"{line}\n" for line in (begin, *(f"/{pattern}" for pattern in patterns), end))
     text = _read(file)
     if _block(host).search(text):
-        after = _block(host).sub(lambda _: block, text, count=1)
-    else:
-        after = text + ("\n" if text and not text.endswith("\n") else "") + block
-    return _change(file, after)
+        return _change(file, _block(host).sub(lambda _: block, text, count=1))
+    return _change(file, text + ("\n" if text and not text.endswith("\n") else "") + block)
 
 
 def without_block(file: str, host: str) -> Change:

@@ -1,8 +1,8 @@
 """What the hooks know before any event: the gate's mode, the agents' limits, the tags, the bodies of skills.
 
-It comes from the configuration and the catalogue, both YAML, which cost more than a hook may. So it is kept
-compiled in the home's `cache/`, with the stamps of every file and folder it was made from; whenever one of them
-is another, it is made anew. A cache that cannot be read or written makes hooks slower and never wrong.
+It comes from the configuration and the catalogue, which are YAML and too slow for a hook to read. So `hook_compile`
+compiles it into the home's `cache/`, with the stamps of every file and folder it was made from, and again when one of
+them changes. A cache that cannot be read or written makes hooks slower, never wrong.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import crc32
 
 from rolecall import __version__
-from rolecall.errors import RolecallError
 from rolecall.hosts.event import GateMode
 from rolecall.nexus.project_paths import HARNESS
 from rolecall.settings import config
 
 if TYPE_CHECKING:
     from rolecall.hosts.sessions import Process
-    from rolecall.nexus.catalog import Catalog
-    from rolecall.nexus.macros import Render
     from rolecall.nexus.memory import Thresholds
     from rolecall.nexus.tags import Tag
     from rolecall.settings.mask import Mask
 
-_LONGEST_PROBLEM = 600
 Stamp = list[Any]
-"""A path, and what is another when it was written: time, size, inode."""
+"""A path, and what changes when the file is written: time, size, inode."""
 
 
 class Rules(NamedTuple):
@@ -38,12 +35,6 @@ class Rules(NamedTuple):
     capabilities: tuple[str, ...] = ()
     tier: str = ""
     category: str = ""
-
-
-def _no_secrets() -> Mask:
-    from rolecall.settings.mask import Mask
-
-    return Mask(())
 
 
 class Kit(NamedTuple):
@@ -56,90 +47,88 @@ class Kit(NamedTuple):
     docs: Mapping[str, str] = {}
     """The host's instructions for a skill, by the skill's id; they follow the body."""
     has_skill_commands: bool = False
-    """Whether the host itself gives a skill's body to the model where a user types `/skill`."""
+    """Whether the host itself gives a skill's body to the model when a user types `/skill`."""
     run: str = ""
-    """The run of the engine we are in; then the caller plays a role of a thread, and no host's session is ours."""
+    """The engine's run that we are in; then the caller plays a role of a thread, and the host's session is not ours."""
     restrictions: tuple[str, ...] = ()
-    """What the role may not do in whose name the host runs, inside a run or not."""
+    """The restrictions of the role in whose name the host runs, inside a run or not."""
     harness: str = HARNESS
-    """Under which name agents are tracked."""
+    """The name under which agents are tracked."""
     process: Process | None = None
-    """The host's process, where it is known."""
+    """The host's process, if it is known."""
     limit: tuple[int, str] | None = None
-    """How many bytes of a hook's text the host shows the model, and in which encoding; None means all of them."""
+    """How many bytes of a hook's text the host shows the model, and in which encoding; None: all of them."""
     skill_files: tuple[str, ...] = ()
     """Paths of a skill's file relative to the project's folder, with `{}` for its id; the last is the catalogue's."""
     problem: str = ""
     """Why our own catalogue and the strictest rules apply instead of the configured ones."""
     secrets: config.SecretPlaces | None = None
     """The positions of the secrets in the configuration, for the mask."""
-    mask: Callable[[], Mask] = _no_secrets
-    """Hides what must not be written down; costly, so it is asked for when something is."""
+    mask: Callable[[], Mask] = lambda: import_module("rolecall.settings.mask").Mask(())
+    """Hides what must not be written down; costly, so it is made only when something is."""
     thresholds: Callable[[], Thresholds] | None = None
     """The configured thresholds for comparing memory notes, if any."""
 
 
 def load(host: str, *, with_tags: bool = True) -> Kit:
-    """The kit for a host; tags are only needed where a message may have some."""
-    # Of this very Rolecall: another one may have the same version and other words.
+    """The kit for a host; tags are needed only where a message may have some."""
+    # Two installations of the same version may have different words, so each has a cache of its own.
     name = f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json"
     cache = os.path.join(config.cache_folder(), name)
-    content = _cached(cache)
+    content = _read_cache(cache)
     if content is None:
-        stamps = _stamps()  # before anything is read: what changes meanwhile is another
-        content = {"version": __version__, "stamps": stamps, **_made(host)}
-        _keep(cache, content)
+        compile = import_module(
+            "rolecall.hosts.hook_compile"
+        )  # reads YAML, which most hooks have no time for
+        content = {"version": __version__, **compile.compile_configured(host)}
+        _write_cache(cache, content)
     return _kit(content, with_tags)
 
 
-def own(host: str) -> Kit:
-    """The kit of our own catalogue and no configuration, whatever the user has."""
-    from rolecall.nexus import catalog
-
-    return _kit(_compiled(host, catalog.load(), {}), with_tags=True)
+def load_own(host: str) -> Kit:
+    """The kit of our own catalogue without any configuration."""
+    return _kit(import_module("rolecall.hosts.hook_compile").compile_own(host), with_tags=True)
 
 
 def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
-    agents = {name: Rules(tuple(words), *rest) for name, (words, *rest) in content["agents"].items()}
-    kit = Kit(
+    tags = {}
+    if with_tags:
+        tag_type = import_module("rolecall.nexus.tags").Tag  # compiles patterns, which most hooks do not need
+        for fields in content["tags"]:
+            tags[fields["id"]] = tag_type(**{**fields, "variants": tuple(fields["variants"])})
+    return Kit(
         cast(GateMode, content["gate"]),
-        agents,
+        {name: Rules(tuple(words), *rest) for name, (words, *rest) in content["agents"].items()},
+        tags=tags,
         skills=content["skills"],
-        has_skill_commands=content["has_skill_commands"],
         docs=content["docs"],
+        has_skill_commands=content["has_skill_commands"],
         limit=tuple(content["limit"]) if content["limit"] else None,
         skill_files=tuple(content["skill_files"]),
         problem=content.get("problem", ""),
         secrets=config.SecretPlaces(*content["secrets"]) if content.get("secrets") else None,
     )
-    if not with_tags:
-        return kit
-    from rolecall.nexus.tags import Tag
-
-    tags = [Tag(**{**fields, "variants": tuple(fields["variants"])}) for fields in content["tags"]]
-    return kit._replace(tags={tag.id: tag for tag in tags})
 
 
 # -- the cache --
 
 
-def _cached(path: str) -> dict[str, Any] | None:
-    """What was kept, if it is whole and still made of the same."""
+def _read_cache(path: str) -> dict[str, Any] | None:
+    """The cached content, if it is complete and its sources have not changed."""
     try:
         with open(path, "rb") as file:
             checksum, _, data = file.read().partition(b"\n")
     except OSError:
         return None
-    if checksum != _checksum(data):  # cut off, or somebody's else
+    if checksum != _checksum(data):
         return None
     content: dict[str, Any] = json.loads(data)
     stamps = content["stamps"]
-    is_current = content["version"] == __version__ and stamps == [_stamp(stamp[0]) for stamp in stamps]
+    is_current = content["version"] == __version__ and stamps == [stamp(one[0]) for one in stamps]
     return content if is_current else None
 
 
-def _keep(path: str, content: Mapping[str, Any]) -> None:
-    """At once or not at all; two that do it at the same time keep the same."""
+def _write_cache(path: str, content: Mapping[str, Any]) -> None:
     data = json.dumps(content).encode()
     draft = f"{path}.{os.getpid()}"
     try:
@@ -155,100 +144,10 @@ def _checksum(data: bytes) -> bytes:
     return f"{crc32(data):08x} {len(data)}".encode()
 
 
-def _stamps() -> list[Stamp]:
-    """Of everything that is read, our own code among it; what is not there has a stamp, too, for it may come."""
-    from rolecall.nexus import catalog
-
-    try:
-        folder = config.catalog_folder() or catalog.OWN_FOLDER
-    except RolecallError:  # reading it reports the problem
-        folder = catalog.OWN_FOLDER
-    hosts = os.path.dirname(__file__)
-    files = [config.config_path(), __file__, *_files(hosts, ".py"), *(_files(folder) or [folder])]
-    return [_stamp(path) for path in files]
-
-
-def _files(folder: str, ending: str = "") -> list[str]:
-    """Every file below a folder, and the folders, which change when one comes or goes."""
-    found: list[str] = []
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        found += [root, *(os.path.join(root, name) for name in sorted(names) if name.endswith(ending))]
-    return found
-
-
-def _stamp(path: str) -> Stamp:
+def stamp(path: str) -> Stamp:
+    """A file that does not exist has a stamp, too: it may be created."""
     try:
         found = os.stat(path)
     except OSError:
         return [path]
     return [path, found.st_mtime_ns, found.st_size, found.st_ino]
-
-
-# -- compiling --
-
-
-def _made(host: str) -> dict[str, Any]:
-    """The configured catalogue and rules. If they cannot be read, our own apply, because a hook that fails would let
-    everything pass."""
-    from rolecall.nexus import catalog
-
-    configuration: Mapping[str, Any] = {}
-    try:
-        configuration = config.load()
-        compiled = _compiled(host, catalog.load(config.catalog_folder()), configuration)
-        return {**compiled, "secrets": config.secret_places()}
-    except (RolecallError, OSError) as exc:
-        told = exc.message if isinstance(exc, RolecallError) else str(exc)
-    problem = (
-        f"Rolecall's own agents, skills and limits apply until this is fixed: {told[:_LONGEST_PROBLEM]}"
-        " (`rolecall config list` shows the configuration, `rolecall config unset catalog` goes back to our own"
-        " catalogue)."
-    )
-    try:
-        content = _compiled(host, catalog.load(), configuration)
-    except RolecallError:  # the configuration itself cannot be read
-        content = _compiled(host, catalog.load(), {})
-    return {**content, "problem": problem}
-
-
-def _compiled(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    from rolecall.settings import settings
-
-    module = _host_module(host)
-    return {
-        "gate": settings.unplanned_edits(configuration),
-        "agents": {
-            name: [list(agent.capabilities), agent.resume_tier, agent.category]
-            for name, agent in found.agents.items()
-        },
-        "tags": [tag._asdict() for tag in found.vocabulary.tags.values()],
-        "skills": _bodies(found, module),
-        "docs": {skill.id: module.docs(skill) for skill in found.skills.values() if hasattr(module, "docs")},
-        "has_skill_commands": bool(getattr(module, "HAS_SKILL_COMMANDS", False)),
-        "limit": getattr(module, "LIMIT", None),
-        "skill_files": [
-            *getattr(module, "SKILL_FILES", ()),
-            os.path.join(found.folder, "skills", "{}", "body.md"),
-        ],
-    }
-
-
-def _bodies(found: Catalog, module: Any) -> dict[str, str]:
-    from rolecall.nexus import macros
-
-    tags = found.vocabulary.tags
-    render: Render = module.words(tags) if hasattr(module, "words") else macros.prose(tags)
-    bodies = {}
-    for skill in found.skills.values():
-        invocations, source = found.vocabulary.invocations, f"skill {skill.id}"
-        body = macros.expand(skill.body, render, invocations=invocations, source=source)
-        docs = module.docs(skill) if hasattr(module, "docs") else ""
-        bodies[skill.id] = f"{body.strip()}\n\n{docs}".strip()
-    return bodies
-
-
-def _host_module(host: str) -> Any:
-    from importlib import import_module
-
-    return import_module(f"rolecall.hosts.{host}.events")

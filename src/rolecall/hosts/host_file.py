@@ -1,4 +1,4 @@
-"""Texts of agents and skills as the files of hosts have them: a head in YAML, the body in the host's words. Values."""
+"""Agents and skills as the files of hosts have them: a head in YAML, then the body in the host's words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall.errors import UsageError
 from rolecall.hosts.setup import SERVER
 from rolecall.nexus import macros
+from rolecall.settings import yaml12
 
 if TYPE_CHECKING:
     from rolecall.nexus.catalog import Agent, Catalog, Skill
@@ -20,27 +21,21 @@ ONLY_PROJECTS = (
     "Hooks act in every git repository that you open, except your home: a session that begins in one creates its"
     " .nexus folder, and from then on edits need a task."
 )
-"""What whoever installs for all projects has to know, whatever the host."""
+"""What everyone who installs for all projects has to know, in any host."""
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""Characters that JSON has in a text as they are, and readers of YAML take for line ends or refuse."""
+"""Characters that JSON allows in strings, but YAML readers treat as line ends or refuse."""
 _HEAD = re.compile(r"---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)
 
 
-def headed(fields: Mapping[str, Any], body: str) -> str:
-    """A text with fields before it. Their values are JSON, which YAML reads as what it is."""
-    lines = [f"{key}: {_written(value)}" for key, value in fields.items()]
-    return "\n".join(["---", *lines, "---", "", f"{body.strip()}\n"])
+def with_head(fields: Mapping[str, Any], body: str) -> str:
+    """A text with YAML frontmatter. The values are written as JSON, which is also YAML."""
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
+    head = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", "\n".join(lines))
+    return f"---\n{head}\n---\n\n{body.strip()}\n"
 
 
-def _written(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def head_of(text: str) -> Mapping[str, Any]:
-    """The fields before a text, whoever wrote it; `UsageError` where they cannot be read."""
-    from rolecall.settings import yaml12
-
+def read_head(text: str) -> Mapping[str, Any]:
+    """The frontmatter of a text, whoever wrote it."""
     found = _HEAD.match(text)
     if found is None:
         raise UsageError("it has no frontmatter")

@@ -1,33 +1,320 @@
 """What is written into Claude Code, Codex and OpenCode so that they use Rolecall, and how it is taken out again.
 
-Each host module says in pieces what is to be there (`piece.py`), from one description (`setup.py`); installing,
-showing a difference and removing are the same for all of them. `check.py` is what `rolecall doctor` asks.
+Each host module lists the pieces it needs (`pieces`), all made from one `Setup`. Nothing is remembered between install
+and uninstall. A file of our own carries a line with a hash, so that we notice and keep one that was changed by hand. In
+a JSON or TOML file that others write too, ours is a named member or an entry that starts our command.
+
+`plan_install` and `plan_removal` only read and return changes; `file_change` shows and makes them.
 """
 
 from __future__ import annotations
 
+import glob
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, TypeAlias
 
+import tomlkit
+
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.hosts import file_change
+from rolecall.hosts.file_change import Change
 from rolecall.hosts.names import HOSTS
+from rolecall.hosts.setup import Setup
 
-if TYPE_CHECKING:
-    from rolecall.hosts.managed_block import Wiring
-    from rolecall.hosts.setup import Setup
+
+class OwnFile(NamedTuple):
+    """A file that is ours alone: `.md` with frontmatter, `.toml`, `.yaml` or `.js`, which can hold a comment."""
+
+    path: str
+    text: str
+
+
+class Member(NamedTuple):
+    """A named value in a JSON or TOML file, such as our server among a host's servers.
+
+    Keys that somebody added to our member stay when it is updated.
+    """
+
+    path: str
+    keys: tuple[str, ...]
+    value: Mapping[str, Any]
+    is_ours: Callable[[Any], bool]
+    """Whether a value found under this name is ours, from any version."""
+
+
+class Items(NamedTuple):
+    """Entries of an array in a JSON file, such as our hooks among those of an event."""
+
+    path: str
+    keys: tuple[str, ...]
+    items: tuple[Any, ...]
+    is_ours: Callable[[Any], bool]
+    """Whether an entry is ours, from any version."""
+    has_ours: Callable[[Any], bool] = lambda _: False
+    """Whether somebody put ours into an entry of their own, which they must clear themselves."""
+
+
+Piece: TypeAlias = OwnFile | Member | Items
+
+
+class Wiring(NamedTuple):
+    """Everything of ours that a host should have."""
+
+    pieces: Sequence[Piece]
+    sweeps: Sequence[str] = ()
+    """Glob patterns of places that may hold files of ours which `pieces` no longer names."""
+    root: str = ""
+    """The folder that no link may lead out of; empty: links may lead anywhere."""
 
 
 def host_module(host: str) -> Any:
-    """The module that knows a host's files; what it has is told in `setup.py`."""
+    """The module that knows a host's files; `setup.py` lists what it contains."""
     if host not in HOSTS:
-        from rolecall.errors import NotFound
-
         raise NotFound(f"there is no host {host!r}", hint=f"Hosts: {', '.join(HOSTS)}.")
     return import_module(f"rolecall.hosts.{host}.install")
 
 
 def wiring_of(host: str, setup: Setup) -> Wiring:
-    """All that a host is to have. A project's files must lie in the project; a user may keep theirs elsewhere."""
-    from rolecall.hosts.managed_block import Wiring
-
     module = host_module(host)
     return Wiring(module.pieces(setup), module.sweeps(setup), setup.project)
+
+
+# -- planning: read files, write nothing --
+
+
+def plan_install(wiring: Wiring, *, force: bool = False) -> list[Change]:
+    """What installing would change. Raises an error that names every file it cannot be done to."""
+    return _plan_or_refuse(wiring, _put, force=force)
+
+
+def plan_removal(wiring: Wiring, *, force: bool = False) -> list[Change]:
+    """What uninstalling would change."""
+    changes = _plan_or_refuse(wiring, _remove, force=force)
+    return [change for change in changes if change.before is not None]
+
+
+def is_present(wiring: Wiring) -> bool:
+    """Whether the host has anything of ours, as far as its files are readable."""
+    changes, _ = _plan(wiring, _remove, force=False)
+    return any(change.is_change or change.note for change in changes)
+
+
+_Edit: TypeAlias = "Callable[[Any, Member | Items, bool], str]"
+"""Edits a document for one piece (the flag is `force`) and returns a note, empty if there is nothing to say."""
+
+
+def _plan_or_refuse(wiring: Wiring, edit: _Edit, *, force: bool) -> list[Change]:
+    changes, refusals = _plan(wiring, edit, force=force)
+    for change in changes:
+        try:
+            if change.is_change:
+                file_change.check_target(change.path, wiring.root)
+        except RolecallError as error:
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        lines = "".join(f"\n  {error.message}" for error in refusals)
+        raise UsageError(f"nothing was written:{lines}", hint=refusals[0].hint)
+    return changes
+
+
+def _plan(wiring: Wiring, edit: _Edit, *, force: bool) -> tuple[list[Change], list[RolecallError]]:
+    by_path: dict[str, list[Piece]] = {}
+    for piece in wiring.pieces:
+        by_path.setdefault(piece.path, []).append(piece)
+    changes: list[Change] = []
+    refusals: list[RolecallError] = []
+    for path, pieces in by_path.items():
+        try:
+            changes.append(_plan_file(path, pieces, edit, force=force))
+        except RolecallError as error:
+            refusals.append(error)
+
+    # Files of ours that nothing asks for any more, such as an agent that the catalogue no longer has.
+    for path in sorted({path for pattern in wiring.sweeps for path in glob.glob(pattern)} - set(by_path)):
+        if os.path.isfile(path) and not os.path.islink(path):
+            text = (file_change.read(path) or b"").decode(errors="replace")
+            after, note = _remove_own_file(text, force=force)
+            if note or after is None:
+                changes.append(_change(path, text, after, note))
+    return changes, refusals
+
+
+def _plan_file(path: str, pieces: Sequence[Piece], edit: _Edit, *, force: bool) -> Change:
+    before = file_change.read_text(path)
+    if isinstance(own := pieces[0], OwnFile):
+        is_put = edit is _put
+        edited = _put_own_file(before, own, force=force) if is_put else _remove_own_file(before, force=force)
+        return _change(path, before, *edited)
+    if before is None and edit is _remove:
+        return Change(path, None, None)
+    document = parse(path, before)
+    notes = [edit(document, piece, force) for piece in pieces if not isinstance(piece, OwnFile)]
+    return _change(path, before, _dump(path, document, before), "; ".join(filter(None, notes)))
+
+
+def _change(path: str, before: str | None, after: str | None, note: str) -> Change:
+    return Change(
+        path, None if before is None else before.encode(), None if after is None else after.encode(), note
+    )
+
+
+# -- JSON and TOML files --
+
+
+def read_value(path: str, keys: Sequence[str] = ()) -> Any:
+    """The value that `keys` lead to in a JSON or TOML file, or None."""
+    return _find(parse(path, file_change.read_text(path)), keys)
+
+
+def parse(path: str, text: str | None) -> Any:
+    """The document of a JSON or TOML file; an empty one if the file does not exist."""
+    kind = "TOML" if path.endswith(".toml") else "JSON"
+    try:
+        if kind == "TOML":
+            return tomlkit.parse(text or "")
+        return {} if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path}: it is not {kind}, and was left as it is: {error}",
+            hint="Correct the file and try again.",
+        ) from None
+
+
+def _dump(path: str, document: Any, before: str | None) -> str | None:
+    """The document as text, in the indentation of the file; None if nothing is left in it."""
+    if path.endswith(".toml"):
+        text = tomlkit.dumps(document)
+        if tomllib.loads(text) != document.unwrap():
+            raise UsageError(f"{path}: the server cannot be added to what is there", hint="Edit it by hand.")
+        if text == before:
+            return text
+        return f"{text.rstrip()}\n" if text.strip() else None
+    if before is not None and document == json.loads(before):
+        return before
+    indent = re.search(r"\n([ \t]+)\S", before or "")
+    try:
+        text = json.dumps(document, ensure_ascii=False, indent=indent[1] if indent else 2, allow_nan=False)
+        text.encode()
+    except ValueError as error:  # half a character, or a number too large for a float
+        raise UsageError(f"{path}: it cannot be written as JSON, and was left as it is: {error}") from None
+    return f"{text}\n" if document else None
+
+
+def _put(document: Any, piece: Member | Items, force: bool) -> str:
+    there = _find(document, piece.keys)
+    if isinstance(piece, Items):
+        if not isinstance(there, list | None):
+            raise UsageError(
+                f"{piece.path}: {'.'.join(piece.keys)} is not an array", hint="Correct the file."
+            )
+        # Entries keep their places: Codex remembers by its place which hook the user trusts.
+        items, fresh = [], list(piece.items)
+        for item in there or []:
+            if not piece.is_ours(item):
+                items.append(item)
+            elif fresh:
+                items.append(fresh.pop(0))
+        _set(document, piece, [*items, *fresh])
+    elif there is None or (force and not piece.is_ours(there)):
+        _set(document, piece, dict(piece.value))
+    elif not piece.is_ours(there):
+        raise UsageError(
+            f"{piece.path}: {'.'.join(piece.keys)} is there and not ours",
+            hint="Rename it, or replace it with --force.",
+        )
+    else:
+        there.update({key: value for key, value in piece.value.items() if there.get(key) != value})
+    return ""
+
+
+def _remove(document: Any, piece: Member | Items, _force: bool) -> str:
+    there = _find(document, piece.keys)
+    if isinstance(piece, Member):
+        if there is not None and piece.is_ours(there):
+            _delete(document, piece.keys)
+        return ""
+    if not isinstance(there, list):
+        return ""
+    kept = [item for item in there if not piece.is_ours(item)]
+    if kept:
+        _set(document, piece, kept)
+    elif there:
+        _delete(document, piece.keys)
+    is_mixed = any(map(piece.has_ours, kept))
+    return f"an entry of {'.'.join(piece.keys)} has ours among others' and stays" if is_mixed else ""
+
+
+def _find(document: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        if not isinstance(document, Mapping) or key not in document:
+            return None
+        document = document[key]
+    return document
+
+
+def _set(document: Any, piece: Member | Items, value: Any, depth: int = 0) -> None:
+    """Set the value of a piece, and create the objects on the way to it."""
+    if not isinstance(document, MutableMapping):
+        where = ".".join(piece.keys[:depth]) or "the document"
+        raise UsageError(f"{piece.path}: {where} is not an object", hint="Correct the file and try again.")
+    first, *rest = piece.keys[depth:]
+    if rest and first in document:
+        _set(document[first], piece, value, depth + 1)
+    else:
+        for key in reversed(rest):
+            value = {key: value}
+        document[first] = value
+
+
+def _delete(document: Any, keys: Sequence[str]) -> None:
+    """Delete a value, and the objects on the way to it that are empty then."""
+    first, *rest = keys
+    if rest:
+        _delete(document[first], rest)
+    if not rest or not document[first]:
+        del document[first]
+
+
+# -- files of our own --
+
+_SIGNATURE = "rolecall install wrote this file; once changed by hand it is left alone. sha256:"
+_SIGNED = re.compile(r"^(?:#|//) rolecall install .*sha256:([0-9a-f]{64})\r?\n", re.MULTILINE)
+"""The line with the hash, in the wording of any version."""
+
+
+def is_unchanged(text: str) -> bool:
+    """Whether a file is ours and as we wrote it."""
+    found = _SIGNED.search(text)
+    return found is not None and found[1] == _digest(text[: found.start()] + text[found.end() :])
+
+
+def _digest(text: str) -> str:
+    """Line ends do not count: git and editors may change them."""
+    return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
+
+
+def _put_own_file(text: str | None, piece: OwnFile, *, force: bool) -> tuple[str | None, str]:
+    comment = "//" if piece.path.endswith(".js") else "#"
+    head = "---\n" if piece.text.startswith("---\n") else ""
+    wanted = f"{head}{comment} {_SIGNATURE}{_digest(piece.text)}\n{piece.text.removeprefix(head)}"
+    if text is None or text == wanted or force or is_unchanged(text):
+        return wanted, ""
+    if _SIGNED.search(text):
+        return text, "changed by hand, so it stays as it is; --force replaces it"
+    raise UsageError(
+        f"{piece.path}: this file is there and not ours", hint="Rename it, or replace it with --force."
+    )
+
+
+def _remove_own_file(text: str | None, *, force: bool) -> tuple[str | None, str]:
+    if text is None or is_unchanged(text) or (force and _SIGNED.search(text)):
+        return None, ""
+    return text, "changed by hand, so it stays; --force removes it" if _SIGNED.search(text) else ""

@@ -1,16 +1,16 @@
-"""What hosts are wired from: where, with which command, with which agents and skills. Values.
+"""What a host's installation is made from: where, with which command, which agents and skills.
 
-A host module of this package has
+A host's `install` module has
 
-    TITLE, PROGRAM           what people call it, and the program it is: "Claude Code", "claude"
-    pieces(setup)            everything that is to be there, as pieces of `piece.py`
-    sweeps(setup)            patterns of paths where files of ours may lie that `pieces` names no longer
-    roots(setup)             folders that were there before us, and stay when they are empty
+    TITLE, PROGRAM           its name for people, and its program: "Claude Code", "claude"
+    pieces(setup)            everything that should be there, as pieces of `installation.py`
+    sweeps(setup)            glob patterns of places that may hold files of ours which `pieces` no longer names
+    roots(setup)             folders that existed before us and stay when they are empty
     next_steps(setup)        what the person still has to do, a sentence each
     commands(setup)          the commands as they stand in the files now, for `doctor`
-    obstacles(setup)         why the host would leave out part of what is installed, as far as its own files tell
-    sample(event, folder)    a payload of the host for that event, about a project in `folder`; before a tool, an edit
-    is_refusal(stdout)       whether a hook's answer is that a tool may not run
+    obstacles(setup)         why the host would ignore part of what is installed, as far as its own files tell
+    sample(event, folder)    a payload of the host for an event in a project; before a tool, the tool is an edit
+    is_refusal(stdout)       whether a hook's answer denies a tool call
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 Scope: TypeAlias = Literal["project", "user"]
 
 SERVER = "rolecall"
-"""What our MCP server is called in every host; the names of its tools follow from it."""
+"""The name of our MCP server in every host; the names of its tools follow from it."""
 
 
 class Setup(NamedTuple):
     scope: Scope
     project: str
-    """The project's folder, absolute; empty in the scope of the user."""
+    """The project's folder, absolute; empty in the user's scope."""
     home: str
     """The user's home folder, absolute."""
     command: tuple[str, ...]
     """The words that start Rolecall, the first one an absolute path."""
     catalog: Catalog
     env: Mapping[str, str]
-    """The environment: hosts have variables that say where their configuration is."""
+    """The environment: variables tell where a host keeps its configuration."""
     settings: Mapping[str, Any] = {}
     """The configuration, for the models of the agents."""
     key: str = ""
-    """The host key, which distinguishes the host from an agent's shell; empty if there is none yet."""
+    """The host key, which tells the host from an agent's shell; empty if there is none yet."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
-        """Starts the MCP server; for an agent of the catalogue, one that holds it to its limits."""
+        """Starts the MCP server; for an agent of the catalogue, one that enforces its limits."""
         return (*self.command, "mcp", *self._options(), *(("--agent", agent) if agent else ()))
 
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
         return (*self.command, "hook", host, event, *self._options())
 
     def model(self, host: str, agent: Agent) -> dict[str, str]:
-        """The model of an agent by its tier, as a field of its file in a host; empty if none is set."""
+        """The model of an agent's tier, as a field of its file in a host; empty if none is set."""
         model = tier_model(self.settings, (host,), agent.model_tier)
         return {"model": model} if model else {}
 
@@ -64,12 +64,12 @@ class Setup(NamedTuple):
 
 
 class Commands(NamedTuple):
-    """What a host would run, word by word; no words where ours went missing."""
+    """What a host would run, word by word; no words for a command that is missing."""
 
     servers: Mapping[str, tuple[str, ...]]
-    """By the name the host has for it: Lead's, and those of agents where they have their own."""
+    """By the host's name: Lead's server, and those of agents that have one of their own."""
     hooks: Mapping[str, tuple[str, ...]]
-    """By the host's name for the event."""
+    """By the host's name of the event."""
 
 
 class Obstacle(NamedTuple):
@@ -79,39 +79,27 @@ class Obstacle(NamedTuple):
     fix: str
 
 
-def shell(words: Iterable[str]) -> str:
-    """The words as a line for a POSIX shell, whatever characters paths have."""
-    return shlex.join(words)
-
-
 def is_ours(words: Iterable[str], *verb: str) -> bool:
-    """Whether these words start Rolecall with `verb` (`hook claude`, `mcp`): from wherever, in whatever version."""
-    given = list(words)
-    for at in range(1, len(given)):
-        if tuple(given[at : at + len(verb)]) == verb:
-            return is_rolecall(given[:at])
-    return False
+    """Whether these words start any Rolecall with `verb` (`hook claude`, `mcp`): its script, or Python's `-m`."""
+    given = tuple(words)
+    at = next((at for at in range(1, len(given)) if given[at : at + len(verb)] == verb), 0)
+    program = given[:at]
+    is_script = len(program) == 1 and program[0].rpartition("/")[2] == "rolecall"
+    return is_script or program[1:] == ("-P", "-m", "rolecall")
 
 
-def is_rolecall(words: Iterable[str]) -> bool:
-    """Whether these words are a way to start Rolecall: its script, or Python with its module."""
-    given = list(words)
-    name = given[-1].replace("\\", "/").rpartition("/")[2] if given else ""
-    return (len(given) == 1 and name in ("rolecall", "rolecall.exe")) or given[1:] == ["-P", "-m", "rolecall"]
-
-
-def words_of(line: object) -> tuple[str, ...]:
-    """The words of a shell line; none where it is no such line."""
+def split_words(line: object) -> tuple[str, ...]:
+    """The words of a shell command; none if it is not a valid one."""
     try:
         return tuple(shlex.split(line)) if isinstance(line, str) else ()
-    except ValueError:  # quotes that are not closed: somebody else's
+    except ValueError:  # an unclosed quote: somebody else's
         return ()
 
 
-def server_words(value: Any) -> tuple[str, ...]:
-    """The command of a server as hosts have it in their files; none where it does not start ours."""
+def server_words(value: object) -> tuple[str, ...]:
+    """The command of a server as hosts write it in their files; empty if it does not start ours."""
     if not isinstance(value, Mapping):
         return ()
-    listed = value.get("args")
-    words = (str(value.get("command")), *(map(str, listed) if isinstance(listed, list) else ()))
+    args = value.get("args")
+    words = (str(value.get("command")), *(map(str, args) if isinstance(args, list) else ()))
     return words if is_ours(words, "mcp") else ()

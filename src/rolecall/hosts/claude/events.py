@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rolecall.hosts import hook_json
 from rolecall.hosts.event import LEAD, Answer, Caller, Deed, Event, PostToolUse, UserMessage
 from rolecall.hosts.hook_json import Limit, session_of
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
-
-if TYPE_CHECKING:
-    from rolecall.nexus.catalog import Skill
-    from rolecall.nexus.macros import Render
-    from rolecall.nexus.tags import Tag
 
 HAS_SKILL_COMMANDS = True
 """Skills are installed as such, so `/nx-plan` has the host put the skill's body before the model."""
@@ -28,21 +23,6 @@ LIMIT = Limit(2 * 9_900, "utf-16-le")
 """Of more than 10,000 characters the host shows the model the first 2,000 and the path of a file with the rest."""
 _NOTIFICATION = "<task-notification>"
 """How the words begin that the host itself writes when an agent in the background has ended."""
-
-
-def words(tags: Mapping[str, Tag]) -> Render:
-    """How Claude Code is told to do what skills ask for."""
-    from rolecall.hosts.claude import words as claude_words
-
-    return claude_words.words(tags)
-
-
-def docs(skill: Skill) -> str:
-    """Claude Code's instructions on the subjects that a skill refers to."""
-    from rolecall.hosts import spawn_words
-    from rolecall.hosts.claude import words as claude_words
-
-    return spawn_words.docs(skill, claude_words.DOCS)
 
 
 def event(name: str, payload: Payload) -> Event | None:

@@ -1,37 +1,33 @@
-"""Claude Code: where its servers, hooks, agents and skills are written, and what stands in them.
+"""Claude Code: where its servers, hooks, agents and skills are written, and what they contain.
 
-Every command is an absolute one of this machine, so in a project the settings go to the file that is one person's
-(`settings.local.json`), and nothing that is written is meant to be committed. Each agent has a server of its own that
-holds it to its limits, and is denied Lead's; Claude Code starts such servers in folders it was told to trust.
+Commands are absolute paths of this machine, so in a project the settings go into the file that belongs to one person
+(`settings.local.json`), and nothing of it should be committed. Each agent has a server of its own that enforces its
+limits, and is denied Lead's. Claude Code starts such servers only in folders that the user trusts.
 """
 
 from __future__ import annotations
 
 import glob
-import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rolecall.errors import RolecallError
 from rolecall.hosts import command_hook, file_change, host_file
-from rolecall.hosts.claude import events as host
+from rolecall.hosts.claude import words
+from rolecall.hosts.claude.events import EVENTS
 from rolecall.hosts.command_hook import is_refusal as is_refusal
-from rolecall.hosts.managed_block import JsonItems, JsonMember, OwnFile, Piece, value_at
-from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words, shell
+from rolecall.hosts.installation import Items, Member, OwnFile, Piece, read_value
+from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words
+from rolecall.hosts.spawn_words import skill_docs
 from rolecall.nexus import tool_map
 from rolecall.nexus.catalog import Agent, Catalog, Skill
 
 TITLE = "Claude Code"
 PROGRAM = "claude"
-_NAME = "claude"
 _TIMEOUT = 10
-"""Seconds after which Claude Code stops waiting for a hook and goes on."""
-_UNHEARD = " || exit 127"
-"""What a hook ends with that failed, however it did: with 2 it would block everything, and only with this one the
-person is told that an action was not checked."""
-_READS_FAILURES = ("SessionEnd",)
-"""Where a hook that fails is how the person is told something."""
+"""Seconds that Claude Code waits for a hook."""
 _ALLOWED = tuple(
     f"mcp__{SERVER}__{name}"
     for name in (
@@ -39,25 +35,32 @@ _ALLOWED = tuple(
         "knowledge_query",
     )
 )
-"""Tools that need not be asked for: they read, or write to `.nexus/` alone. Those that delete or start agents are
-asked for."""
+"""Tools that need no permission: they read, or write to `.nexus/` only. Tools that delete or start agents need one."""
 _FOR_LEAD = ("Agent", "ListAgents", "SendMessage", "Task", "Workflow", f"mcp__{SERVER}")
-"""Setting others to work is Lead's, and so is Lead's server."""
+"""Tools that only Lead may use: those that start agents, and Lead's server."""
 
 
 def pieces(setup: Setup) -> list[Piece]:
-    return [
-        _server(setup),
-        *_settings(setup),
-        *(
-            OwnFile(_agent_path(setup, agent.id), _agent_file(agent, setup))
-            for agent in setup.catalog.agents.values()
+    settings = _settings_path(setup)
+    rules = (*_ALLOWED, *(f"mcp__{SERVER}-{agent}" for agent in setup.catalog.agents))
+    found: list[Piece] = [
+        Member(
+            os.path.join(setup.project, ".mcp.json") if setup.project else _own_path(setup),
+            ("mcpServers", SERVER),
+            _server(setup.server_command()),
+            lambda value: bool(server_words(value)),
         ),
-        *(
-            OwnFile(_skill_path(setup, skill.id), _skill_file(skill, setup.catalog))
-            for skill in setup.catalog.skills.values()
-        ),
+        Items(settings, ("permissions", "allow"), rules, _is_our_rule),
+        *_hooks(setup),
     ]
+    if setup.scope == "project":
+        found.append(Items(settings, ("enabledMcpjsonServers",), (SERVER,), lambda item: item == SERVER))
+    for agent in setup.catalog.agents.values():
+        found.append(OwnFile(_agent_path(setup, agent.id), _agent_file(agent, setup)))
+    for skill in setup.catalog.skills.values():
+        path = os.path.join(_folder(setup), "skills", skill.id, "SKILL.md")
+        found.append(OwnFile(path, skill_file(skill, setup.catalog)))
+    return found
 
 
 def sweeps(setup: Setup) -> list[str]:
@@ -66,20 +69,18 @@ def sweeps(setup: Setup) -> list[str]:
 
 
 def roots(setup: Setup) -> list[str]:
-    """Folders that were there before us."""
     return [setup.project or setup.home, *filter(None, [setup.env.get("CLAUDE_CONFIG_DIR")])]
 
 
 def next_steps(setup: Setup) -> list[str]:
-    steps = ["Restart Claude Code where it is open: it reads servers, hooks and agents when it starts."]
-    if setup.scope == "project":
-        steps.append(
-            f"Open Claude Code in {setup.project} once and trust the folder: in one it was not told to trust,"
-            " `claude -p` gives agents none of Rolecall's tools."
-        )
-    else:
-        steps.append(host_file.ONLY_PROJECTS)
-    return steps
+    trust = (
+        f"Open Claude Code in {setup.project} once and trust the folder: in a folder that you have not trusted,"
+        " `claude -p` gives agents none of Rolecall's tools."
+    )
+    return [
+        "Restart Claude Code where it is open: it reads servers, hooks and agents when it starts.",
+        trust if setup.scope == "project" else host_file.ONLY_PROJECTS,
+    ]
 
 
 # -- where --
@@ -94,12 +95,8 @@ def _folder(setup: Setup) -> str:
 
 
 def _own_path(setup: Setup) -> str:
-    """Where Claude Code keeps what it knows of its user: servers, projects, what was trusted."""
+    """The file in which Claude Code keeps its user's servers, projects and trust."""
     return os.path.join(setup.env.get("CLAUDE_CONFIG_DIR") or setup.home, ".claude.json")
-
-
-def _servers_path(setup: Setup) -> str:
-    return os.path.join(setup.project, ".mcp.json") if setup.scope == "project" else _own_path(setup)
 
 
 def _settings_path(setup: Setup) -> str:
@@ -111,32 +108,11 @@ def _agent_path(setup: Setup, id: str) -> str:
     return os.path.join(_folder(setup), "agents", f"{id}.md")
 
 
-def _skill_path(setup: Setup, id: str) -> str:
-    return os.path.join(_folder(setup), "skills", id, "SKILL.md")
+# -- what --
 
 
-# -- the server and the settings --
-
-
-def _server(setup: Setup) -> JsonMember:
-    value = _started(setup.server_command())
-    return JsonMember(
-        _servers_path(setup), ("mcpServers", SERVER), value, lambda one: bool(server_words(one))
-    )
-
-
-def _started(words: tuple[str, ...]) -> dict[str, Any]:
-    return {"type": "stdio", "command": words[0], "args": list(words[1:])}
-
-
-def _settings(setup: Setup) -> Iterator[JsonItems]:
-    path = _settings_path(setup)
-    if setup.scope == "project":
-        yield JsonItems(path, ("enabledMcpjsonServers",), (SERVER,), lambda item: item == SERVER)
-    rules = (*_ALLOWED, *(f"mcp__{_own_server(agent)}" for agent in setup.catalog.agents))
-    yield JsonItems(path, ("permissions", "allow"), rules, _is_our_rule)
-    for event in host.EVENTS:
-        yield _hook(setup, event)
+def _server(command: tuple[str, ...]) -> dict[str, Any]:
+    return {"type": "stdio", "command": command[0], "args": list(command[1:])}
 
 
 def _is_our_rule(rule: Any) -> bool:
@@ -145,112 +121,98 @@ def _is_our_rule(rule: Any) -> bool:
     )
 
 
-def _hook(setup: Setup, event: str) -> JsonItems:
-    line = shell(setup.hook_command(_NAME, event))
-    if event not in _READS_FAILURES:
-        line += _UNHEARD
-    return command_hook.hook(_settings_path(setup), _NAME, event, line, timeout=_TIMEOUT)
-
-
-# -- agents and skills --
-
-
-def _own_server(agent: str) -> str:
-    return f"{SERVER}-{agent}"
+def _hooks(setup: Setup) -> Iterator[Items]:
+    for event in EVENTS:
+        line = shlex.join(setup.hook_command(PROGRAM, event))
+        if event != "SessionEnd":  # there, a hook that fails is how the person gets a message
+            # A hook that ends with 2 blocks everything; only at 127 Claude Code says that an action was not checked.
+            line += " || exit 127"
+        yield command_hook.hook(_settings_path(setup), PROGRAM, event, line, timeout=_TIMEOUT)
 
 
 def _agent_file(agent: Agent, setup: Setup) -> str:
-    denied = set(tool_map.denied_tools(agent, tool_map.host_map(_NAME)))
-    own, server = {tool for tool in denied if not tool.startswith("mcp__")}, _own_server(agent.id)
+    denied = tool_map.denied_tools(agent, tool_map.host_map(PROGRAM))
+    own = {tool for tool in denied if not tool.startswith("mcp__")}
+    server = f"{SERVER}-{agent.id}"
     head = {
         "name": agent.id,
         "description": host_file.summary(agent),
-        **setup.model(_NAME, agent),
+        **setup.model(PROGRAM, agent),
         "disallowedTools": ", ".join(sorted(own.union(_FOR_LEAD))),
-        "mcpServers": [{server: _started(setup.server_command(agent.id))}],
+        "mcpServers": [{server: _server(setup.server_command(agent.id))}],
     }
     names = f"The tools called `nx_…` here are those of the MCP server `{server}`: `mcp__{server}__nx_…`."
-    return host_file.headed(head, f"{agent.body.strip()}\n\n{names}")
+    return host_file.with_head(head, f"{agent.body.strip()}\n\n{names}")
 
 
-def _skill_file(skill: Skill, catalog: Catalog) -> str:
+def skill_file(skill: Skill, catalog: Catalog) -> str:
     head: dict[str, Any] = {"name": skill.id, "description": skill.description}
     if skill.manual_only:
         head["disable-model-invocation"] = True
-    body = host_file.skill_body(skill, catalog, host.words(catalog.vocabulary.tags), host.docs(skill))
-    return host_file.headed(head, body)
+    render, docs = words.render(catalog.vocabulary.tags), skill_docs(skill, words.DOCS)
+    return host_file.with_head(head, host_file.skill_body(skill, catalog, render, docs))
 
 
-# -- what doctor asks --
+# -- for doctor --
 
 
 def commands(setup: Setup) -> Commands:
-    """The commands as they stand in the files."""
-    servers = {SERVER: server_words(value_at(_server(setup)))}
+    path = os.path.join(setup.project, ".mcp.json") if setup.project else _own_path(setup)
+    servers = {SERVER: server_words(read_value(path, ("mcpServers", SERVER)))}
     for agent in setup.catalog.agents:
         text = file_change.read_text(_agent_path(setup, agent))
         if text is not None:
-            servers[_own_server(agent)] = _server_in(text, _own_server(agent))
-    return Commands(servers, command_hook.commands(_hook(setup, event) for event in host.EVENTS))
+            servers[f"{SERVER}-{agent}"] = _agent_server(text, f"{SERVER}-{agent}")
+    return Commands(servers, command_hook.read_commands(_hooks(setup)))
 
 
-def _server_in(text: str, name: str) -> tuple[str, ...]:
-    """The command of a server that the file of an agent names."""
+def _agent_server(text: str, name: str) -> tuple[str, ...]:
+    """The command of the server that an agent's file names."""
     try:
-        listed = host_file.head_of(text).get("mcpServers")
-    except RolecallError:  # what is wrong with it is told of the file
+        servers = host_file.read_head(text).get("mcpServers")
+    except RolecallError:  # the check of the file reports it
         return ()
-    entries = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    return next((server_words(one[name]) for one in entries if name in one), ())
+    for server in servers if isinstance(servers, list) else ():
+        if isinstance(server, Mapping) and name in server:
+            return server_words(server[name])
+    return ()
 
 
 def obstacles(setup: Setup) -> list[Obstacle]:
-    """Why Claude Code would leave out part of what is installed."""
-    return [*_untrusted(setup), *_switched_off(setup)]
-
-
-def _untrusted(setup: Setup) -> Iterator[Obstacle]:
-    if setup.scope == "project" and _known_of(setup).get("hasTrustDialogAccepted") is not True:
-        yield Obstacle(
-            f"Claude Code was not told yet to trust {setup.project}, so it gives agents none of Rolecall's tools",
-            f"Start claude in {setup.project} once and answer its question.",
-        )
-
-
-def _switched_off(setup: Setup) -> Iterator[Obstacle]:
+    found = []
     paths = [os.path.join(_user_folder(setup), "settings.json")]
+    known: Any = {}
     if setup.scope == "project":
         paths += [os.path.join(_folder(setup), name) for name in ("settings.json", "settings.local.json")]
-    found = {path: _object_in(path) for path in paths}
-    for path, settings in found.items():
-        if settings.get("disableAllHooks") is True:
-            yield Obstacle(f"Claude Code runs no hooks: disableAllHooks in {path}", f"Take it out of {path}.")
-    if setup.scope == "project":
-        for path, settings in {**found, _own_path(setup): _known_of(setup)}.items():
-            for key in ("disabledMcpjsonServers", "disabledMcpServers"):
-                listed = settings.get(key)
-                if isinstance(listed, list) and SERVER in listed:
-                    text = f"Claude Code does not start our server: {key} in {path}"
-                    yield Obstacle(text, "Enable it again with /mcp in Claude Code, or take it out there.")
+        known = _read_mapping(_own_path(setup), ("projects", setup.project))
+        if known.get("hasTrustDialogAccepted") is not True:
+            text = (
+                f"Claude Code does not trust {setup.project} yet, so it gives agents none of Rolecall's tools"
+            )
+            found.append(Obstacle(text, f"Start claude in {setup.project} once and answer its question."))
+    settings = {path: _read_mapping(path) for path in paths}
+    for path, one in settings.items():
+        if one.get("disableAllHooks") is True:
+            text = f"Claude Code runs no hooks: disableAllHooks in {path}"
+            found.append(Obstacle(text, f"Take it out of {path}."))
+    for path, one in {**settings, _own_path(setup): known}.items() if setup.project else ():
+        for key in ("disabledMcpjsonServers", "disabledMcpServers"):
+            listed = one.get(key)
+            if isinstance(listed, list) and SERVER in listed:
+                text = f"Claude Code does not start our server: {key} in {path}"
+                fix = "Enable it again with /mcp in Claude Code, or take it out there."
+                found.append(Obstacle(text, fix))
+    return found
 
 
-def _known_of(setup: Setup) -> Mapping[str, Any]:
-    """What Claude Code keeps of the project in its own file."""
-    projects = _object_in(_own_path(setup)).get("projects")
-    found = projects.get(setup.project) if isinstance(projects, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _object_in(path: str) -> Mapping[str, Any]:
-    """What a JSON file has; nothing where there is none, or none that can be read."""
+def _read_mapping(path: str, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
     try:
-        found = json.loads(file_change.read_text(path) or "{}")
-    except (ValueError, RecursionError, RolecallError):
+        found = read_value(path, keys)
+    except RolecallError:  # the check of the file reports it
         return {}
     return found if isinstance(found, Mapping) else {}
 
 
 def sample(event: str, folder: str) -> dict[str, Any]:
-    """What Claude Code would say at an event in a project in `folder`."""
     given = {"file_path": os.path.join(folder, "doctor.txt"), "content": "."}
     return command_hook.sample(event, folder, {"tool_name": "Write", "tool_input": given})

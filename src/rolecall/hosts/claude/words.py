@@ -1,7 +1,7 @@
-"""How Claude Code is told to do what the bodies of skills ask for: with its own tools, by name.
+"""How the bodies of skills name what to do in Claude Code: with its own tools.
 
-The question tool is only there where somebody can be asked, and the progress list only in some releases, so both
-are named as what may be missing.
+The question tool exists only where somebody can be asked, and the progress list only in some releases, so the words
+allow for both to be missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rolecall.nexus.tags import Tag
 
 _HOST_AGENTS = {"explore": "Explore"}
-"""Roles that are asked for by a name for which the host has an agent of its own."""
+"""Roles for which the host has an agent of its own."""
 
 DOCS: Mapping[str, str] = {
     "resume_invocation": "To resume an ended agent in its session, use SendMessage with its agent id;"
@@ -28,35 +28,29 @@ DOCS: Mapping[str, str] = {
 """What skills refer to by name and leave to the host to say."""
 
 
-def words(tags: Mapping[str, Tag]) -> Render:
+def render(tags: Mapping[str, Tag]) -> Render:
     prose = macros.prose(tags)
+
+    def skill(arguments: Arguments) -> str:
+        mode = f" and args `{arguments['mode']}`" if arguments.get("mode") else ""
+        return f"Call the tool Skill with skill `{arguments['skill']}`{mode}."
+
+    def spawn(arguments: Arguments) -> str:
+        role = str(arguments["target_role"])
+        about = spawn_words.name_words(arguments, ", description `{}`")
+        call = (
+            f"Call the tool Agent with subagent_type `{_HOST_AGENTS.get(role, role)}`{about} and this prompt."
+        )
+        return spawn_words.spawn(arguments, call, "To resume one, SendMessage to its agent id instead.")
+
     return {
         **prose,
-        "skill_activation": _skill,
-        "subagent_spawn": _spawn,
-        "task_register": _progress,
-        "user_question": lambda arguments: _question(arguments, prose),
+        "skill_activation": skill,
+        "subagent_spawn": spawn,
+        "task_register": lambda arguments: (
+            f"(On a progress list, if you have a tool for one: `{arguments['label']}`, {arguments['state']}.)"
+        ),
+        "user_question": lambda arguments: (
+            f"Use the tool AskUserQuestion where you have it. {prose['user_question'](arguments)}"
+        ),
     }
-
-
-def _skill(arguments: Arguments) -> str:
-    skill, mode = arguments["skill"], arguments.get("mode")
-    with_mode = f" and args `{mode}`" if mode else ""
-    return f"Call the tool Skill with skill `{skill}`{with_mode}."
-
-
-def _spawn(arguments: Arguments) -> str:
-    role = str(arguments["target_role"])
-    about = spawn_words.named(arguments, ", description `{}`")
-    call = f"Call the tool Agent with subagent_type `{_HOST_AGENTS.get(role, role)}`{about} and this prompt."
-    # An agent that has ended goes on by a message to its id, in the same session.
-    return spawn_words.started(arguments, call, "To resume one, SendMessage to its agent id instead.")
-
-
-def _progress(arguments: Arguments) -> str:
-    return f"(On a progress list, if you have a tool for one: `{arguments['label']}`, {arguments['state']}.)"
-
-
-def _question(arguments: Arguments, prose: Render) -> str:
-    asked = prose["user_question"](arguments)
-    return f"Use the tool AskUserQuestion where you have it. {asked}"

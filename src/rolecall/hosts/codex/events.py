@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from rolecall.hosts import hook_json
 from rolecall.hosts.event import LEAD, Answer, Caller, Deed, Event, UserMessage
@@ -18,11 +17,6 @@ from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
 from rolecall.settings.capabilities import FILES
 
-if TYPE_CHECKING:
-    from rolecall.nexus.catalog import Skill
-    from rolecall.nexus.macros import Render
-    from rolecall.nexus.tags import Tag
-
 CONTEXT_TOKENS = 8_000
 """What Codex is told to let through of a hook's words; without being told, it cuts them at 2,500 tokens."""
 LIMIT = Limit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
@@ -30,21 +24,6 @@ LIMIT = Limit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
 SKILL_FILES = (".codex/skills/{}/SKILL.md", "~/.codex/skills/{}/SKILL.md")
 """Where `install` puts skills, for the project or for the user."""
 _ANY_AGENT = "default"
-
-
-def words(tags: Mapping[str, Tag]) -> Render:
-    """How Codex is told to do what skills ask for."""
-    from rolecall.hosts.codex import words as codex_words
-
-    return codex_words.words(tags)
-
-
-def docs(skill: Skill) -> str:
-    """Codex's instructions on the subjects that a skill refers to."""
-    from rolecall.hosts import spawn_words
-    from rolecall.hosts.codex import words as codex_words
-
-    return spawn_words.docs(skill, codex_words.DOCS)
 
 
 def event(name: str, payload: Payload) -> Event | None:

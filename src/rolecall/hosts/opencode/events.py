@@ -11,7 +11,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from rolecall.hosts.event import (
     LEAD,
@@ -32,29 +31,9 @@ from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, session, text
 from rolecall.settings.capabilities import FILES
 
-if TYPE_CHECKING:
-    from rolecall.nexus.catalog import Skill
-    from rolecall.nexus.macros import Render
-    from rolecall.nexus.tags import Tag
-
 HAS_SKILL_COMMANDS = True
 """Skills are commands there: `/nx-plan` has the host put the skill's body before the model."""
 _ANY_AGENT = "general"
-
-
-def words(tags: Mapping[str, Tag]) -> Render:
-    """How OpenCode is told to do what skills ask for."""
-    from rolecall.hosts.opencode import words as opencode_words
-
-    return opencode_words.words(tags)
-
-
-def docs(skill: Skill) -> str:
-    """OpenCode's instructions on the subjects that a skill refers to."""
-    from rolecall.hosts import spawn_words
-    from rolecall.hosts.opencode import words as opencode_words
-
-    return spawn_words.docs(skill, opencode_words.DOCS)
 
 
 def event(name: str, payload: Payload) -> Event | None:

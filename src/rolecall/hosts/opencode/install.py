@@ -1,7 +1,7 @@
 """OpenCode: the files it is given, all of them our own: a plugin, agents, skills.
 
-The plugin (`opencode_plugin.js`) registers the server and runs the hooks, so that no file of the user's is edited.
-OpenCode itself holds agents to what their files deny them, which stands there as permissions.
+The plugin (`plugin.js`) registers the server and runs the hooks, so no file of the user's is edited. OpenCode itself
+enforces what an agent's file denies it, as permissions.
 """
 
 from __future__ import annotations
@@ -10,135 +10,104 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rolecall.agents.opencode import DENIES
 from rolecall.errors import RolecallError
 from rolecall.hosts import file_change, gate, host_file
-from rolecall.hosts.managed_block import OwnFile, Piece
-from rolecall.hosts.opencode import events as host
+from rolecall.hosts.installation import OwnFile, Piece
+from rolecall.hosts.opencode import words
+from rolecall.hosts.opencode.events import EVENTS
 from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, is_ours
-from rolecall.nexus.catalog import Agent, Skill
+from rolecall.hosts.spawn_words import skill_docs
+from rolecall.nexus.catalog import Agent
 from rolecall.settings import capabilities
 
 TITLE = "OpenCode"
 PROGRAM = "opencode"
-_NAME = "opencode"
 _PLUGIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin.js")
-_SERVER_LINE, _HOOKS_LINE = "const SERVER = ", "const HOOKS = "
 
 
 def pieces(setup: Setup) -> list[Piece]:
-    return [
-        OwnFile(_plugin_path(setup), _plugin(setup)),
-        *(
-            OwnFile(_path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup))
-            for agent in setup.catalog.agents.values()
-        ),
-        *(piece for skill in setup.catalog.skills.values() for piece in _skill_files(setup, skill)),
-    ]
+    found: list[Piece] = [OwnFile(_plugin_path(setup), _plugin(setup))]
+    for agent in setup.catalog.agents.values():
+        found.append(OwnFile(_path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
+    render = words.render(setup.catalog.vocabulary.tags)
+    for skill in setup.catalog.skills.values():
+        head = {"name": skill.id, "description": skill.description}
+        body = host_file.skill_body(skill, setup.catalog, render, skill_docs(skill, words.DOCS))
+        if skill.manual_only:  # only a command, so that the model cannot call it
+            path, body = _path(setup, "commands", f"{skill.id}.md"), f"{body}\n$ARGUMENTS"
+        else:
+            path = _path(setup, "skills", skill.id, "SKILL.md")
+        found.append(OwnFile(path, host_file.with_head(head, body)))
+    return found
 
 
 def sweeps(setup: Setup) -> list[str]:
-    folder = glob.escape(_folder(setup))
+    folder = glob.escape(_path(setup))
     below = (("agents", "*.md"), ("skills", "*", "SKILL.md"), ("commands", "*.md"))
     return [os.path.join(folder, *names) for names in below]
 
 
 def roots(setup: Setup) -> list[str]:
-    """Folders that were there before us."""
     return [setup.project or setup.home, *filter(None, [setup.env.get("XDG_CONFIG_HOME")])]
 
 
 def next_steps(setup: Setup) -> list[str]:
     steps = ["Restart OpenCode where it is open: it reads plugins, agents and skills when it starts."]
-    if setup.scope == "user":
-        steps.append(host_file.ONLY_PROJECTS)
-    return steps
+    return [*steps, host_file.ONLY_PROJECTS] if setup.scope == "user" else steps
 
 
-# -- where --
-
-
-def _folder(setup: Setup) -> str:
-    if setup.scope == "project":
-        return os.path.join(setup.project, ".opencode")
+def _user_folder(setup: Setup) -> str:
     settings = setup.env.get("XDG_CONFIG_HOME") or os.path.join(setup.home, ".config")
     return os.path.join(settings, "opencode")
 
 
 def _path(setup: Setup, *names: str) -> str:
-    return os.path.join(_folder(setup), *names)
+    folder = os.path.join(setup.project, ".opencode") if setup.scope == "project" else _user_folder(setup)
+    return os.path.join(folder, *names)
 
 
 def _plugin_path(setup: Setup) -> str:
     return _path(setup, "plugins", "rolecall.js")
 
 
-# -- the plugin --
-
-
 def _plugin(setup: Setup) -> str:
-    """The plugin with this machine's commands in the place of two words."""
+    """The plugin with this machine's commands filled in."""
     with open(_PLUGIN, encoding="utf-8") as file:
         text = file.read()
-    hooks = {event: setup.hook_command(_NAME, event) for event in host.EVENTS}
-    for word, value in (("SERVER", setup.server_command()), ("HOOKS", hooks)):
-        text = text.replace(f'"@{word}@"', json.dumps(value))
-    return text
-
-
-# -- agents and skills --
+    hooks = {event: setup.hook_command(PROGRAM, event) for event in EVENTS}
+    text = text.replace('"@SERVER@"', json.dumps(setup.server_command()))
+    return text.replace('"@HOOKS@"', json.dumps(hooks))
 
 
 def _agent_file(agent: Agent, setup: Setup) -> str:
+    classes = capabilities.denied(agent.capabilities)
+    own = {tool for name in classes for tool in DENIES.get(name, ())}
+    ours = {tool for tool, done in gate.CHANGES.items() if set(done).intersection(classes)}
+    denied = ["task", *sorted(own), *(f"{SERVER}_{tool}" for tool in sorted(ours.union(gate.FOR_LEAD)))]
     head = {
         "name": agent.id,
         "description": host_file.summary(agent),
         "mode": "subagent",
-        **setup.model(_NAME, agent),
-        "permission": dict.fromkeys(_denied(agent), "deny"),
+        **setup.model(PROGRAM, agent),
+        "permission": dict.fromkeys(denied, "deny"),
     }
-    return host_file.headed(head, f"{agent.body.strip()}\n\n{_tool_names()}")
+    names = f"{host_file.TOOL_NAMES} OpenCode calls them `{SERVER}_nx_…`."
+    return host_file.with_head(head, f"{agent.body.strip()}\n\n{names}")
 
 
-def _denied(agent: Agent) -> list[str]:
-    """The tools of OpenCode and of our server that an agent may not use. Setting others to work is Lead's alone."""
-    classes = capabilities.denied(agent.capabilities)
-    own = {tool for name in classes for tool in DENIES.get(name, ())}
-    ours = {tool for tool, done in gate.CHANGES.items() if set(done).intersection(classes)}
-    return ["task", *sorted(own), *(f"{SERVER}_{tool}" for tool in sorted(ours.union(gate.FOR_LEAD)))]
-
-
-def _tool_names() -> str:
-    return f"{host_file.TOOL_NAMES} OpenCode calls them `{SERVER}_nx_…`."
-
-
-def _skill_files(setup: Setup, skill: Skill) -> Iterator[OwnFile]:
-    """A skill is offered to the model and is a command, too; one that only a user may call for is a command alone."""
-    words = host.words(setup.catalog.vocabulary.tags)
-    body = host_file.skill_body(skill, setup.catalog, words, host.docs(skill))
-    head = {"name": skill.id, "description": skill.description}
-    if skill.manual_only:
-        text = host_file.headed(head, f"{body}\n$ARGUMENTS")
-        yield OwnFile(_path(setup, "commands", f"{skill.id}.md"), text)
-    else:
-        yield OwnFile(_path(setup, "skills", skill.id, "SKILL.md"), host_file.headed(head, body))
-
-
-# -- what doctor asks --
+# -- for doctor --
 
 
 def commands(setup: Setup) -> Commands:
-    """The commands as they stand in the plugin."""
     lines = (file_change.read_text(_plugin_path(setup)) or "").split("\n")
-    hooks = _constant(lines, _HOOKS_LINE)
+    hooks = _constant(lines, "const HOOKS = ")
     given = hooks if isinstance(hooks, dict) else {}
-    server = _words(_constant(lines, _SERVER_LINE), "mcp")
-    return Commands(
-        {SERVER: server}, {event: _words(given.get(event), "hook", _NAME) for event in host.EVENTS}
-    )
+    server = _words(_constant(lines, "const SERVER = "), "mcp")
+    return Commands({SERVER: server}, {event: _words(given.get(event), "hook", PROGRAM) for event in EVENTS})
 
 
 def _constant(lines: list[str], name: str) -> Any:
@@ -155,12 +124,19 @@ def _words(value: Any, *verb: str) -> tuple[str, ...]:
 
 
 def obstacles(setup: Setup) -> list[Obstacle]:
-    """A server of our name in a configuration of the user's, which OpenCode takes in the place of ours."""
+    """A server of our name in the user's configuration, which OpenCode prefers to ours."""
+    names = ("opencode.json", "opencode.jsonc")
+    paths = [os.path.join(_user_folder(setup), name) for name in ("config.json", *names)]
+    paths += filter(None, [setup.env.get("OPENCODE_CONFIG")])
+    for folder in [setup.project, os.path.join(setup.project, ".opencode")] if setup.project else []:
+        paths += [os.path.join(folder, name) for name in names]
+
     theirs: dict[str, Any] = {}
     place = ""
-    for path in _configurations(setup):
-        found = _server_in(path)
-        theirs, place = {**theirs, **found}, path if found else place
+    for path in paths:  # the last one counts most
+        if server := _read_server(path):
+            theirs |= server
+            place = path
     if not place:
         return []
     if theirs.get("enabled") is False:
@@ -172,25 +148,12 @@ def obstacles(setup: Setup) -> list[Obstacle]:
     return [Obstacle(text, f"Give it another name in {place}.")]
 
 
-def _configurations(setup: Setup) -> list[str]:
-    """Where OpenCode reads what its user wants, the last one counts most."""
-    own = os.path.join(setup.env.get("XDG_CONFIG_HOME") or os.path.join(setup.home, ".config"), "opencode")
-    folders = [setup.project, os.path.join(setup.project, ".opencode")] if setup.project else []
-    names = ("opencode.json", "opencode.jsonc")
-    return [
-        *(os.path.join(own, name) for name in ("config.json", *names)),
-        *filter(None, [setup.env.get("OPENCODE_CONFIG")]),
-        *(os.path.join(folder, name) for folder in folders for name in names),
-    ]
-
-
 _COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMAS = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
 
 
-def _server_in(path: str) -> Mapping[str, Any]:
-    """What a configuration says of a server of our name: JSON with comments. One that cannot be read is OpenCode's to
-    complain about, which then does not start."""
+def _read_server(path: str) -> Mapping[str, Any]:
+    """The server of our name in a configuration, which is JSON with comments; empty if it cannot be read."""
     try:
         text = file_change.read_text(path) or "{}"
         for pattern in (_COMMENTS, _LAST_COMMAS):
@@ -202,8 +165,6 @@ def _server_in(path: str) -> Mapping[str, Any]:
 
 
 def sample(event: str, folder: str) -> dict[str, Any]:
-    """What the plugin would say at an event in a project in `folder`."""
-    common = {"session": "rolecall-doctor", "cwd": folder}
     args = {"filePath": os.path.join(folder, "doctor.txt"), "content": "."}
     tool = {"tool": "write", "args": args}
     more: dict[str, dict[str, Any]] = {
@@ -213,11 +174,10 @@ def sample(event: str, folder: str) -> dict[str, Any]:
         "tool.execute.after": tool,
         "subagent.completed": {"child": "rolecall-doctor", "agent": "tester", "output": "done"},
     }
-    return {**common, **more.get(event, {})}
+    return {"session": "rolecall-doctor", "cwd": folder, **more.get(event, {})}
 
 
 def is_refusal(stdout: str) -> bool:
-    """Whether a hook's answer to a tool call is that it may not run."""
     try:
         return bool(json.loads(stdout)["block"])
     except (ValueError, LookupError, TypeError):

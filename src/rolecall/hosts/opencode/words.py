@@ -1,6 +1,6 @@
-"""How OpenCode is told to do what the bodies of skills ask for: with its own tools, by name.
+"""How the bodies of skills name what to do in OpenCode: with its own tools.
 
-The question tool is only there where somebody can be asked, so it is named as what may be missing.
+The question tool exists only where somebody can be asked, so the words allow for it to be missing.
 """
 
 from __future__ import annotations
@@ -24,30 +24,26 @@ DOCS: Mapping[str, str] = {
 """What skills refer to by name and leave to the host to say."""
 
 
-def words(tags: Mapping[str, Tag]) -> Render:
+def render(tags: Mapping[str, Tag]) -> Render:
     prose = macros.prose(tags)
+
+    def skill(arguments: Arguments) -> str:
+        mode = f", and follow it in its mode `{arguments['mode']}`" if arguments.get("mode") else ""
+        return f"Call the tool skill with name `{arguments['skill']}`{mode}."
+
+    def spawn(arguments: Arguments) -> str:
+        about = spawn_words.name_words(arguments, ", description `{}`")
+        call = f"Call the tool task with subagent_type `{arguments['target_role']}`{about} and this prompt."
+        return spawn_words.spawn(arguments, call, "To resume one, also give the id of its task as task_id.")
+
     return {
         **prose,
-        "skill_activation": _skill,
-        "subagent_spawn": _spawn,
-        "task_register": _progress,
+        "skill_activation": skill,
+        "subagent_spawn": spawn,
+        "task_register": lambda arguments: (
+            f"(On the list of the tool todowrite: `{arguments['label']}`, {arguments['state']}.)"
+        ),
         "user_question": lambda arguments: (
             f"Use the tool question where you have it. {prose['user_question'](arguments)}"
         ),
     }
-
-
-def _skill(arguments: Arguments) -> str:
-    skill, mode = arguments["skill"], arguments.get("mode")
-    with_mode = f", and follow it in its mode `{mode}`" if mode else ""
-    return f"Call the tool skill with name `{skill}`{with_mode}."
-
-
-def _spawn(arguments: Arguments) -> str:
-    about = spawn_words.named(arguments, ", description `{}`")
-    call = f"Call the tool task with subagent_type `{arguments['target_role']}`{about} and this prompt."
-    return spawn_words.started(arguments, call, "To resume one, give the id of its task as task_id, too.")
-
-
-def _progress(arguments: Arguments) -> str:
-    return f"(On the list of the tool todowrite: `{arguments['label']}`, {arguments['state']}.)"

@@ -1,0 +1,273 @@
+"""Whether what is installed in a host would work: its files, its servers, its hooks, the host itself.
+
+It tries what stands in the files, not what would be written now: it starts every server and asks for its tools, and
+fires every hook with a sample. Hooks run in a temporary project, so nothing happens to the real one. A repository may
+come from anybody: a program inside the project is run only if it is the Rolecall that runs now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import NamedTuple
+
+from rolecall import __version__
+from rolecall.checks.machine import Check
+from rolecall.errors import RolecallError
+from rolecall.hosts import host_file
+from rolecall.hosts.file_change import read_text
+from rolecall.hosts.installation import host_module, is_present, parse, plan_install, wiring_of
+from rolecall.hosts.names import HOSTS
+from rolecall.hosts.setup import Setup
+from rolecall.nexus import tool_map
+from rolecall.nexus.server_child import ServerChild, Unanswered
+
+_PATIENCE = 10.0
+_AT_ONCE = 8
+_LONGEST_QUOTE = 200
+_BEFORE_TOOLS = ("PreToolUse", "tool.execute.before")
+"""The hosts' names of the event at which a tool can be refused; the sample for it is an edit."""
+_QUIET = {"NO_COLOR": "1", "DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+
+
+def check_hosts(setups: Sequence[Setup], *, blocks_edits: bool) -> list[Check]:
+    """Checks of every host that has something of ours, in each scope.
+
+    `blocks_edits`: hooks should refuse an edit that no task covers.
+    """
+    found: list[Check] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        present = {host: [one for one in setups if is_present(wiring_of(host, one))] for host in HOSTS}
+        # Some hosts take seconds to print their version, so all are asked at once, while the rest is checked.
+        programs = {
+            host: pool.submit(_check_program, host, scopes[0].env)
+            for host, scopes in present.items()
+            if scopes
+        }
+        for host, program in programs.items():
+            checks: list[Check] = []
+            for setup in present[host]:
+                checks += _Scope(host, setup).check(pool, blocks_edits=blocks_edits)
+            found += [program.result(), *checks]
+            if len({one.scope for one in present[host]}) > 1:
+                text = (
+                    "the hooks of the project and those of the user are there, so each runs twice: calls are logged"
+                    " twice, and the model sees everything twice"
+                )
+                fix = f"rolecall uninstall {host} --user, or --project"
+                found.append(Check(host, "warning", text, fix))
+    return found
+
+
+def _check_program(host: str, env: Mapping[str, str]) -> Check:
+    module = host_module(host)
+    path = shutil.which(module.PROGRAM, path=env.get("PATH", os.defpath))
+    if path is None:
+        fix = f"Install {module.TITLE}, or take this out: rolecall uninstall {host}"
+        return Check(host, "warning", f"the program {module.PROGRAM} was not found", fix)
+    try:
+        done = _run([path, "--version"], "", os.path.dirname(path), {**env, **_QUIET})
+    except subprocess.TimeoutExpired:
+        text = f"{path} did not print its version within {_PATIENCE:g} s"
+        return Check(host, "warning", text, f"Run {module.PROGRAM} --version by hand.")
+    except OSError as exc:
+        return Check(host, "warning", f"{path} does not run: {exc.strerror}", f"Reinstall {module.TITLE}.")
+    version = re.search(r"\d+(?:\.\d+)+", done.stdout)
+    return Check(host, "ok", f"{path}, version {version[0] if version else 'unknown'}")
+
+
+class _Scope(NamedTuple):
+    """One host in one scope."""
+
+    host: str
+    setup: Setup
+
+    @property
+    def name(self) -> str:
+        return f"{self.host} ({self.setup.scope})"
+
+    @property
+    def fix(self) -> str:
+        project = self.setup.project
+        scope = shlex.join(["--project", project]) if self.setup.scope == "project" else "--user"
+        return f"rolecall install {self.host} {scope}"
+
+    def check(self, pool: Executor, *, blocks_edits: bool) -> list[Check]:
+        module = host_module(self.host)
+        checks = [Check(self.name, "warning", *obstacle) for obstacle in module.obstacles(self.setup)]
+        checks += self._check_files()
+        try:
+            commands = module.commands(self.setup)
+        except RolecallError:  # a file is unreadable, which its own check reports
+            return checks
+        with TemporaryDirectory(prefix="rolecall-doctor-") as folder:
+            # In the user's scope, hooks act only where they find a repository and a project.
+            for name in (".git", ".nexus"):
+                os.mkdir(os.path.join(folder, name))
+            with open(os.path.join(folder, ".git", "HEAD"), "w", encoding="utf-8") as file:
+                file.write("ref: refs/heads/main\n")
+            checks += self._check_servers(commands.servers, folder, pool)
+            checks += self._check_hooks(commands.hooks, folder, blocks_edits=blocks_edits)
+        return checks
+
+    def _check_files(self) -> Iterator[Check]:
+        try:
+            changes = plan_install(wiring_of(self.host, self.setup))
+        except RolecallError as error:
+            yield Check(self.name, "problem", error.message, error.hint or self.fix)
+            return
+        if missing := [change.path for change in changes if change.state == "new"]:
+            yield Check(self.name, "problem", f"missing: {_join(missing)}", self.fix)
+        if others := [change.path for change in changes if change.state in ("changed", "removed")]:
+            this = f"this Rolecall ({__version__}, {shlex.join(self.setup.command)})"
+            yield Check(self.name, "warning", f"other than {this} writes: {_join(others)}", self.fix)
+        for change in changes:
+            if change.note:
+                yield Check(self.name, "warning", f"{change.path}: {change.note}", f"{self.fix} --force")
+            if change.state == "kept" and (fault := _find_fault(change.path)):
+                text = f"{change.path} was changed so that no host can load it: {fault}"
+                yield Check(self.name, "problem", text, self.fix)
+        if current := sum(change.state == "same" for change in changes):
+            yield Check(self.name, "ok", f"{_count(current, 'file is', 'files are')} up to date")
+
+    def _check_servers(
+        self, servers: Mapping[str, tuple[str, ...]], folder: str, pool: Executor
+    ) -> Iterator[Check]:
+        """All servers at once, as hosts start them."""
+        tried = list(pool.map(lambda words: self._try_server(words, folder), servers.values()))
+        troubles = {name: found for name, found in zip(servers, tried, strict=True) if isinstance(found, str)}
+        yield from self._report("server", troubles)
+        if counts := [found for found in tried if isinstance(found, int)]:
+            answering = _count(len(counts), "server answers", "servers answer")
+            yield Check(self.name, "ok", f"{answering}, with up to {max(counts)} tools")
+
+    def _try_server(self, words: tuple[str, ...], folder: str) -> int | str:
+        """The number of a server's tools, or what is wrong with it."""
+        if reason := self._why_not(words):
+            return reason
+        with TemporaryFile() as stderr:
+            command = _with_project(words, folder)
+            child = ServerChild(folder, self.setup.env, command=command, stderr=stderr, patience=_PATIENCE)
+            try:
+                tools = child.tools()
+            except (OSError, Unanswered) as exc:
+                stderr.seek(0)
+                last = stderr.read()[-_LONGEST_QUOTE:].decode(errors="replace").strip().rpartition("\n")[2]
+                reason = last or getattr(exc, "strerror", None) or str(exc)
+                return f"could not be started: {reason} ({words[0]})"
+            finally:
+                child.close()
+        forbidden = sorted(set(tools).intersection(tool_map.LEAD_ONLY)) if "--agent" in words else []
+        return f"had tools that are Lead's: {', '.join(forbidden)}" if forbidden else len(tools)
+
+    def _check_hooks(
+        self, hooks: Mapping[str, tuple[str, ...]], folder: str, *, blocks_edits: bool
+    ) -> Iterator[Check]:
+        """One after the other, so that the measured time is what one takes."""
+        slowest, troubles = 0.0, dict[str, str]()
+        for event, words in hooks.items():
+            start = time.perf_counter()
+            trouble = self._why_not(words) or self._try_hook(event, words, folder, blocks_edits=blocks_edits)
+            slowest = max(slowest, time.perf_counter() - start)
+            if trouble:
+                troubles[event] = trouble
+        yield from self._report("hook", troubles)
+        if good := len(hooks) - len(troubles):
+            answering = _count(good, "hook answers", "hooks answer")
+            yield Check(self.name, "ok", f"{answering} (slowest {slowest * 1000:.0f} ms)")
+
+    def _try_hook(self, event: str, words: Sequence[str], folder: str, *, blocks_edits: bool) -> str:
+        """What is wrong with a hook; empty if nothing is."""
+        module = host_module(self.host)
+        # If an agent runs doctor, Claude Code may have set the folder of the real project.
+        env = {**self.setup.env, "CLAUDE_PROJECT_DIR": folder}
+        try:
+            payload = json.dumps(module.sample(event, folder))
+            done = _run(_with_project(words, folder), payload, folder, env)
+        except subprocess.TimeoutExpired:
+            return f"did not answer within {_PATIENCE:g} s"
+        except OSError as exc:
+            return f"could not be started: {exc.strerror} ({words[0]})"
+        if done.returncode != 0:
+            return f"ended with {done.returncode}: {' '.join(done.stderr.split())[:_LONGEST_QUOTE]}"
+        if event in _BEFORE_TOOLS and blocks_edits and not module.is_refusal(done.stdout):
+            return "let an edit pass that nobody had planned"
+        return ""
+
+    def _why_not(self, words: Sequence[str]) -> str:
+        """Why a command is not run; empty if it may be."""
+        own, project = self.setup.command, self.setup.project
+        if not words:
+            return "went missing"
+        named = words[words.index("--project") + 1] if "--project" in words[:-1] else ""
+        if named and os.path.realpath(named) != project:  # the folder was copied or moved
+            return f"would act on {named}, not on this project" if project else f"would act on {named} alone"
+        if not project or tuple(words[: len(own)]) == own or os.sep not in words[0]:
+            return ""
+        path, root = os.path.join(project, words[0]), os.path.realpath(project)
+        for place in (os.path.normpath(path), os.path.realpath(path)):
+            if os.path.commonpath([root, place]) == root:
+                return f"could not be tried: {words[0]} lies in the project and is not this Rolecall"
+        return ""
+
+    def _report(self, kind: str, troubles: Mapping[str, str]) -> Iterator[Check]:
+        """One problem for all commands with the same trouble."""
+        for trouble in dict.fromkeys(troubles.values()):
+            names = [name for name, found in troubles.items() if found == trouble]
+            text = f"the {kind}{'s' if len(names) > 1 else ''} {_join(names)} {trouble}"
+            yield Check(self.name, "problem", text, self.fix)
+
+
+def _find_fault(path: str) -> str:
+    """Why a host cannot load an agent or a skill that somebody changed; empty if it can."""
+    text = read_text(path) or ""
+    try:
+        if path.endswith(".toml"):
+            parse(path, text)
+        if not path.endswith(".md"):
+            return ""
+        fields = host_file.read_head(text)
+    except RolecallError as error:
+        return " ".join(error.message.split())[:_LONGEST_QUOTE]
+    missing = [key for key in ("name", "description") if not fields.get(key)]
+    return f"it has no {' and no '.join(missing)}" if missing else ""
+
+
+def _with_project(words: Sequence[str], folder: str) -> list[str]:
+    """The same command for another project, if it names one."""
+    given = list(words)
+    if "--project" in given[:-1]:
+        given[given.index("--project") + 1] = folder
+    return given
+
+
+def _run(
+    words: Sequence[str], text: str, folder: str, env: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 -- no shell is involved
+        list(words),
+        input=text,
+        cwd=folder,
+        env=dict(env),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=_PATIENCE,
+        check=False,
+    )
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

@@ -1,0 +1,98 @@
+"""Compile what hooks need to know of the configuration and the catalogue, for the cache of `hook_context`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from rolecall.errors import RolecallError
+from rolecall.hosts.hook_context import Stamp, stamp
+from rolecall.hosts.names import HOSTS
+from rolecall.hosts.spawn_words import skill_docs
+from rolecall.nexus import catalog, macros
+from rolecall.nexus.catalog import Catalog
+from rolecall.settings import config, settings
+
+_LONGEST_PROBLEM = 600
+
+
+def compile_configured(host: str) -> dict[str, Any]:
+    """The configured catalogue and rules, with stamps of their sources.
+
+    If they cannot be read, our own apply, because a hook that fails would let everything pass.
+    """
+    stamps = _stamps()  # before reading: what changes meanwhile makes the cache stale
+    configuration: Mapping[str, Any] = {}
+    try:
+        configuration = config.load()
+        content = _compile(host, catalog.load(config.catalog_folder()), configuration)
+        return {"stamps": stamps, **content, "secrets": config.secret_places()}
+    except (RolecallError, OSError) as exc:
+        reason = exc.message if isinstance(exc, RolecallError) else str(exc)
+    problem = (
+        f"Rolecall's own agents, skills and limits apply until this is fixed: {reason[:_LONGEST_PROBLEM]}"
+        " (`rolecall config list` shows the configuration, `rolecall config unset catalog` goes back to our own"
+        " catalogue)."
+    )
+    try:
+        content = _compile(host, catalog.load(), configuration)
+    except RolecallError:  # the configuration itself cannot be read
+        content = compile_own(host)
+    return {"stamps": stamps, **content, "problem": problem}
+
+
+def compile_own(host: str) -> dict[str, Any]:
+    return _compile(host, catalog.load(), {})
+
+
+def _compile(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    events = import_module(f"rolecall.hosts.{host}.events")
+    tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
+    render = macros.prose(tags)
+    if host in HOSTS:
+        words = import_module(f"rolecall.hosts.{host}.words")
+        render = words.render(tags)
+        docs = {skill.id: skill_docs(skill, words.DOCS) for skill in found.skills.values()}
+    bodies = {}
+    for skill in found.skills.values():
+        source = f"skill {skill.id}"
+        body = macros.expand(skill.body, render, invocations=found.vocabulary.invocations, source=source)
+        bodies[skill.id] = f"{body.strip()}\n\n{docs[skill.id]}".strip()
+    return {
+        "gate": settings.unplanned_edits(configuration),
+        "agents": {
+            name: [list(agent.capabilities), agent.resume_tier, agent.category]
+            for name, agent in found.agents.items()
+        },
+        "tags": [tag._asdict() for tag in tags.values()],
+        "skills": bodies,
+        "docs": docs,
+        "has_skill_commands": bool(getattr(events, "HAS_SKILL_COMMANDS", False)),
+        "limit": getattr(events, "LIMIT", None),
+        "skill_files": [
+            *getattr(events, "SKILL_FILES", ()),
+            os.path.join(found.folder, "skills", "{}", "body.md"),
+        ],
+    }
+
+
+def _stamps() -> list[Stamp]:
+    """Stamps of everything that is read, including our own code."""
+    try:
+        folder = config.catalog_folder() or catalog.OWN_FOLDER
+    except RolecallError:  # reading it reports the problem
+        folder = catalog.OWN_FOLDER
+    code = _list_files(os.path.dirname(__file__), ".py")
+    paths = [config.config_path(), *code, *(_list_files(folder) or [folder])]
+    return [stamp(path) for path in paths]
+
+
+def _list_files(folder: str, ending: str = "") -> list[str]:
+    """Every file below a folder, and the folders, which change when a file is added or removed."""
+    found: list[str] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        found += [root, *(os.path.join(root, name) for name in sorted(names) if name.endswith(ending))]
+    return found
