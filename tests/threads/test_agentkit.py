@@ -262,7 +262,7 @@ def forged(bench: Bench, change: str) -> str:
         import sys
         from rolecall.threads import thread
         from rolecall.threads import workspace
-        from rolecall.thread import Chain
+        from rolecall.threads.thread import Chain
 
         store = workspace.open_store()
         chain = Chain(store, thread.find(store, sys.argv[1]).target)
