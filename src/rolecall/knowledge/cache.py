@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xxhash import xxh3_64_digest
 
 from rolecall.knowledge.index import remove
-from rolecall.store import walmode
+from rolecall.store.sqlite import use_wal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,7 +176,7 @@ def _opened(path: str) -> sqlite3.Connection:
     # Several syncs and a server may share it, and a server answers in threads of its own, one at a time.
     db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT, check_same_thread=False)
     db.text_factory = bytes  # no text is read, and damage may look like one
-    walmode.switch(db, patience=_WAIT)
+    use_wal(db, patience=_WAIT)
     db.execute("PRAGMA synchronous=NORMAL")
     db.executescript(_SCHEMA)
     return db

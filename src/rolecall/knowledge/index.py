@@ -23,7 +23,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_digest
 
 from rolecall.errors import Conflict, Damaged, NotFound, StorageError, UsageError
 from rolecall.knowledge.words import terms
-from rolecall.store import walmode
+from rolecall.store.sqlite import use_wal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -515,7 +515,7 @@ def writing(path: str) -> Iterator[Writer]:
         try:
             if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 _check_format(db, path)  # before anything of another program's is changed
-            walmode.switch(db, patience=_WAIT)
+            use_wal(db, patience=_WAIT)
             db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is made again; a torn one cannot be
             db.execute("PRAGMA secure_delete=ON")  # what is gone from the files is gone from the index
             db.execute("BEGIN IMMEDIATE")

@@ -2,8 +2,8 @@
 
 The tables are those of the SQLite backend and so is the behaviour; `contract.py` holds both to it.
 Writers on different machines run side by side: each commit takes the store's advisory lock shared,
-only `exclusive` takes it alone. Reads are single statements outside any transaction; an iterator
-pages by sequence number, because an open snapshot would keep the server from vacuuming. Only `snapshot` holds one.
+only `exclusive` takes it alone. Reads are single statements outside any transaction, because an open
+snapshot would keep the server from vacuuming. Only `snapshot` holds one.
 
 This module and those of `service/fleet` are the only ones that import psycopg.
 """
@@ -31,27 +31,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from rolecall.errors import Damaged, RolecallError, StorageError
-from rolecall.store.backend import (
-    FRESH_MS,
-    Change,
-    Damage,
-    Event,
-    Move,
-    Moved,
-    Put,
-    Record,
-    Ref,
-    collision,
-    conflict,
-    no_store,
-    require,
-    stored_object,
-)
+from rolecall.store.backend import FRESH_MS, Change, Damage, Record, Ref, collision, no_store, require
 from rolecall.store.clock import steady_ms
-from rolecall.store.ids import NODE_ID_LENGTH
+from rolecall.store.sql import PAGE, RECORD, Row, SqlTables
 
 _FORMAT = 1
-_PAGE = 500
 _ATTEMPTS = 5
 
 # COLLATE "C" makes names sort by their bytes, whatever the server's language is. State and body are
@@ -94,12 +78,10 @@ CREATE INDEX events_of_stream ON events (stream, seq);
 CREATE TABLE format (version integer NOT NULL);
 """
 
-_RECORD = "id, type, data, created, refs, sha256"
-_REF = "name, target, state, version, updated"
 SERVER_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-"""What the server's clock shows, in milliseconds, as part of a query."""
+"""The time of the server's clock in milliseconds, as part of a query."""
 _PUT_NODE = f"""
-INSERT INTO nodes (seq, {_RECORD}, put_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO nodes (seq, {RECORD}, put_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, put_at = excluded.put_at
 WHERE nodes.put_at < excluded.put_at - {FRESH_MS}
 """
@@ -107,11 +89,10 @@ _PUT_REF = """
 INSERT INTO refs (name, target, state, facts, version, updated) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET target = excluded.target, state = excluded.state, facts = excluded.facts,
   version = excluded.version, updated = excluded.updated
-WHERE refs.version = excluded.version - 1
 """
 
 
-class PostgresBackend:
+class PostgresBackend(SqlTables):
     """A store in one schema of a database. `create=False` refuses to make one, so that a read leaves no trace."""
 
     def __init__(self, url: str, *, create: bool = True, schema: str = "rolecall") -> None:
@@ -156,19 +137,13 @@ class PostgresBackend:
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._order,))
             moved = [self._move(move, now) for move in change.moves]
             if change.events:
-                self._db.cursor().executemany(
-                    "INSERT INTO events (stream, kind, body, at) VALUES (%s, %s, %s, %s)",
-                    [
-                        (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)
-                        for event in change.events
-                    ],
-                )
+                self._add_events(change.events, now)
         return moved
 
     def _put_records(self, records: Sequence[Record], now: int) -> None:
         # Two records of one change may be the same node; the dict keeps one of each.
         wanted = {record.id: record for record in records}
-        fresh = self._stored_fresh(wanted, now)
+        fresh = self._find_fresh(wanted, now)
         missing = [record for node, record in wanted.items() if node not in fresh]
         if not missing:
             return
@@ -187,13 +162,13 @@ class PostgresBackend:
             overtaken = cursor.rowcount != len(rows)
         if overtaken:
             # Another commit has just put some of them; that they are the same is not certain yet.
-            self._stored_fresh(wanted, now)
+            self._find_fresh(wanted, now)
 
-    def _stored_fresh(self, wanted: Mapping[str, Record], now: int) -> set[str]:
+    def _find_fresh(self, wanted: Mapping[str, Record], now: int) -> set[str]:
         """Which of `wanted` are stored and recently put; `Collision` when one is stored with other bytes."""
         fresh = set()
-        for node, stored_hash, type_id, data, put_at in self._select_in(
-            "SELECT id, sha256, type, data, put_at FROM nodes WHERE id = ANY(%s)", list(wanted)
+        for node, stored_hash, type_id, data, put_at in self._read_among(
+            "SELECT id, sha256, type, data, put_at FROM nodes", list(wanted)
         ):
             record = wanted[node]
             if (type_id, data) != (record.type, record.data):
@@ -202,26 +177,13 @@ class PostgresBackend:
                 fresh.add(node)
         return fresh
 
-    def _move(self, move: Move, now: int) -> Ref:
-        row = self._db.execute(f"SELECT {_REF} FROM refs WHERE name = %s", (move.name,)).fetchone()
-        current = _ref(row) if row else None
-        if (current.version if current else 0) != move.expected:
-            raise conflict(move, current)
-        at = now if move.at is None else move.at
-        ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
-        if move.removes:
-            self._db.execute("DELETE FROM refs WHERE name = %s", (move.name,))
-            self._db.execute("DELETE FROM moves WHERE name = %s", (move.name,))
-            return ref
-        facts = json.dumps(_facts(ref.state))
-        put = self._db.execute(_PUT_REF, (ref.name, ref.target, _json(ref.state), facts, ref.version, at))
-        if put.rowcount != 1:
-            raise conflict(move, self.ref(move.name))
-        if ref.target is not None and (current is None or current.target != ref.target):
-            self._db.execute(
-                "INSERT INTO moves (name, target, at) VALUES (%s, %s, %s)", (ref.name, ref.target, at)
-            )
-        return ref
+    def _put_ref(self, ref: Ref, state: str) -> None:
+        facts = {key: value for key, value in ref.state.items() if _is_storable(value) and _is_storable(key)}
+        row = (ref.name, ref.target, state, json.dumps(facts), ref.version, ref.updated)
+        self._db.execute(_PUT_REF, row)
+
+    def _run(self, statement: str, rows: Sequence[Row]) -> None:
+        self._db.cursor().executemany(statement.replace("?", "%s"), rows)
 
     @contextmanager
     def _writing(self, lock: str, *, durable: bool) -> Iterator[None]:
@@ -301,8 +263,8 @@ class PostgresBackend:
             raise RuntimeError("delete is only safe inside exclusive()")
         deleted, waiting = 0, list(nodes)
         with self._server.translated():
-            for start in range(0, len(waiting), _PAGE):
-                page = waiting[start : start + _PAGE]
+            for start in range(0, len(waiting), PAGE):
+                page = waiting[start : start + PAGE]
                 deleted += self._db.execute("DELETE FROM nodes WHERE id = ANY(%s)", (page,)).rowcount
         return deleted
 
@@ -313,42 +275,30 @@ class PostgresBackend:
                     self._db.execute(f"REINDEX TABLE {table}")
             else:
                 rows = [("".join(found), node) for node, found in refs.items()]
-                self._db.cursor().executemany("UPDATE nodes SET refs = %s WHERE id = %s", rows)
+                self._run("UPDATE nodes SET refs = ? WHERE id = ?", rows)
 
-    # -- reading nodes --
+    # -- reading --
 
-    def record(self, node: str) -> Record | None:
-        rows = self._read(f"SELECT {_RECORD} FROM nodes WHERE id = %s", (node,))
-        return _record(rows[0]) if rows else None
+    def _read(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+        """One statement; a connection that turns out to be gone is made again, once."""
+        query = query.replace("?", "%s")
+        with self._server.translated():
+            try:
+                return self._db.execute(query, values).fetchall()
+            except psycopg.OperationalError:
+                if self._inside or not self._db.closed:
+                    raise
+            self._db = self._connect()
+            return self._db.execute(query, values).fetchall()
 
-    def records(self, nodes: Sequence[str]) -> list[Record]:
-        return [
-            _record(row) for row in self._select_in(f"SELECT {_RECORD} FROM nodes WHERE id = ANY(%s)", nodes)
-        ]
-
-    def stored(self, nodes: Sequence[str]) -> set[str]:
-        return {node for (node,) in self._select_in("SELECT id FROM nodes WHERE id = ANY(%s)", nodes)}
-
-    def _select_in(self, select: str, nodes: Sequence[str]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for start in range(0, len(nodes), _PAGE):
-            rows += self._read(select, (list(nodes[start : start + _PAGE]),))
+    def _read_among(self, select: str, ids: Sequence[str]) -> list[Row]:
+        rows: list[Row] = []
+        for start in range(0, len(ids), PAGE):
+            rows += self._read(f"{select} WHERE id = ANY(?)", (list(ids[start : start + PAGE]),))
         return rows
 
-    def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
-        rows = self._read(
-            "SELECT id FROM nodes WHERE id >= %s AND id < %s ORDER BY id LIMIT %s",
-            (prefix, prefix + "~", limit),
-        )
-        return [node for (node,) in rows]
-
-    def ids_of_type(self, type_id: str) -> Iterator[str]:
-        for _, node in self._pages("seq, id", "nodes", "type = %s AND ", (type_id,)):
-            yield node
-
-    def puts(self, after: int = 0) -> Iterator[Put]:
-        for row in self._pages("seq, id, put_at", "nodes", after=after):
-            yield Put(*row)
+    def _state_test(self, key: str, wanted: Sequence[str]) -> tuple[str, list[Any]]:
+        return "facts ->> ?::text = ANY(?::text[])", [key, [value for value in wanted if _is_storable(value)]]
 
     def position(self) -> tuple[int, int]:
         # A sequence also counts what is not committed; inside `exclusive` there is nothing of that kind.
@@ -359,98 +309,23 @@ class PostgresBackend:
         return nodes, moves
 
     def scan(self) -> Iterator[Record | Damage]:
-        for row in self._pages(f"seq, {_RECORD}", "nodes"):
-            yield _record(row[1:])
-
-    def _pages(
-        self, columns: str, table: str, where: str = "", values: tuple[Any, ...] = (), *, after: int = 0
-    ) -> Iterator[tuple[Any, ...]]:
-        query = f"SELECT {columns} FROM {table} WHERE {where}seq > %s ORDER BY seq LIMIT {_PAGE}"
-        while rows := self._read(query, (*values, after)):
-            yield from rows
-            after = rows[-1][0]
-
-    # -- reading refs and events --
-
-    def ref(self, name: str) -> Ref | None:
-        rows = self._read(f"SELECT {_REF} FROM refs WHERE name = %s", (name,))
-        return _ref(rows[0]) if rows else None
-
-    def refs(
-        self,
-        prefix: str = "",
-        *,
-        where: Mapping[str, Sequence[str]] | None = None,
-        before: str | None = None,
-        newest_first: bool = False,
-        limit: int | None = None,
-    ) -> list[Ref]:
-        tests: list[str] = ["name >= %s", "name < %s"]
-        values: list[Any] = [prefix, prefix + "\U0010ffff"]
-        for key, wanted in (where or {}).items():
-            tests.append("facts ->> %s::text = ANY(%s::text[])")
-            values += [key, [value for value in wanted if _is_storable(value)]]
-        if before is not None:
-            tests.append("name < %s" if newest_first else "name > %s")
-            values.append(before)
-        rows = self._read(
-            f"SELECT {_REF} FROM refs WHERE {' AND '.join(tests)}"
-            f" ORDER BY name {'DESC' if newest_first else 'ASC'} LIMIT %s",
-            (*values, limit),
-        )
-        return [_ref(row) for row in rows]
-
-    def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
-        below = prefix + "\U0010ffff" if before is None else before
-        rows = self._read(
-            "SELECT name FROM refs WHERE name >= %s AND name < %s ORDER BY name DESC LIMIT %s",
-            (prefix, below, limit),
-        )
-        return [name for (name,) in rows]
-
-    def history(self, name: str) -> list[Moved]:
-        rows = self._read("SELECT seq, name, target, at FROM moves WHERE name = %s ORDER BY seq", (name,))
-        return [Moved(*row) for row in rows]
-
-    def roots(self, since: int = 0) -> Iterator[Moved]:
-        for row in self._pages("seq, name, target, at", "moves", after=since):
-            yield Moved(*row)
-
-    def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
-        test, values = ("", ()) if stream is None else ("stream = %s AND ", (stream,))
-        rows = self._read(
-            f"SELECT seq, stream, kind, body, at FROM events WHERE {test}seq > %s ORDER BY seq LIMIT %s",
-            (*values, after, limit),
-        )
-        return [
-            Event(seq, name, kind, stored_object(body, f"event {seq}"), at)
-            for seq, name, kind, body, at in rows
-        ]
+        for _, record in self._scan_rows():
+            yield record
 
     # -- the container --
 
-    def size(self) -> dict[str, Any]:
-        types = dict(self._read("SELECT type, count(*) FROM nodes GROUP BY type ORDER BY 2 DESC"))
-        [(nodes, payloads, refs, events, disk)] = self._read(
-            "SELECT count(*), COALESCE(sum(length(data)), 0)::bigint, (SELECT count(*) FROM refs),"
-            " (SELECT count(*) FROM events), (SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class"
-            "  WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s))"
-            " FROM nodes",
+    def _disk_use(self) -> int:
+        [(disk,)] = self._read(
+            "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class"
+            " WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?)",
             (self._schema,),
         )
-        return {
-            "nodes": nodes,
-            "bytes": payloads,
-            "types": types,
-            "refs": refs,
-            "events": events,
-            "disk": disk,
-        }
+        return int(disk)
 
     def problems(self) -> Iterator[str]:
         for (name,) in self._read(
             "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE NOT indisvalid"
-            " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)",
+            " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?)",
             (self._schema,),
         ):
             yield f"{self._server}: the index {name} is not valid"
@@ -464,21 +339,13 @@ class PostgresBackend:
         self._db.close()
 
     def abort(self) -> None:
-        """From another thread: whoever waits for the server here gets an error instead."""
+        """From another thread: a call that waits for the server here gets an error instead."""
         shut_down(self._db)
 
-    # -- the connection --
+    def _damaged(self, reason: str) -> Damaged:
+        return Damaged(f"{self._server} is damaged: {reason}", hint="Restore the database from a backup.")
 
-    def _read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """One statement; a connection that turns out to be gone is made again, once."""
-        with self._server.translated():
-            try:
-                return self._db.execute(query, values).fetchall()
-            except psycopg.OperationalError:
-                if self._inside or not self._db.closed:
-                    raise
-            self._db = self._connect()
-            return self._db.execute(query, values).fetchall()
+    # -- the connection --
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         db = psycopg.connect(self._url, autocommit=True, client_encoding="utf8")
@@ -547,7 +414,7 @@ def shut_down(db: psycopg.Connection[Any]) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-# -- translating --
+# -- errors --
 
 
 class _Server:
@@ -620,39 +487,15 @@ _TRANSLATIONS: tuple[
 )
 
 
-# -- rows --
-
-
 def _lock_key(schema: str, purpose: str) -> int:
     """Advisory locks are numbers that the whole database shares."""
     return int.from_bytes(sha256(f"rolecall {purpose} {schema}".encode()).digest()[:8], "big", signed=True)
 
 
-def _record(row: tuple[Any, ...]) -> Record:
-    node, type_id, data, created, refs, stored_hash = row
-    found = tuple(refs[at : at + NODE_ID_LENGTH] for at in range(0, len(refs), NODE_ID_LENGTH))
-    return Record(node, type_id, data, created, found, stored_hash)
-
-
-def _ref(row: tuple[Any, ...]) -> Ref:
-    name, target, state, version, updated = row
-    return Ref(name, target, stored_object(state, f"ref {name!r}"), version, updated)
-
-
-def _facts(state: Mapping[str, Any]) -> dict[str, str]:
-    """The part of a state that `where` can ask for."""
-    return {
-        key: value
-        for key, value in state.items()
-        if isinstance(value, str) and _is_storable(value) and _is_storable(key)
-    }
-
-
-def _is_storable(text: str) -> bool:
-    """Whether PostgreSQL can hold `text`: neither U+0000 nor half a character."""
-    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    # Escapes keep what a text column cannot hold as it is.
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+def _is_storable(value: object) -> bool:
+    """Whether `value` is a text that PostgreSQL can hold: no U+0000 and no lone surrogate."""
+    return (
+        isinstance(value, str)
+        and "\0" not in value
+        and not any("\ud800" <= char <= "\udfff" for char in value)
+    )

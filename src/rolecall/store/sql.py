@@ -1,0 +1,219 @@
+"""The queries that the SQLite and the PostgreSQL backend share: their four tables are the same.
+
+A backend inherits the reads and gives the few primitives at the top. Statements are written with `?` marks.
+An iterator pages by sequence number instead of holding a read open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rolecall.errors import Damaged
+from rolecall.store.backend import Event, Move, Moved, NewEvent, Put, Record, Ref, conflict, stored_object
+from rolecall.store.ids import NODE_ID_LENGTH
+
+PAGE = 500
+RECORD = "id, type, data, created, refs, sha256"
+_REF = "name, target, state, version, updated"
+_NO_LIMIT = 1 << 62
+
+Row = tuple[Any, ...]
+
+
+class SqlTables:
+    """Nodes, refs, moves and events in SQL tables."""
+
+    _record_columns = RECORD
+    _put_at = "put_at"
+    _damaged: Callable[[str], Damaged]
+
+    def _read(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+        """The rows of one query."""
+        raise NotImplementedError
+
+    def _read_nodes(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+        """The rows of a query for nodes, which must arrive even if they are damaged, so that they can be named."""
+        return self._read(query, values)
+
+    def _read_among(self, select: str, ids: Sequence[str]) -> list[Row]:
+        """The rows of `select` for these node ids, in pages."""
+        raise NotImplementedError
+
+    def _run(self, statement: str, rows: Sequence[Row]) -> None:
+        """One statement for each row, inside the transaction of a commit."""
+        raise NotImplementedError
+
+    def _put_ref(self, ref: Ref, state: str) -> None:
+        raise NotImplementedError
+
+    def _state_test(self, key: str, wanted: Sequence[str]) -> tuple[str, list[Any]]:
+        """A condition on a ref's state, with its values."""
+        raise NotImplementedError
+
+    # -- writing refs and events --
+
+    def _move(self, move: Move, now: int) -> Ref:
+        current = self.ref(move.name)
+        if (current.version if current else 0) != move.expected:
+            raise conflict(move, current)
+        at = now if move.at is None else move.at
+        ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
+        if move.removes:
+            self._run("DELETE FROM refs WHERE name = ?", [(move.name,)])
+            self._run("DELETE FROM moves WHERE name = ?", [(move.name,)])
+            return ref
+        self._put_ref(ref, _json(ref.state))
+        if ref.target is not None and (current is None or current.target != ref.target):
+            self._run("INSERT INTO moves (name, target, at) VALUES (?, ?, ?)", [(ref.name, ref.target, at)])
+        return ref
+
+    def _add_events(self, events: Sequence[NewEvent], now: int) -> None:
+        rows = [
+            (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)
+            for event in events
+        ]
+        self._run("INSERT INTO events (stream, kind, body, at) VALUES (?, ?, ?, ?)", rows)
+
+    # -- reading nodes --
+
+    def record(self, node: str) -> Record | None:
+        rows = self._read_nodes(f"SELECT {self._record_columns} FROM nodes WHERE id = ?", (node,))
+        return _record(rows[0]) if rows else None
+
+    def records(self, nodes: Sequence[str]) -> list[Record]:
+        return [_record(row) for row in self._read_among(f"SELECT {self._record_columns} FROM nodes", nodes)]
+
+    def stored(self, nodes: Sequence[str]) -> set[str]:
+        return {node for (node,) in self._read_among("SELECT id FROM nodes", nodes)}
+
+    def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
+        rows = self._read(
+            "SELECT id FROM nodes WHERE id >= ? AND id < ? ORDER BY id LIMIT ?", (prefix, prefix + "~", limit)
+        )
+        return [node for (node,) in rows]
+
+    def ids_of_type(self, type_id: str) -> Iterator[str]:
+        for _, node in self._pages("seq, id", "nodes", where="type = ? AND ", values=(type_id,)):
+            yield node
+
+    def puts(self, after: int = 0) -> Iterator[Put]:
+        for row in self._pages(f"seq, id, {self._put_at}", "nodes", after=after):
+            yield Put(*row)
+
+    def _scan_rows(self) -> Iterator[tuple[int, Record]]:
+        for row in self._pages(f"seq, {self._record_columns}", "nodes"):
+            yield row[0], _record(row[1:])
+
+    def _pages(
+        self, columns: str, table: str, *, where: str = "", values: Row = (), after: int = 0
+    ) -> Iterator[Row]:
+        query = f"SELECT {columns} FROM {table} WHERE {where}seq > ? ORDER BY seq LIMIT {PAGE}"
+        read = self._read_nodes if table == "nodes" else self._read
+        while rows := read(query, (*values, after)):
+            yield from rows
+            after = self._next_page(rows, after)
+
+    def _next_page(self, rows: list[Row], after: Any) -> Any:
+        """Where the next page begins. The rows of a damaged table may repeat without an end."""
+        if rows[-1][0] <= after:
+            raise self._damaged(f"row {rows[-1][0]} comes after row {after}")
+        return rows[-1][0]
+
+    # -- reading refs and events --
+
+    def ref(self, name: str) -> Ref | None:
+        rows = self._read(f"SELECT {_REF} FROM refs WHERE name = ?", (name,))
+        return _ref(rows[0]) if rows else None
+
+    def refs(
+        self,
+        prefix: str = "",
+        *,
+        where: Mapping[str, Sequence[str]] | None = None,
+        before: str | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[Ref]:
+        tests: list[str] = ["name >= ?", "name < ?"]
+        values: list[Any] = [prefix, prefix + "\U0010ffff"]
+        for key, wanted in (where or {}).items():
+            test, more = self._state_test(key, wanted)
+            tests.append(test)
+            values += more
+        if before is not None:
+            tests.append("name < ?" if newest_first else "name > ?")
+            values.append(before)
+        order = "DESC" if newest_first else "ASC"
+        rows = self._read(
+            f"SELECT {_REF} FROM refs WHERE {' AND '.join(tests)} ORDER BY name {order} LIMIT ?",
+            (*values, _NO_LIMIT if limit is None else limit),
+        )
+        return [_ref(row) for row in rows]
+
+    def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
+        below = prefix + "\U0010ffff" if before is None else before
+        rows = self._read(
+            "SELECT name FROM refs WHERE name >= ? AND name < ? ORDER BY name DESC LIMIT ?",
+            (prefix, below, _NO_LIMIT if limit is None else limit),
+        )
+        return [name for (name,) in rows]
+
+    def history(self, name: str) -> list[Moved]:
+        rows = self._read("SELECT seq, name, target, at FROM moves WHERE name = ? ORDER BY seq", (name,))
+        return [Moved(*row) for row in rows]
+
+    def roots(self, since: int = 0) -> Iterator[Moved]:
+        for row in self._pages("seq, name, target, at", "moves", after=since):
+            yield Moved(*row)
+
+    def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
+        test, values = ("", ()) if stream is None else ("stream = ? AND ", (stream,))
+        rows = self._read(
+            f"SELECT seq, stream, kind, body, at FROM events WHERE {test}seq > ? ORDER BY seq LIMIT ?",
+            (*values, after, _NO_LIMIT if limit is None else limit),
+        )
+        return [
+            Event(seq, name, kind, stored_object(body, f"event {seq}"), at)
+            for seq, name, kind, body, at in rows
+        ]
+
+    def size(self) -> dict[str, Any]:
+        types = self._read_nodes(
+            "SELECT CAST(type AS TEXT), count(*) FROM nodes GROUP BY type ORDER BY 2 DESC"
+        )
+        [(nodes, payloads, refs, events)] = self._read(
+            "SELECT count(*), COALESCE(sum(length(data)), 0), (SELECT count(*) FROM refs),"
+            " (SELECT count(*) FROM events) FROM nodes"
+        )
+        return {
+            "nodes": nodes,
+            "bytes": int(payloads),
+            "types": {"?" if type_id is None else type_id: count for type_id, count in types},
+            "refs": refs,
+            "events": events,
+            "disk": self._disk_use(),
+        }
+
+    def _disk_use(self) -> int:
+        raise NotImplementedError
+
+
+def _record(row: Row) -> Record:
+    node, type_id, data, created, refs, sha256 = row
+    if refs is None:
+        found: tuple[str, ...] = ("",)  # lost to damage: no payload has these references
+    else:
+        found = tuple(refs[at : at + NODE_ID_LENGTH] for at in range(0, len(refs), NODE_ID_LENGTH))
+    return Record(str(node), type_id, data, created, found, sha256)
+
+
+def _ref(row: Row) -> Ref:
+    name, target, state, version, updated = row
+    return Ref(name, target, stored_object(state, f"ref {name!r}"), version, updated)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    # ASCII escapes keep a lone surrogate, which has no UTF-8 form and which agents do send.
+    return json.dumps(value, separators=(",", ":"))
