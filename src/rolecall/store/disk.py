@@ -1,8 +1,4 @@
-"""Single files: read, written, put in place of another, brought to the disk; the disk's errors as ours.
-
-It knows bytes and paths, and nothing of nodes, refs or journals. The modules of the folder store build
-on it: `reffile`, `journal`, `nodefile`, `refview` and `files`.
-"""
+"""Single files of a folder store: read, write, replace, sync; the system's errors as ours."""
 
 from __future__ import annotations
 
@@ -28,11 +24,8 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes, *, sync: bool) -> None:
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    except FileNotFoundError:
-        path.parent.mkdir(exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    path.parent.mkdir(exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_all(file, data)
         if sync:
@@ -68,31 +61,29 @@ def sync(path: Path) -> None:
 
 
 def changed_ns(path: Path) -> int:
+    """When a file was last changed; 0 if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
         return 0
 
 
-def changed_ms(path: Path) -> int:
-    return changed_ns(path) // 1_000_000
-
-
 def json_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def parsed(data: bytes, path: Path) -> Any:
-    """The JSON value that `path` holds as `data`."""
+def parse_entry(data: bytes, path: Path, kinds: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
+    """The JSON object that `path` holds as `data`; `Damaged` unless each of these keys has a value of its kind."""
     try:
-        return json.loads(data)
+        entry = json.loads(data)
     except ValueError as exc:
         raise damaged_file(path, f"{exc}: {data[:40]!r}") from exc
-
-
-def has_kinds(entry: Any, kinds: Mapping[str, Callable[[Any], bool]]) -> bool:
-    """Whether `entry` is an object whose values under these keys are of the right kind."""
-    return isinstance(entry, dict) and all(key in entry and fits(entry[key]) for key, fits in kinds.items())
+    if not isinstance(entry, dict):
+        raise damaged_file(path, f"{data[:40]!r} is not a JSON object")
+    for key, fits in kinds.items():
+        if key not in entry or not fits(entry[key]):
+            raise damaged_file(path, f"{key} is missing or has a wrong value in {data[:40]!r}")
+    return entry
 
 
 def is_text(value: Any) -> bool:
@@ -114,8 +105,8 @@ def damaged_file(path: Path, reason: str) -> Damaged:
     )
 
 
-def damage_met(look: Callable[[], object]) -> Iterator[str]:
-    """What `look` finds damaged, if it does."""
+def find_damage(look: Callable[[], object]) -> Iterator[str]:
+    """The message of the damage that `look` meets, if any."""
     try:
         look()
     except Damaged as exc:
@@ -128,20 +119,13 @@ def translated(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise _translate(exc, path) from exc
-
-
-def _translate(exc: OSError, path: str) -> StorageError:
-    file = exc.filename if isinstance(exc.filename, str) else path
-    reason = exc.strerror or str(exc)
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(
-            f"no room to write {file}: {reason}", hint="Free some disk space, then run it again."
-        )
-    if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return StorageError(
-            f"{file} cannot be used: {reason}", hint="Make the folder and its files writable."
-        )
-    if exc.errno in (errno.ENOTDIR, errno.EEXIST):
-        return StorageError(f"{path} is not a folder: {reason}", hint="Name a folder, or remove the file.")
-    return StorageError(f"{file}: {reason}", hint="Check the disk and the folder, then run it again.")
+        file = exc.filename if isinstance(exc.filename, str) else path
+        reason = exc.strerror or str(exc)
+        message, hint = f"{file}: {reason}", "Check the disk and the folder, then run it again."
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            message, hint = f"no room to write {message}", "Free some disk space, then run it again."
+        elif exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            message, hint = f"{file} cannot be used: {reason}", "Make the folder and its files writable."
+        elif exc.errno in (errno.ENOTDIR, errno.EEXIST):
+            message, hint = f"{path} is not a folder: {reason}", "Name a folder, or remove the file."
+        raise StorageError(message, hint=hint) from exc

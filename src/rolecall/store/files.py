@@ -9,8 +9,8 @@ A change is decided when `journal.json` is in its place; only then are the other
 it. Writers hold a kernel lock and finish the journal a killed one left. Readers take no lock: they
 read the files as the journal says they will be, and look again when a writer was faster.
 
-Here are the verbs, the lock and the order of a commit. What the files hold is below: `nodefile` for
-nodes, `refview` over `reffile` for refs, `journal` for a change under way, `disk` for a single file.
+Here are the verbs, the lock and the order of a commit. `nodefile` has the nodes, `refview` over `reffile`
+the refs, `journal` a change under way, `disk` a single file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from rolecall.errors import Damaged, NotFound, StorageError
 from rolecall.store import reffile
 from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
-from rolecall.store.disk import damage_met, sync, translated, write
+from rolecall.store.disk import find_damage, sync, translated, write
 from rolecall.store.ids import node_from_number, node_number
 from rolecall.store.journal import (
     Journal,
@@ -42,11 +42,10 @@ from rolecall.store.journal import (
     write_journal,
 )
 from rolecall.store.nodefile import NodeFolder, holds_nodes, node_bytes
-from rolecall.store.refview import RefView, plan_move, unlisted
+from rolecall.store.refview import RefView, find_unlisted
 
 _T = TypeVar("_T")
 
-_MANY_UNSYNCED = 500
 _LOOKS = 50
 
 
@@ -68,10 +67,17 @@ class FilesBackend:
         self._swept = False
         self._unsynced: list[Path] = []
         with translated(path):
-            folder = _node_folder(self._root, cas)
-            self._writable = folder == self._root / "cas"
+            usual = self._root / "cas"
+            folder = Path(cas).absolute() if cas is not None else usual
+            if cas is None and not usual.is_dir() and holds_nodes(self._root):
+                folder = self._root
+            self._writable = folder == usual
             if not self._writable:
-                _require(self._root, folder)
+                for needed in (self._root, folder):
+                    if not needed.is_dir():
+                        raise NotFound(
+                            f"{str(needed)!r} is not a folder", hint="Name the folder that was written."
+                        )
             elif not folder.is_dir():
                 if self._root.exists() and not self._root.is_dir():
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -79,39 +85,37 @@ class FilesBackend:
                     raise no_store(path)
         self._nodes = NodeFolder(folder, root=self._root)
 
+    # -- writing --
+
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         with translated(self.path), self._writing():
             view = RefView(self._root, None)
             require(change.types, self.stored(change.types))
             fresh, known = self._nodes.compare(change.nodes)
-            moved = [plan_move(view, move, now=now) for move in change.moves]
+            moved = [view.plan_move(move, now) for move in change.moves]
             for event in change.events:
-                view.add_event(event, now)
+                view.plan_event(event, now)
             self._nodes.plan(view.over, fresh)
-            self._record(view.over, fresh, known, now=now, durable=durable)
+            try:
+                self._decide(view.over, fresh, known, now=now, durable=durable)
+            except BaseException:
+                sweep(self._root)
+                raise
+            if view.over.changes_nothing:
+                return moved
+            try:
+                carry_out(view.over, self._root, durable=durable)
+            except OSError:
+                # The change is decided and readers see it; the next writer finishes it or says why not.
+                return moved
+            if not durable:
+                self._unsynced += [self._root / final for _, final in view.over.nodes.values()]
         return moved
-
-    def _record(
-        self, journal: Journal, fresh: list[Record], known: list[Path], *, now: int, durable: bool
-    ) -> None:
-        try:
-            self._decide(journal, fresh, known, now=now, durable=durable)
-        except BaseException:
-            sweep(self._root)
-            raise
-        if journal.changes_nothing:
-            return
-        try:
-            carry_out(journal, self._root, durable=durable)
-        except OSError:
-            # The change is decided and readers see it; the next writer finishes it or says why not.
-            return
-        if not durable:
-            self._unsynced += [self._root / final for _, final in journal.nodes.values()]
 
     def _decide(
         self, journal: Journal, fresh: list[Record], known: list[Path], *, now: int, durable: bool
     ) -> None:
+        """Write the new nodes beside their places, then the journal: from then on the change is made."""
         stamp = self._next_stamps(now, len(fresh) + len(known))
         for path in known:
             os.utime(path, ns=(stamp, stamp))
@@ -123,8 +127,11 @@ class FilesBackend:
             write(temporary, node_bytes(record), sync=durable)
             os.utime(temporary, ns=(stamp, stamp))
             stamp += 1000
-        if durable:
-            self._sync_earlier()
+        if durable:  # nodes put without waiting may be what a ref is about to point at
+            for path in self._unsynced:
+                if path.exists():
+                    sync(path)
+            self._unsynced.clear()
         write_journal(journal, self._root, durable=durable)
 
     def _next_stamps(self, now: int, wanted: int) -> int:
@@ -141,16 +148,6 @@ class FilesBackend:
         os.utime(self._lock, ns=(last, last))
         return first
 
-    def _sync_earlier(self) -> None:
-        """Nodes put without waiting may be what a ref is about to point at."""
-        if len(self._unsynced) > _MANY_UNSYNCED:
-            os.sync()
-        else:
-            for path in self._unsynced:
-                if path.exists():
-                    sync(path)
-        self._unsynced.clear()
-
     @contextmanager
     def _writing(self) -> Iterator[None]:
         if not self._writable:
@@ -159,23 +156,20 @@ class FilesBackend:
                 hint=f"Copy them into a store: `rolecall cas import {self._nodes.path}`.",
             )
         if self._lock is not None:
-            self._finish_journal()
+            finish_journal(self._root, first=False)
             yield
             return
         self._nodes.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self._root / ".lock")
+        self._lock = _open_lock(self._root / ".lock")
         try:
-            self._finish_journal()
+            finish_journal(self._root, first=not self._swept)
+            self._swept = True
             yield
         finally:
             lock, self._lock = self._lock, None
             # A forked child may hold the same open file, so closing it alone would not unlock.
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
-
-    def _finish_journal(self) -> None:
-        finish_journal(self._root, first=not self._swept)
-        self._swept = True
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -185,7 +179,8 @@ class FilesBackend:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Make writers wait. Reads overlay the journal of a killed writer, as always."""
-        with _read_locked(self._root / ".lock") if (self._root / ".lock").exists() else nullcontext():
+        lock = self._root / ".lock"
+        with _read_lock(lock) if lock.exists() else nullcontext():
             yield
 
     def delete(self, nodes: Iterable[str]) -> int:
@@ -200,13 +195,14 @@ class FilesBackend:
         with translated(self.path), self._writing():
             self._nodes.rebuild_index()
 
+    # -- reading nodes --
+
     def record(self, node: str) -> Record | None:
         with translated(self.path):
             return self._nodes.record(node)
 
     def records(self, nodes: Sequence[str]) -> list[Record]:
-        found = (self.record(node) for node in dict.fromkeys(nodes))
-        return [record for record in found if record is not None]
+        return [record for node in dict.fromkeys(nodes) if (record := self.record(node)) is not None]
 
     def stored(self, nodes: Sequence[str]) -> set[str]:
         with translated(self.path):
@@ -232,13 +228,13 @@ class FilesBackend:
 
     def position(self) -> tuple[int, int]:
         with translated(self.path):
-            latest = self._nodes.latest_put()
-            highest = max((at for _, at in self._nodes.times()), default=0)
-            highest = max(highest, latest)
+            highest = max(self._nodes.latest_put(), max((at for _, at in self._nodes.times()), default=0))
             if self._lock is not None:
                 # A file from elsewhere may carry a later time; what is put from now on must lie beyond.
                 os.utime(self._lock, ns=(highest, highest))
             return highest, self._look(lambda view: view.over.counters["move"])
+
+    # -- reading refs and events --
 
     def _look(self, at: Callable[[RefView], _T]) -> _T:
         """What `at` finds in one state of the files, though a writer may be at work."""
@@ -253,7 +249,7 @@ class FilesBackend:
                 if problem is not None:
                     raise problem
                 return found
-        with _read_locked(self._root / ".lock"):
+        with _read_lock(self._root / ".lock"):
             return at(RefView(self._root, read_journal(self._root)))
 
     def ref(self, name: str) -> Ref | None:
@@ -270,13 +266,12 @@ class FilesBackend:
         limit: int | None = None,
     ) -> list[Ref]:
         def page(view: RefView) -> list[Ref]:
-            names = [
-                name for name in view.names(prefix) if before is None or _follows(name, before, newest_first)
-            ]
             found: list[Ref] = []
-            for name in sorted(names, reverse=newest_first):
+            for name in sorted(view.names(prefix), reverse=newest_first):
                 if limit is not None and len(found) >= limit:
                     break
+                if before is not None and (name >= before if newest_first else name <= before):
+                    continue
                 ref = view.ref(name)
                 if ref is not None and _fits(ref, where or {}):
                     found.append(ref)
@@ -291,12 +286,12 @@ class FilesBackend:
         return sorted((name for name in found if before is None or name < before), reverse=True)[:limit]
 
     def history(self, name: str) -> list[Moved]:
-        def told(view: RefView) -> list[Moved]:
+        def read(view: RefView) -> list[Moved]:
             recorded = [move for move in moves(view.over, self._root) if move.name == name]
             return [*recorded, *view.unrecorded([name])]
 
         with translated(self.path):
-            return self._look(told)
+            return self._look(read)
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
         with translated(self.path):
@@ -315,6 +310,8 @@ class FilesBackend:
                     found.append(Event(line["seq"], line["stream"], line["kind"], line["body"], line["at"]))
             return found
 
+    # -- the container --
+
     def size(self) -> dict[str, Any]:
         nodes = payloads = 0
         types: dict[str, int] = {}
@@ -325,52 +322,30 @@ class FilesBackend:
                     payloads += len(item.data)
                     types[item.type] = types.get(item.type, 0) + 1
             refs = self._look(lambda view: sum(view.ref(name) is not None for name in view.names("")))
-            disk = sum(_disk_use(folder) for folder in self._folders())
+            folders = (
+                {self._root, self._nodes.path} if self._root not in self._nodes.path.parents else {self._root}
+            )
+            files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
         return {
             "nodes": nodes,
             "bytes": payloads,
             "types": dict(sorted(types.items(), key=lambda item: -item[1])),
             "refs": refs,
             "events": len(self.events()),
-            "disk": disk,
+            "disk": sum(path.stat().st_size for path in files),
         }
-
-    def _folders(self) -> list[Path]:
-        within = self._nodes.path.is_relative_to(self._root)
-        return [self._root] if within else [self._root, self._nodes.path]
 
     def problems(self) -> Iterator[str]:
         with translated(self.path):
             yield from self._nodes.problems()
             yield from reffile.problems(self._root)
-            yield from damage_met(lambda: read_journal(self._root))
-            yield from damage_met(lambda: list(moves(empty_journal(self._root), self._root)))
-            yield from damage_met(lambda: self.events())
-            yield from unlisted(self._root)
+            yield from find_damage(lambda: read_journal(self._root))
+            yield from find_damage(lambda: list(moves(empty_journal(self._root), self._root)))
+            yield from find_damage(lambda: self.events())
+            yield from find_unlisted(self._root)
 
     def close(self) -> None:
         """Nothing stays open between calls."""
-
-
-def _node_folder(root: Path, cas: str | None) -> Path:
-    usual = root / "cas"
-    if cas is not None:
-        return usual if Path(cas).absolute() == usual.absolute() else Path(cas)
-    return root if not usual.is_dir() and holds_nodes(root) else usual
-
-
-def _require(*folders: Path) -> None:
-    for folder in folders:
-        if not folder.is_dir():
-            raise NotFound(f"there is no folder {str(folder)!r}", hint="Name the folder that was written.")
-
-
-def _disk_use(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _follows(name: str, before: str, newest_first: bool) -> bool:
-    return name < before if newest_first else name > before
 
 
 def _fits(ref: Ref, where: Mapping[str, Sequence[str]]) -> bool:
@@ -380,7 +355,7 @@ def _fits(ref: Ref, where: Mapping[str, Sequence[str]]) -> bool:
     return all(key in unsaid or ref.state.get(key) in wanted for key, wanted in where.items())
 
 
-def _locked(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     """The lock file, open and locked; its time is where the stamps of puts begin."""
     while True:
         try:
@@ -396,7 +371,7 @@ def _locked(path: Path) -> int:
 
 
 @contextmanager
-def _read_locked(path: Path) -> Iterator[None]:
+def _read_lock(path: Path) -> Iterator[None]:
     file = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_SH)

@@ -1,15 +1,13 @@
 """Node files: their bytes, where they lie, and the two lists beside them, by type and of SHA-256.
 
 A node lies in the node folder or, in the newer layout, in `nodes/` within it; both are read. Reading is
-as of the journal, so a node is here from the moment its change is decided. Nothing here knows of refs
-or takes the lock. Above is `files`; below are `journal` and `disk`.
+as of the journal, so a node is here from the moment its change is decided.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from rolecall.errors import Damaged, InvalidValue
 from rolecall.store import canonical
 from rolecall.store.backend import Damage, Record, collision, is_time
 from rolecall.store.disk import changed_ns, read, replace, temporary_name
-from rolecall.store.ids import is_node_id, node_id, node_number, self_id
-from rolecall.store.journal import Journal, plan_line, read_journal, sweep
+from rolecall.store.ids import is_id_of, is_node_id, node_number
+from rolecall.store.journal import Journal, read_journal, sweep
 
 # As a journal names them. Only a node folder in its usual place is ever written to.
 _CAS = "cas"
@@ -46,27 +44,27 @@ class NodeFolder:
     def _places(self, node: str) -> tuple[Path, Path]:
         return self.path / f"{node}.bin", self._newer / f"{node}.bin"
 
+    def _pending(self) -> dict[str, Path]:
+        """The nodes that a journal is about to put in place."""
+        journal = read_journal(self._root)
+        nodes = journal.nodes if journal else {}
+        return {node: self._root / temporary for node, (temporary, _) in nodes.items()}
+
     def has(self, node: str) -> bool:
-        return self.find(node) is not None or any(self._pending(node)) or self.find(node) is not None
+        return bool(self.find(node) or node in self._pending() or self.find(node))
 
     def record(self, node: str) -> Record | None:
-        found = self._load(node)
-        return found._replace(sha256=self._sha256(node)) if found else None
-
-    def _load(self, node: str) -> Record | None:
-        # The predecessor moves old files to the newer place and a journal's files are moved into
-        # theirs, so a file may be missed once on its way, not twice.
+        # A file may be missed once while a journal or the predecessor moves it into place, not twice.
         for _ in range(2):
-            for path in chain(self._places(node), self._pending(node)):
-                data = read(path)
-                if data is not None:
-                    return parse_node(data, path, node=node)
+            for path in self._candidates(node):
+                if (data := read(path)) is not None:
+                    return parse_node(data, path, node=node)._replace(sha256=self._sha256(node))
         return None
 
-    def _pending(self, node: str) -> Iterator[Path]:
-        journal = read_journal(self._root)
-        if journal is not None and node in journal.nodes:
-            yield self._root / journal.nodes[node][0]
+    def _candidates(self, node: str) -> Iterator[Path]:
+        yield from self._places(node)
+        if (pending := self._pending().get(node)) is not None:
+            yield pending
 
     def _sha256(self, node: str) -> bytes | None:
         data = b"\n" + (read(self._hashes / node[:2]) or b"")
@@ -82,33 +80,27 @@ class NodeFolder:
         if not self._index.is_dir():
             yield from (node for _, node in sorted(self._by_type().get(type_id, [])))
             return
-        journal = read_journal(self._root)
-        pending = journal.nodes if journal else {}
+        pending = self._pending()
         seen: set[int] = set()
-        for node in self._indexed(type_id, journal):
-            if not is_node_id(node) or node_number(node) in seen:
-                continue
-            if self.find(node) is not None or node in pending:
+        for node in self._indexed(type_id):
+            if node_number(node) not in seen and (self.find(node) is not None or node in pending):
                 seen.add(node_number(node))
                 yield node
 
-    def _indexed(self, type_id: str, journal: Journal | None) -> Iterator[str]:
+    def _indexed(self, type_id: str) -> Iterator[str]:
+        """The ids that the index lists under a type."""
+        journal = read_journal(self._root)
         if type_id.encode() in (read(self._index / "_meta") or b"").split():
             yield type_id
-        path = self._index / type_id
-        if path.exists():
-            with path.open("rb") as file:
-                for line in file:
-                    yield line.strip().decode("ascii", "replace")
-        if journal is not None:
-            yield from journal.lines.get(f"{_INDEX}/{type_id}", ())
+        lines = (read(self._index / type_id) or b"").decode("ascii", "replace").split("\n")
+        lines += journal.lines.get(f"{_INDEX}/{type_id}", ()) if journal else ()
+        yield from (node for line in lines if is_node_id(node := line.strip()))
 
     def _by_type(self) -> dict[str, list[tuple[int, str]]]:
         """Time and id of the readable nodes of each type, and of the self-referencing under `_meta`."""
         members: dict[str, list[tuple[int, str]]] = {}
         for item in self.scan(hashes=False):
-            # A damaged node has no type to be listed under; a scan reports it.
-            if isinstance(item, Record):
+            if isinstance(item, Record):  # a damaged node has no type to be listed under
                 members.setdefault(item.type, []).append((item.created, item.id))
                 if item.type == item.id:
                     members.setdefault("_meta", []).append((item.created, item.id))
@@ -116,65 +108,56 @@ class NodeFolder:
 
     def listing(self) -> Iterator[tuple[str, Path]]:
         """Every node file, each id once, with those a journal is about to put in place."""
-        journal = read_journal(self._root)
-        nodes = journal.nodes if journal else {}
-        pending = {node: self._root / temporary for node, (temporary, _) in nodes.items()}
-        both = self._newer.is_dir()
-        folders = (self._newer, self.path) if both else (self.path,)
-        for folder in folders if self.path.exists() else ():  # before the first write there is none
+        pending = self._pending()
+        for folder in (self._newer, self.path):
+            if not folder.is_dir():
+                continue
             with os.scandir(folder) as entries:
                 for entry in entries:
                     node = _node_of(entry.name)
-                    if node is None or (both and folder == self.path and (self._newer / entry.name).exists()):
+                    if node is None or (folder == self.path and (self._newer / entry.name).exists()):
                         continue
                     pending.pop(node, None)
                     yield node, Path(entry.path)
         yield from pending.items()
-
-    def _listing_with_latest(self) -> Iterator[tuple[str, Path]]:
-        """The listing, then what was put while it went on: a folder being read need not show that.
-
-        A node put again in the meantime may come twice.
-        """
-        start = self.latest_put()
-        young: set[str] = set()
-        for node, path in self.listing():
-            if changed_ns(path) > start:
-                young.add(node)
-            yield node, path
-        if self.latest_put() != start:
-            for node, path in self.listing():
-                if node not in young and changed_ns(path) > start:
-                    yield node, path
 
     def latest_put(self) -> int:
         """The time of the latest put by a writer that took the lock; the lock file keeps it."""
         return changed_ns(self._root / ".lock")
 
     def scan(self, *, hashes: bool) -> Iterator[Record | Damage]:
-        for node, path in self._listing_with_latest():
+        """Every node, then what was put meanwhile: a folder being read need not show that."""
+        start = self.latest_put()
+        young: set[str] = set()
+        for node, path in self.listing():
+            if changed_ns(path) > start:
+                young.add(node)
+            yield from self._load(node, path, hashes=hashes)
+        if self.latest_put() != start:
+            for node, path in self.listing():
+                if node not in young and changed_ns(path) > start:
+                    yield from self._load(node, path, hashes=hashes)
+
+    def _load(self, node: str, path: Path, *, hashes: bool) -> Iterator[Record | Damage]:
+        data = read(path)
+        if data is None:  # moved into place, or deleted
+            path = self.find(node) or path
             data = read(path)
-            if data is None:
-                path = self.find(node) or path
-                data = read(path)
-            if data is None:
-                continue
-            try:
-                record = parse_node(data, path, node=node)
-            except Damaged as exc:
-                yield Damage(node, exc.message)
-                continue
+        if data is None:
+            return
+        try:
+            record = parse_node(data, path, node=node)
+        except Damaged as exc:
+            yield Damage(node, exc.message)
+        else:
             yield record._replace(sha256=self._sha256(node)) if hashes else record
 
     def times(self) -> Iterator[tuple[str, int]]:
         """When each node was last put: the time its file was last changed."""
         for node, path in self.listing():
-            try:
-                yield node, path.stat().st_mtime_ns
-            except FileNotFoundError:
-                place = self.find(node)
-                if place is not None:
-                    yield node, place.stat().st_mtime_ns
+            at = changed_ns(path) or changed_ns(self.find(node) or path)
+            if at:
+                yield node, at
 
     def compare(self, records: Sequence[Record]) -> tuple[list[Record], list[Path]]:
         """The records that are new, and the files of those that are here with the same bytes."""
@@ -199,10 +182,10 @@ class NodeFolder:
         for record in fresh:
             journal.nodes[record.id] = [temporary_name(), f"{folder}/{record.id}.bin"]
             for type_id in (record.type, "_meta") if record.type == record.id else (record.type,):
-                plan_line(journal, self._root, file=f"{_INDEX}/{type_id}", line=record.id, shared=True)
+                journal.add_line(self._root, f"{_INDEX}/{type_id}", record.id, shared=True)
             if record.sha256 is not None:
                 line = f"{record.id} {record.sha256.hex()}"
-                plan_line(journal, self._root, file=f"{_HASHES}/{record.id[:2]}", line=line)
+                journal.add_line(self._root, f"{_HASHES}/{record.id[:2]}", line)
 
     def delete(self, nodes: Iterable[str]) -> int:
         doomed = set(nodes)
@@ -212,19 +195,16 @@ class NodeFolder:
             found += bool(paths)
             for path in paths:
                 path.unlink()
-        self._drop_lines(self._index, doomed)
-        self._drop_lines(self._hashes, doomed)
-        return found
-
-    def _drop_lines(self, folder: Path, doomed: set[str]) -> None:
         gone = {node.encode() for node in doomed}
-        for path in list(folder.iterdir()) if folder.is_dir() else []:
+        folders = [folder for folder in (self._index, self._hashes) if folder.is_dir()]
+        for path in [path for folder in folders for path in folder.iterdir()]:
             lines = path.read_bytes().splitlines()
             kept = [line for line in lines if line[:13] not in gone]
             if not kept:
                 path.unlink()
             elif len(kept) < len(lines):
                 replace(path, b"\n".join(kept) + b"\n", root=self._root, sync=False)
+        return found
 
     def rebuild_index(self) -> None:
         fresh = self._root / temporary_name()
@@ -238,45 +218,30 @@ class NodeFolder:
 
     def problems(self) -> Iterator[str]:
         for folder in (self.path, self._newer):
-            for entry in sorted(os.scandir(folder), key=lambda e: e.name) if folder.is_dir() else ():
+            for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 # The predecessor keeps its variables here, under names of their own.
-                known = entry.name.startswith(("_", "variables.db"))
-                newer = folder == self.path and entry.name == "nodes"
-                if not known and not newer and _node_of(entry.name) is None:
-                    yield f"{entry.path}: not the name of a node file"
+                known = name.startswith(("_", "variables.db")) or (folder == self.path and name == "nodes")
+                if not known and _node_of(name) is None:
+                    yield f"{folder / name}: not the name of a node file"
+        if not self._index.is_dir():
+            return
         journal = read_journal(self._root)
         lengths = journal.lengths if journal else {}
-        for path in sorted(self._index.iterdir()) if self._index.is_dir() else ():
-            # What lies beyond is being written, or will be by whoever finishes the journal.
+        for path in sorted(self._index.iterdir()):
+            # What lies beyond the length is still being written, or will be when the journal is finished.
             settled = path.read_bytes()[: lengths.get(f"{_INDEX}/{path.name}")]
             for number, line in enumerate(settled.splitlines(), 1):
                 if not is_node_id(line.decode("ascii", "replace").strip()):
                     yield f"{path}: line {number} is not a node id; `rolecall cas reindex` rebuilds it"
-        if self._index.is_dir():
-            yield from self._unlisted()
-
-    def _unlisted(self) -> Iterator[str]:
-        """Nodes that the list of their type does not have."""
-        listed: dict[str, set[int]] = {}
-        missed: dict[str, list[str]] = {}
-        for item in self.scan(hashes=False):
-            if isinstance(item, Record):
-                if item.type not in listed:
-                    listed[item.type] = self._listed(item.type)
-                if node_number(item.id) not in listed[item.type]:
-                    missed.setdefault(item.type, []).append(item.id)
-        for type_id, nodes in missed.items():
-            now_listed = self._listed(type_id)  # Writers went on meanwhile.
-            gone = [node for node in nodes if node_number(node) not in now_listed and self.find(node)]
-            if gone:
+        for type_id, members in self._by_type().items():
+            # The index is read after the nodes, so that a writer's new nodes are in it.
+            listed = set(self._indexed(type_id))
+            missed = [node for _, node in members if node not in listed and self.find(node)]
+            if missed and type_id != "_meta":
                 yield (
-                    f"{self._index / type_id}: {len(gone)} of its nodes are missing, {gone[0]} for example; "
+                    f"{self._index / type_id}: {len(missed)} of its nodes are missing, {missed[0]} for example; "
                     "`rolecall cas reindex` rebuilds it"
                 )
-
-    def _listed(self, type_id: str) -> set[int]:
-        indexed = self._indexed(type_id, read_journal(self._root))
-        return {node_number(node) for node in indexed if is_node_id(node)}
 
 
 def holds_nodes(folder: Path) -> bool:
@@ -306,7 +271,7 @@ def node_bytes(record: Record) -> bytes:
 
 def parse_node(data: bytes, path: Path, *, node: str) -> Record:
     try:
-        return _quick_record(node, data) or _record(node, data)
+        return _cut_record(node, data) or _decode_record(node, data)
     except (Damaged, InvalidValue) as exc:
         raise Damaged(
             f"node {node} is damaged: {path}: {exc.message}",
@@ -315,22 +280,18 @@ def parse_node(data: bytes, path: Path, *, node: str) -> Record:
         ) from exc
 
 
-def _quick_record(node: str, data: bytes) -> Record | None:
-    """A record cut out by position; only when the id proves the cut right."""
+def _cut_record(node: str, data: bytes) -> Record | None:
+    """A record cut out by position, without decoding the payload; only if the id proves the cut right."""
     if not (data.startswith(_HEAD) and data[20:28] == _PAYLOAD and data[-19:-8] == _TIMESTAMP):
         return None
-    payload = data[28:-19]
-    try:
-        type_id = data[7:20].decode("ascii")
-    except UnicodeDecodeError:
-        return None
+    type_id, payload = data[7:20].decode("ascii", "replace"), data[28:-19]
     created = int.from_bytes(data[-8:], "big")
-    if not is_time(created) or (self_id(payload) if type_id == node else node_id(type_id, payload)) != node:
+    if not is_time(created) or not is_id_of(node, type_id, payload):
         return None
     return Record(node, type_id, payload, created, None, None)
 
 
-def _record(node: str, data: bytes) -> Record:
+def _decode_record(node: str, data: bytes) -> Record:
     if data[:1] != b"\xa3":
         raise Damaged("the file is empty" if not data else "it does not begin like a node file")
     found: dict[str, Any] = {}
@@ -345,5 +306,5 @@ def _record(node: str, data: bytes) -> Record:
     if found.keys() != {"type", "payload", "timestamp"}:
         raise Damaged("it has other fields than type, payload and timestamp")
     if not isinstance(found["type"], str) or not is_time(found["timestamp"]):
-        raise Damaged("its type is no text, or its timestamp no time")
+        raise Damaged("its type is not a text, or its timestamp not a time")
     return Record(node, found["type"], found["payload"], int(found["timestamp"]), None, None)

@@ -1,7 +1,7 @@
-"""The files that hold refs, each by itself: YAML maps, the history of ended threads, one file per ref.
+"""The files that hold refs: YAML maps and the history of ended threads, shared with the predecessor, and one
+file of our own per ref.
 
-Here is how they are named, read and spelled. What they mean together is `refview`'s, and what a change
-under way adds to them `journal`'s; both stand above. Below is `disk`.
+Here is how they are named, read and spelled; `refview` says what they mean together.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.store.backend import is_time
-from rolecall.store.disk import damage_met, damaged_file, has_kinds, is_count, is_object, parsed, read
+from rolecall.store.disk import damaged_file, find_damage, is_count, is_object, parse_entry, read
 from rolecall.store.ids import is_node_id, is_thread_id
 
 THREADS = "threads.yaml"
@@ -26,8 +26,6 @@ REASON = {"completed": "completed", "failed": "failed", "killed": "cancelled", "
 STATUS = {"completed": "completed", "failed": "failed", "cancelled": "killed", None: "completed"}
 
 _ENTRY = re.compile(r'(?:"([\w@.$/-]+)"|([A-Za-z0-9][\w.$/-]*)): +(?:"([0-9A-Z]{13})"|([0-9A-Z]{13}))')
-
-
 _REF = {
     "target": lambda node: node is None or (isinstance(node, str) and is_node_id(node)),
     "state": is_object,
@@ -51,27 +49,24 @@ def read_map(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as exc:
         raise damaged_file(path, f"line {data.count(10, 0, exc.start) + 1} is not UTF-8") from exc
     found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for line in text.splitlines():
         match = _ENTRY.fullmatch(line.rstrip())
-        if match is None:
-            return _read_any_map(text, path)
-        value = match[3] or match[4]
-        if not is_node_id(value):
-            raise damaged_file(path, f"line {number}: {value!r} is not a node id")
-        found[match[1] or match[2]] = value
+        if match is None or not is_node_id(match[3] or match[4]):
+            return _parse_yaml_map(text, path)
+        found[match[1] or match[2]] = match[3] or match[4]
     return found
 
 
-def _read_any_map(text: str, path: Path) -> dict[str, str]:
-    import yaml
+def _parse_yaml_map(text: str, path: Path) -> dict[str, str]:
+    """A map in any YAML that the predecessor or a person may have written; slow."""
+    import yaml  # slow to import, and the maps that we write need no parser
 
     try:
         top = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-    except yaml.MarkedYAMLError as exc:
-        line = exc.problem_mark.line + 1 if exc.problem_mark else 1
-        raise damaged_file(path, f"line {line}: {exc.problem}") from exc
     except yaml.YAMLError as exc:
-        raise damaged_file(path, str(exc)) from exc
+        mark = getattr(exc, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        raise damaged_file(path, f"line {line}: {getattr(exc, 'problem', exc)}") from exc
     if top is None:
         return {}
     if not isinstance(top, yaml.MappingNode):
@@ -84,7 +79,7 @@ def _read_any_map(text: str, path: Path) -> dict[str, str]:
     return found
 
 
-def edited(entries: Mapping[str, str], edits: Mapping[str, str | None]) -> dict[str, str]:
+def edit_map(entries: Mapping[str, str], edits: Mapping[str, str | None]) -> dict[str, str]:
     return {key: value for key, value in {**entries, **edits}.items() if value is not None}
 
 
@@ -94,24 +89,29 @@ def map_text(entries: Mapping[str, str]) -> str:
     return "".join(lines) or "{}\n"
 
 
-def ended_line(line: bytes) -> dict[str, Any] | None:
-    """A line of `history.jsonl`, or None where it does not tell how a thread ended."""
+class Ending(NamedTuple):
+    """A line of `history.jsonl`: how a thread ended."""
+
+    thread: str
+    workflow: str | None
+    head: str
+    completedAt: int
+    reason: str | None
+
+
+def parse_ending(line: bytes) -> Ending | None:
+    """A line of `history.jsonl`, or None if it does not tell how a thread ended."""
     try:
         entry = json.loads(line)
-    except ValueError:
+        thread, head, at = entry["thread"], entry["head"], entry["completedAt"]
+    except (ValueError, TypeError, LookupError):
         return None
-    if not isinstance(entry, dict) or not is_thread_id(str(entry.get("thread"))):
+    if not is_thread_id(str(thread)) or not is_node_id(str(head)) or not is_time(at):
         return None
-    if not is_node_id(str(entry.get("head"))) or not is_time(entry.get("completedAt")):
-        return None
-    reason, workflow = entry.get("reason"), entry.get("workflow")
-    return {
-        "thread": entry["thread"],
-        "head": entry["head"],
-        "completedAt": int(entry["completedAt"]),
-        "reason": reason if isinstance(reason, str) else None,
-        "workflow": workflow if isinstance(workflow, str) else None,
-    }
+    workflow, reason = (
+        entry.get(key) if isinstance(entry.get(key), str) else None for key in ("workflow", "reason")
+    )
+    return Ending(thread, workflow, head, int(at), reason)
 
 
 def ref_path(root: Path, name: str) -> Path:
@@ -130,12 +130,7 @@ def read_ref(root: Path, name: str) -> dict[str, Any] | None:
     """What is kept of a ref in a file of its own."""
     path = ref_path(root, name)
     data = read(path)
-    if data is None:
-        return None
-    entry = parsed(data, path)
-    if not has_kinds(entry, _REF):
-        raise damaged_file(path, "it is not a ref")
-    return dict(entry)
+    return None if data is None else parse_entry(data, path, _REF)
 
 
 def ref_names(root: Path, prefix: str) -> Iterator[str]:
@@ -156,17 +151,14 @@ def ref_names(root: Path, prefix: str) -> Iterator[str]:
 
 
 def problems(root: Path) -> Iterator[str]:
-    yield from _bad_ended_lines(root / HISTORY)
-    for file in (THREADS, registry_file(root)):
-        yield from damage_met(lambda file=file: read_map(root / file))  # type: ignore[misc]
-    for name in ref_names(root, ""):
-        yield from damage_met(lambda name=name: read_ref(root, name))  # type: ignore[misc]
-
-
-def _bad_ended_lines(path: Path) -> Iterator[str]:
+    path = root / HISTORY
     for number, raw in enumerate((read(path) or b"").splitlines(), 1):
-        line = ended_line(raw)
-        if line is None and raw.strip():
+        ending = parse_ending(raw)
+        if ending is None and raw.strip():
             yield f"{path}: line {number} does not tell how a thread ended"
-        elif line is not None and line["reason"] not in STATUS:
-            yield f"{path}: line {number} has the unknown reason {line['reason']!r}"
+        elif ending is not None and ending.reason not in STATUS:
+            yield f"{path}: line {number} has the unknown reason {ending.reason!r}"
+    for file in (THREADS, registry_file(root)):
+        yield from find_damage(lambda file=file: read_map(root / file))  # type: ignore[misc]
+    for name in ref_names(root, ""):
+        yield from find_damage(lambda name=name: read_ref(root, name))  # type: ignore[misc]

@@ -1,8 +1,7 @@
 """Refs as the files of a store folder tell them together, and moves of refs planned into a journal.
 
 A thread or a workflow also stands in a file that the predecessor writes; where the two differ, that
-file is right about the target and our own about the rest. Nothing is written here. Above is `files`;
-below are `journal`, which lays a change under way over the files, and `reffile`, which reads them.
+file is right about the target and our own about the rest. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ from typing import Any
 
 from rolecall.errors import Damaged
 from rolecall.store.backend import Move, Moved, NewEvent, Ref, conflict
-from rolecall.store.disk import changed_ms, json_text, read
+from rolecall.store.disk import changed_ns, json_text, read
 from rolecall.store.ids import is_thread_id
-from rolecall.store.journal import EVENTS, MOVES, Journal, empty_journal, history, plan_line
+from rolecall.store.journal import EVENTS, MOVES, Journal, empty_journal, history
 from rolecall.store.reffile import (
     HISTORY,
     REASON,
     STATUS,
     THREADS,
-    edited,
-    ended_line,
+    Ending,
+    edit_map,
+    parse_ending,
     read_map,
     read_ref,
     ref_names,
@@ -39,80 +39,78 @@ class RefView:
         self.over = journal or empty_journal(root)
         self._registry = registry_file(root)
         self._maps: dict[str, dict[str, str]] = {}
-        self._ended_bytes: bytes | None = None
-        self._last_lines: dict[str, dict[str, Any]] | None = None
+        self._history_bytes: bytes | None = None
+        self._last_endings: dict[str, Ending] | None = None
+
+    # -- reading --
 
     def ref(self, name: str) -> Ref | None:
-        entry = self.own_entry(name)
+        entry = self._own_entry(name)
         own = Ref(name, *(entry[key] for key in ("target", "state", "version", "updated"))) if entry else None
-        file, key = self.shared_place(name)
+        file, key = self._shared_place(name)
         if not file:
             return own
-        target = self.listed_target(file, key)
-        if target is not None:
-            return self._listed(name, own, target, file)
-        return self._ended(name, own, key) if file == THREADS else own
-
-    def _listed(self, name: str, own: Ref | None, target: str, file: str) -> Ref:
-        """A ref whose target stands in a file that the predecessor writes too: that file is right."""
-        if own is None:
-            state = {"status": "idle"} if file == THREADS else {}
-            return Ref(name, target, state, 1, changed_ms(self._root / file))
-        ended = file == THREADS and own.state.get("status") in REASON
-        if own.target == target and not ended:
+        target = self._listed_target(file, key)
+        if target is None:
+            return self._apply_ending(name, own, key) if file == THREADS else own
+        has_ended = file == THREADS and own is not None and own.state.get("status") in REASON
+        if own is not None and own.target == target and not has_ended:
             return own
-        state = {**own.state, "status": "idle"} if ended else dict(own.state)
-        return Ref(name, target, state, own.version + 1, changed_ms(self._root / file))
+        # The predecessor has moved it, or taken up a thread that had ended.
+        state = dict(own.state) if own else {}
+        if file == THREADS and (own is None or has_ended):
+            state["status"] = "idle"
+        changed_ms = changed_ns(self._root / file) // 1_000_000
+        return Ref(name, target, state, own.version + 1 if own else 1, changed_ms)
 
-    def _ended(self, name: str, own: Ref | None, thread: str) -> Ref | None:
-        line = self._last_ended(thread)
-        if line is None:
+    def _apply_ending(self, name: str, own: Ref | None, thread: str) -> Ref | None:
+        """A ref as its line in the history has it, unless our own file knows it already or knows better."""
+        ending = self._last_ending(thread)
+        if ending is None:
             return own
-        status = STATUS.get(line["reason"], "completed")
         if own is not None:
-            if own.state.get("status") in REASON and own.target == line["head"]:
+            is_known = own.state.get("status") in REASON and own.target == ending.head
+            if is_known or ending.completedAt < own.updated:  # taken up again here after that line
                 return own
-            # Taken up again here after that line was written.
-            if line["completedAt"] < own.updated:
-                return own
-        state = {**(own.state if own else {}), "status": status}
-        if line["workflow"] is not None:
-            state["workflow"] = line["workflow"]
-        return Ref(name, line["head"], state, own.version + 1 if own else 1, line["completedAt"])
+        state = {**(own.state if own else {}), "status": STATUS.get(ending.reason, "completed")}
+        if ending.workflow is not None:
+            state["workflow"] = ending.workflow
+        return Ref(name, ending.head, state, own.version + 1 if own else 1, ending.completedAt)
 
-    def _last_ended(self, thread: str) -> dict[str, Any] | None:
-        if self._last_lines is not None:
-            return self._last_lines.get(thread)
+    def _last_ending(self, thread: str) -> Ending | None:
+        if self._last_endings is not None:
+            return self._last_endings.get(thread)
         data = self._history()
         end = len(data)
         while (at := data.rfind(thread.encode(), 0, end)) >= 0:
             start = data.rfind(b"\n", 0, at) + 1
             stop = data.find(b"\n", at)
-            line = ended_line(data[start : stop if stop >= 0 else len(data)])
-            if line is not None and line["thread"] == thread:
-                return line
+            ending = parse_ending(data[start : stop if stop >= 0 else len(data)])
+            if ending is not None and ending.thread == thread:
+                return ending
             end = start
         return None
 
     def _history(self) -> bytes:
-        if self._ended_bytes is None:
-            self._ended_bytes = read(self._root / HISTORY) or b""
-        return history(self.over, self._ended_bytes)
+        if self._history_bytes is None:
+            self._history_bytes = read(self._root / HISTORY) or b""
+        return history(self.over, self._history_bytes)
 
-    def own_entry(self, name: str) -> dict[str, Any] | None:
+    def _endings(self) -> list[Ending]:
+        return [ending for line in self._history().splitlines() if (ending := parse_ending(line))]
+
+    def _own_entry(self, name: str) -> dict[str, Any] | None:
         """What our own file of a ref says."""
-        if name in self.over.refs:
-            return self.over.refs[name]
-        return read_ref(self._root, name)
+        return self.over.refs[name] if name in self.over.refs else read_ref(self._root, name)
 
-    def shared_place(self, name: str) -> tuple[str, str]:
+    def _shared_place(self, name: str) -> tuple[str, str]:
         """The file and key under which the predecessor keeps a ref, if it does."""
         kind, _, key = name.partition("/")
         if kind == "thread" and is_thread_id(key):
             return THREADS, key
         return (self._registry, key) if kind == "workflow" and key else ("", "")
 
-    def listed_target(self, file: str, key: str) -> str | None:
+    def _listed_target(self, file: str, key: str) -> str | None:
         edits = self.over.maps.get(file, {})
         return edits[key] if key in edits else self._map(file).get(key)
 
@@ -124,126 +122,100 @@ class RefView:
     def names(self, prefix: str) -> set[str]:
         """Names that may have a ref now."""
         found = set(ref_names(self._root, prefix)) | set(self.over.refs)
+        for kind, file in (("thread", THREADS), ("workflow", self._registry)):
+            if prefix.startswith(f"{kind}/") or f"{kind}/".startswith(prefix):
+                keys = edit_map(self._map(file), self.over.maps.get(file, {}))
+                found.update(f"{kind}/{key}" for key in keys)
         if prefix.startswith("thread/") or "thread/".startswith(prefix):
-            found.update(f"thread/{key}" for key in self._keys(THREADS))
-            self._last_lines = {line["thread"]: line for line in self._ended_lines()}
-            found.update(f"thread/{thread}" for thread in self._last_lines)
-        if prefix.startswith("workflow/") or "workflow/".startswith(prefix):
-            found.update(f"workflow/{key}" for key in self._keys(self._registry))
+            self._last_endings = {ending.thread: ending for ending in self._endings()}
+            found.update(f"thread/{thread}" for thread in self._last_endings)
         return {name for name in found if name.startswith(prefix)}
 
-    def _keys(self, file: str) -> Iterable[str]:
-        return edited(self._map(file), self.over.maps.get(file, {}))
-
-    def _ended_lines(self) -> Iterator[dict[str, Any]]:
-        lines = (ended_line(line) for line in self._history().splitlines())
-        return (line for line in lines if line is not None)
-
     def unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
-        """What refs point at by somebody else's doing, as if moved just now: each still matters."""
+        """The targets that somebody else gave to refs, as if moved just now: each still matters."""
         wanted = self.names("thread/") | self.names("workflow/") if names is None else set(names)
         found = [ref for name in wanted if (ref := self.ref(name))]
         targets = {(ref.name, ref.target): ref.updated for ref in found if ref.target is not None}
         if names is None:
-            for line in self._ended_lines():
-                targets[f"thread/{line['thread']}", line["head"]] = line["completedAt"]
+            for ending in self._endings():
+                targets[f"thread/{ending.thread}", ending.head] = ending.completedAt
         seq = max(since, self.over.counters["move"]) + 1
-        recorded = {name: (self.own_entry(name) or {}).get("target") for name, _ in targets}
+        recorded = {name: (self._own_entry(name) or {}).get("target") for name, _ in targets}
         return [
             Moved(seq, name, target, at)
             for (name, target), at in sorted(targets.items())
             if recorded[name] != target
         ]
 
-    def add_event(self, event: NewEvent, now: int) -> None:
+    def problems(self) -> Iterator[str]:
+        """Refs that a file of the predecessor should list and does not: it may have overwritten the entry."""
+        for name in sorted(self.names("")):
+            file, key = self._shared_place(name)
+            ref = self.ref(name) if file else None
+            if ref is None or ref.target is None:
+                continue
+            has_ended = file == THREADS and ref.state.get("status") in REASON
+            if not has_ended and self._listed_target(file, key) is None:
+                yield f"{file}: {key} is missing; its next move puts it back"
+
+    # -- planning --
+
+    def plan_event(self, event: NewEvent, now: int) -> None:
         self.over.counters["event"] += 1
         at = now if event.at is None else event.at
         line = {"seq": self.over.counters["event"], **event._asdict(), "body": dict(event.body), "at": at}
-        plan_line(self.over, self._root, file=EVENTS, line=json_text(line))
+        self.over.add_line(self._root, EVENTS, json_text(line))
 
-    def add_move(self, name: str, target: str, now: int) -> None:
-        self.over.counters["move"] += 1
-        move = Moved(self.over.counters["move"], name, target, now)
-        plan_line(self.over, self._root, file=MOVES, line=json_text(move._asdict()))
+    def plan_move(self, move: Move, now: int) -> Ref:
+        current = self.ref(move.name)
+        if (current.version if current else 0) != move.expected:
+            raise conflict(move, current)
+        at = now if move.at is None else move.at
+        ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
+        entry = self._own_entry(move.name)
+        file, key = self._shared_place(move.name)
+        self.over.counters["change"] += 1
+        if move.removes:
+            self._plan_removal(move.name, entry)
+            return ref
 
-    def add_ended(self, thread: str, ref: Ref) -> None:
-        line = {
-            "thread": thread,
-            "workflow": ref.state.get("workflow"),
-            "head": ref.target,
-            "completedAt": ref.updated,
-            "reason": REASON[ref.state["status"]],
-        }
-        plan_line(self.over, self._root, file=HISTORY, line=json_text(line), shared=True)
+        recorded = entry["target"] if entry else None
+        for target in dict.fromkeys((current.target if current else None, ref.target)):
+            if target is not None and target != recorded:
+                self.over.counters["move"] += 1
+                moved = Moved(self.over.counters["move"], ref.name, target, at)
+                self.over.add_line(self._root, MOVES, json_text(moved._asdict()))
+                recorded = target
+        pointed = recorded is not None or bool(entry and entry.get("pointed", True))
+        self.over.refs[ref.name] = {**ref._asdict(), "pointed": pointed}
 
-
-def plan_move(view: RefView, move: Move, *, now: int) -> Ref:
-    entry = view.own_entry(move.name)
-    current = view.ref(move.name)
-    if (current.version if current else 0) != move.expected:
-        raise conflict(move, current)
-    at = now if move.at is None else move.at
-    ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
-    view.over.counters["change"] += 1
-    if move.removes:
-        _plan_removal(view, move.name)
+        if file:  # the predecessor knows it too
+            status = ref.state.get("status")
+            has_ended = file == THREADS and status in REASON
+            self.over.maps.setdefault(file, {})[key] = None if has_ended else ref.target
+            is_known = current and (current.target, current.state.get("status")) == (ref.target, status)
+            if has_ended and ref.target is not None and not is_known:
+                ending = Ending(key, ref.state.get("workflow"), ref.target, ref.updated, REASON[str(status)])
+                self.over.add_line(self._root, HISTORY, json_text(ending._asdict()), shared=True)
         return ref
-    recorded = entry["target"] if entry else None
-    for target in dict.fromkeys((current.target if current else None, ref.target)):
-        if target is not None and target != recorded:
-            view.add_move(ref.name, target, at)
-            recorded = target
-    _plan_shared(view, ref, current)
-    pointed = recorded is not None or bool(entry and entry.get("pointed", True))
-    view.over.refs[ref.name] = {**ref._asdict(), "pointed": pointed}
-    return ref
+
+    def _plan_removal(self, name: str, entry: dict[str, Any] | None) -> None:
+        file, key = self._shared_place(name)
+        self.over.refs[name] = None
+        if file:
+            self.over.maps.setdefault(file, {})[key] = None
+        # A lease never points anywhere, so it has no history that would have to be rewritten.
+        if not file and not (entry and entry.get("pointed", True)):
+            return
+        self.over.forget.append(name)
+        for kind, field, value in ((MOVES, "name", name), (HISTORY, "thread", key)):
+            if kind in self.over.lines:
+                lines = self.over.lines[kind]
+                lines[:] = [line for line in lines if not line or json.loads(line)[field] != value]
 
 
-def _plan_removal(view: RefView, name: str) -> None:
-    over = view.over
-    file, key = view.shared_place(name)
-    entry = view.own_entry(name)
-    over.refs[name] = None
-    if file:
-        over.maps.setdefault(file, {})[key] = None
-    # A lease never points anywhere, so it has no history that would have to be rewritten.
-    if file or (entry and entry.get("pointed", True)):
-        over.forget.append(name)
-        for kind in (MOVES, HISTORY):
-            lines = over.lines.get(kind, [])
-            lines[:] = [line for line in lines if not _tells_of(line, name, kind)]
-
-
-def _plan_shared(view: RefView, ref: Ref, current: Ref | None) -> None:
-    """Keep the files of the predecessor in step with a ref it knows."""
-    file, key = view.shared_place(ref.name)
-    if not file:
-        return
-    over = view.over
-    ended = file == THREADS and ref.state.get("status") in REASON
-    over.maps.setdefault(file, {})[key] = None if ended else ref.target
-    if ended and ref.target is not None:
-        told = current and (current.target, current.state.get("status")) == (ref.target, ref.state["status"])
-        if not told:
-            view.add_ended(key, ref)
-
-
-def _tells_of(line: str, name: str, file: str) -> bool:
-    if not line:
-        return False
-    entry = json.loads(line)
-    return bool(entry["name"] == name if file == MOVES else f"thread/{entry['thread']}" == name)
-
-
-def unlisted(root: Path) -> Iterator[str]:
-    """Refs that a file of the predecessor should list and does not: it may have overwritten the entry."""
+def find_unlisted(root: Path) -> Iterator[str]:
     try:
-        view = RefView(root, None)
-        refs = [ref for name in sorted(view.names("")) if (ref := view.ref(name)) and ref.target is not None]
-        for ref in refs:
-            file, key = view.shared_place(ref.name)
-            ended = file == THREADS and ref.state.get("status") in REASON
-            if file and not ended and view.listed_target(file, key) is None:
-                yield f"{file}: {key} is missing; its next move puts it back"
+        yield from RefView(root, None).problems()
     except Damaged:
-        return  # Whoever reads the files one by one reports it by name.
+        return  # the check of that file reports it by name
