@@ -379,7 +379,7 @@ def test_a_bundle_that_reaches_out_of_its_folder_is_refused(
     with tarfile.open(tmp_path / "b.tar", "w") as tar:
         tar.addfile(info, io.BytesIO())
         tar.addfile(beyond, io.BytesIO(b"evil"))
-    with pytest.raises(Damaged, match=r"is not a whole bundle: .* is no plain file"):
+    with pytest.raises(Damaged, match=r"is not a whole bundle: .* is not a plain file"):
         import_from(open_store("target.db"), str(tmp_path / "b.tar"))
     assert list(outside.iterdir()) == []
     assert not list(tmp_path.rglob("escaped.txt"))
@@ -490,7 +490,7 @@ def test_what_a_killed_copy_left_is_removed_by_the_next(
         "import os, signal, sys\n"
         "from rolecall import cli\n"
         "from rolecall.store import bundle\n"
-        "bundle._damage_beside = lambda _source: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "bundle.Store.events = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "cli.main(sys.argv[1:])\n"
     )
     env = {**os.environ, "TMPDIR": str(place), "ROLECALL_HOME": str(rolecall.home)}

@@ -332,7 +332,7 @@ def test_an_id_that_is_none_stops_a_deletion(store: Store, clock: Clock) -> None
     clock.ms += DAY
     assert isinstance(store.backend, SqliteBackend)
     store.backend._db.execute("UPDATE nodes SET id = 'not an id' WHERE id = ?", (node,))
-    with pytest.raises(Damaged, match="'not an id' is stored and is no node id"):
+    with pytest.raises(Damaged, match="'not an id' is stored and not a node id"):
         collect(store, delete=True)
     assert store.has(other)
 

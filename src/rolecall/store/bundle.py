@@ -13,12 +13,11 @@ import gzip
 import json
 import lzma
 import os
-import shutil
 import tarfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
 
@@ -68,7 +67,24 @@ def export_to(
             return _copy(store, target, nodes, keep_going=keep_going, progress=progress)
     if os.path.exists(path):
         raise UsageError(f"{path} exists", hint="Name a new file; an export never overwrites.")
-    return _export_bundle(store, path, nodes, keep_going, progress)
+    try:
+        with scratch.folder(".rolecall-export-", os.path.dirname(os.path.abspath(path))) as place:
+            with Store(FilesBackend(str(place / "store")), now=store.now) as target:
+                copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress)
+            packed = str(place / "bundle")
+            with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
+                tar.add(place / "store", arcname=".")
+            with open(packed, "rb") as file:
+                os.fsync(file.fileno())
+            try:
+                os.link(packed, path)  # never overwrites
+            except PermissionError:  # a disk without links
+                os.rename(packed, path)
+    except OSError as exc:
+        raise StorageError(
+            f"{path} could not be written: {exc.strerror}", hint="Nothing was left behind."
+        ) from exc
+    return copied
 
 
 def import_from(
@@ -80,7 +96,7 @@ def import_from(
     progress: Progress = lambda _: None,
 ) -> Copied:
     """Take over a bundle or a folder. `repair` also replaces nodes that are damaged here."""
-    with _opened(path) as source:
+    with _open_source(path) as source:
         return _copy(source, store, (), repair=repair, keep_going=keep_going, progress=progress)
 
 
@@ -97,42 +113,46 @@ def _copy(
     progress: Progress,
 ) -> Copied:
     with source.backend.snapshot():
-        return _copy_instant(source, target, nodes, repair, keep_going, progress)
+        problems = list(_find_damage(source)) if keep_going or not nodes else []
+        damaged = {problem.node for problem in problems}
+        if not nodes:
+            _check_refs_and_events(source, problems)
+            if not problems or keep_going:
+                _check_reachable(source, target, damaged, problems)
+        if problems and not keep_going:
+            raise _refuse(problems)
+        if repair:
+            _repair(target, source, damaged, problems)
+        count = 0
+        # Types first, so that a copy that is cut short holds no node without its type.
+        for schemas_first in (True, False):
+            records = _records(source, nodes, damaged, problems)
+            chosen = (r for r in records if (r.type in (META, r.id)) == schemas_first)
+            while batch := list(islice(chosen, _BATCH)):
+                _add(target, [_complete(source, record, problems) for record in batch])
+                count += len(batch)
+                progress(count)
+        if nodes:
+            return Copied(count, 0, 0, (), tuple(dict.fromkeys(problems)))
+        kept: list[str] = []
+        noted = problems if keep_going else None
+        refs = _copy_refs(source, target, noted, kept)
+        events = _copy_events(source, target, noted, kept)
+        return Copied(count, refs, events, tuple(kept), tuple(dict.fromkeys(problems)))
 
 
-def _copy_instant(
-    source: Store, target: Store, nodes: Sequence[str], repair: bool, keep_going: bool, progress: Progress
-) -> Copied:
-    problems = list(_damage_in(source)) if keep_going or not nodes else []
-    damaged = {problem.node for problem in problems}
-    if not nodes:
-        problems += _damage_beside(source)
-        if not problems or keep_going:
-            problems += _missing(source, target, damaged)
-    if problems and not keep_going:
-        raise _refused(problems)
-    if repair:
-        _repair(target, source, damaged, problems)
-    count = 0
-    # Types first, so that a copy that is cut short holds no node without its type.
-    for schemas_first in (True, False):
-        chosen = (
-            r for r in _records(source, nodes, damaged, problems) if (r.type in (META, r.id)) == schemas_first
-        )
-        while batch := list(islice(chosen, _BATCH)):
-            _add(target, [_completed(source, record, problems) for record in batch])
-            count += len(batch)
-            progress(count)
-    refs = events = 0
-    kept: list[str] = []
-    if not nodes:
-        told = _noting(problems) if keep_going else lambda _: nullcontext()
-        refs = _copy_refs(source, target, told, kept)
-        events = _copy_events(source, target, told, kept)
-    return Copied(count, refs, events, tuple(kept), tuple(dict.fromkeys(problems)))
+@contextmanager
+def _note_damage(problems: list[Problem] | None, name: str = "") -> Iterator[None]:
+    """Add damage to `problems` under the name of what is damaged; without a list, raise it."""
+    try:
+        yield
+    except Damaged as exc:
+        if problems is None:
+            raise
+        problems.append(Problem(name, "container", exc.message))
 
 
-def _damage_in(source: Store) -> Iterator[Problem]:
+def _find_damage(source: Store) -> Iterator[Problem]:
     try:
         for item in source.backend.scan():
             if isinstance(item, Damage):
@@ -146,36 +166,30 @@ def _damage_in(source: Store) -> Iterator[Problem]:
         yield Problem(exc.node, "container", exc.message)
 
 
-def _damage_beside(source: Store) -> list[Problem]:
-    """What cannot be read of refs, their moves and events."""
-    problems: list[Problem] = []
-    told = _noting(problems)
-    with told(""):
+def _check_refs_and_events(source: Store, problems: list[Problem]) -> None:
+    with _note_damage(problems):
         for name in reversed(source.backend.names()):
-            with told(name):
+            with _note_damage(problems, name):
                 source.ref(name)
         for _ in source.backend.roots():
             pass
-    with told(""):
+    with _note_damage(problems):
         for _ in _events(source):
             pass
-    return problems
 
 
-def _missing(source: Store, target: Store, damaged: set[str]) -> list[Problem]:
-    """Nodes that refs lead to, now or in their history, and that neither side has."""
-    problems: list[Problem] = []
-    with _noting(problems)(""):
+def _check_reachable(source: Store, target: Store, damaged: set[str], problems: list[Problem]) -> None:
+    """Note the nodes that refs lead to, now or in their history, and that neither side has."""
+    with _note_damage(problems):
         names = {moved.target: moved.name for moved in source.backend.roots()}
         seen = {node_number(node) for node in damaged if is_node_id(node)}
         for visit in source.walk(*names, follow_types=True, seen=seen):
             if isinstance(visit, Dangling) and not target.backend.stored([visit.id]):
                 referrer = visit.referrer or names[visit.id]
                 problems.append(Problem(referrer, "missing", f"leads to {visit.id}, which is not stored"))
-    return problems
 
 
-def _refused(problems: list[Problem]) -> Damaged:
+def _refuse(problems: list[Problem]) -> Damaged:
     shown = "".join(f"\n  {problem.node}: {problem.text}" for problem in problems[:20])
     more = f"\n  and {len(problems) - 20} more" if problems[20:] else ""
     return Damaged(
@@ -188,20 +202,15 @@ def _refused(problems: list[Problem]) -> Damaged:
 def _records(
     source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Problem]
 ) -> Iterator[Record]:
-    if nodes:
-        yield from _reachable(source, nodes, damaged, problems)
+    """The intact records to copy: all, or those reachable from `nodes`."""
+    if not nodes:
+        try:
+            for item in source.backend.scan():
+                if isinstance(item, Record) and item.id not in damaged:
+                    yield item
+        except Damaged as exc:
+            problems.append(Problem(exc.node, "container", exc.message))
         return
-    try:
-        yield from (
-            item for item in source.backend.scan() if isinstance(item, Record) and item.id not in damaged
-        )
-    except Damaged as exc:
-        problems.append(Problem(exc.node, "container", exc.message))
-
-
-def _reachable(
-    source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Problem]
-) -> Iterator[Record]:
     left_out = {node_number(node) for node in damaged if is_node_id(node)}
     for visit in source.walk(*nodes, follow_types=True, seen=left_out, checked=True):
         if isinstance(visit, Dangling):
@@ -210,7 +219,7 @@ def _reachable(
             yield source.record(visit)
 
 
-def _completed(source: Store, record: Record, problems: list[Problem]) -> Record:
+def _complete(source: Store, record: Record, problems: list[Problem]) -> Record:
     """A record with what its old place may not have kept: references and SHA-256."""
     refs = record.refs
     if refs is None:
@@ -232,9 +241,9 @@ def _add(target: Store, records: Sequence[Record]) -> None:
 
 def _repair(store: Store, source: Store, unusable: set[str], problems: list[Problem]) -> None:
     """Put the intact nodes of `source` in the place of those that are damaged here."""
-    damaged = [problem.node for problem in _damage_in(store) if is_node_id(problem.node)]
+    damaged = [problem.node for problem in _find_damage(store) if is_node_id(problem.node)]
     for node in sorted(source.backend.stored(damaged) - unusable):
-        record = _completed(source, source.record(node), problems)
+        record = _complete(source, source.record(node), problems)
         with store.backend.exclusive():
             store.backend.delete([node])
             _add(store, [record])
@@ -242,59 +251,44 @@ def _repair(store: Store, source: Store, unusable: set[str], problems: list[Prob
 
 # -- refs and events --
 
-Told = Callable[[str], AbstractContextManager[None]]
-"""Takes note of damage to what it is given the name of, or lets it pass."""
 
-
-def _noting(problems: list[Problem]) -> Told:
-    @contextmanager
-    def told(name: str) -> Iterator[None]:
-        try:
-            yield
-        except Damaged as exc:
-            problems.append(Problem(name, "container", exc.message))
-
-    return told
-
-
-def _copy_refs(source: Store, target: Store, told: Told, kept: list[str]) -> int:
-    """Refs that are new here; those that point elsewhere here stay."""
+def _copy_refs(source: Store, target: Store, problems: list[Problem] | None, kept: list[str]) -> int:
+    """Copy refs that are new here; those that point elsewhere here stay."""
     count = 0
     draft = target.draft()
-    with told(""):
+    with _note_damage(problems):
         for name in reversed(source.backend.names()):
-            with told(name):
-                count += _copy_ref(source, target, draft, kept, name=name)
+            with _note_damage(problems, name):
+                ref, present = source.ref(name), target.ref(name)
+                if ref is None:
+                    continue
+                if present is None:
+                    _copy_ref(source, draft, ref)
+                    count += 1
+                elif present.target != ref.target or (ref.target is None and present.state != ref.state):
+                    kept.append(name)
     draft.commit()
     return count
 
 
-def _copy_ref(source: Store, target: Store, draft: Draft, kept: list[str], *, name: str) -> bool:
+def _copy_ref(source: Store, draft: Draft, ref: Ref) -> None:
     """Walk a new ref through its history, so that older targets stay reachable here too."""
-    ref, present = source.ref(name), target.ref(name)
-    if ref is None:
-        return False
-    if present is not None:
-        if present.target != ref.target or (ref.target is None and present.state != ref.state):
-            kept.append(name)
-        return False
     version: Ref | None = None
-    for number, moved in enumerate(source.history(name), 1):
-        draft.move(name, version, moved.target, {}, at=moved.at)
+    for number, moved in enumerate(source.history(ref.name), 1):
+        draft.move(ref.name, version, moved.target, {}, at=moved.at)
         version = ref._replace(version=number)
-    draft.move(name, version, ref.target, ref.state, at=ref.updated)
-    return True
+    draft.move(ref.name, version, ref.target, ref.state, at=ref.updated)
 
 
-def _copy_events(source: Store, target: Store, told: Told, kept: list[str]) -> int:
-    """What each stream has beyond the events that are here already; one that went another way here stays."""
+def _copy_events(source: Store, target: Store, problems: list[Problem] | None, kept: list[str]) -> int:
+    """Copy what each stream has beyond the events that are here; one that went another way here stays."""
     count = 0
     here: dict[str, deque[int]] = {}
     for event in _events(target):
         here.setdefault(event.stream, deque()).append(_mark(event))
     left: set[str] = set()
     events = _events(source)
-    with told(""):
+    with _note_damage(problems):
         while page := list(islice(events, _BATCH)):
             draft = target.draft()
             for event in page:
@@ -323,84 +317,52 @@ def _mark(event: Event) -> int:
 # -- bundle files --
 
 
-def _export_bundle(
-    store: Store, path: str, nodes: Sequence[str], keep_going: bool, progress: Progress
-) -> Copied:
-    folder = os.path.dirname(os.path.abspath(path))
-    try:
-        with scratch.folder(".rolecall-export-", folder) as place:
-            with Store(FilesBackend(str(place / "store")), now=store.now) as target:
-                copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress)
-            packed = str(place / "bundle")
-            with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
-                tar.add(place / "store", arcname=".")
-            with open(packed, "rb") as file:
-                os.fsync(file.fileno())
-            _place(packed, path)
-    except OSError as exc:
-        raise StorageError(
-            f"{path} could not be written: {exc.strerror}", hint="Nothing was left behind."
-        ) from exc
-    return copied
-
-
-def _place(packed: str, path: str) -> None:
-    """Give the finished bundle its name. A link never overwrites; where there are none, a rename must do."""
-    try:
-        os.link(packed, path)
-    except PermissionError:
-        os.rename(packed, path)
-
-
 @contextmanager
-def _opened(path: str) -> Iterator[Store]:
+def _open_source(path: str) -> Iterator[Store]:
     """A bundle or a folder as a store to read from."""
-    if os.path.isdir(path):
-        with Store(_folder(path)) as source:
-            yield source
-        return
     with scratch.folder("rolecall-import-") as place:
-        _unpack(path, str(place))
-        with Store(_folder(str(place), of=path)) as source:
+        folder = path
+        if not os.path.isdir(path):
+            folder = str(place)
+            _unpack(path, folder)
+        try:
+            backend = FilesBackend(folder, create=False)
+        except NotFound as exc:
+            raise NotFound(
+                f"there are no nodes in {path}",
+                hint="Name a bundle, or a folder in the files layout: its nodes lie in cas/.",
+            ) from exc
+        with Store(backend) as source:
             yield source
-
-
-def _folder(folder: str, *, of: str = "") -> FilesBackend:
-    try:
-        return FilesBackend(folder, create=False)
-    except NotFound as exc:
-        raise NotFound(
-            f"there are no nodes in {of or folder}",
-            hint="Name a bundle, or a folder in the files layout: its nodes lie in cas/.",
-        ) from exc
 
 
 def _unpack(path: str, folder: str) -> None:
     try:
-        with _decompressed(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                _extract(tar, member, folder)
-            # Cut off between two files, a tar reads as a shorter one; only its closing block is missing.
-            file.seek(tar.offset)
-            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                raise tarfile.ReadError("it ends too early")
+        with open(path, "rb") as file:
+            magic, size = file.read(3), os.fstat(file.fileno()).st_size
+        opened = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), open)
+        with opened(path, "rb") as content:
+            bounded = cast("IO[bytes]", _Bounded(content, _SMALL + _MOST_RATIO * size))
+            with tarfile.open(fileobj=bounded, mode="r:") as tar:
+                for member in tar:
+                    # A link could lead out of the folder, and a sparse file could be of any size.
+                    is_plain = (member.isreg() and not member.issparse()) or member.isdir()
+                    place = os.path.normpath(os.path.join(folder, member.name))
+                    if os.path.commonpath([folder, place]) != folder or not is_plain:
+                        raise tarfile.ReadError(f"{member.name!r} is not a plain file within it")
+                    tar.extract(member, folder, filter="data")
+                # Cut off between two files, a tar reads as a shorter one; only its closing block is missing.
+                bounded.seek(tar.offset)
+                if bounded.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                    raise tarfile.ReadError("it ends too early")
     except FileNotFoundError as exc:
-        raise NotFound(f"there is no bundle or folder at {path}") from exc
+        raise NotFound(f"{path} does not exist", hint="Name a bundle or a folder.") from exc
     except (tarfile.TarError, EOFError, ValueError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as exc:
         raise Damaged(
             f"{path} is not a whole bundle: {exc}", hint="Export it again, or fetch it again."
         ) from exc
     except OSError as exc:
         raise StorageError(f"{path} could not be unpacked: {exc}") from exc
-
-
-@contextmanager
-def _decompressed(path: str) -> Iterator[IO[bytes]]:
-    with open(path, "rb") as file:
-        magic, size = file.read(3), os.fstat(file.fileno()).st_size
-        opened = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), open)
-    with opened(path, "rb") as content:
-        yield cast("IO[bytes]", _Bounded(content, _SMALL + _MOST_RATIO * size))
 
 
 class _Bounded:
@@ -425,19 +387,3 @@ class _Bounded:
                 f"it unpacks to more than {self._limit // 1024 // 1024} MB, far more than its size suggests;"
                 " if you trust it, unpack it by hand and import the folder"
             )
-
-
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
-    """Write one file of a bundle, and never anywhere but in `folder`: no links, so no way out."""
-    path = os.path.normpath(os.path.join(folder, member.name))
-    is_plain = (member.isreg() and not member.issparse()) or member.isdir()
-    if os.path.commonpath([folder, path]) != folder or not is_plain:
-        raise tarfile.ReadError(f"{member.name!r} is no plain file within it")
-    if member.isdir():
-        os.makedirs(path, exist_ok=True)
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    content = tar.extractfile(member)
-    assert content is not None  # noqa: S101 - a regular file has one
-    with open(path, "wb") as file:
-        shutil.copyfileobj(content, file)

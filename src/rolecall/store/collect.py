@@ -9,7 +9,7 @@ referred to cannot be known, and nothing is removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
@@ -54,35 +54,7 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
     if delete and marks.dangling:
         _refuse_dangling(store, marks.dangling[0], force=force)
     total = sum(1 for _ in store.backend.puts())
-    sample, collected = _sweep(store, marks, cutoff, delete=delete)
-    return Collection(
-        total, reachable, marks.count - reachable, collected, tuple(marks.dangling), tuple(sample)
-    )
 
-
-def _refuse_dangling(store: Store, dangling: Dangling, *, force: bool) -> None:
-    """A node that is missing may have been lost, and with it the way to its children."""
-    fault = next(iter(store.backend.problems()), None)
-    if fault is None and force:
-        return
-    raise Damaged(
-        f"nothing was collected: {_referrer(store, dangling)} refers to {dangling.id}, which is not stored"
-        + (f", and {fault}" if fault else ""),
-        node=dangling.id,
-        hint="Run `rolecall cas verify`, then repair or reindex the store."
-        if fault
-        else "If it was lost, bring it back: `rolecall cas import BUNDLE`. If it never was there, add --force.",
-    )
-
-
-def _referrer(store: Store, dangling: Dangling) -> str:
-    if dangling.referrer:
-        return f"node {dangling.referrer}"
-    names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
-    return f"ref {next(names, '?')!r}"
-
-
-def _sweep(store: Store, marks: _Marks, cutoff: int, *, delete: bool) -> tuple[list[str], int]:
     sample: list[str] = []
     collected = 0
     doomed = (put.id for put in store.backend.puts() if put.at <= cutoff and not marks.has(put.id))
@@ -94,7 +66,28 @@ def _sweep(store: Store, marks: _Marks, cutoff: int, *, delete: bool) -> tuple[l
                 store.backend.delete(batch)
         collected += len(batch)
         sample += batch[: 20 - len(sample)]
-    return sample, collected
+    return Collection(
+        total, reachable, marks.count - reachable, collected, tuple(marks.dangling), tuple(sample)
+    )
+
+
+def _refuse_dangling(store: Store, dangling: Dangling, *, force: bool) -> None:
+    """Refuse to delete: a node that is missing may have been lost, and with it the way to its children."""
+    fault = next(iter(store.backend.problems()), None)
+    if fault is None and force:
+        return
+    referrer = f"node {dangling.referrer}"
+    if not dangling.referrer:
+        names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
+        referrer = f"ref {next(names, '?')!r}"
+    raise Damaged(
+        f"nothing was collected: {referrer} refers to {dangling.id}, which is not stored"
+        + (f", and {fault}" if fault else ""),
+        node=dangling.id,
+        hint="Run `rolecall cas verify`, then repair or reindex the store."
+        if fault
+        else "If it was lost, bring it back: `rolecall cas import BUNDLE`. If it never was there, add --force.",
+    )
 
 
 class _Marks:
@@ -110,7 +103,7 @@ class _Marks:
     def has(self, node: str) -> bool:
         if not is_node_id(node):
             raise Damaged(
-                f"nothing more was collected: {node!r} is stored and is no node id",
+                f"nothing more was collected: {node!r} is stored and not a node id",
                 node=node,
                 hint="`rolecall cas verify` shows it.",
             )
@@ -119,20 +112,17 @@ class _Marks:
     def add(self, nodes: Iterable[str]) -> None:
         nodes = iter(nodes)
         while batch := list(islice(nodes, _BATCH)):
-            for visit in self._walk(batch):
-                if isinstance(visit, Dangling):
-                    self.dangling += [visit] if len(self.dangling) < 100 else []
-                else:
-                    self.count += 1
-
-    def _walk(self, batch: list[str]) -> Iterator[str | Dangling]:
-        try:
-            yield from self._store.walk(*batch, follow_types=True, seen=self._seen, checked=True)
-        except (Damaged, UsageError) as exc:
-            # What a damaged node refers to cannot be known, so nothing may be removed.
-            raise Damaged(
-                f"nothing was collected: {exc.message}", node=getattr(exc, "node", ""), hint=exc.hint
-            ) from exc
+            try:
+                for visit in self._store.walk(*batch, follow_types=True, seen=self._seen, checked=True):
+                    if not isinstance(visit, Dangling):
+                        self.count += 1
+                    elif len(self.dangling) < 100:
+                        self.dangling.append(visit)
+            except (Damaged, UsageError) as exc:
+                # What a damaged node refers to cannot be known, so nothing may be removed.
+                raise Damaged(
+                    f"nothing was collected: {exc.message}", node=getattr(exc, "node", ""), hint=exc.hint
+                ) from exc
 
     def catch_up(self) -> None:
         """Mark what was put or pointed at since the last look; call it with writers held off."""

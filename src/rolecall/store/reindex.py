@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -21,30 +22,25 @@ class Reindexed(NamedTuple):
 
 
 def reindex(store: Store, *, progress: Callable[[int], None] = lambda _: None) -> Reindexed:
-    """Work through every intact node; a damaged one is left for `verify` to name."""
+    """Work through every intact node; `verify` names the damaged ones."""
     store.backend.reindex()
     types: set[str] = set()
     nodes = corrected = 0
     scan = store.backend.scan()
     while batch := list(islice(scan, _BATCH)):
-        records = [item for item in batch if isinstance(item, Record)]
-        types |= {record.type for record in records}
-        wrong = {record.id: refs for record in records if (refs := _correct_refs(store, record)) is not None}
+        wrong: dict[str, tuple[str, ...]] = {}
+        for record in batch:
+            if not isinstance(record, Record):
+                continue
+            nodes += 1
+            types.add(record.type)
+            with suppress(RolecallError):
+                check(record)
+                refs = store.derive_refs(record)
+                if record.refs is not None and set(refs) != set(record.refs):
+                    wrong[record.id] = refs
         if wrong:
             store.backend.reindex(wrong)
         corrected += len(wrong)
-        nodes += len(records)
         progress(nodes)
     return Reindexed(len(types), nodes, corrected)
-
-
-def _correct_refs(store: Store, record: Record) -> tuple[str, ...] | None:
-    """What should be kept for a record, when something else is."""
-    if record.refs is None:
-        return None
-    try:
-        check(record)
-        refs = store.derive_refs(record)
-    except RolecallError:
-        return None
-    return refs if set(refs) != set(record.refs) else None

@@ -39,28 +39,31 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
     types: set[str] = set()
     if nodes:
         yield _verify_batch(store, [store.record(node) for node in nodes], types)
-        yield Verified(0, list(_type_problems(store, types)))
+        yield Verified(0, list(_find_lost_types(store, types)))
         return
-    yield Verified(0, list(_container_problems(store)))
+    try:
+        yield Verified(0, [Problem("", "container", text) for text in store.backend.problems()])
+    except Damaged as exc:
+        yield Verified(0, [Problem(exc.node, "container", exc.message)])
     scan = store.backend.scan()
     try:
         while batch := list(islice(scan, _BATCH)):
             yield _verify_batch(store, batch, types)
-        yield Verified(0, [*_type_problems(store, types), *_ref_problems(store)])
+        targets = {ref.name: ref.target for ref in store.refs() if ref.target is not None}
+        missing = set(_find_missing(store, list(targets.values())))
+        dangling = [
+            Problem(name, "dangling", f"points at {target}, which is not stored")
+            for name, target in targets.items()
+            if target in missing
+        ]
+        yield Verified(0, [*_find_lost_types(store, types), *dangling])
     except Damaged as exc:
-        # What lies beyond cannot be reached; what was found so far must still be told.
+        # What lies beyond cannot be reached; what was found so far must still be reported.
         yield Verified(0, [Problem(exc.node, "container", exc.message)])
 
 
-def _container_problems(store: Store) -> Iterator[Problem]:
-    try:
-        yield from (Problem("", "container", text) for text in store.backend.problems())
-    except Damaged as exc:
-        yield Problem(exc.node, "container", exc.message)
-
-
 def _verify_batch(store: Store, batch: Sequence[Record | Damage], types: set[str]) -> Verified:
-    """Look at some nodes; the types they use are added to `types`."""
+    """Check some nodes; the types they use are added to `types`."""
     problems: list[Problem] = []
     referrers: dict[str, str] = {}
     for item in batch:
@@ -68,15 +71,15 @@ def _verify_batch(store: Store, batch: Sequence[Record | Damage], types: set[str
             problems.append(Problem(item.id, "damaged", item.reason))
             continue
         try:
-            problems += _record_problems(store, item, types, referrers)
+            problems += _check_record(store, item, types, referrers)
         except Damaged as exc:
             problems.append(Problem(item.id, "damaged", exc.message))
-    for target in _missing(store, list(referrers)):
+    for target in _find_missing(store, list(referrers)):
         problems.append(Problem(referrers[target], "dangling", f"refers to {target}, which is not stored"))
     return Verified(len(batch), problems)
 
 
-def _record_problems(
+def _check_record(
     store: Store, record: Record, types: set[str], referrers: dict[str, str]
 ) -> Iterator[Problem]:
     check(record)
@@ -107,20 +110,12 @@ def _record_problems(
     referrers.update((target, record.id) for target in refs)
 
 
-def _type_problems(store: Store, types: set[str]) -> Iterator[Problem]:
-    """Types that are known by heart, or were read before, and are not stored."""
-    for type_id in _missing(store, sorted(types)):
+def _find_lost_types(store: Store, types: set[str]) -> Iterator[Problem]:
+    """Types that nodes use and that are not stored, though this process may know them."""
+    for type_id in _find_missing(store, sorted(types)):
         yield Problem(type_id, "type", "nodes have this type, and it is not stored")
 
 
-def _ref_problems(store: Store) -> Iterator[Problem]:
-    targets = {ref.name: ref.target for ref in store.refs() if ref.target is not None}
-    missing = set(_missing(store, list(targets.values())))
-    for name, target in targets.items():
-        if target in missing:
-            yield Problem(name, "dangling", f"points at {target}, which is not stored")
-
-
-def _missing(store: Store, nodes: Sequence[str]) -> list[str]:
+def _find_missing(store: Store, nodes: Sequence[str]) -> list[str]:
     stored = store.backend.stored(nodes)
     return [node for node in nodes if node not in stored]
