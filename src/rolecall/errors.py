@@ -20,10 +20,20 @@ front doors turn an error into an exit code, a status or a tool result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from rolecall.agents.protocol import Ending, Turn, Usage
+Ending = Literal[
+    "completed",  # the agent answered
+    "refused",  # the agent declined to do it
+    "limit",  # the agent reached a limit of turns, tokens or cost
+    "interrupted",  # the caller's cancel signal ended it
+    "api_failure",  # the model's endpoint failed
+    "timeout",  # the adapter's timeout ended it
+    "killed",  # a signal that did not come from us ended it
+    "suspended",  # it waits for a person, and can go on in its session
+    "failed",  # the program is missing, cannot be run, or gave up with an error
+]
+"""How an agent can end."""
 
 
 class RolecallError(Exception):
@@ -82,7 +92,7 @@ class Conflict(RolecallError):
 
 
 class AgentError(RolecallError):
-    """An agent that did not come to an answer: why, and everything it had given by then."""
+    """An agent that gave no answer: why, and what it had given by then, as in a `Reply` of agents/protocol.py."""
 
     def __init__(
         self,
@@ -91,10 +101,10 @@ class AgentError(RolecallError):
         ending: Ending,
         text: str = "",
         session: str | None = None,
-        usage: Usage | None = None,
-        turns: Sequence[Turn] = (),
+        usage: Any = None,
+        turns: Sequence[Any] = (),
         hint: str = "",
-        session_total: Usage | None = None,
+        session_total: Any = None,
         is_session_lost: bool = False,
         children: Sequence[str] = (),
         files: Sequence[str] = (),

@@ -153,7 +153,7 @@ def test_every_problem_of_a_definition_is_told_at_once() -> None:
     for part in (
         "the moderator must be a plain function, not an async one",
         "the role 'plain' must be a Role or an async function, not the plain function 'plain'",
-        "meta of 'typed' must be a JSON Schema, a dataclass or a pydantic model, not 7",
+        "the schema of 'typed' must be a JSON Schema, a dataclass or a pydantic model, not 7",
         "/typo is not an accepted keyword",
         "the schema of a role must be of the type object",
         "the prompt of 'prompt' must be text or an async function",
@@ -346,9 +346,9 @@ def test_a_stored_workflow_is_played_from_its_file(store: Store, tmp_path: Path)
 @pytest.mark.parametrize(
     ("old", "new", "changed"),
     [
-        ('"boolean"', '"string"', "schema of worker"),
-        ('{"worker": ', '{"other": work, "worker": ', "the role other is new"),
-        (", moderator)", ", moderator, version='2')", "version"),
+        ('"boolean"', '"string"', "changed schema worker"),
+        ('{"worker": ', '{"other": work, "worker": ', "added role other"),
+        (", moderator)", ", moderator, version='2')", "changed workflow: version"),
     ],
 )
 def test_a_definition_that_changed_under_a_thread_is_refused_with_the_way_on(
@@ -358,7 +358,7 @@ def test_a_definition_that_changed_under_a_thread_is_refused_with_the_way_on(
     thread = start(store, book, tmp_path)
     assert old in WORKER
     path = written(tmp_path, WORKER.replace(old, new))
-    with pytest.raises(UsageError, match=f"changed: .*{changed}") as caught:
+    with pytest.raises(UsageError, match=f"not what it was .*{changed}") as caught:
         run(workspace.engine(store), thread)
     assert f"thread fork THREAD --workflow {path}" in caught.value.hint
 
@@ -416,10 +416,10 @@ def test_a_role_reads_its_output_as_the_type_it_declares() -> None:
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        ("text", "must return `content` and `meta`, not str"),
+        ("text", "must return `body` and `output`, not str"),
         (None, "not NoneType"),
-        ({"content": 1, "meta": {}}, "`content` of a role function must be a string, not int"),
-        ({"content": "x"}, "`meta` of a role function must be an object, not NoneType"),
+        ({"content": 1, "meta": {}}, "`body` of a role function must be a string, not int"),
+        ({"content": "x"}, "`output` of a role function must be an object, not NoneType"),
         ({"content": "x", "meta": ["a"]}, "must be an object, not list"),
         (RoleResult("x", {"done": "yes"}), "does not fit the schema"),
         (RoleResult("x", {"done": True, "more": float("nan")}), "/more is nan"),

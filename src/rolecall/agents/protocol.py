@@ -18,18 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from rolecall.errors import AgentError
+from rolecall.errors import Ending as Ending
 
-Ending = Literal[
-    "completed",  # the agent answered
-    "refused",  # the agent declined to do it
-    "limit",  # the agent reached a limit of turns, tokens or cost
-    "interrupted",  # the caller's cancel signal ended it
-    "api_failure",  # the model's endpoint failed
-    "timeout",  # the adapter's timeout ended it
-    "killed",  # a signal that did not come from us ended it
-    "suspended",  # it waits for a person, and can go on in its session
-    "failed",  # the program is missing, cannot be run, or gave up with an error
-]
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 ANSWERED: tuple[Ending, ...] = ("completed", "refused", "limit")
 """The endings that come as a Reply; each other one is raised as an AgentError."""

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from rolecall.agents import protocol
-from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallError, UsageError
+from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallError
 from rolecall.store import canonical
 from rolecall.store.schema import Type
 from rolecall.threads import thread
@@ -80,9 +80,10 @@ class Turn:
         what = f"the function of {role}"
         with contained(what):
             work = function(self.context(workdir=workdir))
-        content, meta = _content_and_meta(await unless(cancel, what, work))
-        _check_output(meta, content, self.role(role).schema)
-        return {"output": meta, "text": content, "agent": f"python:{name_of(function)}"}
+        result = RoleResult.of(await unless(cancel, what, work))
+        output = dict(result.output)
+        _check_output(output, result.body, self.role(role).schema)
+        return {"output": output, "text": result.body, "agent": f"python:{name_of(function)}"}
 
 
 def name_of(function: Any) -> str:
@@ -131,26 +132,13 @@ async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
         await asyncio.gather(task, stop, return_exceptions=True)
 
 
-def _content_and_meta(result: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(result, RoleResult):
-        result = {"content": result.content, "meta": result.meta}
-    if not isinstance(result, Mapping):
-        raise UsageError(f"a role function must return `content` and `meta`, not {type(result).__name__}")
-    content, meta = result.get("content"), result.get("meta")
-    if not isinstance(content, str):
-        raise UsageError(f"`content` of a role function must be a string, not {type(content).__name__}")
-    if not isinstance(meta, Mapping):
-        raise UsageError(f"`meta` of a role function must be an object, not {type(meta).__name__}")
-    return content, dict(meta)
-
-
-def _check_output(output: dict[str, Any], content: str, schema: Mapping[str, Any]) -> None:
-    for value in (output, content):
+def _check_output(output: dict[str, Any], body: str, schema: Mapping[str, Any]) -> None:
+    for value in (output, body):
         canonical.encode(value)
     misfits = Type(dict(schema)).misfits(output)
     if misfits:
         listed = "".join(f"\n  {misfit}" for misfit in misfits)
-        raise InvalidPayload(f"`meta` does not fit the schema of the role:{listed}", misfits)
+        raise InvalidPayload(f"`output` does not fit the schema of the role:{listed}", misfits)
 
 
 class Reached(NamedTuple):
@@ -248,7 +236,7 @@ class Outputs(Mapping[str, Any]):
         if role in self._turn.workflow.roles:
             for message in reversed(self._turn.messages):
                 if message.role == role:
-                    return message.meta
+                    return message.output
         raise KeyError(role)
 
     def __iter__(self) -> Iterator[str]:
@@ -325,7 +313,7 @@ class Messages(Sequence[Message]):
     def recent(self, count: int) -> list[dict[str, Any]]:
         """The latest steps of roles, oldest first, as conditions see them."""
         spoken = islice((message for message in reversed(self) if message.role != PERSON), count)
-        return [{"role": message.role, "output": message.meta} for message in spoken][::-1]
+        return [{"role": message.role, "output": message.output} for message in spoken][::-1]
 
     def _read(self, count: int | None) -> None:
         while not self._is_complete and (count is None or len(self._newest_first) < count):

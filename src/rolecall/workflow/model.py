@@ -1,7 +1,7 @@
 """What a workflow is: roles, edges, conditions, limits. Plain values; no I/O, no parsing.
 
-`definition.py` makes one from YAML or Python and reports what is wrong with it; `route.py` follows
-its edges; the store keeps it as a node, with each role's schema as a node of its own.
+`yaml.py` and `python.py` make one and report what is wrong with it; `route.py` follows its edges; the store keeps
+it as a node, with each role's schema as a node of its own.
 """
 
 from __future__ import annotations
@@ -184,84 +184,61 @@ WORKFLOW_SCHEMA: dict[str, Any] = {
 }
 """The type of a stored workflow. What has no value is left out, so a later field changes no id."""
 
-_WORKDIR = {"type": "string", "enum": list(get_args(Workdir))}
-_ROLE_WITH_FOLDER = {**_ROLE, "properties": {**_ROLE["properties"], "workdir": _WORKDIR}}
-WORKFLOW_WITH_FOLDERS_SCHEMA: dict[str, Any] = {
-    **WORKFLOW_SCHEMA,
-    "properties": {
-        **WORKFLOW_SCHEMA["properties"],
-        "roles": {"type": "object", "additionalProperties": _ROLE_WITH_FOLDER},
-        "workdir": _WORKDIR,
-    },
-}
-"""The type of one that says where its roles work."""
 
+def _extend(schema: dict[str, Any], role: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A type of workflow with more fields, of its own and of its roles."""
+    properties = schema["properties"]
+    of_role = properties["roles"]["additionalProperties"]
+    of_role = {**of_role, "properties": {**of_role["properties"], **role}}
+    roles = {"type": "object", "additionalProperties": of_role}
+    return {**schema, "properties": {**properties, "roles": roles, **more}}
+
+
+_WORKDIR = {"type": "string", "enum": list(get_args(Workdir))}
 _RECALL = {
     "type": "object",
     "properties": {"tokens": _COUNT, "path": _TEXT, "required": {"const": True}},
     "required": ["tokens"],
     "additionalProperties": False,
 }
-_ROLE_WITH_KNOWLEDGE = {
-    **_ROLE_WITH_FOLDER,
-    "properties": {**_ROLE_WITH_FOLDER["properties"], "knowledge": _RECALL},
-}
-WORKFLOW_WITH_KNOWLEDGE_SCHEMA: dict[str, Any] = {
-    **WORKFLOW_WITH_FOLDERS_SCHEMA,
-    "properties": {
-        **WORKFLOW_WITH_FOLDERS_SCHEMA["properties"],
-        "roles": {"type": "object", "additionalProperties": _ROLE_WITH_KNOWLEDGE},
-    },
-}
-"""The type of one whose roles are given passages of the repository."""
-
-_ROLE_THAT_STARTS_THREADS = {
-    **_ROLE_WITH_KNOWLEDGE,
-    "properties": {**_ROLE_WITH_KNOWLEDGE["properties"], "may_start_threads": {"const": True}},
-}
-WORKFLOW_THAT_STARTS_THREADS_SCHEMA: dict[str, Any] = {
-    **WORKFLOW_WITH_KNOWLEDGE_SCHEMA,
-    "properties": {
-        **WORKFLOW_WITH_KNOWLEDGE_SCHEMA["properties"],
-        "roles": {"type": "object", "additionalProperties": _ROLE_THAT_STARTS_THREADS},
-    },
-}
-"""The type of one whose roles may start threads."""
+_WITH_FOLDERS = _extend(WORKFLOW_SCHEMA, {"workdir": _WORKDIR}, workdir=_WORKDIR)
+_WITH_KNOWLEDGE = _extend(_WITH_FOLDERS, {"knowledge": _RECALL})
+_WITH_THREADS = _extend(_WITH_KNOWLEDGE, {"may_start_threads": {"const": True}})
+SCHEMAS = (WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS)
+"""Every type of a stored workflow, oldest first."""
 
 
 def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The type of a stored form. A node's id depends on its type as well, so a workflow keeps the oldest type
-    that knows all it says."""
-    if any("may_start_threads" in role for role in payload["roles"].values()):
-        return WORKFLOW_THAT_STARTS_THREADS_SCHEMA
-    if any("knowledge" in role for role in payload["roles"].values()):
-        return WORKFLOW_WITH_KNOWLEDGE_SCHEMA
-    has_folders = "workdir" in payload or any("workdir" in role for role in payload["roles"].values())
-    return WORKFLOW_WITH_FOLDERS_SCHEMA if has_folders else WORKFLOW_SCHEMA
+    that has all its fields."""
+    used = {*payload, *(key for role in payload["roles"].values() for key in role)}
+    if "may_start_threads" in used:
+        return _WITH_THREADS
+    if "knowledge" in used:
+        return _WITH_KNOWLEDGE
+    return _WITH_FOLDERS if "workdir" in used else WORKFLOW_SCHEMA
 
 
 def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, Any]:
     """The stored form; `schema_ids` names the node of each role's schema."""
-    payload: dict[str, Any] = {
+    payload = {
         "name": workflow.name,
         "description": workflow.description,
         "roles": {name: _role_payload(role, schema_ids[name]) for name, role in workflow.roles.items()},
         "graph": {name: [asdict(edge) for edge in edges] for name, edges in workflow.graph.items()},
         "conditions": {name: asdict(condition) for name, condition in workflow.conditions.items()},
     }
-    if limits := _limits_payload(workflow.limits):
-        payload["limits"] = limits
-    if workflow.version:
-        payload["version"] = workflow.version
-    if workflow.python is not None:
-        payload["python"] = workflow.python
-    if workflow.workdir is not None:
-        payload["workdir"] = workflow.workdir
-    return payload
+    optional = {
+        "limits": given(workflow.limits) or None,
+        "version": workflow.version or None,
+        "python": workflow.python,
+        "workdir": workflow.workdir,
+    }
+    return payload | {key: value for key, value in optional.items() if value is not None}
 
 
 def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
-    payload: dict[str, Any] = {
+    payload = {
         "description": role.description,
         "goal": role.prompt,
         "capabilities": list(role.capabilities),
@@ -269,11 +246,10 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "output": role.output,
         "meta": schema_id,
     }
-    limits = _limits_payload(role.limits)
     optional = {
         "agent": role.agent,
         "resume": role.resume,
-        "limits": limits or None,
+        "limits": given(role.limits) or None,
         "extract": role.extract,
         "workdir": role.workdir,
         "knowledge": role.knowledge and recall_payload(role.knowledge),
@@ -287,11 +263,8 @@ def recall_payload(recall: Recall) -> dict[str, Any]:
     return {key: value for key, value in payload.items() if value is not None}
 
 
-def _recall_from(payload: Mapping[str, Any]) -> Recall:
-    return Recall(payload["tokens"], payload.get("path"), payload.get("required", False))
-
-
-def _limits_payload(limits: Limits) -> dict[str, Any]:
+def given(limits: Limits) -> dict[str, int | float]:
+    """The limits that are set, by name."""
     return {key: value for key, value in asdict(limits).items() if value is not None}
 
 
@@ -310,8 +283,8 @@ def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, 
         name=payload["name"],
         description=payload["description"],
         version=str(payload.get("version", "")),
-        roles={name: _role(role, schemas[ids[name]]) for name, role in payload["roles"].items()},
-        graph={name: tuple(_edges(name, edges)) for name, edges in payload["graph"].items()},
+        roles={name: _read_role(role, schemas[ids[name]]) for name, role in payload["roles"].items()},
+        graph={name: tuple(_read_edges(name, edges)) for name, edges in payload["graph"].items()},
         conditions={name: Condition(**entry) for name, entry in (payload.get("conditions") or {}).items()},
         limits=Limits(**(payload.get("limits") or {})),
         python=payload.get("python"),
@@ -319,7 +292,8 @@ def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, 
     )
 
 
-def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
+def _read_role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
+    recall = payload.get("knowledge")
     return Role(
         description=payload["description"],
         prompt=payload["goal"],
@@ -332,15 +306,14 @@ def _role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         limits=Limits(**(payload.get("limits") or {})),
         extract=payload.get("extract"),
         workdir=payload.get("workdir"),
-        knowledge=_recall_from(payload["knowledge"]) if "knowledge" in payload else None,
+        knowledge=recall and Recall(recall["tokens"], recall.get("path"), recall.get("required", False)),
         may_start_threads=payload.get("may_start_threads", False),
     )
 
 
-def _edges(source: str, payload: Any) -> Iterator[Edge]:
+def _read_edges(source: str, payload: Any) -> Iterator[Edge]:
     if isinstance(payload, list):
-        for edge in payload:
-            yield Edge(**edge)
+        yield from (Edge(**edge) for edge in payload)
         return
     for status, target in payload.items():
         yield Edge(

@@ -7,40 +7,42 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rolecall.agents.protocol import Agent
-from rolecall.errors import ExtractError
+from rolecall.errors import ExtractError, UsageError
 from rolecall.workflow.model import Workflow
+
+AgentFunction = Callable[[str, Any], Awaitable[Any]]
+"""An adapter, or any async function of a prompt and a `Context`."""
 
 
 class Message:
-    """A step as Python code sees it: who said what. What is long is read when it is looked at."""
+    """A step as Python code sees it: which role delivered what. Long values are read when they are first used."""
 
     def __init__(
         self,
         role: str,
-        content: str | Callable[[], str],
-        meta: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+        body: str | Callable[[], str],
+        output: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
     ) -> None:
         self.role = role
-        self._content = content
-        self._meta = meta
+        self._body = body
+        self._output = output
 
     @cached_property
-    def content(self) -> str:
-        return self._content if isinstance(self._content, str) else self._content()
-
-    @cached_property
-    def meta(self) -> Mapping[str, Any]:
-        return self._meta() if callable(self._meta) else self._meta
-
-    # The same by the names that agents and templates use.
-    @property
     def body(self) -> str:
-        return self.content
+        return self._body if isinstance(self._body, str) else self._body()
+
+    @cached_property
+    def output(self) -> Mapping[str, Any]:
+        return self._output() if callable(self._output) else self._output
+
+    # Older words for the same.
+    @property
+    def content(self) -> str:
+        return self.body
 
     @property
-    def output(self) -> Mapping[str, Any]:
-        return self.meta
+    def meta(self) -> Mapping[str, Any]:
+        return self.output
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,34 @@ class ThreadContext:
     """Set for a moderator when the last answer could not be understood."""
 
 
-@dataclass(frozen=True)
 class RoleResult:
-    """What a hand-written role function returns."""
+    """What a role function returns. `content` and `meta` are older words for `body` and `output`."""
 
-    content: str
-    meta: Mapping[str, Any]
+    def __init__(
+        self,
+        body: str | None = None,
+        output: Mapping[str, Any] | None = None,
+        *,
+        content: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.body: Any = content if body is None else body
+        self.output: Any = meta if output is None else output
+
+    @classmethod
+    def of(cls, result: Any) -> RoleResult:
+        """The result of a role function, which may also be a mapping; `UsageError` when it is neither."""
+        if isinstance(result, Mapping):
+            words = ("body", "output", "content", "meta")
+            result = cls(**{word: result[word] for word in words if word in result})
+        if not isinstance(result, cls):
+            raise UsageError(f"a role function must return `body` and `output`, not {type(result).__name__}")
+        if not isinstance(result.body, str):
+            raise UsageError(f"`body` of a role function must be a string, not {type(result.body).__name__}")
+        if not isinstance(result.output, Mapping):
+            kind = type(result.output).__name__
+            raise UsageError(f"`output` of a role function must be an object, not {kind}")
+        return result
 
 
 PromptFunction = Callable[[ThreadContext], Awaitable[str]]
@@ -76,7 +100,7 @@ class Playbook:
     moderator: Moderator | None = None
     prompts: Mapping[str, PromptFunction] = field(default_factory=dict)
     functions: Mapping[str, RoleFunction] = field(default_factory=dict)
-    agents: Mapping[str, Agent] = field(default_factory=dict)
+    agents: Mapping[str, AgentFunction] = field(default_factory=dict)
     """Agents that roles name by object rather than by name."""
     bound: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The agents bound to the roles of a thread, in the form of `workspace.binder`."""

@@ -13,20 +13,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
 
-from rolecall.agents.protocol import Agent, Context
-from rolecall.agents.protocol import Reply as AgentReply
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings.yaml12 import Place, Problem
-from rolecall.workflow import typed, yaml
+from rolecall.workflow import document, typed, yaml
 from rolecall.workflow.model import Limits, Resume, Workdir
-from rolecall.workflow.model import Role as StoredRole
 from rolecall.workflow.model import Workflow as StoredWorkflow
 from rolecall.workflow.playbook import (
+    AgentFunction,
     Message,
     Moderator,
     Playbook,
@@ -36,14 +38,14 @@ from rolecall.workflow.playbook import (
 )
 
 M = TypeVar("M")
-AgentFunction = Callable[[str, Context], Awaitable[str | AgentReply]]
-Prompt = str | PromptFunction
+T = TypeVar("T")
 DEFAULT_NAME = "workflow"
 """The variable of a file that is its workflow."""
+_FILE_HINT = f"A workflow file ends with `{DEFAULT_NAME} = Workflow(…)`."
 
 
 class RoleOptions(TypedDict, total=False):
-    """What else a role can say; the meaning is that of the same keys in YAML."""
+    """Further options of a role, with the meaning of the same keys in YAML."""
 
     description: str
     capabilities: Sequence[str]
@@ -58,43 +60,39 @@ class RoleOptions(TypedDict, total=False):
 
 
 class Role(Generic[M]):
-    """Who plays (`agent`), what it is told (`prompt`), what it has to deliver (`meta`).
+    """Who plays (`agent`), what it is told (`prompt`), what it has to deliver (`schema`).
 
     Args:
         agent: an adapter, an async function of (prompt, context), the spec of an agent such as
             `command:prog`, or None to leave it to the configuration.
         prompt: text, or an async function of the ThreadContext that returns it.
-        meta: a JSON Schema, a dataclass or a pydantic model.
+        schema: a JSON Schema, a dataclass or a pydantic model. `meta` is an older word for it.
     """
 
     @overload
     def __init__(
         self: Role[dict[str, Any]],
-        agent: Agent | AgentFunction | str | None,
-        prompt: Prompt,
-        meta: dict[str, Any],
+        agent: AgentFunction | str | None,
+        prompt: str | PromptFunction,
+        schema: dict[str, Any],
         **options: Unpack[RoleOptions],
     ) -> None: ...
 
     @overload
     def __init__(
         self,
-        agent: Agent | AgentFunction | str | None,
-        prompt: Prompt,
-        meta: type[M],
+        agent: AgentFunction | str | None,
+        prompt: str | PromptFunction,
+        schema: type[M],
         **options: Unpack[RoleOptions],
     ) -> None: ...
 
     def __init__(
-        self,
-        agent: Agent | AgentFunction | str | None,
-        prompt: Prompt,
-        meta: Any,
-        **options: Unpack[RoleOptions],
+        self, agent: Any, prompt: Any, schema: Any = None, *, meta: Any = None, **options: Any
     ) -> None:
         self.agent = agent
         self.prompt = prompt
-        self.meta = meta
+        self.schema = meta if schema is None else schema
         self.options = options
         self.call: RoleFunction | None = None
         self.place = _caller()
@@ -102,29 +100,29 @@ class Role(Generic[M]):
     @overload
     @staticmethod
     def function(
-        call: RoleFunction, meta: dict[str, Any] | None = None, **options: Unpack[RoleOptions]
+        call: RoleFunction, schema: dict[str, Any] | None = None, **options: Unpack[RoleOptions]
     ) -> Role[dict[str, Any]]: ...
 
     @overload
     @staticmethod
-    def function(call: RoleFunction, meta: type[T], **options: Unpack[RoleOptions]) -> Role[T]: ...
+    def function(call: RoleFunction, schema: type[T], **options: Unpack[RoleOptions]) -> Role[T]: ...
 
     @staticmethod
-    def function(call: RoleFunction, meta: Any = None, **options: Unpack[RoleOptions]) -> Role[Any]:
-        """A role that is an async function of the ThreadContext; it returns `content` and `meta` itself."""
-        role: Role[Any] = Role(None, "", {} if meta is None else meta, **options)
+    def function(call: Any, schema: Any = None, *, meta: Any = None, **options: Any) -> Role[Any]:
+        """A role that is an async function of the ThreadContext; it returns `body` and `output` itself."""
+        given = meta if schema is None else schema
+        role: Role[Any] = Role(None, "", {} if given is None else given, **options)
         role.call = call
         role.place = _caller()
         return role
 
     def read(self, message: Message) -> M:
         """The typed output of a step of this role."""
-        if typed.is_type(self.meta):
-            return cast(M, typed.instance_of(self.meta, message.meta))
-        return cast(M, dict(message.meta))
+        if typed.is_type(self.schema):
+            return cast(M, typed.instance_of(self.schema, message.output))
+        return cast(M, dict(message.output))
 
 
-T = TypeVar("T")
 AnyRole = Union["Role[Any]", RoleFunction]
 
 
@@ -170,7 +168,7 @@ class Workflow:
 
 
 def _caller() -> Place:
-    """Where the function that asks was called."""
+    """Where the calling function was called."""
     frame = sys._getframe(2)
     return Place(frame.f_code.co_filename, frame.f_lineno, 1)
 
@@ -189,17 +187,17 @@ def compile(workflow: Workflow, *, name: str | None = None, python: str | None =
     if playbook is not None:
         return playbook
     errors = [problem for problem in problems if problem.severity == "error"]
-    listed = "".join(f"\n  {problem}" for problem in errors)
+    lines = "".join(f"\n  {problem}" for problem in errors)
     place = f"{workflow.place.file}:{workflow.place.line}"
-    raise UsageError(f"{place}: the workflow has {len(errors)} problem{'s' if errors[1:] else ''}:{listed}")
+    raise UsageError(f"{place}: the workflow has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
 
 
 def check(
     workflow: Workflow, *, name: str | None, python: str | None
 ) -> tuple[Playbook | None, list[Problem]]:
-    """The same with every problem and warning placed; no playbook when one is an error."""
+    """The playbook, None when there is an error, and every problem and warning with its place."""
     reader = _Reader(workflow)
-    value = reader.value()
+    value = reader.read()
     judged = yaml.judge(
         value,
         place=workflow.place,
@@ -225,7 +223,7 @@ def check(
 
 
 class _Reader:
-    """Reads a workflow into the form of the YAML, noting what only Python can get wrong."""
+    """Reads a workflow into the form of the YAML, and reports what only Python can get wrong."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
@@ -234,24 +232,24 @@ class _Reader:
         """Where each role is written."""
         self.prompts: dict[str, PromptFunction] = {}
         self.functions: dict[str, RoleFunction] = {}
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, AgentFunction] = {}
 
-    def value(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         workflow = self._workflow
         self._check_direction()
         given = {
             "name": workflow.name,
             "description": workflow.description,
             "version": workflow.version,
-            "roles": dict(self._roles()),
+            "roles": dict(self._read_roles()),
             "graph": self._plain(workflow.graph, "graph"),
             "conditions": self._plain(workflow.conditions, "conditions"),
-            "limits": self._plain(_limits(workflow.limits), "limits"),
+            "limits": self._plain(workflow.limits, "limits"),
             "workdir": self._plain(workflow.workdir, "workdir"),
         }
         return {key: value for key, value in given.items() if value is not None}
 
-    def _note(self, message: str, role: Any = None) -> None:
+    def _report(self, message: str, role: Any = None) -> None:
         self.problems.append(Problem("error", message, *self.places.get(role, self._workflow.place)))
 
     def _check_direction(self) -> None:
@@ -259,49 +257,53 @@ class _Reader:
         graph = self._workflow.graph
         if (moderator is None) == (graph is None):
             had = "neither a moderator nor a graph" if graph is None else "both a moderator and a graph"
-            self._note(f"the workflow has {had}; give it one of them")
+            self._report(f"the workflow has {had}; give it one of them")
         if moderator is None:
             return
         if not callable(moderator):
-            self._note(f"the moderator must be a function, not {_kind(moderator)}")
+            self._report(f"the moderator must be a function, not {_kind(moderator)}")
         elif _is_async(moderator):
-            self._note(
+            self._report(
                 "the moderator must be a plain function, not an async one: it decides and does nothing else"
             )
         if self._workflow.conditions:
-            self._note("conditions belong to a graph; a moderator decides in Python")
+            self._report("conditions belong to a graph; a moderator decides in Python")
 
-    def _roles(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _read_roles(self) -> Iterator[tuple[str, dict[str, Any]]]:
         roles: Any = self._workflow.roles
         if not isinstance(roles, Mapping):
-            self._note(f"roles must be a mapping from names to roles, not {_kind(roles)}")
+            self._report(f"roles must be a mapping from names to roles, not {_kind(roles)}")
             return
         for name, given in roles.items():
-            role = given if isinstance(given, Role) else Role.function(given)
+            role: Role[Any] = given if isinstance(given, Role) else Role.function(given)
             if not isinstance(name, str):
-                self._note(f"the role name {name!r} must be a string")
+                self._report(f"the role name {name!r} must be a string")
                 continue
-            self.places[name] = role.place if role is given else _defined(given, self._workflow.place)
-            if role.call is not None:
-                yield name, self._function(name, role, role.call)
-            else:
-                yield name, self._asked(name, role)
+            self.places[name] = role.place
+            if role is not given and (code := getattr(given, "__code__", None)):
+                self.places[name] = Place(code.co_filename, code.co_firstlineno, 1)
+            elif role is not given:
+                self.places[name] = self._workflow.place
+            player = (
+                self._read_agent(name, role) if role.call is None else self._read_function(name, role.call)
+            )
+            schema = self._read_schema(name, role.schema)
+            yield name, {**player, **self._read_options(name, role.options), "schema": schema}
 
-    def _function(self, name: str, role: Role[Any], call: RoleFunction) -> dict[str, Any]:
+    def _read_function(self, name: str, call: RoleFunction) -> dict[str, Any]:
         if not _is_async(call):
-            self._note(f"the role {name!r} must be a Role or an async function, not {_kind(call)}", name)
+            self._report(f"the role {name!r} must be a Role or an async function, not {_kind(call)}", name)
         self.functions[name] = call
-        described = {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
-        return {**described, **self._options(name, role), "schema": self._schema(name, role.meta)}
+        return {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
 
-    def _asked(self, name: str, role: Role[Any]) -> dict[str, Any]:
-        found = {**self._options(name, role), "schema": self._schema(name, role.meta)}
+    def _read_agent(self, name: str, role: Role[Any]) -> dict[str, Any]:
+        found = {}
         if isinstance(role.prompt, str):
             found["prompt"] = role.prompt
         elif _is_async(role.prompt):
             self.prompts[name] = role.prompt
         else:
-            self._note(
+            self._report(
                 f"the prompt of {name!r} must be text or an async function, not {_kind(role.prompt)}", name
             )
         if isinstance(role.agent, str):
@@ -309,57 +311,51 @@ class _Reader:
         elif callable(role.agent) and not isinstance(role.agent, type):
             self.agents[name] = role.agent
         elif role.agent is not None:
-            self._note(
+            self._report(
                 f"the agent of {name!r} must be an adapter, an async function or the name of one, "
                 f"not {_kind(role.agent)}",
                 name,
             )
         return found
 
-    def _options(self, name: str, role: Role[Any]) -> dict[str, Any]:
-        unknown = sorted(set(role.options) - set(RoleOptions.__annotations__))
+    def _read_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = sorted(set(options) - set(RoleOptions.__annotations__))
         if unknown:
-            self._note(f"the role {name!r} has no option {', '.join(unknown)}", name)
-        options: dict[str, Any] = {key: value for key, value in role.options.items() if key not in unknown}
-        if "limits" in options:
-            options["limits"] = _limits(options["limits"])
-        if isinstance(options.get("capabilities"), tuple):
-            options["capabilities"] = list(options["capabilities"])
-        return {key: self._plain(value, f"{key} of {name!r}", name) for key, value in options.items()}
+            self._report(f"the role {name!r} has no option {', '.join(unknown)}", name)
+        known = {key: value for key, value in options.items() if key not in unknown}
+        return {key: self._plain(value, f"{key} of {name!r}", name) for key, value in known.items()}
 
-    def _schema(self, name: str, meta: Any) -> Any:
-        if isinstance(meta, Mapping):
-            return self._plain(dict(meta), f"the schema of {name!r}", name)
-        if not typed.is_type(meta):
-            self._note(
-                f"meta of {name!r} must be a JSON Schema, a dataclass or a pydantic model, not {_kind(meta)}",
+    def _read_schema(self, name: str, schema: Any) -> Any:
+        if isinstance(schema, Mapping):
+            return self._plain(dict(schema), f"the schema of {name!r}", name)
+        if not typed.is_type(schema):
+            self._report(
+                f"the schema of {name!r} must be a JSON Schema, a dataclass or a pydantic model, "
+                f"not {_kind(schema)}",
                 name,
             )
             return {}
         try:
-            return self._plain(typed.schema_of(meta), f"the schema of {name!r}", name)
+            return self._plain(typed.schema_of(schema), f"the schema of {name!r}", name)
         except RolecallError as exc:
-            self._note(f"meta of {name!r}: {exc.message}{'. ' if exc.hint else ''}{exc.hint}", name)
+            self._report(f"the schema of {name!r}: {exc.message}{'. ' if exc.hint else ''}{exc.hint}", name)
         return {}
 
     def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
         """The value as it will come back from the store: lists for tuples, nothing shared with the caller."""
+        if isinstance(value, Limits):
+            value = {key: limit for key, limit in asdict(value).items() if limit is not None}
         try:
-            return json.loads(json.dumps(value, allow_nan=False))
+            return json.loads(json.dumps(value, allow_nan=False, default=_mapping_as_dict))
         except (TypeError, ValueError, RecursionError) as exc:
-            self._note(f"{what} is not plain data: {exc}", role)
+            self._report(f"{what} is not plain data: {exc}", role)
             return None
 
 
-def _defined(call: Any, default: Place) -> Place:
-    code = getattr(call, "__code__", None)
-    return Place(code.co_filename, code.co_firstlineno, 1) if code else default
-
-
-def _limits(limits: Limits | Mapping[str, float] | None) -> Any:
-    if isinstance(limits, Limits):
-        return {key: value for key, value in asdict(limits).items() if value is not None}
-    return dict(limits) if isinstance(limits, Mapping) else limits
+def _mapping_as_dict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _is_async(value: Any) -> bool:
@@ -379,31 +375,33 @@ def _kind(value: Any) -> str:
 # -- loading --
 
 
-def load_python(
-    where: str, *, expected: StoredWorkflow | None = None, schema_ids: Mapping[str, str] | None = None
-) -> Playbook:
-    """The playbook of a file, or of `FILE:VARIABLE` or `MODULE:VARIABLE`.
-
-    Args:
-        expected: the stored definition; a file that now says something else is refused.
-        schema_ids: the nodes of its roles' schemas.
-    """
-    found = _found(where)
-    playbook = compile(found.workflow, name=found.name, python=found.python)
-    if expected is not None:
-        _refuse_change(expected, playbook.workflow, found.place)
-    return replace(playbook, schema_ids=dict(schema_ids or {}))
+class FileGone(NotFound):
+    """The file of a workflow is no longer there."""
 
 
-def check_python(path: str) -> tuple[Playbook | None, list[Problem]]:
-    """The playbook of a file with every problem and warning; no playbook when one is an error."""
-    try:
-        found = _found(path)
-    except _Unloadable as error:
-        return None, [Problem("error", error.told, path, error.line, 1, error.hint)]
-    except RolecallError as error:
-        return None, [Problem("error", error.message, path, 1, 1, error.hint)]
-    return check(found.workflow, name=found.name, python=found.python)
+class FileChanged(UsageError):
+    """A workflow is not what it was when its thread started; `place` is the file or the module."""
+
+    def __init__(self, message: str, *, place: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.place = place
+
+
+class _Unloadable(UsageError):
+    """Code of the user's that cannot be run: the exception, and the line of the file that led to it."""
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == place]
+        reason: Any = error
+        if isinstance(error, SyntaxError):
+            lines += [error.lineno] if error.filename == place else []
+            reason = error.msg
+        self.reason = f"the workflow cannot be loaded: {type(error).__name__}: {reason}"
+        self.line = (lines[-1] if lines else None) or 1
+        where = f"{place}:{self.line}" if lines else place
+        super().__init__(
+            f"{where}: {self.reason}", hint=error.hint if isinstance(error, RolecallError) else ""
+        )
 
 
 class _Found(NamedTuple):
@@ -416,51 +414,70 @@ class _Found(NamedTuple):
     """Where it is found again."""
 
 
-def _found(where: str) -> _Found:
-    place, variable = _split(where)
+def load_python(
+    where: str, *, expected: StoredWorkflow | None = None, schema_ids: Mapping[str, str] | None = None
+) -> Playbook:
+    """The playbook of a file, or of `FILE:VARIABLE` or `MODULE:VARIABLE`.
+
+    Args:
+        expected: the stored definition; a file that now defines something else is refused.
+        schema_ids: the nodes of its roles' schemas.
+    """
+    found = _find(where)
+    playbook = compile(found.workflow, name=found.name, python=found.python)
+    if expected is not None and (
+        changes := document.changes(expected, replace(playbook.workflow, python=expected.python))
+    ):
+        raise FileChanged(
+            f"{found.place} is not what it was when the thread started: {'; '.join(map(str, changes))}",
+            place=found.place,
+            hint="Fork the thread to go on with the new version "
+            f"(`rolecall thread fork THREAD --workflow {found.place}`), or bring the old one back.",
+        )
+    return replace(playbook, schema_ids=dict(schema_ids or {}))
+
+
+def check_python(path: str) -> tuple[Playbook | None, list[Problem]]:
+    """The playbook of a file, None when there is an error, and every problem and warning."""
+    try:
+        found = _find(path)
+    except _Unloadable as error:
+        return None, [Problem("error", error.reason, path, error.line, 1, error.hint)]
+    except RolecallError as error:
+        return None, [Problem("error", error.message, path, 1, 1, error.hint)]
+    return check(found.workflow, name=found.name, python=found.python)
+
+
+def _find(where: str) -> _Found:
+    place, variable = where, ""
+    if not where.endswith(".py"):
+        place, colon, variable = where.rpartition(":")
+        if not colon or not variable.isidentifier():
+            raise UsageError(
+                f"{where!r} names no workflow in Python", hint="Write FILE.py or MODULE:VARIABLE."
+            )
     is_file = place.endswith(".py")
-    module = _import_file(place) if is_file else _import_module(place)
-    variable = variable or _default_variable(module, place)
-    found = getattr(module, variable, None)
-    if not isinstance(found, Workflow):
-        raise UsageError(f"{place} has no workflow {variable!r}", hint=_file_hint())
-    name = _implied_name(place) if is_file and variable == DEFAULT_NAME else None
-    return _Found(found, place, name, f"{os.path.realpath(place) if is_file else place}:{variable}")
+    module = _run_file(place) if is_file else _loading(place, lambda: import_module(place))
+    if not variable and not isinstance(getattr(module, DEFAULT_NAME, None), Workflow):
+        workflows = {id(value): name for name, value in vars(module).items() if isinstance(value, Workflow)}
+        if len(workflows) != 1:
+            had = f"several workflows ({', '.join(workflows.values())})" if workflows else "no workflow"
+            raise UsageError(f"{place} has {had}", hint=_FILE_HINT)
+        variable = next(iter(workflows.values()))
+    variable = variable or DEFAULT_NAME
+    workflow = getattr(module, variable, None)
+    if not isinstance(workflow, Workflow):
+        raise UsageError(f"{place} has no workflow {variable!r}", hint=_FILE_HINT)
+
+    name = None
+    if is_file and variable == DEFAULT_NAME:
+        folder, base = os.path.split(os.path.abspath(place))
+        name = os.path.basename(folder) if base == "index.py" else base.removesuffix(".py")
+    return _Found(workflow, place, name, f"{os.path.realpath(place) if is_file else place}:{variable}")
 
 
-def _split(where: str) -> tuple[str, str | None]:
-    if where.endswith(".py"):
-        return where, None
-    place, colon, variable = where.rpartition(":")
-    if not colon or not variable.isidentifier():
-        raise UsageError(f"{where!r} names no workflow in Python", hint="Write FILE.py or MODULE:VARIABLE.")
-    return place, variable
-
-
-def _implied_name(path: str) -> str:
-    folder, base = os.path.split(os.path.abspath(path))
-    return os.path.basename(folder) if base == "index.py" else base.removesuffix(".py")
-
-
-def _file_hint() -> str:
-    return f"A workflow file ends with `{DEFAULT_NAME} = Workflow(…)`."
-
-
-def _default_variable(module: ModuleType, place: str) -> str:
-    if isinstance(getattr(module, DEFAULT_NAME, None), Workflow):
-        return DEFAULT_NAME
-    found = {id(value): name for name, value in vars(module).items() if isinstance(value, Workflow)}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    had = f"several workflows ({', '.join(found.values())})" if found else "no workflow"
-    raise UsageError(f"{place} has {had}", hint=_file_hint())
-
-
-def _import_file(path: str) -> ModuleType:
+def _run_file(path: str) -> ModuleType:
     """Run a file as a module of its own, whose folder can be imported from (`from .roles import writer`)."""
-    from importlib.machinery import SourceFileLoader
-    from importlib.util import module_from_spec, spec_from_file_location
-
     path = os.path.realpath(path)
     if not os.path.isfile(path):
         raise FileGone(
@@ -477,85 +494,20 @@ def _import_file(path: str) -> ModuleType:
     assert spec is not None  # noqa: S101 - a loader was given
     module = module_from_spec(spec)
     sys.modules[name] = module
-    try:
+
+    def run() -> ModuleType:
         # Not by the loader itself, which goes by the second the file was written in and would leave a cache.
         exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)  # noqa: S102
-    except (Exception, SystemExit) as exc:
-        raise _broken(path, exc) from exc
-    return module
+        return module
+
+    return _loading(path, run)
 
 
-def _import_module(name: str) -> ModuleType:
-    from importlib import import_module
-
+def _loading(place: str, load: Callable[[], ModuleType]) -> ModuleType:
     try:
-        return import_module(name)
-    except (Exception, SystemExit) as exc:
-        raise _broken(name, exc) from exc
-
-
-class FileGone(NotFound):
-    """The file of a workflow is no longer there."""
-
-
-class FileChanged(UsageError):
-    """A workflow is not what it was when its thread started; `place` is the file or the module."""
-
-    def __init__(self, message: str, *, place: str, hint: str) -> None:
-        super().__init__(message, hint=hint)
-        self.place = place
-
-
-class _Unloadable(UsageError):
-    def __init__(self, place: str, line: int | None, told: str, hint: str) -> None:
-        super().__init__(f"{place}:{line}: {told}" if line else f"{place}: {told}", hint=hint)
-        self.told = told
-        self.line = line or 1
-
-
-def _broken(place: str, error: BaseException) -> _Unloadable:
-    """Code of the user's that cannot be run: the exception, and the line of the file that led to it."""
-    from traceback import extract_tb
-
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == place]
-    line = error.lineno if isinstance(error, SyntaxError) and error.filename == place else None
-    told = error.msg if isinstance(error, SyntaxError) else error
-    return _Unloadable(
-        place,
-        line or (lines[-1] if lines else None),
-        f"the workflow cannot be loaded: {type(error).__name__}: {told}",
-        hint=error.hint if isinstance(error, RolecallError) else "",
-    )
-
-
-def _refuse_change(was: StoredWorkflow, now: StoredWorkflow, place: str) -> None:
-    changed = list(_changes(was, now))
-    if changed:
-        raise FileChanged(
-            f"{place} is not what it was when the thread started; changed: {', '.join(changed)}",
-            place=place,
-            hint="Fork the thread to go on with the new version "
-            f"(`rolecall thread fork THREAD --workflow {place}`), or bring the old one back.",
-        )
-
-
-def _changes(was: StoredWorkflow, now: StoredWorkflow) -> Iterator[str]:
-    for field in fields(StoredWorkflow):
-        if field.name not in ("roles", "python") and getattr(was, field.name) != getattr(now, field.name):
-            yield field.name
-    for name in dict.fromkeys((*was.roles, *now.roles)):
-        if name not in now.roles:
-            yield f"the role {name} is gone"
-        elif name not in was.roles:
-            yield f"the role {name} is new"
-        else:
-            yield from _role_changes(name, was.roles[name], now.roles[name])
-
-
-def _role_changes(name: str, was: StoredRole, now: StoredRole) -> Iterator[str]:
-    for field in fields(StoredRole):
-        if getattr(was, field.name) != getattr(now, field.name):
-            yield f"{field.name} of {name}"
+        return load()
+    except (Exception, SystemExit) as error:
+        raise _Unloadable(place, error) from error
 
 
 __all__ = ["Role", "RoleOptions", "ThreadContext", "Workflow", "compile", "load_python"]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, NotFound, UsageError
+from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import root_around
-from rolecall.store.ids import is_node_id
-from rolecall.store.store import Draft, Node, Store
-
-if TYPE_CHECKING:
-    from rolecall.settings.yaml12 import Problem
-    from rolecall.workflow.model import Workflow
-    from rolecall.workflow.playbook import Playbook
+from rolecall.settings.yaml12 import Problem
+from rolecall.store import canonical
+from rolecall.store.ids import is_node_id, node_id
+from rolecall.store.store import META, Draft, Node, Store
+from rolecall.workflow.model import SCHEMAS, Workflow, from_payload, schema_ids_of, to_payload, type_of
+from rolecall.workflow.playbook import Playbook
 
 FOLDERS = (".workflows", ".workflow", "workflows")
 ENDINGS = (".yaml", ".yml", ".py")
@@ -65,40 +65,31 @@ def ref_name(name: str) -> str:
 
 def add_workflow(draft: Draft, playbook: Playbook) -> str:
     """Add a workflow and its roles' schemas to a draft; its id."""
-    from rolecall.workflow.model import to_payload, type_of
-
     ids = {name: draft.put_schema(dict(role.schema)) for name, role in playbook.workflow.roles.items()}
     payload = to_payload(playbook.workflow, ids)
     return draft.put_as(type_of(payload), payload)
 
 
 def register(store: Store, playbook: Playbook) -> str:
-    """Put a workflow and make it the current version of its name; of two at once both count, one after the other."""
-    for _ in range(_ATTEMPTS):
+    """Put a workflow and make it the current version of its name. Of two puts at once both count, in some order."""
+    name = ref_name(playbook.workflow.name)
+    for attempt in range(_ATTEMPTS):
+        draft = store.draft()
+        node = add_workflow(draft, playbook)
+        ref = store.ref(name)
+        if ref is None or ref.target != node:
+            draft.move(name, ref, node, {"version": playbook.workflow.version})
         try:
-            return _register(store, playbook)
+            draft.commit(durable=True)
+            break
         except Conflict:
-            continue
-    return _register(store, playbook)
-
-
-def _register(store: Store, playbook: Playbook) -> str:
-    draft = store.draft()
-    node = add_workflow(draft, playbook)
-    ref = store.ref(ref_name(playbook.workflow.name))
-    if ref is None or ref.target != node:
-        draft.move(ref_name(playbook.workflow.name), ref, node, {"version": playbook.workflow.version})
-    draft.commit(durable=True)
+            if attempt == _ATTEMPTS - 1:
+                raise
     return node
 
 
 def stored_form(playbook: Playbook) -> Node:
     """The node a workflow would become, without storing it."""
-    from rolecall.store import canonical
-    from rolecall.store.ids import node_id
-    from rolecall.store.store import META
-    from rolecall.workflow.model import to_payload, type_of
-
     roles = playbook.workflow.roles
     ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in roles.items()}
     payload = to_payload(playbook.workflow, ids)
@@ -123,9 +114,20 @@ def find(store: Store | None, text: str, *, folder: str) -> Found:
     ref = store.ref(ref_name(text)) if store is not None and _is_name(text) else None
     if ref is not None:
         return Found(ref.target, None)
-    if store is not None and (node := _by_beginning(store, text)):
-        return Found(node, None)
-    raise _unknown(store, text, folder)
+    if store is not None and text == text.upper() and not is_node_id(text):
+        # The beginning of an id: names are in lower case, ids are not.
+        try:
+            return Found(store.resolve(text), None)
+        except NotFound:
+            pass
+        except UsageError as exc:
+            if "several" in exc.message:
+                raise
+    names = [entry.name for entry in listed(store, folder=folder)]
+    known = did_you_mean(text, names, what="Known here") if names else "None is known here yet."
+    raise NotFound(
+        f"there is no workflow {text!r}", hint=f"{known} A file is named by its path: ./{text}.yaml"
+    )
 
 
 def is_path(text: str) -> bool:
@@ -144,20 +146,6 @@ def find_file(path: str, *, folder: str) -> str:
     )
 
 
-def _by_beginning(store: Store, text: str) -> str | None:
-    """The stored workflow whose id begins with `text`; names are in lower case, ids are not."""
-    if text != text.upper() or is_node_id(text):
-        return None
-    try:
-        return store.resolve(text)
-    except NotFound:
-        return None
-    except UsageError as exc:
-        if "several" in exc.message:
-            raise
-        return None
-
-
 def project_files(folder: str) -> Iterator[str]:
     """Workflow files of the project: nearest folder first, up to the repository's root. Outside a
     repository only the folder itself counts: what lies above it is somebody else's."""
@@ -165,26 +153,17 @@ def project_files(folder: str) -> Iterator[str]:
     root = root_around(folder) or folder
     while True:
         for name in FOLDERS:
-            yield from _files_in(os.path.join(folder, name))
+            place = os.path.join(folder, name)
+            # What begins like this is not meant to be named: __init__.py, a file an editor keeps.
+            names = os.listdir(place) if os.path.isdir(place) else []
+            names = sorted(name for name in names if not name.startswith((".", "_")))
+            files = [name for ending in ENDINGS for name in names if name.endswith(ending)]
+            files += [os.path.join(name, "index" + ending) for name in names for ending in ENDINGS]
+            paths = (os.path.join(place, file) for file in files)
+            yield from (path for path in paths if os.path.isfile(path))
         if folder == root:
             return
         folder = os.path.dirname(folder)
-
-
-def _files_in(folder: str) -> Iterator[str]:
-    if not os.path.isdir(folder):
-        return
-    # What begins like this is not meant to be named: __init__.py, a file an editor keeps.
-    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "_")))
-    for ending in ENDINGS:
-        for name in names:
-            if name.endswith(ending) and os.path.isfile(os.path.join(folder, name)):
-                yield os.path.join(folder, name)
-    for name in names:
-        for ending in ENDINGS:
-            index = os.path.join(folder, name, "index" + ending)
-            if os.path.isfile(index):
-                yield index
 
 
 def name_of(path: str) -> str:
@@ -220,25 +199,12 @@ def _is_name(text: str) -> bool:
     return all(character.isalnum() or character in "-_." for character in text)
 
 
-def _unknown(store: Store | None, text: str, folder: str) -> NotFound:
-    from difflib import get_close_matches
-
-    names = [entry.name for entry in listed(store, folder=folder)]
-    close = get_close_matches(text, names, n=1)
-    guess = f"Did you mean {close[0]!r}? " if close else ""
-    known = f"Known here: {', '.join(names)}." if names else "None is known here yet."
-    return NotFound(
-        f"there is no workflow {text!r}", hint=f"{guess}{known} A file is named by its path: ./{text}.yaml"
-    )
-
-
 # -- loading --
 
 
 def check_file(path: str) -> Checked:
     """What a workflow file defines, with every problem and warning."""
-    from rolecall.workflow.playbook import Playbook
-
+    # Imported here, as below: a stored workflow is played without the parser and the checks.
     if path.endswith(".py"):
         from rolecall.workflow.python import check_python
 
@@ -291,8 +257,6 @@ def load_node(store: Store, node: str) -> Playbook:
         return _live[node]
     workflow, ids = read_node(store, node)
     if workflow.python is None:
-        from rolecall.workflow.playbook import Playbook
-
         return Playbook(workflow, schema_ids=ids)
     from rolecall.workflow.python import load_python
 
@@ -300,20 +264,14 @@ def load_node(store: Store, node: str) -> Playbook:
 
 
 def python_files(store: Store) -> set[str]:
-    """The files of workflows written in Python that a thread, or a name, refers to."""
-    from rolecall.threads.thread import OLDER_START_SCHEMA, START_SCHEMA
-
-    types = [store.draft().put_schema(schema) for schema in (START_SCHEMA, OLDER_START_SCHEMA)]
-    used = {store.get(start).payload["workflow"] for each in types for start in store.of_type(each)}
-    used |= {ref.target for ref in store.refs("workflow/") if ref.target}
-    payloads = (store.get(node).payload for node in used if store.has(node))
-    return {payload["python"] for payload in payloads if isinstance(payload, dict) and "python" in payload}
+    """The files of every stored workflow that is written in Python."""
+    types = [node_id(META, canonical.encode(schema)) for schema in SCHEMAS]
+    payloads = (store.get(node).payload for type_id in types for node in store.of_type(type_id))
+    return {payload["python"] for payload in payloads if "python" in payload}
 
 
 def read_node(store: Store, node: str) -> tuple[Workflow, dict[str, str]]:
     """A stored workflow as a value, and the node of each role's schema."""
-    from rolecall.workflow.model import from_payload, schema_ids_of
-
     payload: dict[str, Any] = workflow_node(store, node).payload
     ids = schema_ids_of(payload)
     return from_payload(payload, {schema: store.get(schema).payload for schema in ids.values()}), ids
