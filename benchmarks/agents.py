@@ -116,7 +116,7 @@ class _Stage:
 
     def start(self) -> str:
         ref = lifecycle.start(self.store, self.book, "Go", cwd=str(self.folder), mask=Mask([]))
-        return ref.name[7:]
+        return ref.id
 
     async def step(self, name: str) -> None:
         outcome = await self.engine.step(name, cancel=asyncio.Event())
@@ -177,7 +177,7 @@ def _concurrent() -> list[Row]:
         asyncio.run(together())
         wall = time.monotonic() - began
         seen = [sum(event.kind == "tool_call" for event in stage.store.events(name)) for name in names]
-        steps = [Chain(stage.store, find(stage.store, name).target or "").last for name in names]
+        steps = [Chain(stage.store, find(stage.store, name).head).last for name in names]
         is_whole = all(count == _EVENTS for count in seen) and all(
             step is not None and step.payload["usage"]["turns"] == _EVENTS + 1 for step in steps
         )

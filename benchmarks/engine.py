@@ -160,7 +160,7 @@ class Player:
         folder = os.path.dirname(self.path)
         book = registry.load_file(_workflow_file(folder))
         ref = lifecycle.start(self.store, book, "Take turns.", cwd=folder, mask=self._engine.mask)
-        self.thread = ref.name.removeprefix("thread/")
+        self.thread = ref.id
         return self.thread
 
     def _book(self, node: str) -> Playbook:

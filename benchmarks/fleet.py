@@ -133,8 +133,8 @@ class Fleet:
 
     def _is_ended(self, name: str) -> bool:
         state = thread.find(self.store, name).state
-        assert state["status"] != "suspended", state["reason"]
-        return state["status"] in thread.ENDED
+        assert state.status != "suspended", state.reason
+        return state.has_ended
 
     def times(self, name: str, kind: str) -> list[int]:
         return [event.at for event in self.store.events(name) if event.kind == kind]
@@ -231,7 +231,7 @@ def _seconds(fleet: Fleet, rounds: int, *, are_hosts: bool) -> str:
 def _taken_over(fleet: Fleet, *, are_hosts: bool) -> int:
     with fleet.machines(2, slots=1, lease=_LEASE, are_hosts=are_hosts) as pids:
         name = fleet.queue(1, wait=3.0)
-        while not (lease := thread.find(fleet.store, name).state.get("lease")):
+        while not (lease := thread.find(fleet.store, name).state.lease):
             time.sleep(0.05)
         machine = next(pid for pid in pids if _is_below(lease["pid"], pid))
         os.kill(machine, signal.SIGKILL)

@@ -276,7 +276,7 @@ def _claim(name: str, holds: bool) -> Row:
 
 
 def _status(service: Service, name: str) -> Any:
-    return thread.find(service.store, name).state["status"]
+    return thread.find(service.store, name).state.status
 
 
 def _with_children(pid: int) -> float:

@@ -21,6 +21,7 @@ from rolecall.nexus import memory, project_paths, tools
 from rolecall.settings import config
 from rolecall.store.store import Store
 from rolecall.threads import lease, lifecycle, listing, report, thread, views, workspace
+from rolecall.threads.state import Status
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow import registry
 from rolecall.workflow.playbook import Playbook
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rolecall.agents.protocol import Cancel
     from rolecall.knowledge.query import Answer
     from rolecall.settings.yaml12 import Problem
-    from rolecall.store.backend import Ref
+    from rolecall.threads.state import ThreadRef
 
 MEMORY = ":memory:"
 
@@ -120,7 +121,7 @@ class Rolecall:
         text: str = "",
     ) -> Iterator[Thread]:
         """Threads, newest first; all of them without `status`."""
-        every = {*thread.STATUSES, "crashed", views.DAMAGED}
+        every = {*Status}
         wanted = every if status is None else {status} if isinstance(status, str) else set(status)
         if unknown := wanted - every:
             raise UsageError(
@@ -245,7 +246,7 @@ class Thread:
     @property
     def reason(self) -> str:
         """Why it is suspended, failed or killed."""
-        return str(self._ref.state.get("reason", ""))
+        return self._ref.state.reason
 
     @property
     def prompt(self) -> str:
@@ -272,12 +273,12 @@ class Thread:
         return views.card(self._store, self._ref)
 
     @property
-    def _ref(self) -> Ref:
+    def _ref(self) -> ThreadRef:
         return thread.find(self._store, self.id)
 
     @property
     def _chain(self) -> Chain:
-        return Chain(self._store, self._ref.target or "")
+        return Chain(self._store, self._ref.head)
 
     @property
     def _playbook(self) -> Playbook:
@@ -320,18 +321,18 @@ class Thread:
         """Refuse here and now what would end a run at once."""
         ref = self._ref
         lease.refuse_ended(ref)
-        if ref.state.get("status") != "suspended":
-            book = replace(self._playbook, bound=ref.state.get("agents") or {})
-            workspace.refuse_miscast(book, ref.state.get("agent"))
+        if ref.state.status != "suspended":
+            book = replace(self._playbook, bound=ref.state.agents)
+            workspace.refuse_miscast(book, ref.state.agent)
 
     async def _play(self, store: Store, tell: Any, cancel: Cancel, steps: int | None) -> None:
         ref = thread.find(store, self.id)
-        if ref.state.get("status") == "suspended":
+        if ref.state.status == "suspended":
             return
         engine = workspace.engine(
             store,
-            agent=ref.state.get("agent"),
-            folder=ref.state.get("cwd"),
+            agent=ref.state.agent,
+            folder=ref.state.cwd,
             watch=lambda kind, body: tell(Event(self.id, kind, body)),
         )
         try:
@@ -401,7 +402,7 @@ class Thread:
             workflow=None if playbook is None else self._rolecall._stored(playbook),
             prompt=prompt,
             agent=agent,
-            bind=workspace.binder(agent or (source.state.get("agent") if source else None)),
+            bind=workspace.binder(agent or (source.state.agent if source else None)),
             work=config.work_folder(),
         )
         return Thread(self._rolecall, thread.id_of(ref))

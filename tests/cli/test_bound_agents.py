@@ -137,8 +137,8 @@ def test_a_thread_without_bound_agents_goes_by_the_configuration(rolecall: Rolec
     name = started(rolecall)
     with Store(SqliteBackend(str(rolecall.home / "store.db"))) as store:
         ref = thread.find(store, name)
-        older = {key: value for key, value in ref.state.items() if key != "agents"}
-        store.move(ref.name, ref, ref.target, older)
+        older = {key: value for key, value in ref.ref.state.items() if key != "agents"}
+        store.move(ref.ref.name, ref.ref, ref.head, older)
     configure(rolecall, defaultAgent=says("other"))
     assert agents(rolecall, name) == {}
     assert played(rolecall, name) == ["other", "other"]
@@ -159,7 +159,7 @@ def test_what_may_be_a_secret_is_not_kept_with_the_thread(rolecall: Rolecall, pr
     name = started(rolecall)
     with Store(SqliteBackend(str(rolecall.home / "store.db"))) as store:
         state = thread.find(store, name).state
-    assert state["agents"] == {
+    assert state.agents == {
         "first": {"name": "keyed"},
         "second": {"name": "mine", "spec": "claude", "options": {"model": "opus"}},
     }

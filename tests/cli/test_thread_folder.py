@@ -99,7 +99,7 @@ class Project:
 
     def state(self, ident: str) -> Mapping[str, Any]:
         with self.store() as store:
-            return thread.find(store, ident).state
+            return thread.find(store, ident).ref.state
 
     def store(self) -> Store:
         return workspace.open_store(str(self.rolecall.home / "store.db"))
@@ -110,7 +110,7 @@ class Project:
 
     def threads(self) -> list[str]:
         with self.store() as store:
-            return [thread.id_of(ref) for ref in store.refs("thread/")]
+            return [ref.name[7:] for ref in store.refs("thread/")]
 
     def is_bare_of_traces(self) -> bool:
         left = list(self.work.rglob("*")) if self.work.exists() else []

@@ -28,6 +28,7 @@ from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread, views, workspace
 from rolecall.threads.listing import Filter, listed
+from rolecall.threads.state import ThreadRef, load
 from rolecall.threads.thread import START_SCHEMA
 from rolecall.workflow import registry
 
@@ -99,7 +100,7 @@ class Shelf:
 
     def start(self, prompt: str = "Write about rain.\nBriefly.", **options: Any) -> str:
         cwd = str(self.folder / "work")
-        return lifecycle.start(self.store, self.book, prompt, cwd=cwd, mask=Mask([]), **options).name[7:]
+        return lifecycle.start(self.store, self.book, prompt, cwd=cwd, mask=Mask([]), **options).id
 
     def run(self, name: str, script: dict[str, Any] = SCRIPT, *, steps: int | None = None) -> str:
         path = self.folder / "script.json"
@@ -114,7 +115,7 @@ class Shelf:
         return name
 
     def ref(self, name: str) -> Ref:
-        return thread.find(self.store, name)
+        return thread.find(self.store, name).ref
 
     def set_state(self, name: str, **changes: Any) -> None:
         ref = self.ref(name)
@@ -472,7 +473,7 @@ def test_read_before_a_step_takes_its_number_too_and_the_task_on_request(
 
 def test_read_shows_attempts_answers_and_forks_in_words(rolecall: Rolecall, shelf: Shelf) -> None:
     name = shelf.run(shelf.start(), failing())
-    lifecycle.resume(shelf.store, shelf.ref(name), mask=Mask([]), answer="Try once more.")
+    lifecycle.resume(shelf.store, load(shelf.ref(name)), mask=Mask([]), answer="Try once more.")
     shelf.run(name, failing(), steps=1)
     forked = rolecall.json("thread", "fork", name, "-p", "Write about fog.")["thread"]
     text = rolecall("thread", "read", forked, check=0).stdout
@@ -525,13 +526,13 @@ class Counting(SqliteBackend):
     ids=["show", "read", "list"],
 )
 def test_what_a_look_at_a_thread_reads_does_not_grow_with_its_length(
-    rolecall: Rolecall, shelf: Shelf, look: Callable[[Store, Ref], object]
+    rolecall: Rolecall, shelf: Shelf, look: Callable[[Store, ThreadRef], object]
 ) -> None:
     lengths = {count: shelf.ref(shelf.long_thread(count)) for count in (40, 1000)}
     reads = {}
     for count, ref in lengths.items():
         with Store(Counting(str(rolecall.home / "store.db"), create=False)) as store:
-            look(store, ref)
+            look(store, load(ref))
             assert isinstance(store.backend, Counting)
             reads[count] = store.backend.reads
     assert reads[40] == reads[1000] > 0
@@ -562,7 +563,7 @@ def test_step_details_shows_failed_attempts_with_what_the_agent_gave(
     rolecall: Rolecall, shelf: Shelf
 ) -> None:
     name = shelf.run(shelf.start(), failing("x" * 5000))
-    lifecycle.resume(shelf.store, shelf.ref(name), mask=Mask([]))
+    lifecycle.resume(shelf.store, load(shelf.ref(name)), mask=Mask([]))
     shelf.run(name, failing(), steps=1)
     found = rolecall.json("thread", "step-details", f"{name}#1")
     assert [attempt["raw"] for attempt in found["attempts"]] == ["Half a sent"]

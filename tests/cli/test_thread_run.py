@@ -118,7 +118,7 @@ class Flow:
     def steps(self, ident: str) -> list[Step]:
         """Oldest first; read whole, because the store is closed afterwards."""
         with self.store() as store:
-            found = list(Chain(store, thread.find(store, ident).target or ""))
+            found = list(Chain(store, thread.find(store, ident).head))
             for step in found:
                 step.shown = (step.output, step.body, step.prompt)  # type: ignore[attr-defined]
         return found[::-1]

@@ -156,7 +156,7 @@ class Crew:
     def waits(self, ident: str) -> bool:
         """Whether a thread waits for a person."""
         with self.store() as store:
-            return bool(find(store, ident).state.get("status") == "suspended")
+            return bool(find(store, ident).state.status == "suspended")
 
     def has_session(self, number: int) -> bool:
         """Whether it is on record in which session the agent of a task is at work."""
@@ -168,7 +168,7 @@ class Crew:
 
     def steps(self, ident: str) -> list[Step]:
         with self.store() as store:
-            found = list(Chain(store, find(store, ident).target or ""))[::-1]
+            found = list(Chain(store, find(store, ident).head))[::-1]
             for step in found:
                 assert step.payload  # read while the store is open
             return found

@@ -351,7 +351,7 @@ class Fleet:
         return thread.id_of(ref)
 
     def status(self, name: str) -> str:
-        return str(thread.find(self.store, name).state["status"])
+        return str(thread.find(self.store, name).state.status)
 
     def kinds(self, name: str) -> list[str]:
         life = ("queued", "started", "step", "completed", "failed", "crashed", "killed", "suspended")
@@ -396,7 +396,7 @@ class Fleet:
         over = (*thread.ENDED, "suspended")
 
         def statuses() -> list[str] | None:
-            found = [str(thread.find(self.store, name).state["status"]) for name in names]
+            found = [str(thread.find(self.store, name).state.status) for name in names]
             return found if all(status in over for status in found) else None
 
         return list(self.until(statuses, patience=patience))
@@ -409,7 +409,7 @@ class Fleet:
     def assert_whole(self, *names: str, steps: int) -> None:
         """Each thread has each of its steps once, and nothing is left of any of them."""
         for name in names:
-            chain = list(thread.Chain(self.store, thread.find(self.store, name).target or ""))[::-1]
+            chain = list(thread.Chain(self.store, thread.find(self.store, name).head))[::-1]
             assert [step.number for step in chain] == list(range(1, steps + 1)), (name, self.told())
             told = [event.body["step"] for event in self.store.events(name) if event.kind == "step"]
             assert told == [step.id for step in chain], name

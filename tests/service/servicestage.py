@@ -182,7 +182,7 @@ class Service:
         return thread.id_of(ref)
 
     def state(self, name: str) -> Mapping[str, Any]:
-        return thread.find(self.store, name).state
+        return thread.find(self.store, name).ref.state
 
     def thread_status(self, name: str) -> str:
         return str(self.state(name)["status"])
@@ -207,7 +207,7 @@ class Service:
 
     def steps(self, name: str) -> list[thread.Step]:
         """Oldest first."""
-        return list(thread.Chain(self.store, thread.find(self.store, name).target or ""))[::-1]
+        return list(thread.Chain(self.store, thread.find(self.store, name).head))[::-1]
 
     # -- waiting --
 

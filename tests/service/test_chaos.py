@@ -127,7 +127,7 @@ class Chaos:
         return self.crashes[name, self.head(name)] < 2
 
     def head(self, name: str) -> str:
-        return thread.find(self.service.store, name).target or ""
+        return thread.find(self.service.store, name).head
 
     def processes(self, kind: str, name: str) -> list[int]:
         if kind == "worker":

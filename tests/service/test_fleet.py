@@ -78,7 +78,7 @@ def test_each_step_is_a_workflow_of_dbos_whose_id_says_which_head_it_extends(fle
     assert fleet.ended(name) == ["completed"]
     assert fleet.kinds(name) == ["queued", "started", "step", "step", "step", "completed"]
     fleet.assert_whole(name, steps=3)
-    chain = thread.Chain(fleet.store, thread.find(fleet.store, name).target or "")
+    chain = thread.Chain(fleet.store, thread.find(fleet.store, name).head)
     heads = [chain.start.id, *(step.id for step in list(chain)[:0:-1])]
 
     def orders() -> list[tuple[str, str]] | None:

@@ -154,7 +154,7 @@ def test_a_machine_whose_clock_is_set_in_mid_step_keeps_its_thread_and_promises_
         holder = next(host for host in hosts if str(host.home) == spells(fleet.work)[0][2])
 
         def promised() -> int:
-            lease = thread.find(fleet.store, name).state.get("lease") or {}
+            lease = thread.find(fleet.store, name).state.lease or {}
             return int(lease.get("deadline", 0))
 
         def is_renewed_or_lost(before: int) -> bool:

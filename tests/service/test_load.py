@@ -94,7 +94,7 @@ def test_what_a_look_reads_does_not_grow_with_the_queue(asleep: Service) -> None
     draft = asleep.store.draft()
     for number in range(5_000):
         name = thread.new_thread_id(asleep.store.now())
-        at = model.state["service"]["queued_at"] + 1_000 + number
+        at = model.ref.state["service"]["queued_at"] + 1_000 + number
         draft.move(thread.queue_name("do-steps", name, priority=0, at=at), None, state={})
     draft.commit()
     assert looked_at(asleep, policy) == small

@@ -21,6 +21,7 @@ from rolecall.store.backend import Backend, Change, Ref
 from rolecall.store.store import Store
 from rolecall.store.verify import verify
 from rolecall.threads import lifecycle, thread
+from rolecall.threads.state import load
 from rolecall.workflow import yaml
 from rolecall.workflow.playbook import Playbook
 
@@ -106,7 +107,7 @@ class Hall:
         return Slot(one.workflow, name, now)
 
     def ref(self, name: str) -> Ref:
-        return thread.find(self.store, name)
+        return thread.find(self.store, name).ref
 
     def status(self, name: str) -> str:
         return str(self.ref(name).state["status"])
@@ -209,10 +210,10 @@ def test_slots_are_told_in_the_order_of_admission(hall: Hall) -> None:
 def test_a_discarded_thread_has_ended_and_says_why(hall: Hall) -> None:
     name = hall.enter()
     moved = queue.discard(hall.store, hall.one(name), "too many")
-    assert moved is not None and moved.state["status"] == "discarded"
+    assert moved is not None and moved.state.status == "discarded"
     assert hall.ref(name).state["reason"] == "too many"
     assert hall.status(name) in thread.ENDED
-    assert thread.continuation(hall.ref(name)) is None
+    assert thread.continuation(load(hall.ref(name))) is None
     assert hall.events(name) == ["queued", "discarded"]
     assert hall.places() == []
 
@@ -246,7 +247,7 @@ def test_a_killed_thread_leaves_queue_and_slot_in_the_same_moment(hall: Hall) ->
     waits, runs = hall.enter(), hall.enter()
     hall.admit(runs)
     for name in (waits, runs):
-        lifecycle.kill(hall.store, hall.ref(name), mask=Mask([]))
+        lifecycle.kill(hall.store, load(hall.ref(name)), mask=Mask([]))
         event = hall.store.events(name)[-1]
         assert (event.kind, event.body["exit_code"]) == ("killed", 137)
     assert hall.places() == []
@@ -280,9 +281,9 @@ def test_a_suspended_thread_that_is_resumed_waits_for_the_service_again(hall: Ha
     queue.suspend(hall.store, slot, "a person must see this")
     assert hall.places() == []
     assert hall.ref(name).state["reason"] == "a person must see this"
-    ref = lifecycle.resume(hall.store, hall.ref(name), mask=Mask([]))
+    ref = lifecycle.resume(hall.store, load(hall.ref(name)), mask=Mask([]))
     assert thread.id_of(ref) == name
-    assert ref.state["status"] == "queued"
+    assert ref.state.status == "queued"
     assert [(one.thread, one.priority) for one in hall.waiting()] == [(name, 4)]
     assert hall.events(name) == ["queued", "started", "suspended", "resumed"]
 
@@ -290,8 +291,8 @@ def test_a_suspended_thread_that_is_resumed_waits_for_the_service_again(hall: Ha
 def test_a_thread_that_is_resumed_to_be_run_here_does_not_wait(hall: Hall) -> None:
     name = hall.enter()
     queue.suspend(hall.store, hall.admit(name), "look")
-    ref = lifecycle.resume(hall.store, hall.ref(name), mask=Mask([]), is_run_here=True)
-    assert ref.state["status"] == "idle"
+    ref = lifecycle.resume(hall.store, load(hall.ref(name)), mask=Mask([]), is_run_here=True)
+    assert ref.state.status == "idle"
     assert hall.places() == []
 
 
@@ -299,8 +300,8 @@ def test_resuming_a_thread_that_waits_or_runs_leaves_it_where_it_is(hall: Hall) 
     waits, runs = hall.enter(), hall.enter()
     hall.admit(runs)
     before = hall.places()
-    assert lifecycle.resume(hall.store, hall.ref(waits), mask=Mask([])).state["status"] == "queued"
-    assert lifecycle.resume(hall.store, hall.ref(runs), mask=Mask([])).state["status"] == "idle"
+    assert lifecycle.resume(hall.store, load(hall.ref(waits)), mask=Mask([])).state.status == "queued"
+    assert lifecycle.resume(hall.store, load(hall.ref(runs)), mask=Mask([])).state.status == "idle"
     assert hall.places() == before
     assert queue.admit(hall.store, hall.one(waits), now=hall.clock()) is not None
 
@@ -311,7 +312,7 @@ def test_a_person_who_plays_a_role_lets_the_thread_wait_for_the_service_again(ha
     ref = lifecycle.start(hall.store, again, "Do it", cwd=str(hall.folder), mask=Mask([]), queue=0)
     name = thread.id_of(ref)
     queue.suspend(hall.store, hall.admit(name), "a person's turn")
-    lifecycle.answer(hall.store, hall.ref(name), again, {"$status": "done"}, body="", mask=Mask([]))
+    lifecycle.answer(hall.store, load(hall.ref(name)), again, {"$status": "done"}, body="", mask=Mask([]))
     assert hall.status(name) == "queued"
     assert [one.thread for one in hall.waiting()] == [name]
 
@@ -319,7 +320,7 @@ def test_a_person_who_plays_a_role_lets_the_thread_wait_for_the_service_again(ha
 def test_a_thread_that_never_was_in_the_service_is_resumed_as_ever(hall: Hall) -> None:
     ref = lifecycle.start(hall.store, book("do-it"), "Do it", cwd=str(hall.folder), mask=Mask([]))
     moved = lifecycle.resume(hall.store, ref, mask=Mask([]))
-    assert moved.state["status"] == "idle"
+    assert moved.state.status == "idle"
     assert hall.places() == []
 
 
@@ -389,15 +390,15 @@ def test_a_step_that_crashes_is_taken_up_again_and_the_third_time_left_to_a_pers
     for number in (1, 2):
         moved = queue.crashed(hall.store, slot, "it was ended by SIGSEGV")
         assert moved is not None
-        assert (moved.state["status"], moved.state["service"]["crashes"]) == ("idle", number)
+        assert (moved.state.status, moved.ref.state["service"]["crashes"]) == ("idle", number)
         assert queue.slots(hall.store) == [slot]
     moved = queue.crashed(hall.store, slot, "it was ended by SIGSEGV")
-    assert moved is not None and moved.state["status"] == "suspended"
-    assert moved.state["reason"] == "its step crashed 3 times, last: it was ended by SIGSEGV"
+    assert moved is not None and moved.state.status == "suspended"
+    assert moved.state.reason == "its step crashed 3 times, last: it was ended by SIGSEGV"
     assert hall.places() == []
     assert hall.events(name) == ["queued", "started", "crashed", "crashed", "crashed", "suspended"]
-    resumed = lifecycle.resume(hall.store, hall.ref(name), mask=Mask([]))
-    assert "crashes" not in resumed.state["service"]
+    resumed = lifecycle.resume(hall.store, load(hall.ref(name)), mask=Mask([]))
+    assert "crashes" not in resumed.ref.state["service"]
 
 
 def test_a_step_that_is_lost_with_the_service_is_not_the_threads_fault_unless_it_happens_every_time(
@@ -407,13 +408,13 @@ def test_a_step_that_is_lost_with_the_service_is_not_the_threads_fault_unless_it
     slot = hall.admit(name)
     for number in range(1, 10):
         moved = queue.crashed(hall.store, slot, "gone", is_loss=True)
-        assert moved is not None and moved.state["service"] == {
+        assert moved is not None and moved.ref.state["service"] == {
             **hall.ref(name).state["service"],
             "losses": number,
         }
     assert hall.status(name) == "idle"
     moved = queue.crashed(hall.store, slot, "gone", is_loss=True)
-    assert moved is not None and moved.state["reason"] == "its step was lost 10 times, last: gone"
+    assert moved is not None and moved.state.reason == "its step was lost 10 times, last: gone"
     assert hall.places() == []
 
 
@@ -465,7 +466,7 @@ def test_the_agent_of_a_waiting_thread_is_asked_for_only_where_calls_are_counted
     asked: list[str] = []
 
     def agent_of(state: Any) -> str:
-        asked.append(state["role"])
+        asked.append(state.role)
         return "claude"
 
     (one,) = queue.standing(hall.store, roomy(), now=NOW, agent_of=agent_of).waiting
@@ -547,7 +548,7 @@ def test_a_conflict_is_no_error_of_a_verb(hall: Hall) -> None:
             return commit(change, now=now, durable=durable)
 
     moved = queue.crashed(Store(Rival(), now=hall.clock), slot, "gone")
-    assert moved is not None and moved.state["service"]["crashes"] == 1
+    assert moved is not None and moved.ref.state["service"]["crashes"] == 1
 
 
 def test_the_queue_is_not_on_the_read_path(tmp_path: Path) -> None:

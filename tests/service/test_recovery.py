@@ -242,7 +242,7 @@ def test_a_thread_whose_maker_dies_before_its_folders_are_there_is_run_all_the_s
     words = ["run", "change-tree", "-p", "Do it", "--detach", "--agent", agent, "--cwd", str(repository)]
     maker = subprocess.Popen([PROGRAM, *words], env=env, cwd=service.folder)
     reached.read_text()  # until its folder is about to be made
-    (name,) = [thread.id_of(ref) for ref in service.store.refs("thread/")]
+    (name,) = [ref.name[7:] for ref in service.store.refs("thread/")]
     other = service.enter(service.workflow(), service.script(done("end"), name="other"))
     assert service.ended(other) == ["completed"]
     assert service.thread_status(name) == "queued"
@@ -257,7 +257,9 @@ def test_a_thread_whose_maker_dies_before_its_folders_are_there_is_run_all_the_s
 def leased(service: Service, name: str, **lease: object) -> None:
     """Let a thread look as if a process had it."""
     ref = thread.find(service.store, name)
-    service.store.move(ref.name, ref, ref.target, {**ref.state, "status": "running", "lease": lease})
+    service.store.move(
+        ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "status": "running", "lease": lease}
+    )
 
 
 def admitted(service: Service) -> str:
@@ -270,7 +272,7 @@ def admitted(service: Service) -> str:
     assert entry is not None
     draft.move(entry.name, entry)
     draft.move(thread.slot_name(state["name"], name), None, state={"since": 1})
-    draft.move(ref.name, ref, ref.target, {**state, "status": "idle"})
+    draft.move(ref.ref.name, ref.ref, ref.head, {**state, "status": "idle"})
     draft.commit()
     return name
 
@@ -340,7 +342,7 @@ def test_a_thread_that_another_process_runs_by_hand_is_left_to_it_until_it_lets_
 def test_a_slot_whose_thread_needs_it_no_longer_goes_at_the_start(asleep: Service, status: str) -> None:
     name = admitted(asleep)
     ref = thread.find(asleep.store, name)
-    asleep.store.move(ref.name, ref, ref.target, {**ref.state, "status": status})
+    asleep.store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "status": status})
     other = asleep.enter(asleep.workflow(), asleep.script(done("end")))
     asleep.start()
     assert asleep.ended(other) == ["completed"]

@@ -279,7 +279,7 @@ def step(stage: Stage, name: str) -> dict[str, Any]:
         await engine.step(name, cancel=asyncio.Event())
 
     asyncio.run(take())
-    last = thread.Chain(stage.store, thread.find(stage.store, name).target or "").last
+    last = thread.Chain(stage.store, thread.find(stage.store, name).head).last
     assert last is not None
     return {**last.output, "content": last.body}
 
@@ -294,7 +294,7 @@ def test_a_thread_of_a_python_workflow_keeps_the_functions_it_was_started_with(s
     refreshed(definitions)
     (stage.folder / "workflows" / "_words.py").unlink()
     assert step(stage, running) == {"word": "old", "content": "old"}
-    assert thread.find(stage.store, running).state["status"] == "completed"
+    assert thread.find(stage.store, running).state.status == "completed"
     later = started(stage, definitions)
     step(stage, later)
     assert step(stage, later) == {"word": "new", "content": "new"}

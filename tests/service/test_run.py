@@ -140,9 +140,7 @@ def test_each_line_of_a_file_becomes_a_thread_in_the_order_of_the_lines(
         input=PROMPTS if source != "file" else "",
     )
     names = [entry["thread"] for entry in json.loads(told.stdout)]
-    starts = [
-        thread.Chain(service.store, thread.find(service.store, name).target or "").start for name in names
-    ]
+    starts = [thread.Chain(service.store, thread.find(service.store, name).head).start for name in names]
     found = [
         (start.prompt, service.state(name)["service"]["priority"], Path(start.cwd).name)
         for name, start in zip(names, starts, strict=True)
@@ -175,7 +173,7 @@ def test_many_threads_are_followed_and_how_each_ended_is_told_in_order(
             )
             lines = [json.loads(line) for line in given.stdout.splitlines()]
             assert [line["status"] for line in lines] == ["failed"] * 4
-            names = [thread.id_of(ref) for ref in service.store.refs("thread/")]
+            names = [ref.name[7:] for ref in service.store.refs("thread/")]
             assert [line["thread"] for line in lines] == sorted(names)
             outputs.append((plain(service, given.stdout), plain(service, given.stderr)))
         finally:
@@ -228,7 +226,7 @@ def test_how_far_it_came_is_told_where_a_thread_cannot_be_made(alone: Service) -
     lines = ["one", "two", json.dumps({"prompt": "three", "cwd": str(alone.folder / "no-repository")})]
     (alone.folder / "prompts.txt").write_text("\n".join(lines))
     given = run(alone, "--each", "prompts.txt", "--agent", alone.script(done("end")), "--detach", code=2)
-    last = max(thread.id_of(ref) for ref in alone.store.refs("thread/"))
+    last = max(ref.name[7:] for ref in alone.store.refs("thread/"))
     assert f"2 of 3 threads were queued, the last is {last}" in given.stderr
 
 
@@ -274,7 +272,7 @@ def test_whoever_follows_waits_for_a_service_that_died_to_come_back(service: Ser
     following = service.spawn(
         "run", "./do-steps.yaml", "-p", "Do it", "--agent", agent, "--cwd", "work", "--format", "text"
     )
-    name = service.until(lambda: [thread.id_of(ref) for ref in service.store.refs("thread/")])[0]
+    name = service.until(lambda: [ref.name[7:] for ref in service.store.refs("thread/")])[0]
     service.event(name, "step_started")
     service.kill()
     assert following.stderr is not None
@@ -339,7 +337,7 @@ def test_copies_of_python_workflows_that_no_thread_was_started_with_go_with_the_
     for word, prompt in (("first", "Count"), ("second", "Count"), ("never", " ")):
         file.write_text(COUNT_UP.format(word=word))
         alone.rolecall("run", "count-up", "-p", prompt, "--detach")
-    waiting = [thread.id_of(ref) for ref in alone.store.refs("thread/")]
+    waiting = [ref.name[7:] for ref in alone.store.refs("thread/")]
     assert len(waiting) == 2
     copies = alone.home / "versions"
     assert len(list(copies.glob("*/*/count-up.py"))) == 3

@@ -198,9 +198,9 @@ def test_an_interval_starts_a_queued_thread_with_its_prompt_and_priority(stage: 
     assert ref.state["cwd"] == str(stage.folder)
     assert stage.prompts() == ["It is 2100-01-01T13:00:00Z, hello/tick of shop."]
     remembered = stage.memory("tick")
-    assert (remembered.fired, remembered.thread) == (1, thread.id_of(ref))
+    assert (remembered.fired, remembered.thread) == (1, ref.name[7:])
     assert [event.kind for event in stage.store.events("trigger/shop/hello/tick")] == ["fired"]
-    [triggered] = [event for event in stage.store.events(thread.id_of(ref)) if event.kind == "triggered"]
+    [triggered] = [event for event in stage.store.events(ref.name[7:]) if event.kind == "triggered"]
     assert triggered.body == {"trigger": "shop/hello/tick"}
 
 

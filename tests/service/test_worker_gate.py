@@ -21,6 +21,7 @@ from rolecall.store.backend import Change, Move, NewEvent, Record, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Draft, Store
 from rolecall.threads import lifecycle, thread
+from rolecall.threads.state import load
 from rolecall.threads.thread import ATTEMPT_SCHEMA
 
 NOW = 1_790_000_000_000
@@ -74,7 +75,7 @@ class Stage:
 
     @property
     def ref(self) -> Ref:
-        return thread.find(self.store, self.name)
+        return thread.find(self.store, self.name).ref
 
     def node(self, put: Callable[[Draft], str]) -> tuple[str, list[Record]]:
         """A node, with all that is put for it, as a step puts them; its id."""
@@ -246,7 +247,7 @@ def test_a_step_that_is_taken_takes_the_crashes_before_it_off_the_count(stage: S
 
 def test_a_thread_that_was_killed_meanwhile_is_told_to_the_step_as_a_conflict(stage: Stage) -> None:
     move = stage.moved("completed")
-    lifecycle.kill(stage.store, stage.ref, mask=Mask([]))
+    lifecycle.kill(stage.store, load(stage.ref), mask=Mask([]))
     with pytest.raises(Conflict):
         stage.commit(Change(moves=[move]))
     assert stage.ref.state["status"] == "killed"

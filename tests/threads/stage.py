@@ -65,7 +65,7 @@ def book(text: str, *, without: tuple[str, str] | None = None) -> Playbook:
 def start(store: Store, workflow: Playbook, cwd: Path, prompt: str = "Do it", **options: Any) -> str:
     cwd.mkdir(parents=True, exist_ok=True)
     mask = options.pop("mask", Mask([]))
-    return lifecycle.start(store, workflow, prompt, cwd=str(cwd), mask=mask, **options).name[7:]
+    return lifecycle.start(store, workflow, prompt, cwd=str(cwd), mask=mask, **options).id
 
 
 def engine(
@@ -117,12 +117,12 @@ def says(*answers: Any) -> Callable[..., Any]:
 
 
 def state(store: Store, name: str) -> Mapping[str, Any]:
-    return thread.find(store, name).state
+    return thread.find(store, name).ref.state
 
 
 def steps(store: Store, name: str) -> list[thread.Step]:
     """Oldest first."""
-    return list(thread.Chain(store, thread.find(store, name).target or ""))[::-1]
+    return list(thread.Chain(store, thread.find(store, name).head))[::-1]
 
 
 def attempts(store: Store, name: str) -> list[dict[str, Any]]:

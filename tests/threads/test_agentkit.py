@@ -106,7 +106,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with workspace.open_store() as store:
         book = registry.load_file(str(tmp_path / "do-things.yaml"))
         started = lifecycle.start(store, book, "Do it.", cwd=str(tmp_path / "work"), mask=Mask([]))
-        yield Bench(store, tmp_path, started.name[7:])
+        yield Bench(store, tmp_path, started.id)
 
 
 def suspended(bench: Bench, agent: str) -> str:
@@ -265,7 +265,7 @@ def forged(bench: Bench, change: str) -> str:
         from rolecall.threads.thread import Chain
 
         store = workspace.open_store()
-        chain = Chain(store, thread.find(store, sys.argv[1]).target)
+        chain = Chain(store, thread.find(store, sys.argv[1]).head)
         draft = store.draft()
         schema = {{"type": "object", "title": "do-things.first", "properties": {{"count": {{"type": "integer"}}}},
                   "required": ["count"]}}

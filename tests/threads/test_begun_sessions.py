@@ -187,7 +187,7 @@ def test_a_fork_of_such_a_thread_does_not_begin_in_that_session(store: Store, tm
     origin = first_thread(store, tmp_path, Worker())
     name = begun(store, tmp_path, {**origin, "tier": "persistent"})
     ref = thread.find(store, name)
-    forked = lifecycle.fork(store, ref.target or "", mask=Mask([]), source=ref)
+    forked = lifecycle.fork(store, ref.head, mask=Mask([]), source=ref)
     agent = Worker()
     run(engine(store, agent), thread.id_of(forked))
     assert agent.of_worker() == [None]

@@ -64,7 +64,7 @@ def test_an_answer_to_a_role_that_a_fork_does_not_have_is_told_before_anything_r
     resume(store, name, "That one.")
     other = book(LOOP.replace("worker", "writer"))
     with pytest.raises(Exception, match="'worker', which is not a role"):
-        lifecycle.fork(store, thread.find(store, name).target or "", mask=Mask([]), workflow=other)
+        lifecycle.fork(store, thread.find(store, name).head, mask=Mask([]), workflow=other)
 
 
 def test_what_a_person_said_is_no_step_to_conditions(store: Store, tmp_path: Path) -> None:

@@ -458,7 +458,7 @@ def test_a_plain_fork_is_one_ref_and_goes_its_own_way(store: Store, name: str) -
     run(engine(store, says(answer("done"), answer("end"))), name)
     source, first = thread.find(store, name), steps(store, name)[0]
     before, refs = store.backend.size()["nodes"], len(store.refs(""))
-    fork = lifecycle.fork(store, first.id, mask=Mask([]), source=source).name[7:]
+    fork = lifecycle.fork(store, first.id, mask=Mask([]), source=source).id
     assert store.backend.size()["nodes"] == before and len(store.refs("")) == refs + 1
     run(engine(store, says(answer("again", "x"), answer("done"), answer("end"))), fork)
     assert [step.role for step in steps(store, fork)] == ["worker", "checker", "worker", "checker"]
@@ -469,8 +469,8 @@ def test_a_plain_fork_is_one_ref_and_goes_its_own_way(store: Store, name: str) -
 
 def test_a_fork_at_the_start_runs_from_the_beginning(store: Store, name: str) -> None:
     run(engine(store, says(answer("done"), answer("end"))), name)
-    head = thread.Chain(store, thread.find(store, name).target or "").start.id
-    fork = lifecycle.fork(store, head, mask=Mask([])).name[7:]
+    head = thread.Chain(store, thread.find(store, name).head).start.id
+    fork = lifecycle.fork(store, head, mask=Mask([])).id
     assert steps(store, fork) == []
     run(engine(store, says(answer("stop", "x"))), fork)
     assert state(store, fork)["status"] == "failed" and len(steps(store, name)) == 2
@@ -481,23 +481,23 @@ def test_a_fork_with_another_prompt_shows_it_from_there_on(store: Store, tmp_pat
     name = start(store, book(LOOP), tmp_path / "work", "The old task", limits={"steps": 9})
     run(engine(store, says(answer("done"), answer("end"))), name)
     before = thread.find(store, name)
-    chain = thread.Chain(store, before.target or "")
+    chain = thread.Chain(store, before.head)
     node = chain.start.id if at == 0 else steps(store, name)[0].id
-    fork = lifecycle.fork(store, node, mask=Mask([]), prompt="The new task").name[7:]
+    fork = lifecycle.fork(store, node, mask=Mask([]), prompt="The new task").id
     agent = Remembering(*[answer("done")] * (1 - at), answer("end"))
     run(engine(store, agent), fork)
     assert all("The new task" in told and "The old task" not in told for told in agent.told)
     assert state(store, fork)["status"] == "completed" and state(store, fork)["title"] == "The new task"
     assert state(store, fork)["limits"] == {"steps": 9}
     assert thread.find(store, name) == before
-    assert thread.Chain(store, before.target or "").start.prompt == "The old task"
+    assert thread.Chain(store, before.head).start.prompt == "The old task"
     assert_whole(store, fork)
 
 
 def test_a_fork_with_another_workflow_follows_it(store: Store, name: str) -> None:
     run(engine(store, says(answer("done"), answer("end"))), name)
     newer = book(LOOP.replace("end: $END", "end: {role: $FAIL, prompt: the new way}"))
-    fork = lifecycle.fork(store, steps(store, name)[0].id, mask=Mask([]), workflow=newer).name[7:]
+    fork = lifecycle.fork(store, steps(store, name)[0].id, mask=Mask([]), workflow=newer).id
     outcomes = run(engine(store, says(answer("end"))), fork)
     assert (outcomes[-1].status, outcomes[-1].reason) == ("failed", "the new way")
     assert state(store, name)["status"] == "completed"
@@ -509,7 +509,7 @@ def test_a_fork_with_another_workflow_follows_it(store: Store, name: str) -> Non
 def forge(store: Store, name: str, **lease: Any) -> None:
     ref = thread.find(store, name)
     mine = {**holder.me("another"), "deadline": store.now() + holder.LEASE_MS, **lease}
-    store.move(ref.name, ref, ref.target, {**ref.state, "status": "running", "lease": mine})
+    store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "status": "running", "lease": mine})
 
 
 def test_a_second_engine_is_told_who_runs_the_thread(store: Store, name: str, tmp_path: Path) -> None:
@@ -556,8 +556,8 @@ def test_a_lease_whose_process_number_was_given_away_is_taken_over(store: Store,
     with pytest.raises(Conflict):
         run(engine(store, says()), name)
     ref = thread.find(store, name)
-    recycled = {**ref.state["lease"], "born": "1"}
-    store.move(ref.name, ref, ref.target, {**ref.state, "lease": recycled})
+    recycled = {**ref.state.lease, "born": "1"}
+    store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "lease": recycled})
     assert run(engine(store, says(answer("done"), answer("end"))), name)[-1].status == "completed"
 
 
@@ -577,8 +577,8 @@ def test_a_step_that_lost_its_thread_commits_nothing_and_its_answer_is_kept(stor
 
     async def slow(_prompt: str, _context: Context) -> Reply:
         ref = thread.find(store, name)
-        lost = {**ref.state["lease"], "born": "1"}
-        store.move(ref.name, ref, ref.target, {**ref.state, "lease": lost})
+        lost = {**ref.state.lease, "born": "1"}
+        store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "lease": lost})
         taking = asyncio.create_task(fast.step(name, cancel=asyncio.Event()))
         assert (await taking).status == "idle"
         return Reply(answer("done", "of the one that lost it"), session="lost", usage=SPENT)
@@ -600,8 +600,8 @@ def test_what_an_agent_gave_is_kept_when_it_fails_after_its_thread_was_lost(stor
 
     async def slow(_prompt: str, _context: Context) -> Reply:
         ref = thread.find(store, name)
-        lost = {**ref.state["lease"], "born": "1"}
-        store.move(ref.name, ref, ref.target, {**ref.state, "lease": lost})
+        lost = {**ref.state.lease, "born": "1"}
+        store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "lease": lost})
         await fast.step(name, cancel=asyncio.Event())
         raise AgentError("was cancelled", ending="interrupted", text="half an answer", usage=SPENT)
 
@@ -633,8 +633,8 @@ def test_an_answer_that_comes_while_another_runs_the_thread_does_not_disturb_it(
         while store.ref(thread.attempt_name(name)) is None:
             await asyncio.sleep(0)
         ref = thread.find(store, name)
-        lost = {**ref.state["lease"], "born": "1"}
-        store.move(ref.name, ref, ref.target, {**ref.state, "lease": lost})
+        lost = {**ref.state.lease, "born": "1"}
+        store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "lease": lost})
         taking = asyncio.create_task(engine(store, taker).step(name, cancel=asyncio.Event()))
         with pytest.raises(Conflict):
             await losing

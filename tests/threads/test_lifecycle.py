@@ -38,7 +38,7 @@ def held(store: Store, name: str) -> None:
     """As if this very process were running the thread."""
     ref = thread.find(store, name)
     lease = {**holder.me("here"), "deadline": store.now() + holder.LEASE_MS}
-    store.move(ref.name, ref, ref.target, {**ref.state, "status": "running", "lease": lease})
+    store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "status": "running", "lease": lease})
 
 
 # -- start --
@@ -57,7 +57,7 @@ def test_starting_runs_nothing_and_knows_the_first_role(store: Store, name: str)
 def test_a_stored_workflow_is_started_by_its_id(store: Store, tmp_path: Path) -> None:
     node = registry.register(store, book(LOOP))
     ref = lifecycle.start(store, node, "Do it", cwd=str(tmp_path), mask=NONE)
-    assert ref.state["workflow"] == node and ref.state["name"] == "run-loop"
+    assert ref.state.workflow == node and ref.state.name == "run-loop"
 
 
 def test_a_thread_needs_a_prompt_and_a_folder(store: Store, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_killing_names_the_process_that_still_runs_the_thread(store: Store, name
     held(store, name)
     killed, lease = lifecycle.kill(store, thread.find(store, name), "enough", mask=NONE)
     assert lease is not None and lease["pid"] == holder.me("")["pid"]
-    assert killed.state["status"] == "killed" and killed.state["reason"] == "enough"
+    assert killed.state.status == "killed" and killed.state.reason == "enough"
     assert "lease" not in killed.state and events(store, name)[-1] == "killed"
 
 
@@ -165,7 +165,7 @@ def test_a_person_plays_a_role_and_is_held_to_its_schema(store: Store, name: str
 
 def test_a_secret_in_the_reason_of_a_kill_is_masked(store: Store, name: str) -> None:
     killed, _ = lifecycle.kill(store, thread.find(store, name), "leaked tiger-42", mask=Mask(["tiger-42"]))
-    assert "tiger-42" not in killed.state["reason"]
+    assert "tiger-42" not in killed.state.reason
     assert "tiger-42" not in str(store.events(name))
 
 
@@ -180,15 +180,15 @@ def test_a_fork_keeps_limits_and_agent_of_its_thread(store: Store, tmp_path: Pat
     name = start(store, book(LOOP), tmp_path / "work", agent="human")
     lifecycle.resume(store, thread.find(store, name), mask=NONE, limits={"steps": 7})
     source = thread.find(store, name)
-    fork = lifecycle.fork(store, source.target or "", mask=NONE, source=source)
-    assert fork.state["limits"] == {"steps": 7} and fork.state["agent"] == "human"
-    assert fork.state["forked_thread"] == name and fork.state["forked_from"] == source.target
+    fork = lifecycle.fork(store, source.head, mask=NONE, source=source)
+    assert fork.state.limits == {"steps": 7} and fork.state.agent == "human"
+    assert fork.state.forked_thread == name and fork.state.forked_from == source.head
 
 
 def test_a_fork_of_a_fork_goes_on_from_the_step_it_is_of(store: Store, name: str) -> None:
     run(engine(store, says(answer("done"), answer("again", "x"))), name, steps=2)
     first = lifecycle.fork(store, steps(store, name)[1].id, mask=NONE, prompt="Second task")
-    second = lifecycle.fork(store, first.target or "", mask=NONE, prompt="Third task").name[7:]
+    second = lifecycle.fork(store, first.head, mask=NONE, prompt="Third task").id
     told: list[str] = []
 
     async def listen(prompt: str, context: Any) -> str:

@@ -91,7 +91,7 @@ def test_another_workflow_plays_a_role_and_its_thread_is_linked(store: Store, tm
         "turns": 3,
     }
     assert state(store, child)["status"] == "completed" and state(store, child)["parent"] == name
-    assert "Count the sheep" in thread.Chain(store, thread.find(store, child).target or "").start.prompt
+    assert "Count the sheep" in thread.Chain(store, thread.find(store, child).head).start.prompt
     told = [event.body for event in store.events(name) if event.kind == "tool_call"]
     assert [body["name"] for body in told] == ["count-up/counter", "count-up/teller"]
 
@@ -177,8 +177,8 @@ def test_a_child_whose_process_died_is_gone_on_with(store: Store, tmp_path: Path
         told.append(context.thread)
         if len(told) == 1:
             ref = thread.find(store, context.thread)
-            gone = {**ref.state["lease"], "pid": 1, "born": "long ago", "token": "another"}
-            store.move(ref.name, ref, ref.target, {**ref.state, "lease": gone})
+            gone = {**ref.state.lease, "pid": 1, "born": "long ago", "token": "another"}
+            store.move(ref.ref.name, ref.ref, ref.head, {**ref.ref.state, "lease": gone})
             raise KeyboardInterrupt  # with the child's lease left behind, as by a process that was killed
         return await tell(prompt, context)
 

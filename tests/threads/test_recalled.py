@@ -65,7 +65,7 @@ def test_after_a_failed_attempt_it_is_looked_for_again(store: Store, tmp_path: P
 def test_an_answer_that_had_arrived_is_kept_with_what_was_told_for_it(store: Store, tmp_path: Path) -> None:
     library = Library()
     name = start(store, book(KNOWING), tmp_path / "work")
-    chain = thread.Chain(store, thread.find(store, name).target or "")
+    chain = thread.Chain(store, thread.find(store, name).head)
     turn = Turn(name, chain, book(KNOWING))
     way = next_of(turn)
     record = Recorder(store, name, turn, way, mask=Mask([]), recall=library)  # type: ignore[arg-type]

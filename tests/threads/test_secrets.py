@@ -153,8 +153,8 @@ def test_what_a_person_does_is_masked(store: Store, mask: Mask, tmp_path: Path) 
     answered = lifecycle.answer(
         store, thread.find(store, name), book(LOOP), {"$status": "done", "note": ALL}, body=ALL, mask=mask
     )
-    fork = lifecycle.fork(store, answered.target or "", mask=mask, prompt=f"Now with {ALL}")
-    assert MASKED in fork.state["title"]
+    fork = lifecycle.fork(store, answered.head, mask=mask, prompt=f"Now with {ALL}")
+    assert MASKED in fork.state.title
     with pytest.raises(UsageError, match="contains a secret"):
         start(
             store, book(LOOP), tmp_path / "work", mask=mask, agent=f"command:tool --key {SECRETS['apiKey']}"

@@ -182,7 +182,7 @@ def test_a_fork_goes_on_in_a_copy_of_the_session_or_anew(store: Store, tmp_path:
     name = start(store, loop("persistent"), tmp_path / "work")
     agent = Speaker(rounds=9)
     run(engine(store, agent), name, steps=2)
-    head = thread.find(store, name).target or ""
+    head = thread.find(store, name).head
     for can_fork, asked in ((True, ("worker", "s1", True)), (False, ("worker", None, False))):
         assert fork_asks(store, name, head, can_fork=can_fork) == asked
     assert reasons(store, name) == ["new: worker has no session with test yet"]

@@ -161,7 +161,7 @@ def start(store: Store, project: Path, tmp_path: Path) -> Start:
         ref = lifecycle.start(
             store, playbook, "Do it", cwd=str(cwd), mask=NONE, work=str(tmp_path / "home" / "work")
         )
-        return {**ref.state, "id": ref.name[7:]}
+        return {**ref.ref.state, "id": ref.id}
 
     return begin
 
@@ -179,7 +179,7 @@ def test_a_workflow_in_python_says_it_too_and_its_functions_are_told(
 
     asyncio.run(play())
     ref = thread.find(store, started["id"])
-    there, here = thread.Chain(store, ref.target or "")
+    there, here = thread.Chain(store, ref.head)
     assert here.output["folder"] == here.payload["cwd"] == str(project)
     assert there.output["folder"] == there.payload["cwd"] == started["folders"]["copy"]["path"]
 
@@ -240,7 +240,7 @@ def test_a_copy_that_is_being_written_to_is_not_forked(start: Start, store: Stor
     running = thread.find(store, started["id"])
     with pytest.raises(Conflict, match="is being run by process"):
         lifecycle.fork(store, held.head, mask=NONE, source=running, work=str(tmp_path / "work"))
-    assert [found.name for found in store.refs("thread/")] == [ref.name]
+    assert [found.name for found in store.refs("thread/")] == [ref.ref.name]
 
 
 def test_a_folder_that_is_made_twice_is_made_once(start: Start) -> None:

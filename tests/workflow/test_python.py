@@ -17,7 +17,7 @@ from rolecall.agents.protocol import Context
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, workspace
+from rolecall.threads import lifecycle, thread, workspace
 from rolecall.threads.engine import Engine, Outcome
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow import registry
@@ -48,7 +48,7 @@ class Played:
 
 
 def start(store: Store, book: Playbook, folder: Path) -> str:
-    return lifecycle.start(store, book, "Do it.", cwd=str(folder), mask=Mask([])).name[7:]
+    return lifecycle.start(store, book, "Do it.", cwd=str(folder), mask=Mask([])).id
 
 
 def play(store: Store, book: Playbook, folder: Path, *, live: bool = True, steps: int = 20) -> Played:
@@ -456,9 +456,7 @@ def test_a_function_that_raises_suspends_the_thread_and_can_be_tried_again(
     assert [(one["role"], one["agent"], one["ending"]) for one in played.attempts] == [
         ("worker", "python:work", "failed")
     ]
-    ref = store.ref(f"thread/{played.last.thread}")
-    assert ref is not None
-    lifecycle.resume(store, ref, mask=Mask([]))
+    lifecycle.resume(store, thread.find(store, played.last.thread), mask=Mask([]))
     again = run(replace(workspace.engine(store), playbook=lambda _node: book), played.last.thread)
     assert (again.last.status, "attempt" in again.steps[0].payload) == ("completed", True)
 

@@ -17,9 +17,9 @@ from rolecall.cli.thread_arguments import agent_option, common, count, in_this_s
 from rolecall.cli.thread_run import CODES, INTERRUPTED, add_limit
 from rolecall.errors import UsageError
 from rolecall.settings import config
-from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread, workspace
+from rolecall.threads.state import ThreadRef
 from rolecall.workflow import registry
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Starting:
         self._mask = workspace.mask()
         self._bind = workspace.binder(options.agent)
 
-    def __call__(self, task: Task) -> Ref:
+    def __call__(self, task: Task) -> ThreadRef:
         ref = lifecycle.start(
             self._store,
             self._workflow,
@@ -166,15 +166,15 @@ class _Starting:
             work=config.work_folder(),
             queue=task.priority if self._is_queued else None,
         )
-        self._workflow = ref.state["workflow"]  # the file is read once, however many threads are made of it
+        self._workflow = ref.state.workflow  # the file is read once, however many threads are made of it
         thread_run.tell_omitted(ref)
         workspace.tell_service(ref)
         return ref
 
 
-def _all_started(tasks: list[Task], start: _Starting) -> list[Ref]:
+def _all_started(tasks: list[Task], start: _Starting) -> list[ThreadRef]:
     """All of them queued. Where that ends early, how far it came is told: those before run all the same."""
-    refs: list[Ref] = []
+    refs: list[ThreadRef] = []
     try:
         for task in tasks:
             refs.append(start(task))
@@ -185,9 +185,9 @@ def _all_started(tasks: list[Task], start: _Starting) -> list[Ref]:
     return refs
 
 
-def _detached(options: Namespace, refs: list[Ref], *, is_served: bool) -> int:
+def _detached(options: Namespace, refs: list[ThreadRef], *, is_served: bool) -> int:
     """Say which threads wait, and how they are watched."""
-    shown = [{"thread": thread.id_of(ref), "status": ref.state["status"]} for ref in refs]
+    shown = [{"thread": thread.id_of(ref), "status": ref.state.status.value} for ref in refs]
     value: Any = shown if options.each is not None else shown[0]
     show(options, value, lambda: "\n".join(entry["thread"] for entry in shown))
     sys.stdout.flush()
@@ -222,7 +222,7 @@ def _each(options: Namespace, store: Store, tasks: list[Task], start: _Starting,
             say(f"{left} of {len(tasks)} threads have not ended: `rolecall thread list`", sys.stderr)
             return INTERRUPTED
         thread_run.show_standing(options, store, ref, is_after_events=True, is_brief=True)
-        codes.append(CODES.get(ref.state.get("status", ""), 0))
+        codes.append(CODES.get(ref.state.status, 0))
     return max(codes)
 
 
@@ -241,7 +241,7 @@ def _follow(options: Namespace, store: Store, ident: str) -> int:
 
     step, is_cancelled = _watched(options, store, ident, view_of(options, store, ident, has_events=True))
     ref = thread.find(store, ident)
-    if is_cancelled and ref.state.get("status") not in (*CODES, "completed"):
+    if is_cancelled and ref.state.status not in (*CODES, "completed"):
         from rolecall.service import control
 
         fate = "goes on in" if control.is_served(config.home(), options.store, store) else "waits for"
@@ -268,7 +268,7 @@ def _watched(options: Namespace, store: Store, ident: str, view: View) -> tuple[
         async with attended(view) as stopped, _Bell(ident, is_served) as bell:
             while True:
                 # The thread before its events: what it has come to by now is in them, then.
-                status = thread.find(store, ident).state.get("status")
+                status = thread.find(store, ident).state.status
                 while events := store.events(ident, after=seen, limit=500):
                     for event in events:
                         if event.kind == "step":

@@ -18,8 +18,8 @@ from rolecall.workflow import registry
 from rolecall.workflow.route import Next, Route, Suspended
 
 if TYPE_CHECKING:
-    from rolecall.store.backend import Ref
     from rolecall.store.store import Store
+    from rolecall.threads.state import ThreadRef
     from rolecall.threads.turn import Turn
 
 _SHOWN_LINES = 20
@@ -33,11 +33,11 @@ def run_answer(options: Namespace) -> int:
         raise UsageError("--agent names the agent of the next steps, so it needs --run")
     with workspace.open_store(options.store, create=False) as store:
         ref = thread.find(store, options.thread)
-        chain = Chain(store, ref.target or "")
+        chain = Chain(store, ref.head)
         turn = Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow))
         way = next_of(turn)
         lifecycle.refuse_running(store, ref)  # before anybody thinks about an answer
-        if isinstance(way, Next) or ref.state.get("status") != "suspended":
+        if isinstance(way, Next) or ref.state.status != "suspended":
             answered = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
         else:
             answered = _answer_question(options, store, ref, turn, way)
@@ -46,9 +46,9 @@ def run_answer(options: Namespace) -> int:
         workspace.tell_service(answered)
         if options.run_on:
             return play(options, store, answered, steps=None, is_run=True)
-        show_standing(options, store, answered, step=answered.target)
+        show_standing(options, store, answered, step=answered.head)
         tell_continuation(options, store, answered)
-    return CODES.get(answered.state["status"], 0)
+    return CODES.get(answered.state.status, 0)
 
 
 def _is_asked_here(options: Namespace) -> bool:
@@ -58,20 +58,22 @@ def _is_asked_here(options: Namespace) -> bool:
 # -- a question of an agent --
 
 
-def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way: Route) -> Ref | None:
+def _answer_question(
+    options: Namespace, store: Store, ref: ThreadRef, turn: Turn, way: Route
+) -> ThreadRef | None:
     """Give the role the answer it waits for. None if there is no answer and no terminal to ask on."""
     if options.output is not None or options.field:
         raise UsageError(
-            f"thread {turn.thread} waits for a text, not for fields: {ref.state.get('reason', '')}",
+            f"thread {turn.thread} waits for a text, not for fields: {ref.state.reason}",
             hint=f"Answer with `rolecall thread answer {turn.thread} -p TEXT`.",
         )
     if options.body is None:
         command = in_this_store(options, f"rolecall thread answer {turn.thread} -p '…' --run")
-        shown = {
+        shown: dict[str, Any] = {
             "thread": turn.thread,
             "currentRole": views.role_of(store, ref),
-            "title": ref.state.get("title"),
-            "question": ref.state.get("reason", ""),
+            "title": ref.state.title,
+            "question": ref.state.reason,
             "task": turn.task,
             "answer": command,
         }
@@ -97,10 +99,12 @@ def _answer_question(options: Namespace, store: Store, ref: Ref, turn: Turn, way
 # -- a role that a person plays --
 
 
-def _play_role(options: Namespace, store: Store, ref: Ref, turn: Turn, way: Next | None) -> Ref | None:
+def _play_role(
+    options: Namespace, store: Store, ref: ThreadRef, turn: Turn, way: Next | None
+) -> ThreadRef | None:
     """Take the step of the role whose turn it is. None if there is no answer and no terminal to ask on."""
     is_asking = options.output is None and not options.field and options.body is None
-    if not is_asking or way is None or ref.state.get("status") in thread.ENDED:
+    if not is_asking or way is None or ref.state.has_ended:
         output = _given_output(options, turn.role(way.role).schema if way else {})
         body = "" if options.body is None else read_input(options.body)
     elif not _is_asked_here(options):

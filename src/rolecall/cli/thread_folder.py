@@ -9,8 +9,8 @@ from typing import Any
 
 from rolecall.cli.output import add_format, add_store, printable, show
 from rolecall.errors import UsageError
-from rolecall.store.backend import Ref
 from rolecall.threads import handover, thread
+from rolecall.threads.state import ThreadRef
 from rolecall.threads.workspace import open_store
 
 
@@ -27,8 +27,8 @@ def run_folder_show(options: Namespace) -> None:
     )
 
 
-def _folders(ref: Ref) -> Mapping[str, Mapping[str, Any]]:
-    folders: Mapping[str, Mapping[str, Any]] = ref.state.get("folders") or {}
+def _folders(ref: ThreadRef) -> Mapping[str, Mapping[str, Any]]:
+    folders: Mapping[str, Mapping[str, Any]] = ref.state.folders
     return folders
 
 

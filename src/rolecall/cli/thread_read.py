@@ -273,7 +273,7 @@ def _ago(ms: int) -> str:
 def run_steps(options: Namespace) -> None:
     with _reading(options) as store:
         ref = thread.find(store, options.thread)
-        chain = Chain(store, ref.target or "")
+        chain = Chain(store, ref.head)
         steps = [views.step_entry(step, number) for step, number in views.numbered(ref, chain)]
         first = views.start_entry(store, chain.start)
     shown = {"thread": thread.id_of(ref), "workflow": first["workflow"], "steps": [first, *reversed(steps)]}
@@ -370,7 +370,7 @@ def run_fork(options: Namespace) -> None:
             workflow=workflow,
             prompt=prompt,
             agent=options.agent,
-            bind=binder(options.agent or (source.state.get("agent") if source else None)),
+            bind=binder(options.agent or (source.state.agent if source else None)),
             work=config.work_folder(),
         )
     tell_omitted(ref)

@@ -33,9 +33,9 @@ from rolecall.cli.thread_arguments import agent_option, at_least_one, common, in
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.store import holder
-from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread, views, workspace
+from rolecall.threads.state import ThreadRef
 from rolecall.workflow import registry
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def run_start(options: Namespace) -> None:
         )
     tell_omitted(ref)
     shown = {
-        "workflow": ref.state["workflow"],
+        "workflow": ref.state.workflow,
         "thread": thread.id_of(ref),
-        "status": ref.state["status"],
-        "currentRole": ref.state.get("role"),
+        "status": ref.state.status.value,
+        "currentRole": ref.state.role,
     }
     onward = in_this_store(options, thread.continuation(ref) or "")
     show_new_thread(options, shown, f"run it: {onward}")
@@ -99,9 +99,9 @@ def print_problem(problem: Problem) -> None:
     say(str(problem), sys.stderr)
 
 
-def tell_omitted(ref: Ref) -> None:
+def tell_omitted(ref: ThreadRef) -> None:
     """Say what a new thread's own folder does not have: people look for their changes in it."""
-    for folder in (ref.state.get("folders") or {}).values():
+    for folder in ref.state.folders.values():
         if count := folder.get("omitted"):
             whose = printable(folder.get("from", folder["source"]))
             changes = "1 uncommitted change" if count == 1 else f"{count} uncommitted changes"
@@ -157,11 +157,11 @@ def run_run(options: Namespace) -> int:
         return play(options, store, thread.find(store, options.thread), steps=options.steps, is_run=True)
 
 
-def play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_run: bool) -> int:
+def play(options: Namespace, store: Store, ref: ThreadRef, *, steps: int | None, is_run: bool) -> int:
     """Take steps, show them, and leave behind how to go on."""
     from rolecall.cli.thread_live import view_of
 
-    status = ref.state.get("status")
+    status = ref.state.status
     if status == "suspended" or (is_run and status in thread.ENDED):
         # There is no step to take, and the exit code tells why. One step that was asked for and cannot be
         # taken any more is wrong use; the engine says so.
@@ -173,7 +173,7 @@ def play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_ru
         took, is_cancelled = take_steps(options, store, ref, view, steps=steps, is_run=is_run)
     except RolecallError as error:
         ref = thread.find(store, ident)
-        if not isinstance(error, Conflict) or ref.state.get("status") != "killed":
+        if not isinstance(error, Conflict) or ref.state.status != "killed":
             sys.stdout.flush()
             code = report(error)
             instead = _instead(options, ref, error)
@@ -184,10 +184,10 @@ def play(options: Namespace, store: Store, ref: Ref, *, steps: int | None, is_ru
 
 
 def leave(
-    options: Namespace, store: Store, ref: Ref, *, step: str | None, is_run: bool, is_cancelled: bool
+    options: Namespace, store: Store, ref: ThreadRef, *, step: str | None, is_run: bool, is_cancelled: bool
 ) -> int:
     """Show how the thread stands and how it goes on; the exit code that says it."""
-    status = ref.state.get("status", "idle")
+    status = ref.state.status
     is_interrupted = is_cancelled and status not in CODES and status != "completed"
     reason = INTERRUPTION if is_interrupted else ""
     show_standing(options, store, ref, step=step, reason=reason, is_after_events=is_run)
@@ -196,7 +196,7 @@ def leave(
     return INTERRUPTED if is_interrupted else CODES.get(status, 0)
 
 
-def _instead(options: Namespace, ref: Ref, error: RolecallError) -> str | None:
+def _instead(options: Namespace, ref: ThreadRef, error: RolecallError) -> str | None:
     """What goes on where the same command could only fail again; None: nothing does but that command."""
     from rolecall import agents
     from rolecall.settings.settings import is_known_agent
@@ -216,24 +216,24 @@ def _instead(options: Namespace, ref: Ref, error: RolecallError) -> str | None:
 
 
 def take_steps(
-    options: Namespace, store: Store, ref: Ref, view: View, *, steps: int | None, is_run: bool
+    options: Namespace, store: Store, ref: ThreadRef, view: View, *, steps: int | None, is_run: bool
 ) -> tuple[str | None, bool]:
     """The last step that was taken, and whether the run was stopped by a signal."""
     import asyncio
 
     from rolecall.cli.thread_live import attended
 
-    ident, agent = thread.id_of(ref), options.agent or ref.state.get("agent")
+    ident, agent = thread.id_of(ref), options.agent or ref.state.agent
 
     async def scene() -> tuple[str | None, bool]:
         took = None
         async with attended(view) as stopped:
-            engine = workspace.engine(store, agent=agent, folder=ref.state.get("cwd"), watch=stopped.watch)
+            engine = workspace.engine(store, agent=agent, folder=ref.state.cwd, watch=stopped.watch)
             # An agent named for this run overrides those that the thread started with.
             engine = replace(engine, keeps_agents=not options.agent)
             if is_run:
-                bound = ref.state.get("agents") if engine.keeps_agents else None
-                book = engine.playbook(ref.state["workflow"])
+                bound = ref.state.agents if engine.keeps_agents else None
+                book = engine.playbook(ref.state.workflow)
                 workspace.refuse_miscast(replace(book, bound=bound or {}), agent)
             try:
                 async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
@@ -250,7 +250,7 @@ def take_steps(
 def show_standing(
     options: Namespace,
     store: Store,
-    ref: Ref,
+    ref: ThreadRef,
     *,
     step: str | None = None,
     reason: str = "",
@@ -261,15 +261,15 @@ def show_standing(
     out the result."""
     status = views.status_of(store, ref)
     shown: dict[str, Any] = {
-        "workflow": ref.state.get("workflow"),
+        "workflow": ref.state.workflow,
         "thread": thread.id_of(ref),
-        "title": ref.state.get("title"),
-        "head": ref.target,
-        "status": status,
+        "title": ref.state.title,
+        "head": ref.head,
+        "status": status.value,
         "currentRole": views.role_of(store, ref),
         "done": status in thread.ENDED,
         "background": None,
-        "reason": reason or ref.state.get("reason", ""),
+        "reason": reason or ref.state.reason,
         "step": step,
         "result": _result(options, store, ref) if status in thread.ENDED else None,
     }
@@ -291,12 +291,12 @@ def _standing(shown: Mapping[str, Any]) -> str:
     return line + (f": {shown['reason']}" if shown["reason"] else "")
 
 
-def _result(options: Namespace, store: Store, ref: Ref) -> dict[str, Any] | None:
+def _result(options: Namespace, store: Store, ref: ThreadRef) -> dict[str, Any] | None:
     """The result of an ended thread, with the commands that read and merge it."""
     found = views.result(store, ref)
     if found is None:
         return None
-    ident, folders = thread.id_of(ref), ref.state.get("folders") or {}
+    ident, folders = thread.id_of(ref), ref.state.folders
     changed: list[list[str] | None] = []
     if folders:
         from rolecall.threads import handover
@@ -349,23 +349,23 @@ def _result_text(result: Mapping[str, Any] | None) -> str:
 
 
 def tell_continuation(
-    options: Namespace, store: Store, ref: Ref, *, agent: str | None = None, instead: str | None = None
+    options: Namespace, store: Store, ref: ThreadRef, *, agent: str | None = None, instead: str | None = None
 ) -> None:
     """The last line: the exact command that goes on from here."""
     # This process could not release its lease, for example on a full disk: no process runs the thread.
-    is_ours = holder.process(os.getpid()).items() <= (ref.state.get("lease") or {}).items()
+    is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
     is_held = not is_ours and views.status_of(store, ref) == "running"
     command = instead or thread.continuation(ref, is_held=is_held)
     if command is None:
         return
     goes_on = command.startswith("rolecall thread run ") or command.endswith(" --run")
-    if agent and goes_on and agent != ref.state.get("agent"):
+    if agent and goes_on and agent != ref.state.agent:
         from shlex import quote
 
         command += f" --agent {quote(agent)}"
     sys.stdout.flush()
     told = printable(in_this_store(options, command))
-    label = "watch" if is_held or ref.state.get("status") == "queued" else "continue"
+    label = "watch" if is_held or ref.state.status == "queued" else "continue"
     print(f"{label}: {told}", file=sys.stderr, flush=True)
 
 
@@ -378,10 +378,10 @@ def run_resume(options: Namespace) -> int:
         ref = thread.find(store, options.thread)
         limits = dict(options.limit)
         if limits:
-            check_limits(limits, store.get(ref.state["workflow"]).payload["roles"])
+            check_limits(limits, store.get(ref.state.workflow).payload["roles"])
         if options.agent:
-            workspace.refuse_miscast(registry.load_node(store, ref.state["workflow"]), options.agent)
-        before = ref.state.get("status", "idle")
+            workspace.refuse_miscast(registry.load_node(store, ref.state.workflow), options.agent)
+        before = ref.state.status
         ref = lifecycle.resume(
             store,
             ref,
@@ -450,8 +450,8 @@ def run_watch(options: Namespace) -> int:
     return CRASHED if status == "crashed" else CODES.get(status, 0)
 
 
-def _tell_waiting(ident: str, status: str, ref: Ref) -> None:
-    if "service" in ref.state:
+def _tell_waiting(ident: str, status: str, ref: ThreadRef) -> None:
+    if ref.state.service is not None:
         from rolecall.service import control
 
         if control.held_by(config.home()):  # it is only a matter of time

@@ -15,8 +15,8 @@ from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place
 
 if TYPE_CHECKING:
-    from rolecall.store.backend import Ref
     from rolecall.store.store import Store
+    from rolecall.threads.state import ThreadRef
     from rolecall.threads.turn import Turn
     from rolecall.workflow.route import Next
 
@@ -59,30 +59,30 @@ def _check_given(arguments: dict[str, Any]) -> None:
 class _Asked(NamedTuple):
     """A thread, and the role that is due in it."""
 
-    ref: Ref
+    ref: ThreadRef
     turn: Turn
     due: Next | None
     takes: Kind | None
     """What kind of answer it waits for."""
 
 
-def _asked(store: Store, ref: Ref) -> _Asked:
+def _asked(store: Store, ref: ThreadRef) -> _Asked:
     from rolecall.threads import thread
     from rolecall.threads.turn import Turn, next_of
     from rolecall.workflow import registry
     from rolecall.workflow.route import Next
 
-    chain = thread.Chain(store, ref.target or "")
+    chain = thread.Chain(store, ref.head)
     turn = Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow))
     way = next_of(turn)
     due = way if isinstance(way, Next) else None
     return _Asked(ref, turn, due, _kind(ref, turn, due))
 
 
-def _kind(ref: Ref, turn: Turn, due: Next | None) -> Kind | None:
+def _kind(ref: ThreadRef, turn: Turn, due: Next | None) -> Kind | None:
     from rolecall.threads import thread
 
-    status = ref.state.get("status", "idle")
+    status = ref.state.status
     if status == "running" or status in thread.ENDED:
         return None
     if due is not None and _is_person(ref, turn, due.role):
@@ -91,7 +91,7 @@ def _kind(ref: Ref, turn: Turn, due: Next | None) -> Kind | None:
     return "text" if is_waiting else None
 
 
-def _is_person(ref: Ref, turn: Turn, role: str) -> bool:
+def _is_person(ref: ThreadRef, turn: Turn, role: str) -> bool:
     from rolecall.settings import config
     from rolecall.threads import workspace
     from rolecall.threads.engine import HUMAN
@@ -99,8 +99,8 @@ def _is_person(ref: Ref, turn: Turn, role: str) -> bool:
     if role in turn.playbook.functions:
         return False
     try:
-        book = replace(turn.playbook, bound=ref.state.get("agents") or {})
-        cast = workspace.cast(config.load(), book, role, override=ref.state.get("agent"))
+        book = replace(turn.playbook, bound=ref.state.agents)
+        cast = workspace.cast(config.load(), book, role, override=ref.state.agent)
     except RolecallError:  # an agent that cannot be had, which a step will tell; a person always can
         return False
     return cast.name == HUMAN

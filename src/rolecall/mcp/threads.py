@@ -17,8 +17,8 @@ from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, checked_tool
 
 if TYPE_CHECKING:
-    from rolecall.store.backend import Ref
     from rolecall.store.store import Store
+    from rolecall.threads.state import ThreadRef
     from rolecall.workflow.registry import Entry, Found
 
 _STANDING_CODES = (0, 6, 7, 8)
@@ -223,7 +223,7 @@ class _Reading:
             self._store.close()
 
 
-def _found(store: Store | None, text: str) -> Ref:
+def _found(store: Store | None, text: str) -> ThreadRef:
     from rolecall.threads import thread
 
     return thread.find(_there(store), text)
@@ -235,7 +235,7 @@ def _there(store: Store | None) -> Store:
     return store
 
 
-def _ident(ref: Ref) -> str:
+def _ident(ref: ThreadRef) -> str:
     from rolecall.threads.thread import id_of
 
     return id_of(ref)

@@ -19,9 +19,9 @@ from rolecall.plan_run.ledger import Run
 from rolecall.plan_run.report import BLOCKED, ELSEWHERE, FAILED, LEADS, NEVER, WAITING
 from rolecall.plan_run.schedule import Want
 from rolecall.store import holder
-from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.threads import thread, views
+from rolecall.threads.state import ThreadRef, read_thread
 
 Task = Mapping[str, Any]
 Assign = Callable[[Sequence[Task]], Assigned]
@@ -145,7 +145,7 @@ class Board:
         """Whether a person has answered meanwhile what was asked."""
         run = self.run_of(self.tasks[number]) if number in self.tasks else None
         ref = self._ref(run) if run and left.status == WAITING else None
-        return ref is not None and ref.state.get("status") != "suspended"
+        return ref is not None and ref.state.status != "suspended"
 
     def _open_runs(self) -> list[tuple[float, Run]]:
         found = (
@@ -192,7 +192,7 @@ class Board:
         if status == "completed":
             return None
         if status == "running":
-            return Left(ELSEWHERE, f"is being run by {holder.describe(ref.state.get('lease') or {})}")
+            return Left(ELSEWHERE, f"is being run by {holder.describe(ref.state.lease)}")
         if status == "suspended" and not _is_worth_a_try(ref):
             return Left(WAITING, "waits for a person")
         return self._want(task, is_begun=True)
@@ -209,21 +209,21 @@ class Board:
 
     def _is_done(self, run: Run) -> bool:
         ref = self._ref(run)
-        return ref is not None and ref.state.get("status") == "completed"
+        return ref is not None and ref.state.status == "completed"
 
-    def begun(self, task: Task) -> Ref | None:
+    def begun(self, task: Task) -> ThreadRef | None:
         """The thread that a run goes on with."""
         run = self.run_of(task)
         ref = self._ref(run) if run and not run.is_settled else None
-        return ref if ref and ref.state.get("status") not in thread.ENDED else None
+        return ref if ref and not ref.state.has_ended else None
 
     def agent_of(self, task: Task) -> str | None:
         """Who was to play every role when the thread of a task was begun."""
         ref = self.begun(task)
-        return str(ref.state["agent"]) if ref and ref.state.get("agent") else None
+        return ref.state.agent if ref and ref.state.agent else None
 
-    def _ref(self, run: Run) -> Ref | None:
-        return self._store.ref(thread.ref_name(run.thread)) if self._store else None
+    def _ref(self, run: Run) -> ThreadRef | None:
+        return read_thread(self._store, run.thread) if self._store else None
 
     # -- what is written back --
 
@@ -295,6 +295,6 @@ def _wanted(task: Task) -> dict[str, Any]:
     return {name: value for name, value in task.items() if name not in _OF_THE_RUN}
 
 
-def _is_worth_a_try(ref: Ref) -> bool:
+def _is_worth_a_try(ref: ThreadRef) -> bool:
     """Whether nothing but another attempt is needed: an agent gave no answer, which may be over by now."""
-    return bool(ref.state.get("onward") == f"resume {thread.id_of(ref)} --run")
+    return bool(ref.state.onward == f"resume {thread.id_of(ref)} --run")

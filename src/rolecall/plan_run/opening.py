@@ -21,6 +21,7 @@ from rolecall.plan_run.overlaps import Witness
 from rolecall.plan_run.past import Instance
 from rolecall.threads import lifecycle, thread
 from rolecall.threads.engine import Engine
+from rolecall.threads.state import read_thread
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import status_of
@@ -155,10 +156,10 @@ class Opening:
     def _result(self, task: Mapping[str, Any]) -> brief.Result:
         """What was done, rather than what a check said of it: that it is completed tells that already."""
         run = self.board.run_of(task)
-        ref = self.engine.store.ref(thread.ref_name(run.thread)) if run else None
-        if ref is None or ref.state.get("status") != "completed":  # by hand
+        ref = read_thread(self.engine.store, run.thread) if run else None
+        if ref is None or ref.state.status != "completed":  # by hand
             return brief.Result(task)
-        chain = Chain(self.engine.store, ref.target or "")
+        chain = Chain(self.engine.store, ref.head)
         told = next((step for step in chain if status_of(step.output) == taskflow.DONE), chain.last)
         output = told.output if told and isinstance(told.output, dict) else {}
         return brief.Result(

@@ -16,6 +16,7 @@ from rolecall.plan_run.filenames import same
 from rolecall.plan_run.past import Past, instance_id, moment, touched
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.state import read_thread
 from rolecall.threads.thread import Step
 
 
@@ -70,15 +71,15 @@ class Witness:
 
     def _lend_again(self, ident: str) -> None:
         """A thread that is not over keeps the sessions that it was to begin in."""
-        ref = self._store.ref(thread.ref_name(ident))
-        if ref is None or ref.state.get("status") in thread.ENDED:
+        ref = read_thread(self._store, ident)
+        if ref is None or ref.state.has_ended:
             return
-        for told in (ref.state.get("sessions") or {}).values():
+        for told in ref.state.sessions.values():
             self.past.lend_step(told.get("step", ""), ident)
 
     def _steps(self, ident: str) -> Iterator[Step]:
-        ref = self._store.ref(thread.ref_name(ident))
-        steps = thread.Chain(self._store, ref.target) if ref and ref.target else ()
+        ref = read_thread(self._store, ident)
+        steps = thread.Chain(self._store, ref.head) if ref else ()
         return (step for step in steps if not step.role.startswith("$"))
 
     def others(self) -> list[Touch]:

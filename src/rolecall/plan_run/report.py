@@ -10,9 +10,9 @@ from rolecall.plan_run.ledger import Run
 from rolecall.plan_run.past import touched
 from rolecall.plan_run.schedule import hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
-from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.state import ThreadRef, read_thread
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow import registry
@@ -52,10 +52,10 @@ class Row:
 
 def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
     """What a thread has to say for its row; nothing where it is not in the store."""
-    ref = store.ref(thread.ref_name(ident))
-    if ref is None or ref.target is None:
+    ref = read_thread(store, ident)
+    if ref is None:
         return {"thread": ident}
-    chain = Chain(store, ref.target)
+    chain = Chain(store, ref.head)
     steps = list(chain)
     spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
     totals: Mapping[str, Any] = steps[0].payload["totals"] if steps else {}
@@ -71,7 +71,7 @@ def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
 
 def asked(store: Store, run: Run, task: float) -> dict[str, str]:
     """What a thread asks of a person, or why it has ended; and the command that answers it or begins anew."""
-    ref = store.ref(thread.ref_name(run.thread))
+    ref = read_thread(store, run.thread)
     if ref is None:
         return {}
     anew = " ".join(f"--task {number}" for number in (*run.redoes, task))
@@ -81,10 +81,10 @@ def asked(store: Store, run: Run, task: float) -> dict[str, str]:
     }
 
 
-def question(store: Store, ref: Ref) -> str:
-    chain = Chain(store, ref.target or "")
+def question(store: Store, ref: ThreadRef) -> str:
+    chain = Chain(store, ref.head)
     way = next_of(Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow)))
-    told = way.prompt if isinstance(way, Next) and way.role == PERSON else ref.state.get("reason", "")
+    told = way.prompt if isinstance(way, Next) and way.role == PERSON else ref.state.reason
     return " ".join(str(told).split())
 
 

@@ -25,6 +25,7 @@ from rolecall.plan_run.past import touched
 from rolecall.plan_run.report import COMPLETED, FAILED, STOPPED, WAITING, Row
 from rolecall.threads import lifecycle, thread, views
 from rolecall.threads.engine import Engine, Outcome
+from rolecall.threads.state import read_thread
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow.route import status_of
 
@@ -126,8 +127,8 @@ class Runner:
                     return
             self._leave(job, ident)
         except RolecallError as exc:
-            ref = self.store.ref(thread.ref_name(ident)) if ident else None
-            if ref is not None and ref.state.get("status") in thread.ENDED:  # by a person, meanwhile
+            ref = read_thread(self.store, ident) if ident else None
+            if ref is not None and ref.state.has_ended:  # by a person, meanwhile
                 self._leave(job, ident)
             else:
                 self._give_up(job, ident, exc)
@@ -153,7 +154,7 @@ class Runner:
         elif status == "suspended":
             self._set_aside(job, ident, Left(WAITING, "waits for a person"), report.question(self.store, ref))
         elif status in thread.ENDED:
-            self._set_aside(job, ident, Left(FAILED, "has failed"), str(ref.state.get("reason", "")))
+            self._set_aside(job, ident, Left(FAILED, "has failed"), ref.state.reason)
         else:
             self._set_aside(job, ident, Left(STOPPED, "was stopped"), "interrupted")
 
@@ -170,7 +171,7 @@ class Runner:
 
     def _ended(self, job: Job, ident: str, status: str, reason: str) -> None:
         self.witness.left(ident, reason)
-        ref = self.store.ref(thread.ref_name(ident)) if ident else None
+        ref = read_thread(self.store, ident) if ident else None
         onward = thread.continuation(ref) if ref else None
         self.tell("settled", job.id, {"thread": ident, "status": status, "reason": reason, "command": onward})
 
@@ -186,9 +187,9 @@ class Runner:
             }
             self.tell("begun", job.id, {"thread": begun.thread, "title": job.task["title"], **who})
             return begun.thread
-        if ref.state.get("status") == "suspended":
+        if ref.state.status == "suspended":
             lifecycle.resume(self.store, ref, mask=self._opening.engine.mask)
-        for step in Chain(self.store, ref.target or ""):  # what a runner that died did not come to do
+        for step in Chain(self.store, ref.head):  # what a runner that died did not come to do
             self._judge(job, step)
         self.tell("goes_on", job.id, {"thread": thread.id_of(ref), "title": job.task["title"]})
         return thread.id_of(ref)

@@ -26,6 +26,7 @@ from rolecall.store.schema import Type
 from rolecall.store.store import META, Store, check, checked_name, make_record, payload_of
 from rolecall.threads import thread
 from rolecall.threads.sessions import LOOK_BACK
+from rolecall.threads.state import ThreadState, load, load_state, read_thread
 
 MOST_EVENTS = 100_000
 MOST_BYTES = 512 * 1024 * 1024
@@ -144,9 +145,9 @@ class Gate:
         found: set[str] = set()
         waiting = list(self._own)
         while waiting:
-            ref = self._store.ref(thread.ref_name(waiting.pop()))
-            related = [ref.state.get(key) for key in ("parent", "forked_thread")] if ref else []
-            new = [name for name in related if isinstance(name, str) and name not in found]
+            ref = read_thread(self._store, waiting.pop())
+            related = [ref.state.parent, ref.state.forked_thread] if ref else []
+            new = [name for name in related if name and name not in found]
             found.update(new)
             waiting += new
         return found
@@ -163,12 +164,12 @@ class Gate:
     def _past_sessions(self) -> set[str]:
         found: set[Any] = set()
         for name in self._own:
-            ref = self._store.ref(thread.ref_name(name))
+            ref = read_thread(self._store, name)
             note = self._store.ref(thread.attempt_name(name))
             found.add(note.state.get("session") if note else None)
-            steps = islice(thread.Chain(self._store, ref.target), LOOK_BACK) if ref and ref.target else ()
+            steps = islice(thread.Chain(self._store, ref.head), LOOK_BACK) if ref else ()
             found.update(step.payload.get("session") for step in steps)
-            for origin in (ref.state.get("sessions") or {}).values() if ref else ():
+            for origin in ref.state.sessions.values() if ref else ():
                 if self._store.has(origin.get("step", "")):
                     found.add(
                         thread.Step(self._store, self._store.get(origin["step"])).payload.get("session")
@@ -264,9 +265,9 @@ class Gate:
         """Whether a thread is the step's own, or one that a role of it has started, perhaps in an earlier try."""
         line: list[str] = []
         while ident not in self._own:
-            ref = self._store.ref(thread.ref_name(ident)) if is_thread_id(ident) else None
-            parent = ref.state.get("parent") if ref else None
-            if not isinstance(parent, str) or ident in line:
+            ref = read_thread(self._store, ident) if is_thread_id(ident) else None
+            parent = ref.state.parent if ref else None
+            if not parent or ident in line:
                 return False
             line.append(ident)
             ident = parent
@@ -294,30 +295,29 @@ class Gate:
     def _moved_thread(self, move: Move, events: list[NewEvent]) -> Move:
         """The thread's new state with what the service knows of it, which is not the step's to change."""
         ref = self._store.ref(move.name)
-        state = dict(move.state or {})
-        before: Mapping[str, Any] = ref.state if ref else {}
-        service = dict(before.get("service") or {})
-        if ref is not None and move.target != ref.target:
-            service = {key: value for key, value in service.items() if key not in queue.CRASHES}
-        state |= {key: before[key] for key in _FIXED if key in before}
-        state |= {"service": service} if service else {}
-        if state["status"] == "suspended" and self._agent_ended:
-            return move._replace(state=self._crashed(state, events))
-        is_over = state["status"] in (*thread.ENDED, "suspended")
-        if is_over and all(event.kind != state["status"] for event in events):
-            told = {key: state[key] for key in ("reason", "steps") if state.get(key)}
-            events.append(NewEvent(self._slot.thread, state["status"], {**told, **BY_SERVICE}))
-        return move._replace(state=state)
+        before = load(ref).state if ref else ThreadState()
+        place = before.service
+        if ref is not None and move.target != ref.target and place is not None:
+            place = place._replace(crashes=None, losses=None)
+        state = load_state(move.state or {})._replace(
+            **{key: value for key in _FIXED if (value := getattr(before, key))}, service=place
+        )
+        if state.status == "suspended" and self._agent_ended:
+            return move._replace(state=self._crashed(state, events).dump())
+        if state.is_over and all(event.kind != state.status for event in events):
+            told = {key: value for key in ("reason", "steps") if (value := getattr(state, key))}
+            events.append(NewEvent(self._slot.thread, state.status.value, {**told, **BY_SERVICE}))
+        return move._replace(state=state.dump())
 
-    def _crashed(self, state: Mapping[str, Any], events: list[NewEvent]) -> dict[str, Any]:
+    def _crashed(self, state: ThreadState, events: list[NewEvent]) -> ThreadState:
         """In place of a suspension: the step is tried again, unless this was the last time."""
         after, count = queue.crashed_state(state, self._agent_ended)
         told = {"reason": self._agent_ended, "count": count, **BY_SERVICE}
         events[:] = [event for event in events if event.kind != "suspended"]
         events.append(NewEvent(self._slot.thread, "crashed", told))
-        if after["status"] == "suspended":
-            after["onward"] = state.get("onward", "")
-            events.append(NewEvent(self._slot.thread, "suspended", {"reason": after["reason"], **BY_SERVICE}))
+        if after.status == "suspended":
+            after = after._replace(onward=state.onward)
+            events.append(NewEvent(self._slot.thread, "suspended", {"reason": after.reason, **BY_SERVICE}))
         return after
 
     def _note_ending(self, move: Move, nodes: Sequence[Record]) -> None:

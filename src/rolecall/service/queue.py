@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import Conflict, Damaged
 from rolecall.service.admission import DAY_MS, Due, State, Waiting, recent
@@ -25,6 +25,7 @@ from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread
+from rolecall.threads.state import QueuePlace, Status, ThreadRef, ThreadState, load, move, read_thread
 
 CRASHES = {"crashes": 3, "losses": 10}
 """As often may a step crash, or be lost with the service or the machine, before its thread is left to a person. That
@@ -35,7 +36,7 @@ _LOOK_AHEAD = 50
 """How many of those that wait are looked at beyond what there is room for: an agent may hold up the first."""
 _ENTRY = re.compile(r"queue/([^/]+)/([0-9])([0-9]{13})([0-9A-Z]{26})")
 
-AgentOf = Callable[[Mapping[str, Any]], str]
+AgentOf = Callable[[ThreadState], str]
 """Whom the next step of a thread calls, by the thread's state."""
 
 
@@ -171,59 +172,62 @@ def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
 
 
 def _with_agent(store: Store, one: Waiting, agent_of: AgentOf) -> Waiting:
-    ref = _ref_or_name(store, thread.ref_name(one.thread))
-    return replace(one, agent=agent_of(ref.state)) if ref.state else one
+    with suppress(Damaged):
+        if ref := read_thread(store, one.thread):
+            return replace(one, agent=agent_of(ref.state))
+    return one
 
 
 # -- verbs --
 
 
-def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> Ref | None:
+def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> ThreadRef | None:
     """Give a waiting thread a slot; its ref, or None when it does not wait any more, or its folders are still being
     made. Its first step is `call`."""
     entry = store.ref(_entry_name(one))
     if entry is not None and _is_being_made(entry, now):
         return None
 
-    def enter(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+    def enter(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.move(thread.slot_name(one.workflow, one.thread), None, state={"since": now})
         told = {"queued_at": one.since, "waited_ms": max(0, now - one.since), **BY_SERVICE}
         draft.event(one.thread, "started", told)
         if call is not None:
             _count(store, draft, call, now)
-        service = {**ref.state["service"], "admitted_at": now}
-        return {**thread.lasting(ref.state), "status": "idle", "service": service}
+        place = ref.state.service and ref.state.service._replace(admitted_at=now)
+        return ref.state.moved(Status.IDLE, service=place)
 
     return _leave_queue(store, one, enter)
 
 
-def discard(store: Store, one: Waiting, reason: str) -> Ref | None:
+def discard(store: Store, one: Waiting, reason: str) -> ThreadRef | None:
     """End a waiting thread that is not going to run."""
 
-    def end(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+    def end(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.event(one.thread, "discarded", {"reason": reason, **BY_SERVICE})
-        kept = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
-        return {**kept, "status": "discarded", "reason": reason}
+        return ref.state.moved(Status.DISCARDED, role=None, reason=reason)
 
     return _leave_queue(store, one, end)
 
 
-def _leave_queue(store: Store, one: Waiting, change: Callable[[Draft, Ref], Mapping[str, Any]]) -> Ref | None:
+def _leave_queue(
+    store: Store, one: Waiting, change: Callable[[Draft, ThreadRef], ThreadState]
+) -> ThreadRef | None:
     """Move a thread out of the queue, if it still waits there under this very name: it may have been killed, run
     by hand, or queued anew since. A name that nobody waits under goes."""
-    entry, ref = store.ref(_entry_name(one)), store.ref(thread.ref_name(one.thread))
+    entry, ref = store.ref(_entry_name(one)), read_thread(store, one.thread)
     if entry is None:
         return None
     draft = store.draft()
     draft.move(entry.name, entry)
-    waits = ref is not None and ref.state.get("status") == "queued" and _is_entry_of(ref, one)
+    waits = ref is not None and ref.state.status == "queued" and _is_entry_of(ref, one)
     if waits and ref is not None:
-        draft.move(ref.name, ref, ref.target, change(draft, ref))
+        move(draft, ref, change(draft, ref))
     try:
         moved = draft.commit(durable=False)
     except Conflict:  # somebody was faster; the next look finds what they did
         return None
-    return moved[-1] if waits else None
+    return load(moved[-1]) if waits else None
 
 
 def _is_being_made(entry: Ref, now: int) -> bool:
@@ -236,9 +240,9 @@ def _entry_name(one: Waiting) -> str:
     return thread.queue_name(one.workflow, one.thread, priority=one.priority, at=one.since)
 
 
-def _is_entry_of(ref: Ref, one: Waiting) -> bool:
-    known = ref.state.get("service") or {}
-    return (known.get("priority"), known.get("queued_at")) == (one.priority, one.since)
+def _is_entry_of(ref: ThreadRef, one: Waiting) -> bool:
+    place = ref.state.service
+    return place is not None and (place.priority, place.queued_at) == (one.priority, one.since)
 
 
 def count(store: Store, call: Call, *, now: int) -> None:
@@ -264,8 +268,8 @@ def release(store: Store, slot: Slot) -> None:
 
 
 def crashed(
-    store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: Ref | None = None
-) -> Ref | None:
+    store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: ThreadRef | None = None
+) -> ThreadRef | None:
     """Note that a step died, or is a loss because the service did. Its thread can be taken up again, or is left to a
     person the third time; None: somebody has ended it, or has moved it since it was `seen`."""
     return _settled(
@@ -274,74 +278,71 @@ def crashed(
 
 
 def _after_crash(
-    store: Store, draft: Draft, ref: Ref, slot: Slot, reason: str, *, is_loss: bool
-) -> dict[str, Any]:
+    store: Store, draft: Draft, ref: ThreadRef, slot: Slot, reason: str, *, is_loss: bool
+) -> ThreadState:
     state, count = crashed_state(ref.state, reason, is_loss=is_loss)
     told = {"reason": reason, "count": count, **BY_SERVICE}
     draft.event(slot.thread, "crashed", told)
-    if state["status"] == "suspended":
-        draft.event(slot.thread, "suspended", {"reason": state["reason"], **BY_SERVICE})
+    if state.status == Status.SUSPENDED:
+        draft.event(slot.thread, "suspended", {"reason": state.reason, **BY_SERVICE})
         _remove_slot(store, draft, slot)
-        state["onward"] = f"resume {slot.thread} --run"
+        state = state._replace(onward=f"resume {slot.thread} --run")
     return state
 
 
-def crashed_state(
-    state: Mapping[str, Any], reason: str, *, is_loss: bool = False
-) -> tuple[dict[str, Any], int]:
+def crashed_state(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
     """The state of a thread after one more crash of the step it is at, and how many that makes."""
     key = "losses" if is_loss else "crashes"
-    known = state.get("service") or {}
-    count = known.get(key, 0) + 1
-    after = {**thread.lasting(state), "status": "idle", "service": {**known, key: count}}
+    place = state.service or QueuePlace(0, 0)
+    count = (getattr(place, key) or 0) + 1
+    after = state.moved(Status.IDLE, service=place._replace(**{key: count}))
     if count >= CRASHES[key]:
         verb = "was lost" if is_loss else "crashed"
-        after |= {"status": "suspended", "reason": f"its step {verb} {count} times, last: {reason}"}
+        why = f"its step {verb} {count} times, last: {reason}"
+        after = after._replace(status=Status.SUSPENDED, reason=why)
     return after, count
 
 
-def suspend(store: Store, slot: Slot, reason: str, *, seen: Ref | None = None) -> Ref | None:
+def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """Leave a thread to a person; None: somebody has ended it, or has moved it since it was `seen`."""
 
-    def stop(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+    def stop(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.event(slot.thread, "suspended", {"reason": reason, **BY_SERVICE})
         _remove_slot(store, draft, slot)
         onward = f"resume {slot.thread} --run"
-        return {**thread.lasting(ref.state), "status": "suspended", "reason": reason, "onward": onward}
+        return ref.state.moved(Status.SUSPENDED, reason=reason, onward=onward)
 
     return _settled(store, slot, stop, seen)
 
 
-def fail(store: Store, slot: Slot, reason: str, *, seen: Ref | None = None) -> Ref | None:
+def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """End a thread whose step did what no step may; None: somebody has ended it already, or has moved it since it
     was `seen`."""
 
-    def end(draft: Draft, ref: Ref) -> Mapping[str, Any]:
+    def end(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.event(slot.thread, "failed", {"reason": reason, **BY_SERVICE})
         _remove_slot(store, draft, slot)
-        kept = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
-        return {**kept, "status": "failed", "reason": reason}
+        return ref.state.moved(Status.FAILED, role=None, reason=reason)
 
     return _settled(store, slot, end, seen)
 
 
 def _settled(
-    store: Store, slot: Slot, change: Callable[[Draft, Ref], Mapping[str, Any]], seen: Ref | None = None
-) -> Ref | None:
+    store: Store, slot: Slot, change: Callable[[Draft, ThreadRef], ThreadState], seen: ThreadRef | None = None
+) -> ThreadRef | None:
     """Move a thread that has a slot and that nobody runs any more. Where another machine may have taken it up since,
     only the thread as it was `seen`."""
     while True:
-        ref = store.ref(thread.ref_name(slot.thread))
-        if seen is not None and (ref is None or ref.version != seen.version):
+        ref = read_thread(store, slot.thread)
+        if seen is not None and (ref is None or ref.ref.version != seen.ref.version):
             return None
-        if ref is None or ref.state.get("status") in thread.ENDED:
+        if ref is None or ref.state.has_ended:
             release(store, slot)
             return None
         draft = store.draft()
-        state = change(draft, ref)
-        draft.move(ref.name, ref, ref.target, state)
+        move(draft, ref, change(draft, ref))
         try:
-            return draft.commit(durable=True)[-1]
+            return load(draft.commit(durable=True)[-1])
         except Conflict:
             continue
 
@@ -360,6 +361,6 @@ def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
             store.move(ref.name, ref, durable=False)
 
 
-def lay_down(store: Store, slot: Slot, *, seen: Ref | None = None) -> Ref | None:
+def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """Nobody runs a thread any more because it was told to stop: that is no crash, and it keeps its slot."""
-    return _settled(store, slot, lambda _draft, ref: {**thread.lasting(ref.state), "status": "idle"}, seen)
+    return _settled(store, slot, lambda _draft, ref: ref.state.moved(Status.IDLE), seen)

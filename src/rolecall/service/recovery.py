@@ -15,20 +15,21 @@ from rolecall.store import holder
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.state import read_thread
 
 Finding = Literal["ready", "held", "gone"]
 """It can take its next step; a living process has it; it needs its slot no longer."""
 
 
 async def take_up(store: Store, slot: Slot) -> Finding:
-    ref = store.ref(thread.ref_name(slot.thread))
-    status = ref.state.get("status", "idle") if ref else ""
+    ref = read_thread(store, slot.thread)
+    status = ref.state.status if ref else ""
     if ref is None or status not in ("idle", "running"):
         queue.release(store, slot)
         return "gone"
     if status == "idle":
         return "ready"
-    lease = ref.state.get("lease") or {}
+    lease = ref.state.lease
     # A SQLite file is open on one machine alone, so whoever had a thread before it was started is no more.
     is_of_the_past = isinstance(store.backend, SqliteBackend) and not holder.is_of_this_boot(lease)
     if holder.is_alive(lease, now=store.now()) and not is_of_the_past:
@@ -36,7 +37,7 @@ async def take_up(store: Store, slot: Slot) -> Finding:
     await end_runs(store, slot.thread)
     reason = f"{holder.describe(lease)}, which ran it, is gone"
     moved = queue.crashed(store, slot, reason, is_loss=True)
-    return "ready" if moved is not None and moved.state["status"] == "idle" else "gone"
+    return "ready" if moved is not None and moved.state.status == "idle" else "gone"
 
 
 async def end_runs(store: Store, name: str) -> None:

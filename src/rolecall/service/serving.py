@@ -22,6 +22,7 @@ from rolecall.service.workers import Workers
 from rolecall.settings import config
 from rolecall.store.store import Store
 from rolecall.threads import workspace
+from rolecall.threads.state import ThreadState
 from rolecall.workflow import registry
 
 _LARGEST_LOG = 5 * 1024 * 1024
@@ -97,7 +98,7 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", os.uname().nodename).strip(".-") or "here"
 
 
-def agent_namer(store: Store) -> Callable[[Mapping[str, Any]], str]:
+def agent_namer(store: Store) -> Callable[[ThreadState], str]:
     """Whom the next step of a thread calls, by what its workflow and the configuration say. A workflow written in
     Python may bring agents of its own, which are counted as the configured one."""
     from rolecall.settings.settings import agent_for
@@ -105,12 +106,12 @@ def agent_namer(store: Store) -> Callable[[Mapping[str, Any]], str]:
     named: dict[str, Mapping[str, str | None]] = {}
     settings: tuple[float, Mapping[str, Any]] = (-1.0, {})
 
-    def name(state: Mapping[str, Any]) -> str:
+    def name(state: ThreadState) -> str:
         nonlocal settings
         if time.monotonic() > settings[0]:
             settings = (time.monotonic() + 1.0, config.load())
-        node, role = state.get("workflow", ""), state.get("role") or ""
-        if bound := (state.get("agents") or {}).get(role):
+        node, role = state.workflow, state.role or ""
+        if bound := state.agents.get(role):
             return str(bound["name"])
         try:
             if node not in named:
@@ -118,10 +119,10 @@ def agent_namer(store: Store) -> Callable[[Mapping[str, Any]], str]:
                 named[node] = {key: part.agent for key, part in workflow.roles.items()}
             return agent_for(
                 settings[1],
-                workflow=state.get("name", ""),
+                workflow=state.name,
                 role=role,
                 named=named[node].get(role),
-                override=state.get("agent"),
+                override=state.agent,
             )
         except RolecallError:  # the step itself says what is wrong
             return ""

@@ -24,10 +24,9 @@ from rolecall.service.gate import Gate
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Call, Slot
 from rolecall.service.workers import Ended, Workers
-from rolecall.store.backend import Ref
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
-from rolecall.threads import thread
+from rolecall.threads.state import ThreadRef, read_thread
 
 POLL_MS = 5_000
 """How often the store is looked at when nobody says that something has happened."""
@@ -208,11 +207,11 @@ class Supervisor:
 
     def _is_ended(self, name: str) -> bool:
         try:
-            ref = self.store.ref(thread.ref_name(name))
+            ref = read_thread(self.store, name)
         except Damaged as error:  # its step finds out, and nobody else waits for it
             self._trouble(name, f"{name} cannot be read: {error.message}")
             return False
-        return ref is not None and ref.state.get("status") in thread.ENDED
+        return ref is not None and ref.state.has_ended
 
     def _decide(self, now: int) -> Verdict:
         due = self._due(now)
@@ -253,7 +252,7 @@ class Supervisor:
         if not self.policy.rates:
             return ""
         with suppress(Damaged):  # the step itself says so
-            ref = self.store.ref(thread.ref_name(slot.thread))
+            ref = read_thread(self.store, slot.thread)
             return self._agent_of(ref.state) if ref else ""
         return ""
 
@@ -274,7 +273,7 @@ class Supervisor:
             self.log(f"{one.thread} is discarded: {reason}")
             self._door.tell(one.thread)
 
-    def _moved(self, one: Waiting, move: Callable[[], Ref | None]) -> bool:
+    def _moved(self, one: Waiting, move: Callable[[], ThreadRef | None]) -> bool:
         """Whether a thread that waits was moved out of the queue."""
         try:
             return move() is not None
@@ -354,12 +353,12 @@ class Supervisor:
             self._woken.set()
 
     def _status(self, slot: Slot) -> str:
-        ref = self.store.ref(thread.ref_name(slot.thread))
-        return str(ref.state.get("status", "idle")) if ref else ""
+        ref = read_thread(self.store, slot.thread)
+        return ref.state.status if ref else ""
 
     def _why(self, slot: Slot) -> str:
-        ref = self.store.ref(thread.ref_name(slot.thread))
-        reason = str(ref.state.get("reason") or "") if ref else ""
+        ref = read_thread(self.store, slot.thread)
+        reason = ref.state.reason if ref else ""
         return f": {reason}" if reason else ""
 
     def _let_go(self, held: _Held) -> None:

@@ -47,7 +47,7 @@ async def _step(store: Store, pipe: socket.socket, order: Mapping[str, Any]) -> 
     loop.add_reader(pipe, lambda: _give_up() if _is_closed(pipe) else None)
     try:
         state = thread.find(store, ident).state
-        engine = workspace.engine(store, agent=state.get("agent"), folder=state.get("cwd"))
+        engine = workspace.engine(store, agent=state.agent, folder=state.cwd)
         engine = replace(
             engine,
             find_workflow=lambda name, folder: _workflow(store, name, folder),
@@ -66,7 +66,7 @@ async def _taken(engine: Engine, ident: str, cancel: asyncio.Event) -> dict[str,
         outcome = await engine.step(ident, cancel=cancel)
     finally:
         await engine.close()
-    return {"status": outcome.status, "took": outcome.took, "reason": outcome.reason}
+    return {"status": outcome.status.value, "took": outcome.took, "reason": outcome.reason}
 
 
 def _workflow(store: Store, name: str, folder: str) -> str:

@@ -6,9 +6,14 @@ are named by 26 characters whose first ten are the time, so that sorting names s
 
 from __future__ import annotations
 
+from typing import NewType
+
 import xxhash
 
 from rolecall.errors import UsageError
+
+NodeId = NewType("NodeId", str)
+ThreadId = NewType("ThreadId", str)
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 NODE_ID_LENGTH = 13

@@ -97,14 +97,14 @@ async def _step(function: AgentFunction, name: str, role: str, instruction: str 
                 raise
             found = record.unreadable(error)
         draft = store.draft()
-        step, _ = record.put_step(draft, found, limits=thread.find(store, name).state.get("limits"))
+        step, _ = record.put_step(draft, found, limits=thread.find(store, name).state.limits)
         draft.commit(durable=True)
         return step
 
 
 def _recorder(engine: Engine, name: str, role: str, instruction: str | None) -> Recorder:
     ref = thread.find(engine.store, name)
-    chain = Chain(engine.store, ref.target or "")
+    chain = Chain(engine.store, ref.head)
     turn = Turn(thread.id_of(ref), chain, engine.playbook(chain.start.workflow))
     way = next_of(turn)
     if not isinstance(way, Next) or way.role != role:

@@ -33,6 +33,7 @@ from rolecall.threads import lease, nested, prompt, sessions
 from rolecall.threads.lease import Held
 from rolecall.threads.record import Answer, Recaller, Recorder, no_knowledge
 from rolecall.threads.sessions import StoredMemory
+from rolecall.threads.state import Status
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, contained, name_of, next_of, unless
 from rolecall.workflow import reply
@@ -49,7 +50,7 @@ class Outcome:
 
     thread: str
     head: str
-    status: str
+    status: Status
     role: str | None
     """The role that comes next."""
     reason: str = ""
@@ -128,10 +129,10 @@ class Engine:
             return await self._advance(held, stop)
 
     async def _advance(self, held: Held, cancel: protocol.Cancel) -> Outcome:
-        chain, state = Chain(self.store, held.head), held.state()
+        chain, state = Chain(self.store, held.head), held.ref().state
         playbook = self.playbook(chain.start.workflow)
-        if self.keeps_agents and state.get("agents"):
-            playbook = replace(playbook, bound=state["agents"])
+        if self.keeps_agents and state.agents:
+            playbook = replace(playbook, bound=state.agents)
         turn = Turn(held.thread, chain, playbook)
         way = next_of(turn)
         if not isinstance(way, Next):
@@ -293,20 +294,14 @@ class Engine:
         except UsageError as error:  # an output that cannot be stored, such as a number that is none
             return self._give_up(held, record, error, None)
         status, role, reason = self._status_after(onward)
-        state = {
-            **held.state(),
-            "status": status,
-            "role": role,
-            "reason": reason,
-            "steps": record.number,
-        }
+        state = held.ref().state.moved(status, role=role, reason=reason, steps=record.number)
         draft.event(
             held.thread,
             "step",
             {"step": step, "role": record.role, "status": status, "next": role, "reason": reason},
         )
         record.settle(draft)
-        held.move(draft, step, state)
+        held.commit(draft, step, state)
         self.watch(
             "step", {"step": step, "role": record.role, "status": status, "next": role, "reason": reason}
         )
@@ -317,18 +312,9 @@ class Engine:
         status, role, reason = self._status_after(way)
         draft = self.store.draft()
         draft.event(held.thread, status, {"reason": reason})
-        state = held.state()
-        held.move(
-            draft,
-            held.head,
-            {
-                **state,
-                "status": status,
-                "role": role or state.get("role"),
-                "reason": reason,
-                "onward": onward,
-            },
-        )
+        state = held.ref().state
+        state = state.moved(status, role=role or state.role, reason=reason, onward=onward)
+        held.commit(draft, held.head, state)
         self.watch(status, {"reason": reason})
         return Outcome(held.thread, held.head, status, role, reason)
 
@@ -342,12 +328,12 @@ class Engine:
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
         if is_interrupted and cancel is not None and cancel.is_set():  # by us; an agent may only claim it
             held.ref()
-            return Outcome(held.thread, held.head, "idle", record.role, "interrupted")
+            return Outcome(held.thread, held.head, Status.IDLE, record.role, "interrupted")
         hint = f". {error.hint}" if error.hint else ""
         reason = f"{record.role}: {error.message}{hint}"
         return self._settle(held, Suspended(reason), f"resume {held.thread} --run")
 
-    def _status_after(self, way: Route) -> tuple[str, str | None, str]:
+    def _status_after(self, way: Route) -> tuple[Status, str | None, str]:
         status, role, reason = status_after(way)
         return status, role, self.mask.text(reason)
 
@@ -370,13 +356,13 @@ def _unchanged(record: Recorder, words: tuple[str, ...]) -> Iterator[None]:
             )
 
 
-def status_after(way: Route) -> tuple[str, str | None, str]:
+def status_after(way: Route) -> tuple[Status, str | None, str]:
     match way:
         case Next():
-            return "idle", way.role, ""
+            return Status.IDLE, way.role, ""
         case Ended():
-            return "completed", None, ""
+            return Status.COMPLETED, None, ""
         case Failed():
-            return "failed", None, way.reason
+            return Status.FAILED, None, way.reason
         case Suspended() | Stuck():
-            return "suspended", None, way.reason
+            return Status.SUSPENDED, None, way.reason

@@ -16,9 +16,9 @@ from typing import Any
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.files import git, treestate
 from rolecall.store import holder
-from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.threads import thread, workfolder
+from rolecall.threads.state import ThreadRef, move, read_threads
 from rolecall.threads.workfolder import Folder
 
 # -- looking --
@@ -119,7 +119,7 @@ def _copy_diff(folder: Folder) -> str:
 # -- merging --
 
 
-def merge(store: Store, ref: Ref) -> dict[str, Any]:
+def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
     """Merge a thread's branch into the one that is checked out where the thread was started. What was not
     committed is committed first; the worktree stays."""
     ident, folder = thread.id_of(ref), _folders_of(ref).get("worktree")
@@ -131,7 +131,7 @@ def merge(store: Store, ref: Ref) -> dict[str, Any]:
     _refuse_running(store, ref)
     source, branch = folder["source"], folder["branch"]
     into = _ready_to_merge(folder)
-    title = f"{ident}: {ref.state.get('title', '')}"
+    title = f"{ident}: {ref.state.title}"
     is_committed = _commit_rest(folder, f"Thread {title}")
     before = git.commit(source, "HEAD")
     _merge(folder, into, f"Merge thread {title}")
@@ -203,18 +203,18 @@ def _merge(folder: Folder, into: str, message: str) -> None:
 # -- removing --
 
 
-def remove(store: Store, ref: Ref, *, force: bool = False) -> dict[str, Any]:
+def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, Any]:
     """Remove a thread's own folders and its branch. What nobody else has is only removed by force. It is
     recorded first: a removal that was interrupted is finished by doing it again."""
     _refuse_running(store, ref)
-    folders: Mapping[str, Folder] = ref.state.get("folders") or {}
+    folders = ref.state.folders
     if not force:
         _refuse_loss(thread.id_of(ref), folders)
     if _folders_of(ref):
         gone = {kind: {**folder, "removed": True} for kind, folder in folders.items()}
         draft = store.draft()
         draft.event(thread.id_of(ref), "folder_removed", {"folders": gone, "force": force})
-        draft.move(ref.name, ref, ref.target, {**ref.state, "folders": gone})
+        move(draft, ref, ref.state._replace(folders=gone))
         draft.commit(durable=True)
     removed = [folder["path"] for folder in folders.values() if os.path.lexists(folder["path"])]
     for kind, folder in folders.items():
@@ -229,10 +229,11 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
     would be lost, with the reason."""
     removed: list[dict[str, Any]] = []
     kept: list[dict[str, str]] = []
-    for ref in store.refs("thread/"):
-        ident = thread.id_of(ref)
-        recorded: Mapping[str, Folder] = ref.state.get("folders") or {}
-        folders = {kind: folder for kind, folder in recorded.items() if _standing(folder) != "removed"}
+    for ref in read_threads(store):
+        ident = ref.id
+        folders = {
+            kind: folder for kind, folder in ref.state.folders.items() if _standing(folder) != "removed"
+        }
         if not folders:
             continue
         branches = [folder["branch"] for folder in folders.values() if "branch" in folder]
@@ -253,9 +254,9 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
     return {"dryRun": is_dry, "removed": removed, "kept": kept}
 
 
-def _reason_to_keep(ref: Ref, folders: Mapping[str, Folder]) -> str:
-    if ref.state.get("status") not in thread.ENDED and any("removed" not in one for one in folders.values()):
-        return f"the thread is {ref.state.get('status')} and may continue"
+def _reason_to_keep(ref: ThreadRef, folders: Mapping[str, Folder]) -> str:
+    if not ref.state.has_ended and any("removed" not in one for one in folders.values()):
+        return f"the thread is {ref.state.status} and may continue"
     losses = [
         loss for kind, folder in folders.items() for loss in _losses(kind, folder, is_merge_needed=True)
     ]
@@ -301,13 +302,12 @@ def _unmerged(folder: Folder, apart_from: str) -> int:
     return int(git.run(source, "rev-list", "--count", *ours, *others).text)
 
 
-def _folders_of(ref: Ref) -> dict[str, Folder]:
-    found = ref.state.get("folders") or {}
-    return {kind: folder for kind, folder in found.items() if "removed" not in folder}
+def _folders_of(ref: ThreadRef) -> dict[str, Folder]:
+    return {kind: folder for kind, folder in ref.state.folders.items() if "removed" not in folder}
 
 
-def _refuse_running(store: Store, ref: Ref) -> None:
-    lease = ref.state.get("lease")
+def _refuse_running(store: Store, ref: ThreadRef) -> None:
+    lease = ref.state.lease
     if lease and holder.is_alive(lease, now=store.now()):
         raise Conflict(
             f"thread {thread.id_of(ref)} is being run by {holder.describe(lease)}",

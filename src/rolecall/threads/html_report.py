@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.threads import handover
 from rolecall.threads.report import (
@@ -36,6 +35,7 @@ from rolecall.threads.report import (
     usage_table,
     written,
 )
+from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import FORK, PERSON
 from rolecall.workflow import draw, registry
 from rolecall.workflow.model import END, FAIL, START
@@ -130,7 +130,7 @@ _TONES = {
 
 def page(
     store: Store,
-    ref: Ref,
+    ref: ThreadRef,
     card: View,
     steps: Sequence[View],
     *,
@@ -140,7 +140,7 @@ def page(
     """The page of a thread, with the path it took through its workflow and what changed in its own folders."""
     files = dict.fromkeys(file for step in steps for file in step.get("files") or ())
     diffs = {}
-    for kind, folder in (ref.state.get("folders") or {}).items():
+    for kind, folder in ref.state.folders.items():
         try:
             changed = handover.changed_files(kind, folder)
             if changed is not None:

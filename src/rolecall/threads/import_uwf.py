@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rolecall.errors import NotFound, RolecallError, UsageError
-from rolecall.store.backend import Ref
 from rolecall.store.bundle import import_from
 from rolecall.store.files import FilesBackend
 from rolecall.store.store import Draft, Store
 from rolecall.store.verify import Problem
 from rolecall.threads import thread
+from rolecall.threads.state import ThreadRef, ThreadState, add, move, read_thread, read_threads
 from rolecall.threads.thread import Chain
 from rolecall.threads.views import role_due
 
@@ -109,51 +109,49 @@ def _import_workflows(store: Store, source: Store, unread: list[Unread]) -> tupl
 def _import_threads(store: Store, source: Store, unread: list[Unread]) -> tuple[list[str], list[str]]:
     taken, kept = list[str](), list[str]()
     draft = store.draft()
-    for ref in source.refs("thread/"):
+    for ref in read_threads(source):
         try:
             verdict = _add_thread(store, draft, ref)
         except RolecallError as error:
-            unread.append(Unread(ref.name, error.message))
+            unread.append(Unread(ref.ref.name, error.message))
             continue
         if verdict is not None:
-            (taken if verdict else kept).append(thread.id_of(ref) if verdict else ref.name)
+            (taken if verdict else kept).append(ref.id if verdict else ref.ref.name)
     draft.commit(durable=True)
     return taken, kept
 
 
-def _add_thread(store: Store, draft: Draft, ref: Ref) -> bool | None:
+def _add_thread(store: Store, draft: Draft, ref: ThreadRef) -> bool | None:
     """Whether the thread was taken over; None when it stands here as it stands there."""
     state = _state(store, ref)
-    present = store.ref(ref.name)
+    present = read_thread(store, ref.id)
     if present is not None:
-        if present.target == ref.target and present.state.get("status") == state["status"]:
+        if present.head == ref.head and present.state.status == state.status:
             return None
         # One that has gone on only there is brought up to date; what was done here is never undone.
-        if present.state.get("imported") != present.version or not _leads_to(store, ref, present.target):
+        if present.state.imported != present.ref.version or not _leads_to(store, ref, present.head):
             return False
-    draft.event(thread.id_of(ref), "imported", {"head": ref.target})
-    version = present.version + 1 if present else 1
-    draft.move(ref.name, present, ref.target, {**state, "imported": version})
+    draft.event(ref.id, "imported", {"head": ref.head})
+    version = present.ref.version + 1 if present else 1
+    state = state._replace(imported=version)
+    if present is None:
+        add(draft, ref.id, ref.head, state)
+    else:
+        move(draft, present, state, head=ref.head)
     return True
 
 
-def _leads_to(store: Store, ref: Ref, node: str | None) -> bool:
-    chain = Chain(store, ref.target or "")
+def _leads_to(store: Store, ref: ThreadRef, node: str | None) -> bool:
+    chain = Chain(store, ref.head)
     return chain.start.id == node or any(step.id == node for step in chain)
 
 
-def _state(store: Store, ref: Ref) -> dict[str, Any]:
-    chain = Chain(store, ref.target or "")
-    state = {
-        **thread.lasting(ref.state),
-        "status": ref.state.get("status", "idle"),
-        **thread.facts_of(store, chain),
-    }
-    if state["status"] in thread.ENDED:
-        state["ended_at"] = ref.updated
-    else:
-        state["role"] = role_due(store, ref, chain)
-    return {key: value for key, value in state.items() if value not in (None, "")}
+def _state(store: Store, ref: ThreadRef) -> ThreadState:
+    chain = Chain(store, ref.head)
+    state = ref.state.moved(ref.state.status, **thread.facts_of(store, chain))
+    if state.has_ended:
+        return state._replace(ended_at=ref.ref.updated)
+    return state._replace(role=role_due(store, ref, chain))
 
 
 # -- the configuration --

@@ -15,26 +15,26 @@ from rolecall.agents.process import end_leftovers
 from rolecall.plan_run.taskflow import NAME as PLAN_TASK
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
-from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread, workspace
+from rolecall.threads.state import ThreadRef, read_thread
 
 _STOP_SECONDS = 5.0
 """How long a process may take to stop after it was asked to; its agent gets 2 seconds of it."""
 
 
 class Killed(NamedTuple):
-    ref: Ref
+    ref: ThreadRef
     process: int | None
     """The process that ran the thread on this machine."""
     was_stuck: bool
     """It did not stop when asked."""
 
 
-def kill(store: Store, ref: Ref, reason: str, *, mask: Mask) -> Killed:
+def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
     # The runner of a plan runs other threads as well. It notices by itself, and so does a run in this process.
-    is_shared = ref.state.get("name") == PLAN_TASK or (lease and lease.get("pid") == os.getpid())
+    is_shared = ref.state.name == PLAN_TASK or (lease and lease.get("pid") == os.getpid())
     process = _ask_to_stop(lease) if lease and not is_shared else None
     workspace.tell_service(ref)  # not before: it is quicker, and no process would be left to name
     was_stuck = lease is not None and process is not None and not _has_ended(lease)
@@ -48,14 +48,14 @@ def kill(store: Store, ref: Ref, reason: str, *, mask: Mask) -> Killed:
     return Killed(ref, process, was_stuck)
 
 
-def _runs_of(store: Store, ref: Ref) -> list[str]:
+def _runs_of(store: Store, ref: ThreadRef) -> list[str]:
     """The runs of the agent that works for a thread, or for the thread that plays its role."""
     runs: list[str] = []
-    above: Ref | None = ref
+    above: ThreadRef | None = ref
     while above is not None and (note := store.ref(thread.attempt_name(thread.id_of(above)))):
         runs += filter(None, (note.state.get("run"), *note.state.get("runs", ())))
-        below = store.ref(thread.ref_name(note.state.get("session", "")))
-        above = below if below and below.state.get("parent") == thread.id_of(above) else None
+        below = read_thread(store, note.state.get("session", ""))
+        above = below if below and below.state.parent == above.id else None
     return runs
 
 

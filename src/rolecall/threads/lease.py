@@ -11,14 +11,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import Conflict, StorageError, UsageError
 from rolecall.store import holder
-from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
-from rolecall.threads import thread
+from rolecall.threads import state, thread
+from rolecall.threads.state import Status, ThreadRef, ThreadState
 
 _GLANCE = 2.0
 """Seconds between two looks at whether the thread is still ours; of a short lease, a tenth of it."""
@@ -35,24 +34,18 @@ class Held:
     limits: Mapping[str, float]
     lease_ms: int
 
-    def ref(self) -> Ref:
-        ref = self.store.ref(thread.ref_name(self.thread))
-        if ref is None or _token_of(ref) != self.token or ref.target != self.head:
+    def ref(self) -> ThreadRef:
+        ref = state.read_thread(self.store, self.thread)
+        if ref is None or ref.state.lease.get("token") != self.token or ref.head != self.head:
             raise Conflict(
                 f"thread {self.thread} was taken over or ended while this step ran",
                 hint=f"Its answer is kept. See `rolecall thread show {self.thread}`.",
             )
         return ref
 
-    def state(self) -> dict[str, Any]:
-        return thread.lasting(self.ref().state)
-
-    def move(self, draft: Draft, target: str, state: Mapping[str, Any]) -> None:
+    def commit(self, draft: Draft, head: str, after: ThreadState) -> None:
         """Commit `draft` together with the thread's new head and state; the lease goes with it."""
-        ref = self.ref()
-        draft.move(
-            ref.name, ref, target, {key: value for key, value in state.items() if value not in (None, "")}
-        )
+        state.move(draft, self.ref(), after, head=head)
         draft.commit(durable=True)
 
 
@@ -79,46 +72,47 @@ def take(store: Store, name: str, token: str, *, lease_ms: int = holder.LEASE_MS
             return _taken(store, ref, token, lease_ms)
         except Conflict:
             # Whoever moved it first has left a trace that says more than the lost race does.
-            if thread.find(store, name).version == ref.version:
+            if thread.find(store, name).ref.version == ref.ref.version:
                 raise
 
 
-def refuse_ended(ref: Ref) -> None:
-    ident, status = thread.id_of(ref), ref.state.get("status", "idle")
-    if status in thread.ENDED:
+def refuse_ended(ref: ThreadRef) -> None:
+    if ref.state.has_ended:
         raise UsageError(
-            f"thread {ident} is {status}",
-            hint=f"Fork it to go on from some step: `rolecall thread fork {ident}`.",
+            f"thread {ref.id} is {ref.state.status}",
+            hint=f"Fork it to go on from some step: `rolecall thread fork {ref.id}`.",
         )
 
 
-def _taken(store: Store, ref: Ref, token: str, lease_ms: int) -> Held:
-    ident, state = thread.id_of(ref), ref.state
-    status = state.get("status", "idle")
+def _taken(store: Store, ref: ThreadRef, token: str, lease_ms: int) -> Held:
     refuse_ended(ref)
-    if status == "suspended":
+    ident, known = ref.id, ref.state
+    if known.status == Status.SUSPENDED:
         raise UsageError(
-            f"thread {ident} is suspended: {state.get('reason', '')}",
+            f"thread {ident} is suspended: {known.reason}",
             hint=f"Go on with `{thread.continuation(ref)}`.",
         )
-    lease, now = state.get("lease"), store.now()
+    lease, now = known.lease, store.now()
     if lease and holder.is_alive(lease, now=now):
         raise Conflict(
             f"thread {ident} is being run by {holder.describe(lease)}",
             hint=f"Follow it: `rolecall thread watch {ident}`.",
         )
     mine = {**holder.me(token), "deadline": now + lease_ms}
-    store.move(ref.name, ref, ref.target, {**state, "status": "running", "lease": mine}, durable=False)
-    return Held(store, ident, ref.target or "", token, state.get("limits", {}), lease_ms)
+    draft = store.draft()
+    state.move(draft, ref, known._replace(status=Status.RUNNING, lease=mine))
+    draft.commit(durable=False)
+    return Held(store, ident, ref.head, token, known.limits, lease_ms)
 
 
 def _let_go(held: Held) -> None:
     """Give up a lease that a step left behind: an interruption, or an error of ours."""
-    ref = held.store.ref(thread.ref_name(held.thread))
-    if ref is None or _token_of(ref) != held.token:
+    ref = state.read_thread(held.store, held.thread)
+    if ref is None or ref.state.lease.get("token") != held.token:
         return
-    state = {key: value for key, value in ref.state.items() if key != "lease"}
-    held.store.move(ref.name, ref, ref.target, {**state, "status": "idle"})
+    draft = held.store.draft()
+    state.move(draft, ref, ref.state._replace(status=Status.IDLE, lease={}))
+    draft.commit(durable=True)
 
 
 async def _look_after(held: Held, cancel: Cancel, stop: asyncio.Event) -> None:
@@ -143,12 +137,9 @@ async def _within(seconds: float, cancel: Cancel) -> bool:
 
 def _renew(held: Held) -> None:
     ref, now = held.ref(), held.store.now()
-    lease = ref.state["lease"]
+    lease = ref.state.lease
     if lease["deadline"] - now < held.lease_ms * 2 / 3:
         lease = {**lease, "deadline": now + held.lease_ms}
-        held.store.move(ref.name, ref, ref.target, {**ref.state, "lease": lease}, durable=False)
-
-
-def _token_of(ref: Ref) -> str | None:
-    token: str | None = ref.state.get("lease", {}).get("token")
-    return token
+        draft = held.store.draft()
+        state.move(draft, ref, ref.state._replace(lease=lease))
+        draft.commit(durable=False)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Conflict, InvalidPayload, UsageError
 from rolecall.store import holder
-from rolecall.store.backend import Ref
+from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread
+from rolecall.threads.state import QueuePlace, Status, ThreadRef, ThreadState, add, load, move, read_threads
 from rolecall.threads.thread import FORK, FORK_SCHEMA, PERSON, PERSON_SCHEMA, START_SCHEMA, STEP_SCHEMA, Chain
 from rolecall.workflow import registry
 
@@ -44,7 +45,7 @@ def start(
     sessions: Mapping[str, Mapping[str, str]] | None = None,
     queue: int | None = None,
     also: Also | None = None,
-) -> Ref:
+) -> ThreadRef:
     """Make a thread without running it, and store its playbook if it is not stored yet. `agent` plays every role;
     `bind` names the agent of each role, so that later changes of the configuration do not apply. `parent` is the
     thread one of whose roles it plays, `work` the place for folders of its own. `sessions` has, for roles that resume
@@ -76,13 +77,13 @@ def start(
         store,
         head,
         book,
-        {
-            "agent": agent,
-            "agents": bind(book) if bind else None,
-            "parent": parent,
-            "sessions": sessions and dict(sessions),
-            "limits": dict(limits or {}),
-        },
+        ThreadState(
+            agent=agent,
+            agents=bind(book) if bind else {},
+            parent=ThreadId(parent) if parent else None,
+            sessions=dict(sessions or {}),
+            limits=dict(limits or {}),
+        ),
         event=("started" if queue is None else "queued", {"workflow": fields["workflow"]}),
         work=work,
         queue=queue,
@@ -102,14 +103,14 @@ def _point(
     store: Store,
     head: str,
     book: Playbook,
-    facts: Mapping[str, Any],
+    facts: ThreadState,
     *,
     event: tuple[str, Mapping[str, Any]],
     work: str | None,
-    source: Ref | None = None,
+    source: ThreadRef | None = None,
     queue: int | None = None,
     also: Also | None = None,
-) -> Ref:
+) -> ThreadRef:
     """A new thread whose head is `head`, with what must be known of it at a glance."""
     from rolecall.threads.turn import Turn, next_of
     from rolecall.workflow.route import Next, Stuck
@@ -119,67 +120,68 @@ def _point(
     way = next_of(Turn(ident, chain, book))
     if isinstance(way, Stuck):
         raise UsageError(f"the thread could not take its next step: {way.reason}")
-    state = {
-        "status": "idle",
-        "workflow": chain.start.workflow,
-        "name": book.workflow.name,
-        "title": thread.title_of(chain.start.prompt),
-        "cwd": chain.start.cwd,
-        "role": way.role if isinstance(way, Next) else None,
-        "steps": chain.last.number if chain.last else None,
-        "folders": _planned_folders(store, ident, book, chain.start.cwd, work=work, source=source),
-        **facts,
-    }
+    state = facts._replace(
+        workflow=NodeId(chain.start.workflow),
+        name=book.workflow.name,
+        title=thread.title_of(chain.start.prompt),
+        cwd=chain.start.cwd,
+        role=way.role if isinstance(way, Next) else None,
+        steps=chain.last.number if chain.last else None,
+        folders=_planned_folders(store, ident, book, chain.start.cwd, work=work, source=source),
+    )
     draft = store.draft()
-    told = {"name": book.workflow.name, **event[1], "folders": state["folders"]}
+    told = {"name": book.workflow.name, **event[1], "folders": state.folders}
     draft.event(ident, event[0], _given(told))
-    state |= _queued(store, queue) if queue is not None else {}
-    draft.move(thread.ref_name(ident), None, head, _given(state))
     if queue is not None:
-        _enter_queue(draft, ident, state, maker=_maker(store) if state["folders"] else None)
+        state = _queued(store, state, queue)
+    add(draft, ident, head, state)
+    if queue is not None:
+        _enter_queue(draft, ident, state, maker=_maker(store) if state.folders else None)
     if also is not None:
         also(ident, draft)
-    return _with_folders(store, draft.commit(durable=True)[0])
+    return _with_folders(store, load(draft.commit(durable=True)[0]))
 
 
-def _queued(store: Store, priority: int) -> dict[str, Any]:
-    return {"status": "queued", "service": {"priority": priority, "queued_at": store.now()}}
+def _queued(store: Store, state: ThreadState, priority: int) -> ThreadState:
+    return state._replace(status=Status.QUEUED, service=QueuePlace(priority, store.now()))
 
 
 def _enter_queue(
     draft: Draft,
     ident: str,
-    state: Mapping[str, Any],
+    state: ThreadState,
     *,
     maker: Mapping[str, Any] | None = None,
     is_begun: bool = False,
 ) -> None:
     """`maker` still makes the thread's folders: as long as it lives, the thread is not admitted. One that `is_begun`
     is not discarded."""
-    priority, at = state["service"]["priority"], state["service"]["queued_at"]
+    place = state.service
+    assert place is not None  # noqa: S101 -- `_queued` gave it one
     entry: dict[str, Any] = {"maker": dict(maker)} if maker else {}
     entry |= {"begun": True} if is_begun else {}
-    draft.move(thread.queue_name(state["name"], ident, priority=priority, at=at), None, state=entry)
+    name = thread.queue_name(state.name, ident, priority=place.priority, at=place.queued_at)
+    draft.move(name, None, state=entry)
 
 
 def _maker(store: Store) -> dict[str, Any]:
     return {**holder.me("maker"), "deadline": store.now() + MAKING_MS}
 
 
-def _going_on(store: Store, draft: Draft, ref: Ref, state: Mapping[str, Any]) -> dict[str, Any]:
+def _going_on(store: Store, draft: Draft, ref: ThreadRef, state: ThreadState) -> ThreadState:
     """The state of a thread that is to go on: one that the service had waits for the service again."""
-    known = ref.state.get("service")
-    if state.get("status") != "idle" or not known:
-        return dict(state)
+    place = ref.state.service
+    if state.status != Status.IDLE or place is None:
+        return state
     if thread.in_service(store, ref):
-        return {**state, "status": "queued" if ref.state.get("status") == "queued" else "idle"}
-    state = {**state, **_queued(store, known["priority"])}
-    _enter_queue(draft, thread.id_of(ref), state, is_begun=True)
+        return state._replace(status=Status.QUEUED) if ref.state.status == Status.QUEUED else state
+    state = _queued(store, state, place.priority)
+    _enter_queue(draft, ref.id, state, is_begun=True)
     return state
 
 
 def _planned_folders(
-    store: Store, ident: str, book: Playbook, cwd: str, *, work: str | None, source: Ref | None
+    store: Store, ident: str, book: Playbook, cwd: str, *, work: str | None, source: ThreadRef | None
 ) -> dict[str, Any]:
     """The folders of its own that a thread needs; what is wrong with them is an error before there is one."""
     from rolecall.workflow.model import own_folders
@@ -189,16 +191,16 @@ def _planned_folders(
         return {}
     from rolecall.threads import workfolder
 
-    known = (source.state.get("folders") or {}) if source else {}
+    known = source.state.folders if source else {}
     if source is not None and "copy" in kinds and "copy" in known:
         refuse_running(store, source)  # a folder cannot be copied consistently while a process writes to it
     return {kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind)) for kind in kinds}
 
 
-def _with_folders(store: Store, ref: Ref) -> Ref:
+def _with_folders(store: Store, ref: ThreadRef) -> ThreadRef:
     """Make the thread's own folders. A thread that cannot have them is none. Where this process dies before they
     are there, the first step makes them."""
-    folders = ref.state.get("folders") or {}
+    folders = ref.state.folders
     if not folders:
         return ref
     from rolecall.threads import workfolder
@@ -210,8 +212,8 @@ def _with_folders(store: Store, ref: Ref) -> Ref:
         for kind, folder in folders.items():
             workfolder.discard(kind, folder)
         draft = store.draft()
-        draft.event(thread.id_of(ref), "not_started", {"reason": str(error)})
-        for place in (ref, *thread.in_service(store, ref)):
+        draft.event(ref.id, "not_started", {"reason": str(error)})
+        for place in (ref.ref, *thread.in_service(store, ref)):
             draft.move(place.name, place)
         with suppress(Conflict):  # it was killed or discarded meanwhile
             draft.commit(durable=True)
@@ -219,7 +221,7 @@ def _with_folders(store: Store, ref: Ref) -> Ref:
     with suppress(Conflict):  # the same
         for place in thread.in_service(store, ref):
             store.move(place.name, place, state={})
-    return thread.find(store, thread.id_of(ref))
+    return thread.find(store, ref.id)
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,13 +233,13 @@ def fork(
     at: str,
     *,
     mask: Mask,
-    source: Ref | None = None,
+    source: ThreadRef | None = None,
     workflow: str | Playbook | None = None,
     prompt: str | None = None,
     agent: str | None = None,
     bind: Bind | None = None,
     work: str | None = None,
-) -> Ref:
+) -> ThreadRef:
     """A new thread that shares the chain up to `at` (a start or a step). Changing the workflow or the
     prompt adds a start of its own; otherwise a fork is one ref. Its own folders begin as those of `source`
     are now: a worktree at the last commit there, a copy as a copy. The fork keeps the agents of `source`, unless it
@@ -248,15 +250,14 @@ def fork(
         head = _put_own_start(store, chain, workflow, mask.text(prompt or chain.start.prompt))
     stored = workflow if isinstance(workflow, str) else chain.start.workflow
     book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
-    limits = _limits_at(store, chain) if source is None else source.state.get("limits", {})
-    facts: dict[str, Any] = {"forked_from": at, "limits": {**chain.start.limits, **limits}}
+    limits = _limits_at(store, chain) if source is None else source.state.limits
+    facts = ThreadState(forked_from=NodeId(at), limits={**chain.start.limits, **limits})
     if source is not None:
-        facts |= {"forked_thread": thread.id_of(source)}
-        facts |= {key: source.state[key] for key in ("agent", "agents") if key in source.state}
+        facts = facts._replace(forked_thread=source.id, agent=source.state.agent, agents=source.state.agents)
     if agent is not None:
-        facts["agent"] = agent
+        facts = facts._replace(agent=agent)
     if bind and (agent is not None or workflow is not None or source is None):
-        facts["agents"] = bind(book)
+        facts = facts._replace(agents=bind(book))
     return _point(store, head, book, facts, event=("forked", {"from": at}), work=work, source=source)
 
 
@@ -266,9 +267,9 @@ def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
     if chain.last is not None:
         return dict(chain.last.payload.get("limits", {}))
     found: dict[str, float] = {}
-    for ref in store.refs("thread/", where={"workflow": [chain.start.workflow]}):
-        given = ref.state.get("limits", {})
-        if given and Chain(store, ref.target or "").start.id == chain.head:
+    for ref in read_threads(store, where={"workflow": [chain.start.workflow]}):
+        given = ref.state.limits
+        if given and Chain(store, ref.head).start.id == chain.head:
             found |= {key: min(value, found.get(key, value)) for key, value in given.items()}
     return found
 
@@ -310,7 +311,7 @@ def _put_marker(store: Store, draft: Any, chain: Chain, role: str, output: str, 
 
 def resume(
     store: Store,
-    ref: Ref,
+    ref: ThreadRef,
     *,
     mask: Mask,
     answer: str | None = None,
@@ -318,102 +319,97 @@ def resume(
     agent: str | None = None,
     bind: Bind | None = None,
     is_run_here: bool = False,
-) -> Ref:
+) -> ThreadRef:
     """Continue a suspended thread. The person's words become part of the chain. From here on `agent` plays every
     role, if one is given. The service continues a thread that it ran before, unless `is_run_here`."""
-    status = ref.state.get("status")
-    if status in thread.ENDED:
+    status = ref.state.status
+    if ref.state.has_ended:
         raise UsageError(
-            f"thread {thread.id_of(ref)} is {status}",
-            hint=f"Fork it to go on: `rolecall thread fork {thread.id_of(ref)}`.",
+            f"thread {ref.id} is {status}",
+            hint=f"Fork it to go on: `rolecall thread fork {ref.id}`.",
         )
     refuse_running(store, ref)
     has_answer = answer is not None and answer.strip() != ""
-    if status == "suspended" and not has_answer and "role" not in ref.state:
+    if status == Status.SUSPENDED and not has_answer and ref.state.role is None:
         raise UsageError(
-            f"thread {thread.id_of(ref)} waits for an answer: {ref.state.get('reason', '')}",
-            hint=f"Give it: `rolecall thread answer {thread.id_of(ref)}`.",
+            f"thread {ref.id} waits for an answer: {ref.state.reason}",
+            hint=f"Give it: `rolecall thread answer {ref.id}`.",
         )
-    chain = Chain(store, ref.target or "")
+    chain = Chain(store, ref.head)
     draft = store.draft()
-    head = ref.target
-    state = thread.lasting(ref.state)
+    head: str = ref.head
+    state = ref.state.moved(Status.IDLE)
     if answer is not None and has_answer:
         said = _said(store, chain, ref, mask.text(answer))
         head = _put_marker(store, draft, chain, PERSON, draft.put_as(PERSON_SCHEMA, said), chain.start.id)
-        state |= {"role": said["role"], "steps": (chain.last.number if chain.last else 0) + 1}
+        state = state._replace(role=said["role"], steps=(chain.last.number if chain.last else 0) + 1)
     if limits:
-        state["limits"] = {**state.get("limits", {}), **limits}
+        state = state._replace(limits={**state.limits, **limits})
     if agent is not None and bind is not None:
         _refuse_secret(agent, mask)
-        state |= {"agent": agent, "agents": bind(registry.load_node(store, chain.start.workflow))}
-    draft.event(
-        thread.id_of(ref), "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})}
-    )
-    state |= {"status": "idle"}
-    draft.move(ref.name, ref, head, state if is_run_here else _going_on(store, draft, ref, state))
-    return draft.commit(durable=True)[-1]
+        state = state._replace(agent=agent, agents=bind(registry.load_node(store, chain.start.workflow)))
+    draft.event(ref.id, "resumed", {"answer": mask.text(answer or ""), "limits": dict(limits or {})})
+    move(draft, ref, state if is_run_here else _going_on(store, draft, ref, state), head=head)
+    return load(draft.commit(durable=True)[-1])
 
 
-def _said(store: Store, chain: Chain, ref: Ref, answer: str) -> dict[str, str]:
+def _said(store: Store, chain: Chain, ref: ThreadRef, answer: str) -> dict[str, str]:
     """What a person says to a role, with what the role was called with, so that it is called so again."""
     from rolecall.threads.turn import Turn, called_with
 
     role = _asking_role(chain, ref)
     book = registry.load_node(store, chain.start.workflow)
-    called = called_with(Turn(thread.id_of(ref), chain, book), role)
+    called = called_with(Turn(ref.id, chain, book), role)
     as_before = {"prompt": called.prompt, "location": called.location}
-    return {"reason": ref.state.get("reason", ""), "answer": answer, "role": role, **_given(as_before)}
+    return {"reason": ref.state.reason, "answer": answer, "role": role, **_given(as_before)}
 
 
-def _asking_role(chain: Chain, ref: Ref) -> str:
+def _asking_role(chain: Chain, ref: ThreadRef) -> str:
     """The role that is waiting: the one that asked, or the one whose attempt failed."""
-    role = ref.state.get("role")
-    if role:
-        return str(role)
+    if ref.state.role:
+        return ref.state.role
     for step in chain:
         if not step.role.startswith("$"):
             return step.role
-    raise UsageError(f"thread {thread.id_of(ref)} waits for no role", hint="Resume it without an answer.")
+    raise UsageError(f"thread {ref.id} waits for no role", hint="Resume it without an answer.")
 
 
 def kill(
-    store: Store, ref: Ref, reason: str = "killed by a person", *, mask: Mask
-) -> tuple[Ref, Mapping[str, Any] | None]:
+    store: Store, ref: ThreadRef, reason: str = "killed by a person", *, mask: Mask
+) -> tuple[ThreadRef, Mapping[str, Any] | None]:
     """End a thread for good. The lease of a process that runs it right now is returned, to be signalled."""
     while True:
         try:
             return _killed(store, ref, mask.text(reason))
         except Conflict:
             # Whoever runs it renews its lease; killing it does not depend on that.
-            ref = thread.find(store, thread.id_of(ref))
+            ref = thread.find(store, ref.id)
 
 
-def _killed(store: Store, ref: Ref, reason: str) -> tuple[Ref, Mapping[str, Any] | None]:
-    if ref.state.get("status") in thread.ENDED:
-        raise UsageError(f"thread {thread.id_of(ref)} is already {ref.state['status']}")
-    lease = ref.state.get("lease")
+def _killed(store: Store, ref: ThreadRef, reason: str) -> tuple[ThreadRef, Mapping[str, Any] | None]:
+    if ref.state.has_ended:
+        raise UsageError(f"thread {ref.id} is already {ref.state.status}")
+    lease = ref.state.lease
     is_running = lease and holder.is_alive(lease, now=store.now())  # asked before the service can hear of it
-    state = {key: value for key, value in thread.lasting(ref.state).items() if key != "role"}
     draft = store.draft()
-    draft.event(thread.id_of(ref), "killed", {"reason": reason, "exit_code": KILLED})
-    draft.move(ref.name, ref, ref.target, {**state, "status": "killed", "reason": reason})
+    draft.event(ref.id, "killed", {"reason": reason, "exit_code": KILLED})
+    move(draft, ref, ref.state.moved(Status.KILLED, role=None, reason=reason))
     for place in thread.in_service(store, ref):
         draft.move(place.name, place)
-    moved = draft.commit(durable=True)[0]
+    moved = load(draft.commit(durable=True)[0])
     return moved, lease if is_running else None
 
 
 def answer(
     store: Store,
-    ref: Ref,
+    ref: ThreadRef,
     playbook: Playbook,
     output: Mapping[str, Any],
     *,
     body: str,
     mask: Mask,
     is_run_here: bool = False,
-) -> Ref:
+) -> ThreadRef:
     """Let a person play the role whose turn it is: the checked output becomes the step. The service continues a thread
     that it ran before, unless `is_run_here`."""
     from rolecall.threads.engine import status_after
@@ -423,15 +419,15 @@ def answer(
     from rolecall.workflow.route import Next, Stuck, Suspended
 
     refuse_running(store, ref)
-    if ref.state.get("status") in thread.ENDED:
-        raise UsageError(f"thread {thread.id_of(ref)} is {ref.state['status']}")
-    turn = Turn(thread.id_of(ref), Chain(store, ref.target or ""), playbook)
+    if ref.state.has_ended:
+        raise UsageError(f"thread {ref.id} is {ref.state.status}")
+    turn = Turn(ref.id, Chain(store, ref.head), playbook)
     way = next_of(turn)
     if not isinstance(way, Next):
         raise UsageError(
-            f"no role of thread {thread.id_of(ref)} is due: {way.reason}"
+            f"no role of thread {ref.id} is due: {way.reason}"
             if isinstance(way, Suspended | Stuck)
-            else f"no role of thread {thread.id_of(ref)} is due",
+            else f"no role of thread {ref.id} is due",
             hint=f"Go on with `{thread.continuation(ref)}`.",
         )
     misfits = Shape(turn.role(way.role).schema).misfits(output)
@@ -443,21 +439,20 @@ def answer(
         record.failed("a person answered in its place")
     draft = store.draft()
     step, onward = record.put_step(
-        draft, {"output": dict(output), "text": body, "agent": "human"}, limits=ref.state.get("limits")
+        draft, {"output": dict(output), "text": body, "agent": "human"}, limits=ref.state.limits
     )
     status, role, reason = status_after(onward)
-    state = thread.lasting(ref.state) | {"status": status, "role": role, "reason": mask.text(reason)}
-    state["steps"] = record.number
+    state = ref.state.moved(status, role=role, reason=mask.text(reason), steps=record.number)
     draft.event(turn.thread, "step", {"step": step, "role": way.role, "status": status, "next": role})
     record.settle(draft)
     state = state if is_run_here else _going_on(store, draft, ref, state)
-    draft.move(ref.name, ref, step, {key: value for key, value in state.items() if value not in (None, "")})
+    move(draft, ref, state, head=step)
     draft.commit(durable=True)
     return thread.find(store, turn.thread)
 
 
-def refuse_running(store: Store, ref: Ref) -> None:
+def refuse_running(store: Store, ref: ThreadRef) -> None:
     """Raise Conflict while a live process runs the thread."""
-    lease = ref.state.get("lease")
+    lease = ref.state.lease
     if lease and holder.is_alive(lease, now=store.now()):
-        raise Conflict(f"thread {thread.id_of(ref)} is being run by {holder.describe(lease)}")
+        raise Conflict(f"thread {ref.id} is being run by {holder.describe(lease)}")

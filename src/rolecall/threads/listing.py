@@ -8,8 +8,9 @@ from rolecall.errors import Damaged, NotFound
 from rolecall.store.backend import Ref
 from rolecall.store.ids import is_node_id, is_thread_id, node_from_number, thread_time
 from rolecall.store.store import Store
-from rolecall.threads import thread
-from rolecall.threads.views import DAMAGED, asking_role, damaged, entry
+from rolecall.threads import state, thread
+from rolecall.threads.state import Status
+from rolecall.threads.views import asking_role, damaged, entry
 
 _BATCH = 500
 _FIRST = 51
@@ -28,7 +29,7 @@ class Filter(NamedTuple):
     def where(self) -> dict[str, list[str]]:
         """What the store itself can sort out. A crashed thread is a running one whose process is gone; a
         damaged one has no status, and comes whatever is asked for."""
-        kept = {"running" if status == "crashed" else status for status in self.statuses} - {DAMAGED}
+        kept = {"running" if status == "crashed" else status for status in self.statuses} - {Status.DAMAGED}
         wanted = {"status": sorted(kept)} if kept and not kept.issuperset(thread.STATUSES) else {}
         if self.workflow is not None:
             wanted["workflow" if is_node_id(self.workflow) else "name"] = [self.workflow]
@@ -37,12 +38,12 @@ class Filter(NamedTuple):
     @property
     def is_for_damaged(self) -> bool:
         """Only damaged threads are asked for: any thread may be one, whatever its ref says."""
-        return self.statuses == {DAMAGED}
+        return self.statuses == {Status.DAMAGED}
 
     def takes(self, found: Mapping[str, Any]) -> bool:
         if found["status"] not in self.statuses and not self.is_for_damaged:
             return False
-        if found["status"] == DAMAGED:
+        if found["status"] == Status.DAMAGED:
             return not self.words and self.workflow is None
         if self.workflow is not None and self.workflow not in (found["workflow"], found["name"]):
             return False
@@ -71,13 +72,13 @@ def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[
         if not asked.takes(found):
             continue
         seen = _with_head(store, found)
-        if seen["status"] == DAMAGED or not asked.is_for_damaged:
+        if seen["status"] == Status.DAMAGED or not asked.is_for_damaged:
             yield seen
 
 
 def _with_head(store: Store, found: dict[str, Any]) -> dict[str, Any]:
     """What the newest node adds: that it cannot be read, or which role waits."""
-    if found["status"] == DAMAGED:
+    if found["status"] == Status.DAMAGED:
         return found
     try:
         head = store.get(found["head"] or "").payload
@@ -114,7 +115,7 @@ def _band(store: Store, asked: Filter, *, is_old: bool, below: str) -> Iterator[
         for ref in batch:
             if ref.name < floor:
                 return
-            yield entry(store, ref)
+            yield entry(store, state.load(ref))
         if len(batch) < size:
             return
         before, size = batch[-1].name, _BATCH
@@ -131,12 +132,13 @@ def _refs(store: Store, asked: Filter, before: str, limit: int) -> list[Ref]:
 
 def _ref_or_damage(store: Store, name: str) -> Ref:
     try:
-        return store.ref(name) or Ref(name, None, {"status": DAMAGED, "reason": "it is gone"}, 0, 0)
+        return store.ref(name) or Ref(name, None, {"status": Status.DAMAGED, "reason": "it is gone"}, 0, 0)
     except Damaged as error:
-        return Ref(name, None, {"status": DAMAGED, "reason": error.message}, 0, 0)
+        return Ref(name, None, {"status": Status.DAMAGED, "reason": error.message}, 0, 0)
 
 
 def _fits(ref: Ref, where: Mapping[str, list[str]]) -> bool:
-    return ref.state.get("status") == DAMAGED or all(
-        ref.state.get(key) in values for key, values in where.items()
+    stored = ref.state
+    return stored.get("status") == Status.DAMAGED or all(
+        stored.get(key) in values for key, values in where.items()
     )

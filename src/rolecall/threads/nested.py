@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from rolecall.agents.protocol import Cancel, Played, Usage
 from rolecall.errors import UsageError
 from rolecall.threads import lifecycle, thread
+from rolecall.threads.state import Status, ThreadRef, read_thread
 from rolecall.threads.thread import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rolecall.store.backend import Ref
     from rolecall.store.store import Store
     from rolecall.threads.engine import Engine
     from rolecall.threads.record import Recorder
@@ -71,34 +71,33 @@ def _started(engine: Engine, parent: Recorder, workflow: str, prompt: str) -> st
 
 
 def _depth(store: Store, name: str) -> int:
-    depth, above = 0, store.ref(thread.ref_name(name))
+    depth, above = 0, read_thread(store, name)
     while above is not None and depth < DEEPEST:
         depth += 1
-        over = above.state.get("parent")
-        above = store.ref(thread.ref_name(over)) if over else None
+        above = read_thread(store, above.state.parent) if above.state.parent else None
     return depth
 
 
-def _status(store: Store, name: str) -> str:
-    return str(thread.find(store, name).state.get("status", "idle"))
+def _status(store: Store, name: str) -> Status:
+    return thread.find(store, name).state.status
 
 
 def _standing(store: Store, name: str) -> Played:
     ref = thread.find(store, name)
-    last = Chain(store, ref.target or "").last
+    last = Chain(store, ref.head).last
     return Played(
         name,
-        str(ref.state.get("status", "idle")),
-        str(ref.state.get("reason", "")),
+        ref.state.status,
+        ref.state.reason,
         last.output if last else {},
         last.body if last else "",
         _used(store, ref),
     )
 
 
-def _used(store: Store, ref: Ref) -> Usage:
+def _used(store: Store, ref: ThreadRef) -> Usage:
     """What all its steps and failed attempts have used."""
-    used = [step.payload for step in Chain(store, ref.target or "")]
+    used = [step.payload for step in Chain(store, ref.head)]
     waiting = store.ref(thread.attempt_name(thread.id_of(ref)))
     failed = [payload.get("attempt") for payload in used] + [waiting.target if waiting else None]
     while nodes := [node for node in failed if node]:

@@ -18,6 +18,7 @@ from rolecall.agents.protocol import Usage
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.state import ThreadState, read_thread
 from rolecall.threads.thread import Step
 
 LOOK_BACK = 200
@@ -62,9 +63,9 @@ class Origin:
     """Why the role begins in none, where whoever started the thread has looked for one."""
 
 
-def origin_of(store: Store, state: Mapping[str, Any], role: str) -> Origin | None:
+def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
     """Where a role begins, by the state of its thread; None where nobody has said it."""
-    told = (state.get("sessions") or {}).get(role)
+    told = state.sessions.get(role)
     if not told:
         return None
     if "refusal" in told:
@@ -73,14 +74,14 @@ def origin_of(store: Store, state: Mapping[str, Any], role: str) -> Origin | Non
     return Origin(told["thread"], step, told["tier"], told.get("why", ""))
 
 
-def fork_of(store: Store, state: Mapping[str, Any]) -> Fork | None:
+def fork_of(store: Store, state: ThreadState) -> Fork | None:
     """What is to be known of a fork, by its state; None where the thread is none."""
-    at = state.get("forked_from")
+    at = state.forked_from
     if not at:
         return None
-    source = store.ref(thread.ref_name(state["forked_thread"])) if state.get("forked_thread") else None
+    source = read_thread(store, state.forked_thread) if state.forked_thread else None
     used: set[str] = set()
-    for step in islice(thread.Chain(store, source.target), LOOK_BACK) if source and source.target else ():
+    for step in islice(thread.Chain(store, source.head), LOOK_BACK) if source else ():
         if step.id == at:
             return Fork(at, frozenset(used))
         used.add(step.payload.get("session", ""))

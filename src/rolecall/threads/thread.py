@@ -21,15 +21,16 @@ from rolecall.store import canonical
 from rolecall.store.backend import Ref
 from rolecall.store.ids import is_thread_id, node_id, thread_id
 from rolecall.store.store import META, Draft, Node, Store, copied
+from rolecall.threads.state import ENDED as ENDED
+from rolecall.threads.state import STATUSES as STATUSES
+from rolecall.threads.state import Status, ThreadRef, load, read_thread
+from rolecall.threads.state import ref_name as ref_name
 
 if TYPE_CHECKING:
     from rolecall.threads.prompt import PastStep
 
 PERSON = "$PERSON"
 FORK = "$FORK"
-
-STATUSES = ("queued", "idle", "running", "suspended", "completed", "failed", "killed", "discarded")
-ENDED = ("completed", "failed", "killed", "discarded")
 
 SHORTEST_PART = 3
 """The least length of a part of an id that names a thread."""
@@ -171,13 +172,8 @@ ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason"
 # -- names and refs --
 
 
-def ref_name(thread: str) -> str:
-    return f"thread/{thread}"
-
-
-def id_of(ref: Ref) -> str:
-    """The id of the thread that a ref is."""
-    return ref.name.removeprefix("thread/")
+def id_of(ref: ThreadRef) -> str:
+    return ref.id
 
 
 def attempt_name(thread: str) -> str:
@@ -200,15 +196,14 @@ def slot_name(workflow: str, thread: str) -> str:
     return f"slot/{workflow}/{thread}"
 
 
-def in_service(store: Store, ref: Ref) -> list[Ref]:
+def in_service(store: Store, ref: ThreadRef) -> list[Ref]:
     """The refs by which a thread waits for the service or is run by it."""
-    known = ref.state.get("service")
-    if not known:
+    place = ref.state.service
+    if place is None:
         return []
-    workflow, ident = ref.state["name"], id_of(ref)
     names = (
-        queue_name(workflow, ident, priority=known["priority"], at=known["queued_at"]),
-        slot_name(workflow, ident),
+        queue_name(ref.state.name, ref.id, priority=place.priority, at=place.queued_at),
+        slot_name(ref.state.name, ref.id),
     )
     return [found for name in names if (found := store.ref(name)) is not None]
 
@@ -227,10 +222,10 @@ def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> 
     return thread_id(now, number.to_bytes(10, "big"))
 
 
-def find(store: Store, text: str) -> Ref:
+def find(store: Store, text: str) -> ThreadRef:
     """The ref of a thread by its id, or by an end or a part of the id that no other id has."""
     wanted = text.upper()
-    if is_thread_id(wanted) and (ref := store.ref(ref_name(wanted))):
+    if is_thread_id(wanted) and (ref := read_thread(store, wanted)):
         return with_facts(store, ref)
     if len(wanted) < SHORTEST_PART:
         raise UsageError(
@@ -242,7 +237,7 @@ def find(store: Store, text: str) -> Ref:
     if len(found) > 1:
         shown = ", ".join(name[7:] for name in found[:5])
         raise UsageError(f"{text!r} is short for several threads: {shown}", hint="Give more characters.")
-    ref = store.ref(found[0]) if found else None
+    ref = read_thread(store, found[0][7:]) if found else None
     if ref is None:
         raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
     return with_facts(store, ref)
@@ -255,12 +250,13 @@ def short_id_length(store: Store) -> int:
     return next((length for length in lengths if len({name[-length:] for name in names}) == len(names)), 26)
 
 
-def with_facts(store: Store, ref: Ref) -> Ref:
+def with_facts(store: Store, ref: ThreadRef) -> ThreadRef:
     """The ref with the facts about its thread; uwf does not store them, so they are read from the chain."""
-    if "name" in ref.state:
+    if ref.state.name:
         return ref
     try:
-        return ref._replace(state={**facts_of(store, Chain(store, ref.target or "")), **ref.state})
+        facts = facts_of(store, Chain(store, ref.head))
+        return load(ref.ref._replace(state={**facts, **ref.ref.state}))
     except RolecallError:
         return ref  # reading its nodes reports the problem
 
@@ -285,21 +281,13 @@ def title_of(prompt: str) -> str:
     return line if len(line) <= 100 else line[:99] + "…"
 
 
-def lasting(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A thread's state without what holds only as long as the thread stays as it is."""
-    return {key: value for key, value in state.items() if key not in ("lease", "reason", "onward")}
-
-
-def continuation(ref: Ref, *, is_held: bool = False) -> str | None:
-    """The command that lets a thread go on, or shows it while it is somebody else's to run; None: it ended."""
-    ident, status = id_of(ref), ref.state.get("status", "idle")
-    if status in ENDED:
+def continuation(ref: ThreadRef, *, is_held: bool = False) -> str | None:
+    """The command that continues a thread, or that follows it while another process runs it; None if it has ended."""
+    if ref.state.has_ended:
         return None
-    if status == "suspended":
-        return "rolecall thread " + (ref.state.get("onward") or f"answer {ident} --run")
-    return (
-        f"rolecall thread watch {ident}" if is_held or status == "queued" else f"rolecall thread run {ident}"
-    )
+    if ref.state.status == Status.SUSPENDED:
+        return "rolecall thread " + (ref.state.onward or f"answer {ref.id} --run")
+    return f"rolecall thread {'watch' if is_held or ref.state.status == Status.QUEUED else 'run'} {ref.id}"
 
 
 # -- the chain --

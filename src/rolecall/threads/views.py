@@ -8,61 +8,60 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
-from rolecall.store.backend import Ref
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
+from rolecall.threads.state import Status, ThreadRef
 from rolecall.threads.thread import Chain, Step
 
 _SEPARATOR = "\n\n---\n\n"
 _NEWEST_ATTEMPTS = 20
-DAMAGED = "damaged"
-"""The status of a thread whose ref or head cannot be read."""
 
 
 # -- a thread --
 
 
-def entry(store: Store, ref: Ref) -> dict[str, Any]:
+def entry(store: Store, ref: ThreadRef) -> dict[str, Any]:
     """A thread as its ref alone tells it."""
-    state, ident, status = ref.state, thread.id_of(ref), status_of(store, ref)
-    if "name" not in state and "cwd" in (known := thread.with_facts(store, ref)).state:  # uwf wrote it
-        state = {"role": role_due(store, ref, Chain(store, ref.target or "")), **known.state}
+    state, status = ref.state, status_of(store, ref)
+    if not state.name and (known := thread.with_facts(store, ref).state).cwd is not None:  # uwf wrote it
+        state = known._replace(role=known.role or role_due(store, ref, Chain(store, ref.head)))
+    is_damaged = status == Status.DAMAGED
     return {
-        "workflow": state.get("workflow"),
-        "thread": ident,
-        "head": ref.target,
-        "status": status,
-        "currentRole": None if state.get("status") in thread.ENDED else state.get("role"),
-        "name": state.get("name"),
-        "title": state.get("title"),
-        "reason": state.get("reason"),
-        "created": thread_time(ident) if is_thread_id(ident) else 0,
-        "updated": state.get("ended_at") or ref.updated,
-        "steps": state.get("steps", 0),
-        "folders": state.get("folders") or {},
-        "continue": None if status == DAMAGED else thread.continuation(ref, is_held=status == "running"),
+        "workflow": state.workflow or None,
+        "thread": ref.id,
+        "head": ref.head or None,
+        "status": status.value,
+        "currentRole": None if state.has_ended else state.role,
+        "name": state.name or None,
+        "title": state.title or None,
+        "reason": state.reason or None,
+        "created": thread_time(ref.id) if is_thread_id(ref.id) else 0,
+        "updated": state.ended_at or ref.ref.updated,
+        "steps": state.steps or 0,
+        "folders": state.folders,
+        "continue": None if is_damaged else thread.continuation(ref, is_held=status == Status.RUNNING),
     }
 
 
 def damaged(known: Mapping[str, Any], error: RolecallError) -> dict[str, Any]:
     """An entry of a thread whose newest nodes cannot be read."""
-    return {**known, "status": DAMAGED, "reason": error.message, "continue": None}
+    return {**known, "status": Status.DAMAGED.value, "reason": error.message, "continue": None}
 
 
-def status_of(store: Store, ref: Ref) -> str:
-    status = str(ref.state.get("status", "idle"))
-    if status != "running":
-        return status
+def status_of(store: Store, ref: ThreadRef) -> Status:
+    """The status of a thread; `crashed` if it says `running` and its process is gone."""
+    if ref.state.status != Status.RUNNING:
+        return ref.state.status
     from rolecall.store import holder
 
-    return "running" if holder.is_alive(ref.state.get("lease") or {}, now=store.now()) else "crashed"
+    return Status.RUNNING if holder.is_alive(ref.state.lease, now=store.now()) else Status.CRASHED
 
 
-def card(store: Store, ref: Ref) -> dict[str, Any]:
+def card(store: Store, ref: ThreadRef) -> dict[str, Any]:
     """What a thread is and how it stands, from its ref and its newest nodes alone."""
     try:
-        chain = Chain(store, ref.target or "")
+        chain = Chain(store, ref.head)
         start, last = chain.start, chain.last
         totals: Mapping[str, Any] = last.payload["totals"] if last else {}
     except (NotFound, Damaged) as error:
@@ -80,26 +79,26 @@ def card(store: Store, ref: Ref) -> dict[str, Any]:
         "steps": head_number(ref, chain),
         "usage": totals,
         "limits": _limits(store, ref, start),
-        "agents": {role: bound["name"] for role, bound in (ref.state.get("agents") or {}).items()},
+        "agents": {role: bound["name"] for role, bound in ref.state.agents.items()},
         "attempts": [_brief_attempt(attempt) for attempt in attempts[:_NEWEST_ATTEMPTS]],
         "pending": pending,
         "lease": _holder(store, ref),
-        "forkedFrom": ref.state.get("forked_from"),
-        "forkedThread": ref.state.get("forked_thread"),
+        "forkedFrom": ref.state.forked_from,
+        "forkedThread": ref.state.forked_thread,
         "cwd": start.cwd,
     }
 
 
-def _limits(store: Store, ref: Ref, start: thread.Start) -> dict[str, Any]:
+def _limits(store: Store, ref: ThreadRef, start: thread.Start) -> dict[str, Any]:
     try:
         of_workflow = store.get(start.workflow).payload.get("limits") or {}
     except (NotFound, Damaged):
         of_workflow = {}
-    return {**of_workflow, **start.limits, **ref.state.get("limits", {})}
+    return {**of_workflow, **start.limits, **ref.state.limits}
 
 
-def _holder(store: Store, ref: Ref) -> dict[str, Any] | None:
-    lease = ref.state.get("lease")
+def _holder(store: Store, ref: ThreadRef) -> dict[str, Any] | None:
+    lease = ref.state.lease
     if not lease:
         return None
     from rolecall.store import holder
@@ -113,9 +112,9 @@ def _holder(store: Store, ref: Ref) -> dict[str, Any] | None:
     }
 
 
-def _attempts_now(store: Store, ref: Ref) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+def _attempts_now(store: Store, ref: ThreadRef) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Failed attempts that no step has taken in yet, newest first, and the one that runs now."""
-    attempt = store.ref(thread.attempt_name(thread.id_of(ref)))
+    attempt = store.ref(thread.attempt_name(ref.id))
     if attempt is None:
         return [], None
     note = attempt.state
@@ -131,11 +130,11 @@ def _brief_attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
     return {key: attempt[key] for key in kept}
 
 
-def role_of(store: Store, ref: Ref) -> str | None:
+def role_of(store: Store, ref: ThreadRef) -> str | None:
     """The role that is due, or that waits for somebody; None when the thread has ended."""
-    if ref.state.get("status") in thread.ENDED:
+    if ref.state.has_ended:
         return None
-    return ref.state.get("role") or role_due(store, ref, Chain(store, ref.target or ""))
+    return ref.state.role or role_due(store, ref, Chain(store, ref.head))
 
 
 def asking_role(head: Any) -> str | None:
@@ -144,19 +143,19 @@ def asking_role(head: Any) -> str | None:
     return role if isinstance(role, str) and not role.startswith("$") else None
 
 
-def role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
+def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
     """The role that is due where the ref does not say it: after a fork, or while somebody is asked."""
-    status = ref.state.get("status", "idle")
-    if status == "suspended" and chain.last is not None:
+    status = ref.state.status
+    if status == Status.SUSPENDED and chain.last is not None:
         return asking_role(chain.last.payload)
-    if status not in ("idle", "queued"):
+    if status not in (Status.IDLE, Status.QUEUED):
         return None
     from rolecall.threads.turn import Turn, next_of
     from rolecall.workflow.registry import load_node
     from rolecall.workflow.route import Next
 
     try:
-        way = next_of(Turn(thread.id_of(ref), chain, load_node(store, chain.start.workflow)))
+        way = next_of(Turn(ref.id, chain, load_node(store, chain.start.workflow)))
     except RolecallError:
         return None  # the workflow cannot be read here; what is known of the thread still can
     return way.role if isinstance(way, Next) else None
@@ -165,14 +164,14 @@ def role_due(store: Store, ref: Ref, chain: Chain) -> str | None:
 # -- its steps --
 
 
-def head_number(ref: Ref, chain: Chain) -> int:
+def head_number(ref: ThreadRef, chain: Chain) -> int:
     if chain.last is None:
         return 0
     # The predecessor's steps carry no number; how many there are was counted when they were imported.
-    return int(chain.last.payload["number"] or ref.state.get("steps") or chain.last.number)
+    return int(chain.last.payload["number"] or ref.state.steps or chain.last.number)
 
 
-def numbered(ref: Ref, chain: Chain) -> Iterator[tuple[Step, int]]:
+def numbered(ref: ThreadRef, chain: Chain) -> Iterator[tuple[Step, int]]:
     number = head_number(ref, chain)
     for step in chain:
         yield step, number
@@ -208,7 +207,7 @@ def _status_in(output: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Ref | None]:
+def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, ThreadRef | None]:
     """The node that `STEP`, `THREAD` or `THREAD#N` names; of a thread alone its head. `at` takes the place
     of `#N` and may be an id or `start` as well."""
     name, _, number = text.partition("#")
@@ -220,8 +219,8 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Ref
     ref = thread.find(store, name)
     place = at or number
     if not place:
-        return ref.target or "", ref
-    chain = Chain(store, ref.target or "")
+        return ref.head, ref
+    chain = Chain(store, ref.head)
     if place in ("start", "0"):
         return chain.start.id, ref
     for step, count in numbered(ref, chain):
@@ -230,8 +229,8 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Ref
         ):
             return step.id, ref
     raise NotFound(
-        f"thread {thread.id_of(ref)} has no step {place!r}",
-        hint=f"`rolecall thread steps {thread.id_of(ref)}` lists its steps.",
+        f"thread {ref.id} has no step {place!r}",
+        hint=f"`rolecall thread steps {ref.id}` lists its steps.",
     )
 
 
@@ -313,10 +312,10 @@ def attempt_view(store: Store, node: str, payload: Mapping[str, Any], *, with_te
     }
 
 
-def result(store: Store, ref: Ref) -> dict[str, Any] | None:
+def result(store: Store, ref: ThreadRef) -> dict[str, Any] | None:
     """The result of a thread: its last answer, the files its agents reported, and its usage. None before any role has
     answered."""
-    chain = Chain(store, ref.target or "")
+    chain = Chain(store, ref.head)
     steps = [step for step in chain if not step.role.startswith("$")]
     if not steps:
         return None
@@ -335,10 +334,10 @@ def result(store: Store, ref: Ref) -> dict[str, Any] | None:
     }
 
 
-def gather(store: Store, ref: Ref) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def gather(store: Store, ref: ThreadRef) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A thread's card and all its steps in full, oldest first: what a report is made of."""
-    chain = Chain(store, ref.target or "")
-    attempt = store.ref(thread.attempt_name(thread.id_of(ref)))
+    chain = Chain(store, ref.head)
+    attempt = store.ref(thread.attempt_name(ref.id))
     waiting = attempts_from(store, attempt.target if attempt else None, with_texts=True)
     whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": list(waiting)}
     return whole, [details(store, step, number) for step, number in numbered(ref, chain)][::-1]
@@ -348,12 +347,12 @@ def gather(store: Store, ref: Ref) -> tuple[dict[str, Any], list[dict[str, Any]]
 
 
 def read(
-    store: Store, ref: Ref, *, quota: int, before: str | None = None, with_start: bool = True
+    store: Store, ref: ThreadRef, *, quota: int, before: str | None = None, with_start: bool = True
 ) -> dict[str, Any]:
     """A thread as Markdown of at most `quota` characters: the newest steps that fit, in their order, and at
     least one; `before` leaves out a step and what came after it."""
-    ident = thread.id_of(ref)
-    chain = Chain(store, ref.target or "")
+    ident = ref.id
+    chain = Chain(store, ref.head)
     steps = numbered(ref, chain)
     if before is not None:
         _skip_to(store, steps, before, ident)
@@ -402,7 +401,7 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ident
         )
 
 
-def _start_section(store: Store, ref: Ref, chain: Chain, quota: int) -> str:
+def _start_section(store: Store, ref: ThreadRef, chain: Chain, quota: int) -> str:
     """The task; a long one gives way to the steps, which are what is read for."""
     prompt = chain.start.prompt
     return report.start_markdown(entry(store, ref), report.shortened(prompt, quota // 2))
@@ -462,10 +461,10 @@ class _Goals:
 # -- two threads --
 
 
-def difference(store: Store, one: Ref, other: Ref) -> dict[str, Any]:
+def difference(store: Store, one: ThreadRef, other: ThreadRef) -> dict[str, Any]:
     """Where two threads part, and how what follows differs, step by step."""
-    names = (thread.id_of(one), thread.id_of(other))
-    left, right = (Chain(store, ref.target or "") for ref in (one, other))
+    names = (one.id, other.id)
+    left, right = (Chain(store, ref.head) for ref in (one, other))
     ours, theirs = list(numbered(one, left))[::-1], list(numbered(other, right))[::-1]
     shared = 0
     while shared < min(len(ours), len(theirs)) and ours[shared][0].id == theirs[shared][0].id:

@@ -26,6 +26,7 @@ from rolecall.errors import StorageError, UsageError
 from rolecall.files import git
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.state import read_thread
 from rolecall.threads.thread import Chain
 
 Folder = Mapping[str, Any]
@@ -229,8 +230,8 @@ def _delete(folder: str) -> None:
 
 def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
     """The folder in which a role of this thread works; made when it is missing and nothing is lost by that."""
-    ref = store.ref(thread.ref_name(name))
-    folder = (ref.state.get("folders") or {}).get(kind) if ref else None
+    ref = read_thread(store, name)
+    folder = ref.state.folders.get(kind) if ref else None
     go_on = f"`rolecall thread fork {name}` goes on in a new one"
     if folder is None:
         raise UsageError(f"the thread has no {kind} of its own; {go_on}")

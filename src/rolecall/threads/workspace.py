@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.config import mask as mask
-from rolecall.store.backend import Backend, Durability, Ref
+from rolecall.store.backend import Backend, Durability
 from rolecall.store.store import Store
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rolecall.settings.yaml12 import Problem
     from rolecall.threads.engine import Cast, Engine
     from rolecall.threads.record import Recalled
+    from rolecall.threads.state import ThreadRef
     from rolecall.workflow.model import Recall
     from rolecall.workflow.playbook import Playbook
 
@@ -70,13 +71,12 @@ def memory_thresholds() -> Thresholds:
     return Thresholds(**memory_thresholds(config.load()))
 
 
-def tell_service(ref: Ref) -> None:
+def tell_service(ref: ThreadRef) -> None:
     """Let the service look at a thread of its own now; it would notice by itself a little later."""
-    if "service" in ref.state:
+    if ref.state.service is not None:
         from rolecall.service import control
-        from rolecall.threads.thread import id_of
 
-        control.poke(config.home(), id_of(ref))
+        control.poke(config.home(), ref.id)
 
 
 def settings_for(folder: str | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from rolecall.store.backend import Ref
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.state import ThreadRef, read_thread
 
 Log = Callable[[str], object]
 
@@ -105,7 +106,7 @@ class Dispatcher:
 
     def _metered(self, slots: Mapping[str, Ref]) -> Verdict:
         now = self.store.now()
-        refs = {name: self.store.ref(thread.ref_name(name)) for name in slots}
+        refs = {name: read_thread(self.store, name) for name in slots}
         due = [
             Due(name, slots[name].state.get("since", 0), self._agent_of(ref.state))
             for name, ref in refs.items()
@@ -128,22 +129,22 @@ class Dispatcher:
         """Give the order for the next step of a thread that has this slot. It is given before the slot says so: whoever
         dies in between gives the same order once more, which is one order."""
         _, workflow, name = slot.name.split("/")
-        ref = self.store.ref(thread.ref_name(name))
-        if ref is None or ref.state.get("status") != "idle":
+        ref = read_thread(self.store, name)
+        if ref is None or ref.state.status != "idle":
             return
-        head = ref.target or ""
+        head = ref.head
         before = slot.state.get("order", "")
         ident = order_id(name, head, before=before) if before else self._orders.next_id(name, head)
         order = Order(ident, name, workflow, head)
         need, rule = self._need(ref), self.policy.of(workflow)
-        priority = (ref.state.get("service") or {}).get("priority", rule.priority)
+        priority = ref.state.service.priority if ref.state.service else rule.priority
         self._orders.give(order, need.partition, limit=rule.concurrency, priority=priority)
         state = {"since": slot.state.get("since", 0), "order": order.id, "need": need.text}
         # Where somebody was faster, or the thread was killed, the order finds nothing to do.
         with suppress(Conflict):
             self.store.move(slot.name, slot, state=state, durable=False)
 
-    def _need(self, ref: Ref) -> Need:
+    def _need(self, ref: ThreadRef) -> Need:
         try:
             return needed(self.store, ref.state, self._agent_of(ref.state))
         except RolecallError:  # the step itself says what is wrong
@@ -183,20 +184,20 @@ class Dispatcher:
     def _is_lost(self, slot: Ref, standing: Mapping[str, Standing]) -> bool:
         words = slot.name.split("/")
         place = Slot(words[1], words[2], slot.state.get("since", 0))
-        ref = self.store.ref(thread.ref_name(place.thread))
-        status = ref.state.get("status", "idle") if ref else ""
+        ref = read_thread(self.store, place.thread)
+        status = ref.state.status if ref else ""
         if ref is None or status not in ("idle", "running"):
             queue.release(self.store, place)
             return False
         if status == "running":
             return self._is_abandoned(place, ref)
         order = slot.state.get("order", "")
-        if order.split(":")[:2] != [place.thread, ref.target]:
+        if order.split(":")[:2] != [place.thread, ref.head]:
             return True  # the step it was for was taken, and nobody has ordered the next
         return self._is_stranded(order, standing.get(order))
 
-    def _is_abandoned(self, place: Slot, ref: Ref) -> bool:
-        lease = ref.state.get("lease") or {}
+    def _is_abandoned(self, place: Slot, ref: ThreadRef) -> bool:
+        lease = ref.state.lease
         now, ends = self.store.now(), lease.get("deadline", 0)
         if holder.is_alive(lease, now=now):
             if ends > now:
@@ -209,7 +210,7 @@ class Dispatcher:
         if moved is None:
             return False
         self._log(f"{place.thread} crashed: {reason}")
-        return bool(moved.state["status"] == "idle")
+        return moved.state.status == "idle"
 
     def _is_stranded(self, order: str, standing: Standing | None) -> bool:
         """Whether an order that nobody has carried out is with nobody who will."""

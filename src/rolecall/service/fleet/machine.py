@@ -32,7 +32,7 @@ from rolecall.service.queue import AgentOf
 from rolecall.service.workers import Workers
 from rolecall.store.ids import THREAD_ID_LENGTH
 from rolecall.store.store import Store
-from rolecall.threads import thread
+from rolecall.threads.state import read_thread
 
 _PATIENCE = 10.0
 """Seconds that a machine which is to stop waits for the database; others find what it could not say."""
@@ -299,8 +299,8 @@ class Machine:
 
     async def _heed_ending(self, step: Step) -> None:
         """A thread that runs here has lost its slot: it has come to its end, or somebody has killed it."""
-        ref = await self._reach.ask(self._reach.store.ref, thread.ref_name(step.order.thread))
-        if ref is not None and ref.state.get("status") == "killed":
+        ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
+        if ref is not None and ref.state.status == "killed":
             self._steps.end(step)
 
     def _tell(self, name: str) -> None:

@@ -12,13 +12,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import RolecallError
 from rolecall.settings import config
 from rolecall.store.store import Store
+from rolecall.threads.state import ThreadState
 from rolecall.workflow import registry
 
 _FRESH = {True: 30.0, False: 3.0}
@@ -50,15 +51,15 @@ class Need(NamedTuple):
         return sha256(self.text.encode()).hexdigest()[:32]
 
 
-def needed(store: Store, state: Mapping[str, Any], agent: str) -> Need:
+def needed(store: Store, state: ThreadState, agent: str) -> Need:
     """What the next step of a thread needs, by the thread's state and the name of its agent."""
-    workflow = registry.read_node(store, state["workflow"])[0]
-    role = workflow.roles.get(state.get("role") or "")
-    own = [folder["path"] for folder in (state.get("folders") or {}).values() if "removed" not in folder]
-    files = own or [state.get("cwd", "")]
+    workflow = registry.read_node(store, state.workflow)[0]
+    role = workflow.roles.get(state.role or "")
+    own = [folder["path"] for folder in state.folders.values() if "removed" not in folder]
+    files = own or [state.cwd or ""]
     if workflow.python is not None:
         files.append(_file_of(workflow.python))
-        if not state.get("agent") and (role is None or role.agent is None):
+        if not state.agent and (role is None or role.agent is None):
             agent = ""  # its file brings an agent, or is one
     return Need(agent, tuple(file for file in files if file))
 

@@ -27,6 +27,7 @@ from rolecall.store.backend import Ref
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.state import ThreadRef, load, read_thread
 
 
 @dataclass
@@ -95,8 +96,8 @@ class Steps:
 
     async def _carried_out(self, step: Step) -> Settled:
         order, reach = step.order, self._reach
-        ref = await reach.ask(reach.store.ref, thread.ref_name(order.thread))
-        if ref is None or ref.state.get("status") != "idle" or ref.target != order.head:
+        ref = await reach.ask(read_thread, reach.store, order.thread)
+        if ref is None or ref.state.status != "idle" or ref.head != order.head:
             return Settled("is not due")
         if self.is_stopping:
             return Settled("was handed back")
@@ -186,7 +187,7 @@ class Step:
         """From any thread: a ref that the step has moved; its thread's says how long it is ours."""
         if ref.name != thread.ref_name(self.order.thread):
             return
-        lease = ref.state.get("lease") or {}
+        lease = load(ref).state.lease
         self.token = lease.get("token", self.token)
         self.until = steady_ms() + lease["deadline"] - now() if lease else None
 
@@ -225,20 +226,20 @@ class Settled(NamedTuple):
 def settle(store: Store, step: Step, ended: Ended) -> Settled:
     """Do what the end of a step's process means for its thread, if it is not another machine's by now."""
     order = step.order
-    ref = store.ref(thread.ref_name(order.thread))
-    status = ref.state.get("status", "idle") if ref else "gone"
-    is_taken = ref is not None and ref.target != order.head
+    ref = read_thread(store, order.thread)
+    status = ref.state.status if ref else "gone"
+    is_taken = ref is not None and ref.head != order.head
     if ref is None or status not in ("idle", "running"):
         with suppress(Conflict):  # it needs its slot no longer, and somebody has seen that already
             queue.release(store, _slot(order))
         return Settled(f"is {status}", is_taken=is_taken, is_over=True)
-    is_held = (ref.state.get("lease") or {}).get("token", "") == step.token != ""
+    is_held = ref.state.lease.get("token", "") == step.token != ""
     if is_taken or (status == "running" and not is_held):
         return Settled("went on", is_taken=is_taken)
     return _failed(store, step, ended, ref)
 
 
-def _failed(store: Store, step: Step, ended: Ended, ref: Ref) -> Settled:
+def _failed(store: Store, step: Step, ended: Ended, ref: ThreadRef) -> Settled:
     """No step was taken, and nobody else has the thread."""
     slot, report = _slot(step.order), ended.report or {}
     if ended.fault:
@@ -251,7 +252,7 @@ def _failed(store: Store, step: Step, ended: Ended, ref: Ref) -> Settled:
         reason = ". ".join(filter(None, [report["message"], report.get("hint")]))
         queue.suspend(store, slot, reason, seen=ref)
         return Settled("suspended", reason)
-    if ref.state.get("status") == "running":
+    if ref.state.status == "running":
         queue.lay_down(store, slot, seen=ref)
     if "error" in report:  # another process has it, or the server was away for longer than anybody waits
         raise StorageError(report["message"])

@@ -1,0 +1,160 @@
+"""The state of a thread as one typed value, and the only place that reads it from its ref and writes it back.
+
+A thread is the ref `thread/<id>`: its target is the head of the chain, its state is what must be known at a glance.
+On the command line's read path.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from rolecall.errors import Damaged
+from rolecall.store.backend import Ref
+from rolecall.store.ids import NodeId, ThreadId
+from rolecall.store.store import Draft, Store
+
+
+class Status(StrEnum):
+    QUEUED = "queued"
+    IDLE = "idle"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    KILLED = "killed"
+    DISCARDED = "discarded"
+    CRASHED = "crashed"
+    """Shown, never stored: running, but the process that ran it is gone."""
+    DAMAGED = "damaged"
+    """Shown, never stored: the thread's ref or head cannot be read."""
+
+
+STATUSES = tuple(status for status in Status if status not in (Status.CRASHED, Status.DAMAGED))
+ENDED = (Status.COMPLETED, Status.FAILED, Status.KILLED, Status.DISCARDED)
+
+
+class QueuePlace(NamedTuple):
+    """What the service knows about a thread that it runs."""
+
+    priority: int
+    queued_at: int
+    admitted_at: int | None = None
+    crashes: int | None = None
+    losses: int | None = None
+
+    def dump(self) -> dict[str, int]:
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+class ThreadState(NamedTuple):
+    """What is known about a thread without reading its chain. Frozen: `_replace` makes the next state."""
+
+    status: Status = Status.IDLE
+    workflow: NodeId = NodeId("")
+    """The workflow version it follows; empty, like `name`, in a ref that only uwf has written."""
+    name: str = ""
+    """The name of the workflow."""
+    title: str = ""
+    cwd: str | None = None
+    role: str | None = None
+    """The role whose turn it is."""
+    steps: int | None = None
+    folders: Mapping[str, Mapping[str, Any]] = {}
+    """Its own folders by kind, as `threads/workfolder.py` plans them."""
+    agent: str | None = None
+    """The agent that plays every role."""
+    agents: Mapping[str, Mapping[str, Any]] = {}
+    """The agent of each role, as it was bound when the thread started."""
+    parent: ThreadId | None = None
+    """The thread one of whose roles it plays."""
+    sessions: Mapping[str, Mapping[str, str]] = {}
+    """For roles that begin in a session of an earlier thread: which one."""
+    forked_from: NodeId | None = None
+    forked_thread: ThreadId | None = None
+    limits: Mapping[str, float] = {}
+    service: QueuePlace | None = None
+    reason: str = ""
+    """Why it is suspended, failed, killed or discarded."""
+    onward: str = ""
+    """The verb that lets a suspended thread go on."""
+    lease: Mapping[str, Any] = {}
+    """The process that runs it, as `store/holder.py` describes it."""
+    ended_at: int | None = None
+    """When a thread ended that was imported after its end."""
+    imported: int | None = None
+    """The version of the ref that an import from uwf wrote."""
+    other: Mapping[str, Any] = {}
+    """Fields that another program or version wrote."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing happens in the thread until a person acts."""
+        return self.status in ENDED or self.status == Status.SUSPENDED
+
+    def moved(self, status: Status, **fields: Any) -> "ThreadState":
+        """The state after a change of status: without the lease and what was only true before."""
+        return self._replace(status=status, lease={}, reason="", onward="")._replace(**fields)
+
+    def dump(self) -> dict[str, Any]:
+        """The state as it is stored: fields without a value are left out."""
+        fields = {key: value for key, value in self._asdict().items() if value not in (None, "", {})}
+        fields |= {"status": self.status.value} | fields.pop("other", {})
+        return fields | {"service": self.service.dump()} if self.service else fields
+
+
+_FIELDS = frozenset(ThreadState._fields) - {"other"}
+
+
+def load_state(stored: Mapping[str, Any]) -> ThreadState:
+    known = {key: value for key, value in stored.items() if key in _FIELDS}
+    known["status"] = Status(stored.get("status", Status.IDLE))
+    known["other"] = {key: value for key, value in stored.items() if key not in _FIELDS}
+    if place := stored.get("service"):
+        known["service"] = QueuePlace(**place)
+    return ThreadState(**known)
+
+
+class ThreadRef(NamedTuple):
+    """A thread as its ref was when it was read."""
+
+    id: ThreadId
+    head: NodeId
+    state: ThreadState
+    ref: Ref
+
+
+def load(ref: Ref) -> ThreadRef:
+    try:
+        state = load_state(ref.state)
+    except (TypeError, ValueError) as error:
+        raise Damaged(f"the state of {ref.name} is damaged: {error}", hint="Restore the store.") from error
+    return ThreadRef(ThreadId(ref.name.removeprefix("thread/")), NodeId(ref.target or ""), state, ref)
+
+
+def ref_name(thread: str) -> str:
+    return f"thread/{thread}"
+
+
+def read_thread(store: Store, thread: str) -> ThreadRef | None:
+    """A thread by its whole id."""
+    ref = store.ref(ref_name(thread))
+    return None if ref is None else load(ref)
+
+
+def read_threads(store: Store, *, where: Mapping[str, Sequence[str]] | None = None) -> Iterator[ThreadRef]:
+    return map(load, store.refs("thread/", where=where))
+
+
+def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None = None) -> None:
+    """Add to a draft that a thread changes its state, and its head if one is given. The commit conflicts if the
+    thread has moved since it was `seen`."""
+    draft.move(seen.ref.name, seen.ref, head or seen.head, state.dump())
+
+
+def add(draft: Draft, thread: str, head: str, state: ThreadState) -> None:
+    """Add a new thread to a draft."""
+    draft.move(ref_name(thread), None, head, state.dump())
