@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rolecall import cli
-from rolecall.settings import settings
+from rolecall.settings import mask
 from rolecall.threads import workspace
 from rolecall.workflow import document
 
@@ -145,11 +145,11 @@ def test_every_place_of_a_secret_is_masked_in_the_list_and_by_the_mask(
 def test_a_configuration_is_only_read_for_secrets_where_it_may_have_some() -> None:
     variables = {"providers": {"p": {"baseUrl": "https://x.example", "apiKeyEnv": "P_API_KEY"}}}
     for text in (document.dump(variables), json.dumps(variables), ""):
-        assert not settings.may_have_secrets(text)
+        assert not mask.may_have_secrets(text)
     for section, value in SECRET_PLACES.items():
         for text in (document.dump({section: value}), json.dumps({section: value})):
-            assert settings.may_have_secrets(text)
-    assert settings.may_have_secrets("extract:\n  apiKeyEnv: A_KEY0a1b2c3d4e5f6071\n")
+            assert mask.may_have_secrets(text)
+    assert mask.may_have_secrets("extract:\n  apiKeyEnv: A_KEY0a1b2c3d4e5f6071\n")
 
 
 def test_the_names_of_roles_are_no_names_of_secrets(home: Path) -> None:

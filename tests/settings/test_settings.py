@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rolecall.errors import UsageError
-from rolecall.settings import settings
+from rolecall.settings import mask, settings
 
 PROVIDERS = {
     "openai": {"baseUrl": "https://openai/v1", "apiKeyEnv": "OPENAI_API_KEY"},
@@ -96,7 +96,9 @@ def test_a_provider_says_what_its_endpoint_speaks() -> None:
     assert model("p/m", configured)[3] == "anthropic"
     assert settings.problems(configured, adapters=()) == []
     wrong = {"providers": {"p": {"baseUrl": "https://p", "protocol": "gopher"}}}
-    assert settings.problems(wrong, adapters=()) == ["providers.p.protocol must be one of openai, anthropic"]
+    assert settings.problems(wrong, adapters=()) == [
+        "providers.p.protocol must be one of openai, anthropic, not 'gopher'"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_without_extract_the_model_of_the_scene_counts_then_the_default() -> Non
         ({"baseUrl": "http://x"}, {}, "needs a model and a base URL"),
         ({"provider": "opnai", "model": "m"}, {}, "no provider 'opnai'"),
         ({"baseUrl": "http://x", "model": "m", "apiKeyEnv": "NOT_SET"}, {}, "'NOT_SET'.* is not set"),
-        ({"baseUrl": "http://x", "model": "m", "base_url": "y"}, {}, "'extract.base_url' is not a key"),
+        ({"baseUrl": "http://x", "model": "m", "base_url": "y"}, {}, "'base_url' is not a key of extract"),
         ({"baseUrl": "http://x", "model": "m", "timeout": "soon"}, {}, "extract.timeout must be"),
         (None, {"defaultModel": "chaep"}, "no model 'chaep'"),
     ],
@@ -278,7 +280,7 @@ def test_values_are_typed_by_their_key(key: str, text: str, value: Any) -> None:
     ("key", "text", "message"),
     [
         ("agents.h.args", "-a", "JSON array"),
-        ("agents.h.args", "[1]", "JSON array"),
+        ("agents.h.args", "[1]", "args.0 must be text"),
         ("agents.h", "x", "is a section"),
         ("agents", "x", "is a section"),
         ("extract.timeout", "0", "above 0"),
@@ -324,9 +326,9 @@ def test_problems_of_a_file_are_all_named() -> None:
     }
     found = settings.problems(whole, adapters=("human",))
     assert [text.split(":")[0].split(" ")[0] for text in found] == [
-        "'defautAgent'",
         "agents.h.command",
         "extract",
+        "'defautAgent'",
         "defaultAgent",
         "agentOverrides.solve.coder",
         "models.m.provider",
@@ -341,7 +343,7 @@ def test_keys_and_passwords_are_masked_and_nothing_else() -> None:
         "store": {"url": "postgresql://me:pw@host/db"},
         "list": ["http://u:p@x/"],
     }
-    assert settings.masked(whole, "***") == {
+    assert mask.masked(whole, "***") == {
         "providers": {"a": {"apiKey": "***", "apiKeyEnv": "A_KEY"}, "b": {"apiKey": ""}},
         "store": {"url": "postgresql://me:***@host/db"},
         "list": ["http://u:***@x/"],

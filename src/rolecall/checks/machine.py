@@ -78,7 +78,7 @@ def _configuration() -> list[Check]:
 def _readable_keys() -> list[Check]:
     """Files with keys in them that others may read."""
     from rolecall.settings import config
-    from rolecall.settings.settings import secrets_of
+    from rolecall.settings.mask import secrets_of
 
     paths = [os.path.join(config.home(), ".env")]
     with suppress(RolecallError):  # a file that cannot be read is told of by the check of the configuration

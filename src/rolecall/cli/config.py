@@ -37,8 +37,7 @@ def _at(settings: Any, path: Path) -> Any:
 
 
 def _masked(value: Any) -> Any:
-    from rolecall.settings.mask import MASKED
-    from rolecall.settings.settings import masked
+    from rolecall.settings.mask import MASKED, masked
     from rolecall.threads.workspace import mask
 
     return mask().value(masked(value, MASKED))
@@ -46,8 +45,8 @@ def _masked(value: Any) -> Any:
 
 def _set(options: Namespace) -> None:
     from rolecall.settings import config, config_file
-    from rolecall.settings.mask import MASKED
-    from rolecall.settings.settings import key_of, masked, path_of, value_from
+    from rolecall.settings.mask import MASKED, masked
+    from rolecall.settings.settings import key_of, path_of, value_from
 
     path = path_of(options.key)
     text = read_input(options.value) if options.value == "-" else options.value

@@ -54,6 +54,6 @@ def in_this_store(options: Namespace, command: str) -> str:
         return command
     from shlex import quote
 
-    from rolecall.settings.settings import masked
+    from rolecall.settings.mask import masked
 
     return f"{command} --store {quote(masked(options.store, '…'))}"

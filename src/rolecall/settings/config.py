@@ -255,7 +255,7 @@ def secret_places() -> SecretPlaces | None:
 
 
 def _secrets_in(text: str) -> list[str]:
-    from rolecall.settings.settings import may_have_secrets, secrets_of
+    from rolecall.settings.mask import may_have_secrets, secrets_of
 
     # Parsing YAML doubles the cost of a hook, and most files only name the variables that hold keys.
     found = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []

@@ -112,12 +112,14 @@ class Text(Form[str]):
         pattern: str = "",
         least: int = 0,
         most: int | None = None,
+        is_line: bool = False,
         is_secret: bool = False,
         hint: str = "",
     ) -> None:
-        """`least` counts characters that are not at the ends and blank; a secret is not shown in problems."""
+        """`least` does not count blanks at the ends. A line is not empty and all printable. Problems do not show a
+        secret."""
         self.wanted, self.pattern, self.hint, self.is_secret = wanted, pattern, hint, is_secret
-        self.least, self.most = least, most
+        self.least, self.most, self.is_line = max(least, int(is_line)), most, is_line
 
     def read(self, value: Any, at: At) -> str | Unreadable:
         if (
@@ -125,6 +127,7 @@ class Text(Form[str]):
             and len(value.strip()) >= self.least
             and (self.most is None or len(value) <= self.most)
             and (not self.pattern or re.fullmatch(self.pattern, value))
+            and (not self.is_line or value.isprintable())
         ):
             return value
         if self.is_secret:
@@ -471,11 +474,19 @@ def load(
     return Loaded(None if isinstance(read, Unreadable) else read, in_order(reading.problems, source))
 
 
-def load_value(form: Form[T], value: Any, *, source: str) -> Loaded[T]:
-    """The same for a value that is not text any more, whose problems say paths in place of lines."""
-    reading = Reading(Node(value, Place(source, 1, 1)))
-    read = form.read(value, At(reading))
+def load_value(form: Form[T], value: Any, *, source: str = "", path: Path = ()) -> Loaded[T]:
+    """The same for a value that is not text any more: its problems name paths, below `path`, in place of lines."""
+    reading = Reading(Node(None, Place(source, 1, 1)))
+    read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
+
+
+def check_value(form: Form[T], value: Any, path: Path) -> T:
+    """A value that is not text any more, or `UsageError` with its first problem."""
+    loaded: Loaded[T] = load_value(form, value, path=path)
+    for problem in loaded.problems:
+        raise UsageError(problem.message, hint=problem.hint)
+    return loaded.checked()
 
 
 def in_order(problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:

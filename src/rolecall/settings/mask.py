@@ -14,6 +14,7 @@ SHORTEST = 8
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|_(?:PASS|PWD|AUTH)$", re.IGNORECASE
 )
+_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
 
@@ -35,6 +36,60 @@ def secrets_in(environ: Mapping[str, str], *, always: Iterable[str] = ()) -> tup
     values.update(found for value in environ.values() for found in passwords_in(value))
     # Longest first, so that a secret that contains another is replaced whole.
     return tuple(sorted((value for value in values if len(value) >= SHORTEST), key=len, reverse=True))
+
+
+def is_variable_name(value: Any) -> bool:
+    """Whether a text looks like the name of a variable, not like a key."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value) is not None
+
+
+# -- secrets in the configuration --
+
+_NAMES_OF_OTHERS = ("agentOverrides", "modelOverrides")
+"""Sections whose keys are names of workflows and roles, which may look like secrets: `rotate-keys`."""
+
+
+def may_have_secrets(text: str) -> bool:
+    """Whether the text of a configuration may contain a secret; most only name variables for keys."""
+    rest = re.sub(
+        r"""apiKeyEnv["']?: *["']?[A-Z_][A-Z0-9_]*["']?(?= *(?:$|[,}#]))""", "", text, flags=re.MULTILINE
+    )
+    return is_secret_name(rest) or bool(passwords_in(rest))
+
+
+def secrets_of(settings: Any) -> list[str]:
+    """Every secret written into the configuration itself: keys, passwords in addresses, variables of agents."""
+    if isinstance(settings, Mapping):
+        own = [str(value) for name, value in settings.items() if _is_secret(name, value)]
+        others = [value for name, value in settings.items() if name not in _NAMES_OF_OTHERS]
+        return own + [secret for value in others for secret in secrets_of(value)]
+    if isinstance(settings, list):
+        return [secret for value in settings for secret in secrets_of(value)]
+    return passwords_in(settings) if isinstance(settings, str) else []
+
+
+def masked(value: Any, mask: str) -> Any:
+    """A part of the configuration to be shown: secrets replaced by `mask`."""
+    if isinstance(value, Mapping):
+        return {
+            key: mask if _is_secret(key, item) else item if key in _NAMES_OF_OTHERS else masked(item, mask)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [masked(item, mask) for item in value]
+    return _PASSWORD.sub(rf"\1:{mask}@", value) if isinstance(value, str) else value
+
+
+def _is_secret(name: object, value: Any) -> bool:
+    """Whether an entry holds a secret, by its name, or because a key is where a variable's name should be."""
+    if value in (None, "") or isinstance(value, Mapping):
+        return False
+    if name == "apiKeyEnv":
+        return not is_variable_name(value)
+    return name == "apiKey" or (isinstance(value, str) and is_secret_name(str(name)))
+
+
+# -- masking --
 
 
 class Mask:

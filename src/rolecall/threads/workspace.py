@@ -47,7 +47,7 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
         return PostgresBackend(url, create=create)
     # Without a path, or in memory, what is put would be gone with the process.
     if kind not in ("files", "sqlite") or path in ("", ":memory:"):
-        from rolecall.settings.settings import masked
+        from rolecall.settings.mask import masked
 
         raise UsageError(
             f"{masked(url, '***')!r} is not a store this program knows",
