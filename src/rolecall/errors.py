@@ -36,6 +36,28 @@ Ending = Literal[
 """How an agent can end."""
 
 
+class Hint(str):
+    """Advice to do something. As a string it is plain English; `code` and `arguments` name the action, which each
+    front door words as its own command or tool. `before` is advice that needs no action."""
+
+    def __new__(cls, advice: str, code: str, *, before: str = "", **arguments: object) -> Hint:
+        hint = super().__new__(cls, f"{before} {advice}.".lstrip())
+        hint.advice, hint.code, hint.before, hint.arguments = advice, code, before, arguments
+        return hint
+
+    advice: str
+    code: str
+    before: str
+    arguments: dict[str, object]
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str, str], dict[str, object]]:
+        return (self.advice, self.code), {"before": self.before, **self.arguments}
+
+    def call(self) -> str:
+        """The action as a call, `fork_thread(thread='01…')`."""
+        return f"{self.code}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+
+
 class RolecallError(Exception):
     """What went wrong and with which thing; `hint` says what to do about it."""
 
@@ -44,7 +66,8 @@ class RolecallError(Exception):
         self.message = message
         self.hint = hint
         if hint:
-            self.add_note(hint)  # so that a traceback shows it
+            # so that a traceback shows it
+            self.add_note(f"{hint} {hint.call()}" if isinstance(hint, Hint) else hint)
 
 
 class UsageError(RolecallError):

@@ -259,7 +259,7 @@ def test_a_kill_after_the_commit_is_told_by_who_looks_and_finished_by_gc(
     for looking in (["list"], ["read", "release-steps"]):
         told = rolecall("memory", *looking, cwd=two_notes, check=0).stderr
         assert "warning: the removal of release-steps.md" in told
-        assert "`rolecall memory gc` finishes it" in told
+        assert "it is finished or taken back when" in told
     as_tester = {"ROLECALL_RESTRICTIONS": "no_task_create"}
     assert "warning: " in rolecall("memory", "gc", cwd=two_notes, env=as_tester, check=0).stderr
     assert path.read_text() == RELEASES + "\n", "who looks changes nothing, and who is restricted only looks"

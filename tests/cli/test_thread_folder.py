@@ -399,7 +399,7 @@ def test_a_copy_that_was_worked_in_and_is_gone_suspends_the_thread(project: Proj
     project.rolecall("thread", "run", ident, check=7)
     reason = project.state(ident)["reason"]
     assert "is gone, and what was done there with it" in reason
-    assert f"`rolecall thread fork {ident}` goes on in a new one" in reason
+    assert "fork the thread to continue in a new one" in reason
 
 
 def test_a_thread_whose_worktree_was_removed_goes_on_as_a_fork(project: Project) -> None:

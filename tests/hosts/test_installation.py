@@ -159,7 +159,7 @@ def test_a_member_of_our_name_that_is_not_ours_is_refused_and_replaced_by_force(
         UsageError, match=r"settings\.json: servers\.rolecall is there and not ours"
     ) as caught:
         place.install()
-    assert "--force" in caught.value.hint
+    assert "replace it" in caught.value.hint
     assert place.files() == before
     assert place.remove() == {"settings.json": "same"}
     assert place.files() == before

@@ -253,7 +253,7 @@ def test_who_may_not_write_is_told_that_it_is_damaged(synced: Repo) -> None:
     synced.index.write_bytes(b"garbage" * 1000)
     before = synced.index.read_bytes()
     told = synced.refused("query", "rights", ROLECALL_RESTRICTIONS="read_only")
-    assert "knowledge.db" in told and "`rolecall knowledge sync --rebuild` makes it anew" in told
+    assert "knowledge.db" in told and "Rebuild it: `rolecall knowledge sync --rebuild`" in told
     assert synced.index.read_bytes() == before
 
 
@@ -324,7 +324,7 @@ def test_a_newer_version_is_refused_and_left_alone(synced: Repo) -> None:
     before = synced.index.read_bytes()
     for command in (("query", "rights"), ("sync",), ("status",), ("sync", "--rebuild")):
         told = synced.refused(*command)
-        assert "was written by a newer version (format 99" in told and "Upgrade rolecall" in told
+        assert "was written by a newer version (format 99" in told and "Upgrade Rolecall" in told
         assert "knowledge forget" in told
     assert synced.index.read_bytes() == before
     synced("forget")
@@ -463,10 +463,10 @@ def test_of_many_repositories_those_that_can_be_asked_are(
     found = {Path(each["repository"]).name for each in reply["results"]}
     assert found == {"repo", "damaged"}
     notes = {name: [note for note in reply["notes"] if f"/{name} " in note] for name in names}
-    assert "not there any more" in notes["gone"][0] and "forget --repo" in notes["gone"][0]
-    assert "embeds everything anew" in notes["other-model"][0]
+    assert "not there any more" in notes["gone"][0] and "forget it" in notes["gone"][0]
+    assert "Embed everything again" in notes["other-model"][0]
     assert "HTTP 401" in notes["down"][0]
-    assert "rolecall knowledge init" in notes["without-settings"][0]
+    assert "has no knowledge.yaml" in notes["without-settings"][0]
     assert "damaged/knowledge.db is damaged" in "".join(reply["notes"])
     synced("forget", "--repo", str(repos["gone"].folder))
     assert not [note for note in synced.json("query", "-g", "rights")["notes"] if "/gone " in note]

@@ -345,7 +345,7 @@ def test_a_role_that_may_not_do_everything_starts_no_server_in_its_own_shell(
     for shown in ((), ("--host-key", "/no/such/file"), ("--host-key", str(other)), ("--host-key", "")):
         told = refusal(project, *shown, ROLECALL_RESTRICTIONS=word)
         assert f"rolecall mcp is for hosts, but this process is restricted by {word}" in told
-        assert "run `rolecall install HOST` again" in told
+        assert "install Rolecall in the host again: `rolecall install HOST`" in told
 
 
 def test_inside_a_step_threads_are_moved_only_by_a_role_that_may(project: Path) -> None:

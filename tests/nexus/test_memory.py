@@ -1365,7 +1365,7 @@ def test_nothing_is_deleted_without_asking_unless_it_was_switched_on(project: Pa
     path = all_four(project)
     with pytest.raises(UsageError, match="not switched on") as caught:
         memory_gc.delete_automatically(project, is_enabled=False, at=NOW)
-    assert "rolecall config set memory.autoDelete true" in caught.value.hint
+    assert "Switch it on" in caught.value.hint
     assert path.exists()
 
 

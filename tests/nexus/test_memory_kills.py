@@ -318,7 +318,7 @@ def test_who_only_looks_is_told_and_changes_nothing(killed: Path) -> None:
     reading = memory.read(killed, "release-steps")
     assert reading.text == STEPS
     assert "the removal of release-steps.md" in reading.warning
-    assert "rolecall memory gc" in reading.warning
+    assert "it is finished or taken back when" in reading.warning
     assert "the removal of release-steps.md" in memory.unfinished(killed)
     memory.listed(killed)
     memory_gc.candidates(killed)

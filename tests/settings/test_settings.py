@@ -140,8 +140,7 @@ def test_a_provider_that_is_not_known_is_an_error_that_names_those_that_are() ->
         settings.model_endpoint(configured, {}, "opnai/m")
     assert caught.value.hint == (
         "Did you mean 'openai'? In the configuration: mine. Built in: openai (OPENAI_API_KEY), "
-        "anthropic (ANTHROPIC_API_KEY). Add another with `rolecall setup`, or under `providers` in "
-        "~/.rolecall/config.yaml."
+        "anthropic (ANTHROPIC_API_KEY). Add another, or write it under `providers` in ~/.rolecall/config.yaml."
     )
 
 

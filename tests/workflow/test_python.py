@@ -357,10 +357,10 @@ def test_a_definition_that_changed_under_a_thread_is_refused_with_the_way_on(
     book = registry.load_file(written(tmp_path))
     thread = start(store, book, tmp_path)
     assert old in WORKER
-    path = written(tmp_path, WORKER.replace(old, new))
+    written(tmp_path, WORKER.replace(old, new))
     with pytest.raises(UsageError, match=f"not what it was .*{changed}") as caught:
         run(workspace.engine(store), thread)
-    assert f"thread fork THREAD --workflow {path}" in caught.value.hint
+    assert "fork the thread" in caught.value.hint
 
 
 def test_a_function_may_change_under_a_thread(store: Store, tmp_path: Path) -> None:

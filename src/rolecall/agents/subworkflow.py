@@ -59,11 +59,8 @@ def _reason(played: Played) -> str:
 
 def _hint(played: Played, parent: str) -> str:
     if played.status != "suspended":
-        return f"See it: `rolecall thread show {played.thread}`."
-    return (
-        f"Answer it with `rolecall thread answer {played.thread} --run`, "
-        f"then go on with `rolecall thread resume {parent} --run`."
-    )
+        return f"Read thread {played.thread}."
+    return f"Answer thread {played.thread}, then resume thread {parent}."
 
 
 def workflow(name: str) -> Subworkflow:

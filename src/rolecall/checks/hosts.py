@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from rolecall import __version__
 from rolecall.checks.machine import Check
-from rolecall.errors import RolecallError
+from rolecall.errors import Hint, RolecallError
 from rolecall.hosts import host_file
 from rolecall.hosts.file_change import read_text
 from rolecall.hosts.installation import host_module, is_present, parse, plan_install, wiring_of
@@ -62,7 +62,7 @@ def check_hosts(setups: Sequence[Setup], *, blocks_edits: bool) -> list[Check]:
                     "the hooks of the project and those of the user are there, so each runs twice: calls are logged"
                     " twice, and the model sees everything twice"
                 )
-                fix = f"rolecall uninstall {host} --user, or --project"
+                fix = Hint("Keep one of them", "uninstall_scope", host=host)
                 found.append(Check(host, "warning", text, fix))
     return found
 
@@ -71,7 +71,7 @@ def _check_program(host: str, env: Mapping[str, str]) -> Check:
     module = host_module(host)
     path = shutil.which(module.PROGRAM, path=env.get("PATH", os.defpath))
     if path is None:
-        fix = f"Install {module.TITLE}, or take this out: rolecall uninstall {host}"
+        fix = Hint(f"Install {module.TITLE}, or take this out", "uninstall_host", host=host)
         return Check(host, "warning", f"the program {module.PROGRAM} was not found", fix)
     try:
         done = _run([path, "--version"], "", os.path.dirname(path), {**env, **_QUIET})
@@ -95,10 +95,12 @@ class _Scope(NamedTuple):
         return f"{self.host} ({self.setup.scope})"
 
     @property
-    def fix(self) -> str:
-        project = self.setup.project
-        scope = shlex.join(["--project", project]) if self.setup.scope == "project" else "--user"
-        return f"rolecall install {self.host} {scope}"
+    def fix(self) -> Hint:
+        return self._install("Install it again")
+
+    def _install(self, advice: str, *, force: bool = False) -> Hint:
+        project = self.setup.project if self.setup.scope == "project" else ""
+        return Hint(advice, "install_host", host=self.host, project=project, user=not project, force=force)
 
     def check(self, pool: Executor, *, blocks_edits: bool) -> list[Check]:
         module = host_module(self.host)
@@ -131,7 +133,12 @@ class _Scope(NamedTuple):
             yield Check(self.name, "warning", f"other than {this} writes: {_join(others)}", self.fix)
         for change in changes:
             if change.note:
-                yield Check(self.name, "warning", f"{change.path}: {change.note}", f"{self.fix} --force")
+                yield Check(
+                    self.name,
+                    "warning",
+                    f"{change.path}: {change.note}",
+                    self._install("Replace it", force=True),
+                )
             if change.state == "kept" and (fault := _find_fault(change.path)):
                 text = f"{change.path} was changed so that no host can load it: {fault}"
                 yield Check(self.name, "problem", text, self.fix)

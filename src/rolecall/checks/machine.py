@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 
 if TYPE_CHECKING:
     from rolecall.store.store import Store
@@ -67,12 +67,10 @@ def _configuration() -> list[Check]:
         return [Check("configuration", "problem", error.message, error.hint)]
     found = problems(settings, adapters=(*ADAPTERS, "human"))
     if found:
-        fix = "Correct it with `rolecall config set` or `unset`."
+        fix = Hint("Correct it", "change_setting")
         return [Check("configuration", "problem", f"{path}: {problem}", fix) for problem in found]
     has_file = os.path.exists(path)
-    return [
-        Check("configuration", "ok", path if has_file else f"{path} (none yet: `rolecall setup` writes it)")
-    ]
+    return [Check("configuration", "ok", path if has_file else f"{path} (not written yet)")]
 
 
 def _readable_keys() -> list[Check]:
@@ -145,7 +143,7 @@ async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIE
         return _no_answer(place, f"cannot be reached: {error or type(error).__name__}")
     if status in (401, 403):
         what = "refused the key" if key else "wants a key"
-        fix = "Set the key of the extract model: rolecall setup"
+        fix = Hint("Set the key of the extract model", "set_up")
         return Check("extract", "problem", f"{place} {what} (HTTP {status})", fix)
     if 300 <= status < 400:
         return _no_answer(place, f"redirects (HTTP {status}), which is not followed")
@@ -156,7 +154,7 @@ async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIE
 
 
 def _no_answer(place: str, what: str) -> Check:
-    fix = "Check the base URL of the extract model (`rolecall config list`), and that it is up."
+    fix = Hint("Check that the extract model is up, and its base URL", "list_settings")
     return Check("extract", "problem", f"{place} {what}", fix)
 
 

@@ -198,11 +198,12 @@ def _check_allowed(options: Namespace) -> None:
 
 def report(error: RolecallError) -> int:
     """Print an error and what to do about it; the exit code it means."""
+    from rolecall.cli import hints
     from rolecall.cli.output import colored, say
 
     say(f"{colored(f'{program()}:', 'red')} {error.message}", sys.stderr)
     if error.hint:
-        say("  " + error.hint.replace("\n", "\n  "), sys.stderr)
+        say("  " + hints.word(error.hint).replace("\n", "\n  "), sys.stderr)
     return exit_code(error)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolecall.cli import Verb
+from rolecall.cli import Verb, hints
 from rolecall.cli.output import add_format, format_of, printable, show, table
 from rolecall.errors import AgentError, UsageError
 
@@ -271,7 +271,7 @@ async def _asked(cast: Cast, context: Context) -> dict[str, Any]:
         "ok": found.ending == "completed" and bool(found.text.strip()),
         "ending": found.ending,
         "reason": reason,
-        "hint": hint,
+        "hint": hints.word(hint),
         "answer": found.text,
         "session": found.session,
         "usage": asdict(found.usage) if found.usage else None,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from rolecall.cli import hints
 from rolecall.cli.output import printable
 from rolecall.errors import RolecallError, UsageError
 
@@ -29,7 +30,11 @@ def ask(question: str, check: Callable[[str], T]) -> T:
         try:
             return check(answer)
         except RolecallError as error:
-            say("\n".join(filter(None, (f"  {error.message}", f"  {error.hint}" if error.hint else ""))))
+            say(
+                "\n".join(
+                    filter(None, (f"  {error.message}", f"  {hints.word(error.hint)}" if error.hint else ""))
+                )
+            )
 
 
 def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> int | None:

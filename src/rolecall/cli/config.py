@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from rolecall.cli import Verb
+from rolecall.cli import Verb, hints
 from rolecall.cli.output import add_format, colored, read_input, say, show
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings.settings import Path
@@ -88,7 +88,7 @@ def _check_catalog(folder: str) -> None:
     try:
         catalog.load(folder)
     except RolecallError as exc:
-        raise UsageError(exc.message, hint=f"{exc.hint} Nothing was changed.".strip()) from exc
+        raise UsageError(exc.message, hint=f"{hints.word(exc.hint)} Nothing was changed.".strip()) from exc
 
 
 def _adapters() -> tuple[str, ...]:

@@ -11,12 +11,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolecall.cli import Verb
+from rolecall.cli import Verb, hints
 from rolecall.cli.output import add_format, add_store, colored, show, table
 from rolecall.errors import NotFound, RolecallError
 
 if TYPE_CHECKING:
-    from rolecall.checks.doctor import Diagnosis, Finding, Need, Place
+    from rolecall.checks.doctor import Diagnosis, Finding, Need, Place, Trouble
     from rolecall.checks.machine import Check
     from rolecall.settings.mask import Mask
     from rolecall.store.store import Store
@@ -167,10 +167,14 @@ def _shown(diagnosis: Diagnosis, others: dict[str, bool]) -> dict[str, Any]:
             for label, finding in diagnosis.findings.items()
         ],
         "roles": [_need_shown(need) for need in diagnosis.needs],
-        "checks": [check._asdict() for check in diagnosis.checks],
+        "checks": [_with_fix(check) for check in diagnosis.checks],
         "others": [{"agent": name, "installed": is_there} for name, is_there in others.items()],
-        "fix": [trouble._asdict() for trouble in diagnosis.troubles()],
+        "fix": [_with_fix(trouble) for trouble in diagnosis.troubles()],
     }
+
+
+def _with_fix(found: Check | Trouble) -> dict[str, Any]:
+    return {**found._asdict(), "fix": hints.word(found.fix)}
 
 
 def _finding_shown(finding: Finding, needs: list[Need]) -> dict[str, Any]:
@@ -185,7 +189,7 @@ def _finding_shown(finding: Finding, needs: list[Need]) -> dict[str, Any]:
         "signedInBy": signed_in.how if signed_in else None,
         "missingFlags": list(finding.missing_flags),
         "neededBy": [{"workflow": need.workflow, "role": need.role} for need in needs],
-        "problems": [trouble._asdict() for trouble in finding.troubles],
+        "problems": [_with_fix(trouble) for trouble in finding.troubles],
     }
 
 
@@ -195,7 +199,7 @@ def _need_shown(need: Need) -> dict[str, Any]:
         "role": need.role,
         "agent": need.cast.name if need.cast else None,
         "problem": need.trouble.text if need.trouble else None,
-        "hint": need.trouble.fix if need.trouble else None,
+        "hint": hints.word(need.trouble.fix) if need.trouble else None,
     }
 
 
@@ -216,7 +220,7 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
     for fix, group in groupby([*troubles, *warnings], lambda listed: listed[2]):
         for state, text, _ in group:
             yield f"{_MARKS[state]} {_one_line(text)}"
-        yield f"    {fix}"
+        yield f"    {hints.word(fix)}"
     yield f"\n{_verdict(diagnosis, len(troubles))}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.cli import Verb
+from rolecall.cli.hints import word
 from rolecall.cli.output import add_format, printable, show, table
 from rolecall.errors import UsageError
 
@@ -194,7 +195,7 @@ def _shown(folder: str, made: list[Made], findings: list[Finding], agent: str | 
                 "agent": finding.agent,
                 "state": finding.state,
                 "version": finding.version,
-                "fix": finding.troubles[0].fix if finding.troubles else None,
+                "fix": word(finding.troubles[0].fix) if finding.troubles else None,
             }
             for finding in findings
         ],

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rolecall.cli.hints import word
 from rolecall.cli.output import add_store, format_of
 from rolecall.cli.plan_view import DEFAULT_LIMIT, Lines, Records, again, show_outlook, show_rows, typed
 from rolecall.cli.project_call import add_project, project_of
@@ -72,7 +73,7 @@ def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
     if not missing:
         return
     reasons: dict[str, list[str]] = {}
-    hints = dict.fromkeys(part.problem.hint for part in missing if part.problem)
+    hints = dict.fromkeys(word(part.problem.hint) for part in missing if part.problem)
     for part in missing:
         reasons.setdefault(part.problem.message if part.problem else "", []).append(part.role)
     listed = "; ".join(f"{', '.join(dict.fromkeys(roles))}: {reason}" for reason, roles in reasons.items())
@@ -124,7 +125,7 @@ def _look_ahead(options: Namespace, project: str, agents: Catalog) -> int:
         board, jobs = _taken_stock(options, project, store, agents)
         parts = {part.role: part for part in _cast(board, jobs, agents, options.agent)}
         missing = [part for part in parts.values() if part.problem]
-        hints = dict.fromkeys(part.problem.hint for part in missing if part.problem)
+        hints = dict.fromkeys(word(part.problem.hint) for part in missing if part.problem)
         if missing and options.agent:
             hints[_proposal(missing)] = None
         show_outlook(options, board, {role: part.shown for role, part in parts.items()}, hints)

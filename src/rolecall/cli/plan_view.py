@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from rolecall.cli import under_this_name
+from rolecall.cli import hints, under_this_name
 from rolecall.cli.output import LastLine, format_of, printable, say, show, show_record, table
 from rolecall.cli.thread_arguments import in_this_store
 from rolecall.cli.thread_live import duration, gist, step_line
@@ -44,6 +44,7 @@ def again(options: Namespace) -> str:
 
 def _here(options: Namespace, command: str) -> str:
     """A command that is to be typed next, for the project and the store of this run."""
+    command = hints.command(command)
     is_of_thread = command.startswith("rolecall thread ")
     return in_this_store(options, command if is_of_thread else _of_project(options, command))
 
@@ -216,6 +217,7 @@ def _details(options: Namespace, row: Row) -> Iterator[str]:
 
 
 def _purpose(command: str) -> str:
+    command = hints.command(command)
     if command.startswith("rolecall plan "):
         return "begin it anew"
     return "answer" if command.startswith("rolecall thread answer ") or " -p " in command else "try it again"

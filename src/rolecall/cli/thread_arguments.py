@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from rolecall.cli import under_this_name
+from rolecall.cli import hints, under_this_name
 from rolecall.cli.output import add_format, add_store
 
 
@@ -49,7 +49,7 @@ def _agent_here(text: str) -> str:
 
 def in_this_store(options: Namespace, command: str) -> str:
     """The next command to type, under the program's name and with this command's --store."""
-    command = under_this_name(command)
+    command = under_this_name(hints.command(command))
     if not options.store:
         return command
     from shlex import quote

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from rolecall.cli import under_this_name
+from rolecall.cli import hints, under_this_name
 from rolecall.cli.output import (
     colored_diff,
     colored_status,
@@ -322,6 +322,7 @@ def run_read(options: Namespace) -> int:
             quota=options.quota,
             before=options.before,
             with_start=options.start or options.before is None,
+            phrase=hints.phrase,
         )
     if options.format in ("json", "yaml"):
         show(options, found)

@@ -17,7 +17,7 @@ from functools import cache
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from rolecall.cli import report
+from rolecall.cli import hints, report
 from rolecall.cli.output import (
     colored,
     colored_status,
@@ -121,11 +121,11 @@ def _warn_of_agents(book: Playbook, override: str | None) -> None:
         return
     found = workspace.miscast(book, override)
     lines = [f"{colored('warning:', 'yellow')} {role}: {error.message}" for role, error in found]
-    hints = dict.fromkeys(
-        f"  {error.hint}" for _, error in found if error.hint
+    advice = dict.fromkeys(
+        f"  {hints.word(error.hint)}" for _, error in found if error.hint
     )  # often the same for every role
     if found:
-        say("\n".join([*lines, *hints]), sys.stderr)
+        say("\n".join([*lines, *advice]), sys.stderr)
 
 
 def tell_of_successors(book: Playbook, override: str | None) -> None:
@@ -211,7 +211,7 @@ def _instead(options: Namespace, ref: ThreadRef, error: RolecallError) -> str | 
         return f"rolecall thread fork {thread.id_of(ref)} --workflow '…'"
     agent = options.agent
     if agent and not is_known_agent(config.load(), agent, (*agents.ADAPTERS, HUMAN)):
-        return f"{thread.continuation(ref)} --agent '…'"
+        return f"{hints.command(thread.continuation(ref) or '')} --agent '…'"
     return None
 
 
@@ -355,8 +355,8 @@ def tell_continuation(
     # This process could not release its lease, for example on a full disk: no process runs the thread.
     is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
     is_held = not is_ours and views.status_of(store, ref) == "running"
-    command = instead or thread.continuation(ref, is_held=is_held)
-    if command is None:
+    command = hints.command(instead or thread.continuation(ref, is_held=is_held) or "")
+    if not command:
         return
     goes_on = command.startswith("rolecall thread run ") or command.endswith(" --run")
     if agent and goes_on and agent != ref.state.agent:

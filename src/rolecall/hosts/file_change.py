@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from difflib import unified_diff
 from typing import Literal, NamedTuple, TypeAlias
 
-from rolecall.errors import Conflict, StorageError, UsageError
+from rolecall.errors import Conflict, Hint, StorageError, UsageError
 
 State: TypeAlias = Literal["new", "changed", "removed", "kept", "same"]
 
@@ -67,7 +67,7 @@ def check_target(path: str, root: str) -> None:
     if root and not file.startswith(os.path.join(os.path.realpath(root), "")):
         raise UsageError(
             f"{path} leads out of the project by a link, so nothing is written there",
-            hint="Remove the link, or install for the user with --user.",
+            hint=Hint("Remove the link, or install for the user", "install_for_user"),
         )
     while folder == file or not os.path.exists(folder):
         folder = os.path.dirname(folder)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tomlkit
 
-from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.hosts import file_change
 from rolecall.hosts.file_change import Change
 from rolecall.hosts.names import HOSTS
@@ -228,7 +228,7 @@ def _put(document: Any, piece: Member | Items, force: bool) -> str:
     elif not piece.is_ours(there):
         raise UsageError(
             f"{piece.path}: {'.'.join(piece.keys)} is there and not ours",
-            hint="Rename it, or replace it with --force.",
+            hint=Hint("Rename it, or replace it", "force"),
         )
     else:
         there.update({key: value for key, value in piece.value.items() if there.get(key) != value})
@@ -310,7 +310,7 @@ def _put_own_file(text: str | None, piece: OwnFile, *, force: bool) -> tuple[str
     if _SIGNED.search(text):
         return text, "changed by hand, so it stays as it is; --force replaces it"
     raise UsageError(
-        f"{piece.path}: this file is there and not ours", hint="Rename it, or replace it with --force."
+        f"{piece.path}: this file is there and not ours", hint=Hint("Rename it, or replace it", "force")
     )
 
 

@@ -13,6 +13,6 @@ def check_installed() -> None:
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"`rolecall knowledge` needs packages that are not installed: {', '.join(missing)}",
+            f"knowledge needs packages that are not installed: {', '.join(missing)}",
             hint="`pip install 'rolecall[knowledge]'`: the embedded model comes with it.",
         )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_digest
 
-from rolecall.errors import Conflict, Damaged, NotFound, StorageError, UsageError
+from rolecall.errors import Conflict, Damaged, Hint, NotFound, StorageError, UsageError
 from rolecall.knowledge.words import terms
 from rolecall.store.sqlite import use_wal
 
@@ -43,7 +43,7 @@ _WAIT = 120
 _NAP = 0.05
 _BESIDE = ("", "-wal", "-shm", "-journal")
 """The file, and what SQLite keeps beside it."""
-ANEW = "`rolecall knowledge sync --rebuild` makes it anew."
+ANEW = Hint("Rebuild it", "rebuild_index")
 _BETWEEN_NAMES = "\x1f"
 
 _SCHEMA = """
@@ -111,7 +111,7 @@ class Reader:
         _check_place(path)
         if not os.path.exists(path):
             raise NotFound(
-                f"{path} is not there: nothing has been indexed yet", hint="`rolecall knowledge sync`"
+                f"{path} is not there: nothing has been indexed yet", hint=Hint("Index it", "sync_knowledge")
             )
         with _told(path):
             self._identity = _identity(path)
@@ -314,14 +314,13 @@ def _check_format(db: sqlite3.Connection, path: str) -> None:
     if version > FORMAT and kind == _OURS:
         raise StorageError(
             f"{path} was written by a newer version (format {version}, this one knows up to {FORMAT})",
-            hint="Upgrade rolecall. Or make it anew with this one: `rolecall knowledge forget`, then "
-            "`rolecall knowledge sync`.",
+            hint=Hint("Upgrade Rolecall, or index the repository again with this version", "index_again"),
         )
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if kind != _OURS and tables:
         raise StorageError(f"{path} is another program's database", hint="Move it away, then try again.")
     if not tables:  # the first sync has not come to its end
-        raise NotFound(f"nothing has been indexed in {path} yet", hint="`rolecall knowledge sync`")
+        raise NotFound(f"nothing has been indexed in {path} yet", hint=Hint("Index it", "sync_knowledge"))
     if version != FORMAT:
         raise Outdated(f"{path} has no index of this format", hint=ANEW)
     found = db.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")

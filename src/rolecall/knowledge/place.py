@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
 
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.knowledge import settings
 from rolecall.knowledge.extra import check_installed
 from rolecall.knowledge.settings import FILE, INDEX, Settings
@@ -32,16 +31,16 @@ def root_of(folder: str) -> str:
     check_installed()
     folder = os.path.realpath(folder)
     if not os.path.isdir(folder):
-        raise UsageError(f"there is no folder {folder!r}", hint="--repo names a repository's folder.")
+        raise UsageError(f"there is no folder {folder!r}", hint="Name a repository's folder.")
     found = repository.nearest(FILE, folder) or project_file(folder)
     if found is None:
         where = repository.root_around(folder) or folder
-        raise _no_settings(where, "" if where == folder else f" --repo {shlex.quote(where)}")
+        raise _no_settings(where, "" if where == folder else where)
     return os.path.dirname(found)
 
 
-def _no_settings(root: str, option: str = "") -> NotFound:
-    hint = f"`rolecall knowledge init{option}` writes one."
+def _no_settings(root: str, repo: str = "") -> NotFound:
+    hint = Hint("Write one", "init_knowledge", repo=repo)
     return NotFound(f"{root} has no {FILE}, which says what to index", hint=hint)
 
 

@@ -7,13 +7,12 @@ is told.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
+from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.knowledge import index, model, place, query
 from rolecall.knowledge.cache import CachedModel
 from rolecall.knowledge.index import Reader
@@ -100,7 +99,7 @@ class Desk:
         for root in place.remembered(config.home()):
             with _passed_over(root, found):
                 if not os.path.isdir(root):
-                    hint = f"If it is gone for good: `rolecall knowledge forget --repo {shlex.quote(root)}`."
+                    hint = Hint("If it is gone for good, forget it", "forget_repository", repo=root)
                     raise NotFound("it is not there any more", hint=hint)
                 knowledge = self._opened(root, found)
                 if by != "words":
@@ -109,7 +108,7 @@ class Desk:
         if not among:
             raise NotFound(
                 "; ".join(found.notes) or "no repository has been indexed yet",
-                hint="In a repository: `rolecall knowledge init`, then `rolecall knowledge sync`.",
+                hint=Hint("Index a repository, in its folder", "index_repository"),
             )
         try:
             found.answers = query.ask(text, among, limit=limit, path=path, by=by)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rolecall.errors import Damaged, UsageError
+from rolecall.errors import Damaged, Hint, UsageError
 from rolecall.knowledge import chunk, files, index, search
 from rolecall.knowledge.globs import Globs
 from rolecall.knowledge.index import Reader, Stored
@@ -66,7 +66,7 @@ class Knowledge:
             raise UsageError(
                 f"the index of {self.root} was made with {self.reader.state.model}, and the settings name "
                 f"{self.embedder.name}",
-                hint="`rolecall knowledge sync` embeds everything anew.",
+                hint=Hint("Embed everything again", "sync_knowledge"),
             )
 
 
@@ -227,7 +227,7 @@ def _near(
     if matrix.shape[1] != vector.shape[1]:
         raise UsageError(
             f"the model gives vectors of {vector.shape[1]} numbers, and those of {reader.path} have {matrix.shape[1]}",
-            hint="`rolecall knowledge sync --rebuild` embeds everything anew.",
+            hint=Hint("Embed everything again", "rebuild_index"),
         )
     scores = matrix @ vector[0]
     if chosen is not None:

@@ -19,7 +19,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rolecall.errors import StorageError, UsageError
+from rolecall.errors import Hint, StorageError, UsageError
 
 if TYPE_CHECKING:
     from rolecall.knowledge.model import Matrix
@@ -97,8 +97,12 @@ class Remote:
                 if pause is None:
                     raise StorageError(
                         f"the embedding model at {self._place} {error}, {len(_PAUSES) + 1} times in a row",
-                        hint="Nothing was changed. Check that the endpoint is up and the base URL of the provider; "
-                        "then try again: what was computed so far is kept. `query --words` asks without the model.",
+                        hint=Hint(
+                            "Until then, ask without the model",
+                            "query_words",
+                            before="Nothing was changed. Check that the endpoint is up and the base URL of the "
+                            "provider; then try again: what was computed so far is kept.",
+                        ),
                     ) from error
                 self._wait(max(pause, error.pause))
         raise AssertionError("unreachable")
@@ -210,7 +214,7 @@ def _parsed(base_url: str) -> tuple[str, int | None, bool, str]:
     if host is None or url.scheme not in ("http", "https") or url.username is not None:
         raise UsageError(
             "the base URL of the embedding model is not of the form https://host/path",
-            hint="`rolecall config set providers.NAME.baseUrl …`; the key has a place of its own.",
+            hint=Hint("Set it, without the key", "set_setting", key="providers.NAME.baseUrl", value="…"),
         )
     path = url.path.rstrip("/") + "/embeddings" + (f"?{url.query}" if url.query else "")
     return host, port, url.scheme == "https", path

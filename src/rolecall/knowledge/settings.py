@@ -129,7 +129,7 @@ class _Reader:
         section = self._mapping(value, path)
         for key in ("baseUrl", "apiKey", "apiKeyEnv"):
             if key in section:
-                hint = f"`rolecall config set providers.NAME.{key} …`, and `provider: NAME` here."
+                hint = f"Set `providers.NAME.{key}` in your own configuration, and `provider: NAME` here."
                 self._report(
                     (*path, key),
                     f"`{key}` does not belong into a file that others can change",

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import NamedTuple
 
-from rolecall.errors import UsageError
+from rolecall.errors import Hint, UsageError
 from rolecall.knowledge import chunk, files, place
 from rolecall.knowledge.extra import check_installed
 from rolecall.knowledge.settings import FILE, INDEX, Settings
@@ -46,7 +46,8 @@ def init(root: str) -> Started:
     said = path if os.path.lexists(path) else place.project_file(root) or ""
     if os.path.dirname(said) == root:
         raise UsageError(
-            f"{said} is already there and says what to index", hint="Edit it, then `rolecall knowledge sync`."
+            f"{said} is already there and says what to index",
+            hint=Hint("Edit it, then index the repository", "sync_knowledge"),
         )
     is_ignored = repository.root_around(root) is None or files.is_ignored(root, INDEX)
     if not is_ignored:

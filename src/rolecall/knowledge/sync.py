@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rolecall.errors import Damaged, StorageError
+from rolecall.errors import Damaged, Hint, StorageError
 from rolecall.knowledge import chunk, files, index, secrets, words
 from rolecall.knowledge.chunk import Passage
 from rolecall.knowledge.files import Skipped
@@ -161,7 +161,11 @@ class _Sync:
             raise StorageError(
                 f"{self.embedder.name} gives vectors of {vectors.shape[1]} numbers, "
                 f"and those of the index have {dimensions}",
-                hint="Nothing was changed. If the model is another now: `rolecall knowledge sync --rebuild`.",
+                hint=Hint(
+                    "If the model has changed, rebuild it",
+                    "rebuild_index",
+                    before="Nothing was changed.",
+                ),
             )
         at = 0
         for file in batch:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError, UsageError
-from rolecall.mcp import wording
+from rolecall.mcp.hints import TOOLS, with_tool
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place
 
@@ -41,7 +41,7 @@ def thread_answer(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
             )
         else:
             return _question(store, asked)
-        return wording.standing(views.entry(store, ref))
+        return with_tool(views.entry(store, ref))
 
 
 def _check_given(arguments: dict[str, Any]) -> None:
@@ -87,7 +87,8 @@ def _kind(ref: ThreadRef, turn: Turn, due: Next | None) -> Kind | None:
         return None
     if due is not None and _is_person(ref, turn, due.role):
         return "output"
-    is_waiting = status == "suspended" and wording.tool_of(thread.continuation(ref) or "") == "thread_answer"
+    onward = thread.continuation(ref)
+    is_waiting = status == "suspended" and onward is not None and TOOLS.get(onward.code) == "thread_answer"
     return "text" if is_waiting else None
 
 
@@ -116,7 +117,7 @@ def _check_takes(store: Store, asked: _Asked, given: Kind) -> None:
             f"thread {asked.turn.thread} waits for {_A[asked.takes]}, not for {_A[given]}",
             hint="Called with the thread alone, thread_answer shows what is asked.",
         )
-    view = wording.standing(views.entry(store, asked.ref))
+    view = with_tool(views.entry(store, asked.ref))
     status, reason = view["status"], view["reason"]
     why = f": {reason}" if reason else f", and {asked.due.role} is played by no person" if asked.due else ""
     raise UsageError(
@@ -138,7 +139,7 @@ def _question(store: Store, asked: _Asked) -> dict[str, Any]:
     """How the thread stands, what kind of answer it takes, and for an output what the role has to give."""
     from rolecall.threads import views
 
-    shown = {**wording.standing(views.entry(store, asked.ref)), "takes": asked.takes}
+    shown = {**with_tool(views.entry(store, asked.ref)), "takes": asked.takes}
     if asked.takes != "output" or asked.due is None:
         return shown
     role = asked.turn.role(asked.due.role)

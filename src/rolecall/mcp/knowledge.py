@@ -10,7 +10,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from rolecall.errors import Damaged, UsageError
+from rolecall.errors import UsageError
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, Reply, checked_tool
 from rolecall.settings.capabilities import FILES
@@ -45,11 +45,7 @@ class _Warm:
         with self._lock:
             self._desk = self._desk or Desk(now=now, tell=self._notes.append, may_write=False)
             self._notes.clear()
-            try:
-                found = self._desk.ask(text, root, limit=limit, path=path)
-            except Damaged as error:
-                error.hint = "`rolecall knowledge sync` with `rebuild` makes it anew."
-                raise
+            found = self._desk.ask(text, root, limit=limit, path=path)
             return found.answers, [*found.notes, *self._notes]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rolecall.mcp import wording
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, Reply, checked_tool
 from rolecall.nexus import memory, memory_access, memory_gc, rule
@@ -46,7 +45,7 @@ def _memory_list(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> R
 
 
 def _warned(warning: str) -> dict[str, str]:
-    return {"warning": wording.cut_off(warning)} if warning else {}
+    return {"warning": warning} if warning else {}
 
 
 def _memory_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:

@@ -1,17 +1,17 @@
 """Workflows and threads as tools: thin wrappers over the verbs of the library.
 
-A step is taken by a process of its own, `rolecall thread step`, which ends its agent when it is told to and
-keeps what was done. Nothing of what an agent or a workflow prints comes near the client.
+Nothing of what an agent or a workflow prints comes near the client: see `stdio.py`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
-from rolecall.mcp import wording
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.mcp import hints
 from rolecall.mcp.answer import thread_answer
 from rolecall.mcp.protocol import Cancel
 from rolecall.mcp.tools import Place, checked_tool
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from rolecall.threads.state import ThreadRef
     from rolecall.workflow.registry import Entry, Found
 
-_STANDING_CODES = (0, 6, 7, 8)
-"""Exit codes of `thread step` that say how the thread stands; others say that no step could be tried."""
-_COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
 _PAGE = 20
 _QUOTA = 10_000
 
@@ -124,7 +121,7 @@ def _thread_start(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
             bind=workspace.binder(),
             work=config.work_folder(),
         )
-        return wording.standing(views.entry(store, ref))
+        return hints.with_tool(views.entry(store, ref))
 
 
 def _check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
@@ -140,26 +137,17 @@ def _check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None
 
 
 def _thread_step(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dict[str, Any]:
-    """One step, taken by a process of its own; how the thread stands after it."""
-    import subprocess
-    import sys
-
+    from rolecall.api import Rolecall
     from rolecall.threads import views
 
     with _Reading(place) as store:
         ident = _ident(_found(store, arguments["thread"]))
-    named = ["--store", place.store] if place.store else []
-    words = [sys.executable, "-P", "-c", _COMMAND, "thread", "step", ident, "--format", "json", *named]
-    out = sys.stderr or subprocess.DEVNULL  # the code of a workflow may print there, too
-    child = subprocess.Popen(  # noqa: S603 -- no shell is involved
-        words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True
-    )
-    cancel.on_set(child.terminate)
-    _, said = child.communicate()
-    if child.returncode not in _STANDING_CODES:
-        raise Conflict(wording.failed_step(said) or f"no step of {ident} could be taken")
-    with _Reading(place) as store:
-        return wording.standing(views.entry(_there(store), _found(store, ident)))
+    with Rolecall(place.store, folder=place.project) as rolecall:
+        run = rolecall.thread(ident).run(steps=1)
+        # Stopping waits for the agent, and the thread that reads cancellations must not.
+        cancel.on_set(Thread(target=run.stop, daemon=True).start)
+        run.wait()
+        return hints.with_tool(views.entry(rolecall.store, _found(rolecall.store, ident)))
 
 
 def _thread_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
@@ -167,7 +155,7 @@ def _thread_show(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
 
     with _Reading(place) as store:
         ref = _found(store, arguments["thread"])
-        return wording.standing(views.card(_there(store), ref))
+        return hints.with_tool(views.card(_there(store), ref))
 
 
 def _thread_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
@@ -177,8 +165,9 @@ def _thread_read(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
     with _Reading(place) as store:
         ref = _found(store, arguments["thread"])
         quota = arguments.get("quota", _QUOTA)
-        read = views.read(_there(store), ref, quota=quota, before=before, with_start=before is None)
-        return wording.reading(read)
+        return views.read(
+            _there(store), ref, quota=quota, before=before, with_start=before is None, phrase=hints.phrase
+        )
 
 
 def _thread_list(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
@@ -196,7 +185,7 @@ def _thread_list(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
             return {"threads": []}
         found = list(islice(listing.listed(store, asked, page=arguments.get("page")), limit + 1))
     page = {"page": found[limit - 1]["thread"]} if len(found) > limit else {}
-    return {"threads": [wording.standing(one) for one in found[:limit]], **page}
+    return {"threads": [hints.with_tool(one) for one in found[:limit]], **page}
 
 
 # -- the store --

@@ -179,10 +179,9 @@ class Toolbox:
             return _failed(f"{tool.name} failed: {type(error).__name__}: {error}")
 
     def _refused(self, error: RolecallError) -> Outcome:
-        """An error of the library, whose hints are written for the command line."""
-        from rolecall.mcp import wording
+        from rolecall.mcp import hints
 
-        return _failed(error.message, wording.in_tools(error.hint, {tool.name for tool in self.listed()}))
+        return _failed(error.message, hints.word(error.hint, {tool.name for tool in self.listed()}))
 
 
 @contextmanager

@@ -145,8 +145,8 @@ def unfinished(project: Folder) -> str:
         return ""
     names = " and ".join(each.name for each in begun.gone)
     return (
-        f"the removal of {names} (commit {begun.commit[:12]}) was cut off in the middle; `rolecall memory gc` "
-        "finishes it, or takes back what there is of it"
+        f"the removal of {names} (commit {begun.commit[:12]}) was cut off in the middle; "
+        "it is finished or taken back when a note is next added, merged or deleted"
     )
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rolecall.errors import RolecallError, UsageError
+from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.files import git
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, removal, similarity
 from rolecall.nexus.memory import THRESHOLDS, Thresholds, as_reply, profile_of
@@ -199,7 +199,9 @@ def delete_automatically(
     if not is_enabled:
         raise UsageError(
             "deleting without asking is not switched on",
-            hint=f"`rolecall config set {SETTING} true` does; or look with `rolecall memory gc` and name what goes.",
+            hint=Hint(
+                "Switch it on, or look first and name the notes to delete", "enable_deletion", key=SETTING
+            ),
         )
     stayed: dict[str, str] = {}
     with forget.writing(project) as work:

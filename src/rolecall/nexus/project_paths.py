@@ -10,7 +10,7 @@ import os
 import time
 from typing import TypeAlias
 
-from rolecall.errors import UsageError
+from rolecall.errors import Hint, UsageError
 from rolecall.settings.repository import root_around
 
 Folder: TypeAlias = "str | os.PathLike[str]"
@@ -72,7 +72,7 @@ def find(start: Folder) -> str:
     if root is None:
         raise UsageError(
             f"{os.path.abspath(start)} lies in no git repository, so the project is not known",
-            hint="Name its folder with --project DIR.",
+            hint=Hint("Name its folder", "name_project"),
         )
     return root
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
-from rolecall.errors import StorageError
+from rolecall.errors import Hint, StorageError
 from rolecall.files import git
 from rolecall.nexus import memory_access, note, note_name, project_paths, state_file
 from rolecall.nexus.project_paths import Folder
@@ -213,7 +213,7 @@ def _follow_with_files(project: Folder, top: str, inner: str, removal: Removal) 
         raise StorageError(
             f"commit {removal.commit[:12]} removed {', '.join(each.name for each in removal.gone)}, but the files "
             f"could not follow: {exc.filename}: {exc.strerror}",
-            hint="Nothing is lost. Put that right; `rolecall memory gc` then goes on with it.",
+            hint=Hint("Put that right, then finish the removal", "tidy_memory", before="Nothing is lost."),
         ) from exc
     return reasons
 

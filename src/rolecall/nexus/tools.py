@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from rolecall.errors import Damaged, StorageError, UsageError
+from rolecall.errors import Damaged, Hint, StorageError, UsageError
 from rolecall.nexus import history as archive
 from rolecall.nexus import longlist, project_paths, shape, state_file
 from rolecall.nexus.longlist import Change, Kind, LongList
@@ -471,8 +471,8 @@ def check_there(project: Folder, name: str) -> None:
 
 def _missing(name: str) -> NotThere:
     if name == project_paths.PLAN:
-        return NotThere("No active plan session", hint="`rolecall plan start` begins one.")
-    return NotThere("tasks.json not found", hint="`rolecall task add` makes it.")
+        return NotThere("No active plan session", hint=Hint("Start one", "start_plan"))
+    return NotThere("tasks.json not found", hint=Hint("Add a task", "add_task"))
 
 
 def _fit(problem: str) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rolecall.errors import Damaged, NotFound
+from rolecall.errors import Damaged, Hint, NotFound
 from rolecall.nexus import dispatch, project_paths, state_file
 from rolecall.nexus.tool_error import NotThere
 from rolecall.plan_run import ledger
@@ -27,7 +27,7 @@ Task = Mapping[str, Any]
 Assign = Callable[[Sequence[Task]], Assigned]
 _OF_THE_RUN = ("status",)
 """What of a task changes by being run; everything else is what somebody wants of it."""
-_OPENED_AGAIN = "was opened again after this run had completed it: `rolecall plan run` does it once more"
+_OPENED_AGAIN = "was opened again after this run had completed it; run the plan again to do it once more"
 """Not by itself: two programs that disagree about a task would have it done again and again."""
 
 
@@ -111,7 +111,7 @@ class Board:
         unknown = [number for number in self._only or () if number not in self.tasks]
         if unknown:
             raise NotFound(
-                f"there is no task {unknown[0]}", hint="`rolecall task list` shows the tasks of this cycle."
+                f"there is no task {unknown[0]}", hint=Hint("See the tasks of this cycle", "list_tasks")
             )
 
     def is_asked_for(self, number: float) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from rolecall.errors import Hint
 from rolecall.plan_run.ledger import Run
 from rolecall.plan_run.past import touched
 from rolecall.plan_run.schedule import hopeless, reasons
@@ -74,10 +75,9 @@ def asked(store: Store, run: Run, task: float) -> dict[str, str]:
     ref = read_thread(store, run.thread)
     if ref is None:
         return {}
-    anew = " ".join(f"--task {number}" for number in (*run.redoes, task))
     return {
         "reason": question(store, ref),
-        "command": thread.continuation(ref) or f"rolecall plan run {anew}",
+        "command": thread.continuation(ref) or Hint("Run it again", "run_tasks", task=(*run.redoes, task)),
     }
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rolecall.errors import Conflict, NotFound, StorageError
+from rolecall.errors import Conflict, Hint, NotFound, StorageError
 from rolecall.settings import config
 from rolecall.store import holder
 
@@ -104,7 +104,7 @@ class Lock:
 def running_already(home: str) -> Conflict:
     return Conflict(
         f"the service of {home} is running already: {_named(home)}",
-        hint="`rolecall serve status` shows it, `rolecall serve stop` ends it.",
+        hint=Hint("See or stop it", "manage_service"),
     )
 
 
@@ -200,14 +200,14 @@ def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
     """The service's answer to a question; empty: it has ended meanwhile, or is about to."""
     pipe = connected(home)
     if pipe is None:
-        raise NotFound(f"no service is running in {home}", hint="Start it: `rolecall serve --detach`.")
+        raise NotFound(f"no service is running in {home}", hint=Hint("Start it", "start_service"))
     try:
         with pipe, pipe.makefile("rb") as answers:
             pipe.sendall(line_of(question))
             answer: dict[str, Any] = json.loads(answers.readline() or b"{}")
     except TimeoutError as error:
         raise StorageError(
-            f"the service of {home} does not answer", hint="`rolecall serve logs` shows what it does."
+            f"the service of {home} does not answer", hint=Hint("See what it does", "read_service_log")
         ) from error
     except (OSError, ValueError):
         return {}

@@ -112,7 +112,7 @@ def unread(folder: str) -> Problem | None:
         return None
     hint = f"Move what it says to {FILE}, then remove it."
     if find(folder) is None:
-        hint = f"Rename it to {FILE}; `rolecall validate` then names what to change."
+        hint = f"Rename it to {FILE}, then validate the project to see what to change."
     hint += (
         " `extract`, `knowledge` and the limits of `workflows` stay as they are; a sense becomes a trigger "
         "of the workflow it starts."

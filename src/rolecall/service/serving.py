@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from rolecall.errors import RolecallError, StorageError
+from rolecall.errors import Hint, RolecallError, StorageError
 from rolecall.service import control
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.supervisor import Companion, Supervisor
@@ -90,7 +90,7 @@ async def run_while_home_exists(
     stop()
     with suppress(RolecallError):  # errors of the store are expected then
         await living
-    raise StorageError(problem, hint="Stop a service before you delete its home: `rolecall serve stop`.")
+    raise StorageError(problem, hint=Hint("Stop a service before you delete its home", "stop_service"))
 
 
 def host_name() -> str:

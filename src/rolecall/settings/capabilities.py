@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from rolecall.errors import UsageError
+from rolecall.errors import Hint, UsageError
 
 FILES = (
     "file_creation",
@@ -96,5 +96,7 @@ def check_host(words: Iterable[str], action: str, *, is_host: bool) -> None:
     if held and not is_host:
         raise UsageError(
             f"{action} is for hosts, but this process is restricted by {held[0]} and shows no host key",
-            hint="If a host started it, run `rolecall install HOST` again.",
+            hint=Hint(
+                "If a host started it, install Rolecall in the host again", "install_host", host="HOST"
+            ),
         )

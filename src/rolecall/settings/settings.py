@@ -27,7 +27,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.settings.form import (
     Anything,
     Choice,
@@ -257,9 +257,7 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
 
 # -- agents --
 
-NAME_AN_AGENT = (
-    "Give the role an `agent`, set a default (`rolecall config set defaultAgent NAME`), or use --agent."
-)
+NAME_AN_AGENT = Hint("Give the role an `agent`, or set a default", "set_default_agent", agent="NAME")
 
 
 def agent_for(
@@ -285,8 +283,12 @@ def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict
         if entry.get("args"):
             raise UsageError(
                 f"the agent {alias!r} of the configuration has arguments for {program}, which Rolecall does not run",
-                hint=f"Name the adapter with its options instead: `rolecall config set agents.{alias}.adapter "
-                f"{UWF_PROGRAMS[program]}`.",
+                hint=Hint(
+                    "Name the adapter with its options instead",
+                    "set_setting",
+                    key=f"agents.{alias}.adapter",
+                    value=UWF_PROGRAMS[program],
+                ),
             )
         return UWF_PROGRAMS[program], {}
     if given is None:
@@ -296,7 +298,7 @@ def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict
     if not isinstance(entry.get("command"), str):
         raise UsageError(
             f"the agent {alias!r} of the configuration has neither `adapter` nor `command`",
-            hint=f"`rolecall config set agents.{alias}.command PROGRAM`",
+            hint=Hint("Set one", "set_setting", key=f"agents.{alias}.command", value="PROGRAM"),
         )
     args = entry.get("args") or []
     if not isinstance(args, list):
@@ -341,7 +343,7 @@ def unplanned_edits(settings: Mapping[str, Any]) -> str:
     if mode not in _GATES:
         raise UsageError(
             f"project.unplannedEdits must be one of {', '.join(_GATES)}, not {mode!r}",
-            hint="`rolecall config set project.unplannedEdits block`",
+            hint=Hint("Correct it", "set_setting", key="project.unplannedEdits", value="block"),
         )
     return str(mode)
 
@@ -363,7 +365,8 @@ def catalog(settings: Mapping[str, Any]) -> str | None:
     if folder is None or (isinstance(folder, str) and folder.strip() and folder.isprintable()):
         return folder
     raise UsageError(
-        "catalog must be the path of a folder", hint="`rolecall config unset catalog` goes back to our own."
+        "catalog must be the path of a folder",
+        hint=Hint("Go back to our own catalogue", "unset_setting", key="catalog"),
     )
 
 
@@ -382,7 +385,7 @@ def model_endpoint(
     if not named:
         raise UsageError(
             "no model is named and there is no default one",
-            hint="Name one, `builtin:PROVIDER/NAME` or `builtin:ALIAS`, or run `rolecall setup`.",
+            hint=Hint("Name one, `builtin:PROVIDER/NAME` or `builtin:ALIAS`, or set a default", "set_up"),
         )
     models = _section(settings, "models")
     if named in models:
@@ -390,7 +393,7 @@ def model_endpoint(
         if not entry.get("provider") or not entry.get("name"):
             raise UsageError(
                 f"the model {named!r} of the configuration needs a `provider` and a `name`",
-                hint=f"`rolecall config set models.{named}.provider NAME`",
+                hint=Hint("Set them", "set_setting", key=f"models.{named}.provider", value="NAME"),
             )
         provider, name = str(entry["provider"]), str(entry["name"])
     else:
@@ -401,7 +404,7 @@ def model_endpoint(
     if not found.get("baseUrl"):
         raise UsageError(
             f"the provider {provider!r} has no `baseUrl`",
-            hint=f"`rolecall config set providers.{provider}.baseUrl https://…`",
+            hint=Hint("Set it", "set_setting", key=f"providers.{provider}.baseUrl", value="https://…"),
         )
     return {
         "base_url": str(found["baseUrl"]),
@@ -488,7 +491,7 @@ def _extract_provider(
 def _no_model(settings: Mapping[str, Any], alias: str) -> UsageError:
     known = did_you_mean(alias, _section(settings, "models"), what="Known")
     return UsageError(
-        f"there is no model {alias!r} in the configuration", hint=f"{known} `rolecall setup` adds one."
+        f"there is no model {alias!r} in the configuration", hint=Hint("Add one", "set_up", before=known)
     )
 
 
@@ -505,9 +508,10 @@ def _provider(
     guess = did_you_mean(name, [*providers, *built_in])
     known = f"In the configuration: {', '.join(providers)}." if providers else ""
     file = _in_home(environment, "config.yaml")
-    rest = f"Built in: {_list(built_in)}. Add another with `rolecall setup`, or under `providers` in {file}."
+    before = " ".join(part for part in (guess, known, f"Built in: {_list(built_in)}.") if part)
     raise UsageError(
-        f"there is no provider {name!r}", hint=" ".join(part for part in (guess, known, rest) if part)
+        f"there is no provider {name!r}",
+        hint=Hint(f"Add another, or write it under `providers` in {file}", "set_up", before=before),
     )
 
 
@@ -536,6 +540,9 @@ def _key(entry: Mapping[str, Any], environment: Mapping[str, str], whose: str) -
         )
     raise UsageError(
         f"the variable {variable!r}, which holds the key of {whose}, is not set",
-        hint=f"Write `{variable}=…` into {_in_home(environment, '.env')}, or run `rolecall setup`. "
-        f"Built-in providers: {_list(_PUBLIC)}.",
+        hint=Hint(
+            f"Write `{variable}=…` into {_in_home(environment, '.env')}, or set up the provider",
+            "set_up",
+            before=f"Built-in providers: {_list(_PUBLIC)}.",
+        ),
     )

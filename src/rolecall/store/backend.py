@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from rolecall.errors import Collision, Conflict, Damaged, NotFound
+from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound
 
 Durability = Literal["always", "heads", "never"]
 """When a commit waits for the disk: every time, when a ref moves, or never. A crash of the process
@@ -242,14 +242,14 @@ def is_time(value: object) -> bool:
 def no_store(path: str) -> NotFound:
     return NotFound(
         f"there is no store at {path} yet",
-        hint="The first thread creates it: `rolecall init` sets up a project with a workflow to run.",
+        hint=Hint("The first thread creates it. Set up a project with a workflow to run", "init_project"),
     )
 
 
 def missing_type(type_id: str) -> NotFound:
     return NotFound(
         f"type {type_id} is not in the store",
-        hint="Register the schema first: `rolecall cas schema put FILE`. `cas schema list` shows them.",
+        hint=Hint("Register the schema first", "put_schema"),
     )
 
 
@@ -273,8 +273,12 @@ def collision(record: Record, sha256: bytes | None) -> Collision:
     return Collision(
         f"node {record.id} is stored with other bytes (SHA-256 {stored}…)",
         node=record.id,
-        hint="A changed store or a 64-bit collision; nothing was written. "
-        f"Run `rolecall cas verify {record.id}`.",
+        hint=Hint(
+            "Verify the node",
+            "verify_node",
+            before="A changed store or a 64-bit collision; nothing was written.",
+            node=record.id,
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
 
-from rolecall.errors import Damaged, NotFound, RolecallError, StorageError, UsageError
+from rolecall.errors import Damaged, Hint, NotFound, RolecallError, StorageError, UsageError
 from rolecall.store import scratch
 from rolecall.store.backend import Damage, Event, Record, Ref
 from rolecall.store.files import FilesBackend
@@ -195,7 +195,7 @@ def _refuse(problems: list[Problem]) -> Damaged:
     return Damaged(
         f"nothing was copied: the source is damaged, {len(problems)} times:{shown}{more}",
         node=problems[0].node,
-        hint="Add --keep-going to copy what is intact and name the rest.",
+        hint=Hint("Copy what is intact and name the rest", "keep_going"),
     )
 
 

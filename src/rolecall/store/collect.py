@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
 
-from rolecall.errors import Damaged, UsageError
+from rolecall.errors import Damaged, Hint, UsageError
 from rolecall.store.backend import FRESH_MS
 from rolecall.store.ids import is_node_id, node_number
 from rolecall.store.store import BUILTIN, META, Dangling, Store
@@ -84,9 +84,9 @@ def _refuse_dangling(store: Store, dangling: Dangling, *, force: bool) -> None:
         f"nothing was collected: {referrer} refers to {dangling.id}, which is not stored"
         + (f", and {fault}" if fault else ""),
         node=dangling.id,
-        hint="Run `rolecall cas verify`, then repair or reindex the store."
+        hint=Hint("Verify the store, then repair or reindex it", "verify_store")
         if fault
-        else "If it was lost, bring it back: `rolecall cas import BUNDLE`. If it never was there, add --force.",
+        else Hint("If it was lost, bring it back; if it never was there, collect anyway", "import_or_force"),
     )
 
 
@@ -105,7 +105,7 @@ class _Marks:
             raise Damaged(
                 f"nothing more was collected: {node!r} is stored and not a node id",
                 node=node,
-                hint="`rolecall cas verify` shows it.",
+                hint=Hint("See it", "verify_store"),
             )
         return node_number(node) in self._seen
 

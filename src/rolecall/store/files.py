@@ -24,7 +24,7 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rolecall.errors import Damaged, NotFound, StorageError
+from rolecall.errors import Damaged, Hint, NotFound, StorageError
 from rolecall.store import reffile
 from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
 from rolecall.store.disk import find_damage, sync, translated, write
@@ -153,7 +153,7 @@ class FilesBackend:
         if not self._writable:
             raise StorageError(
                 f"{self.path} is only read: its nodes lie in {self._nodes.path}, which others may share",
-                hint=f"Copy them into a store: `rolecall cas import {self._nodes.path}`.",
+                hint=Hint("Copy them into a store", "import_nodes", source=str(self._nodes.path)),
             )
         if self._lock is not None:
             finish_journal(self._root, first=False)

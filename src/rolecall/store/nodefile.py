@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rolecall.errors import Damaged, InvalidValue
+from rolecall.errors import Damaged, Hint, InvalidValue
 from rolecall.store import canonical
 from rolecall.store.backend import Damage, Record, collision, is_time
 from rolecall.store.disk import changed_ns, read, replace, temporary_name
@@ -232,7 +232,7 @@ class NodeFolder:
             settled = path.read_bytes()[: lengths.get(f"{_INDEX}/{path.name}")]
             for number, line in enumerate(settled.splitlines(), 1):
                 if not is_node_id(line.decode("ascii", "replace").strip()):
-                    yield f"{path}: line {number} is not a node id; `rolecall cas reindex` rebuilds it"
+                    yield f"{path}: line {number} is not a node id; reindex the store to rebuild it"
         for type_id, members in self._by_type().items():
             # The index is read after the nodes, so that a writer's new nodes are in it.
             listed = set(self._indexed(type_id))
@@ -240,7 +240,7 @@ class NodeFolder:
             if missed and type_id != "_meta":
                 yield (
                     f"{self._index / type_id}: {len(missed)} of its nodes are missing, {missed[0]} for example; "
-                    "`rolecall cas reindex` rebuilds it"
+                    "reindex the store to rebuild it"
                 )
 
 
@@ -276,7 +276,7 @@ def parse_node(data: bytes, path: Path, *, node: str) -> Record:
         raise Damaged(
             f"node {node} is damaged: {path}: {exc.message}",
             node=node,
-            hint="Restore it from a bundle that holds it: `rolecall cas import BUNDLE --repair`.",
+            hint=Hint("Restore it from a bundle that holds it", "repair_store"),
         ) from exc
 
 

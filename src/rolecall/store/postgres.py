@@ -30,7 +30,7 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from rolecall.errors import Damaged, RolecallError, StorageError
+from rolecall.errors import Damaged, Hint, RolecallError, StorageError
 from rolecall.store.backend import FRESH_MS, Change, Damage, Record, Ref, collision, no_store, require
 from rolecall.store.clock import steady_ms
 from rolecall.store.sql import PAGE, RECORD, Row, SqlTables
@@ -476,7 +476,7 @@ _TRANSLATIONS: tuple[
         (pg.DataCorrupted, pg.IndexCorrupted),
         Damaged,
         "is damaged",
-        "Restore the database from a backup; `rolecall cas verify` says what can be read.",
+        Hint("Restore the database from a backup; see what can be read", "verify_store"),
     ),
     (
         psycopg.OperationalError,

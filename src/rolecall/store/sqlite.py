@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rolecall.errors import Damaged, StorageError, UsageError
+from rolecall.errors import Damaged, Hint, StorageError, UsageError
 from rolecall.store.backend import (
     FRESH_MS,
     Change,
@@ -441,6 +441,8 @@ def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:
 def _damage(path: str, reason: str) -> Damaged:
     return Damaged(
         f"{path} is damaged: {reason}",
-        hint="Keep a copy of the file. `rolecall cas verify` says what can be read; "
-        "`rolecall cas export --keep-going` saves that; restore the rest from a bundle.",
+        hint=Hint(
+            "Keep a copy of the file. See what can be read, save that, and restore the rest from a bundle",
+            "rescue_store",
+        ),
     )

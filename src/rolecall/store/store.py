@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import (
     Damaged,
+    Hint,
     InvalidPayload,
     InvalidSchema,
     InvalidValue,
@@ -279,7 +280,7 @@ class Store:
         if record is None:
             raise NotFound(
                 f"node {node} is not in the store",
-                hint="`rolecall cas schema list` and `cas stats` show what is.",
+                hint=Hint("See what is", "list_nodes"),
             )
         return record
 
@@ -329,7 +330,7 @@ class Store:
         if record.type not in (META, record.id):
             raise UsageError(
                 f"{type_id} is not a schema, so it cannot be a type",
-                hint="`rolecall cas schema list` shows the types.",
+                hint=Hint("See the types", "list_schemas"),
             )
         return Type(payload_of(record))
 
@@ -462,7 +463,7 @@ def _damaged(node: str, reason: str) -> Damaged:
     return Damaged(
         f"node {node} is damaged: {reason}",
         node=node,
-        hint="Restore it from a bundle that holds it: `rolecall cas import BUNDLE --repair`.",
+        hint=Hint("Restore it from a bundle that holds it", "repair_store"),
     )
 
 
@@ -470,7 +471,7 @@ def _wrong_refs(node: str) -> Damaged:
     return Damaged(
         f"node {node} is damaged: the references kept with it are not its own",
         node=node,
-        hint="Run `rolecall cas reindex`.",
+        hint=Hint("Reindex the store", "reindex_store"),
     )
 
 
@@ -500,7 +501,7 @@ def _misfit(type_id: str, misfits: list[str]) -> InvalidSchema | InvalidPayload:
     return InvalidPayload(
         f"the payload does not fit type {type_id}:{listed}",
         misfits,
-        hint=f"`rolecall cas schema get {type_id}` shows the type.",
+        hint=Hint("See the type", "show_schema", type=type_id),
     )
 
 

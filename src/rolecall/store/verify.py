@@ -104,9 +104,7 @@ def _check_record(
     yield from (Problem(record.id, "invalid", misfit) for misfit in misfits)
     # Their order is that of the object that was put, which the bytes no longer tell.
     if record.refs is not None and set(record.refs) != set(refs):
-        yield Problem(
-            record.id, "index", "the references kept with it are not its own; run `rolecall cas reindex`"
-        )
+        yield Problem(record.id, "index", "the references kept with it are not its own; reindex the store")
     referrers.update((target, record.id) for target in refs)
 
 

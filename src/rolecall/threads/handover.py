@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
-from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.files import git, treestate
 from rolecall.store import holder
 from rolecall.store.store import Store
@@ -126,7 +126,7 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
     if folder is None:
         raise UsageError(
             f"thread {ident} has no worktree to merge",
-            hint="What a thread did in a copy is taken from there by hand: `rolecall thread folder diff`.",
+            hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ident),
         )
     _refuse_running(store, ref)
     source, branch = folder["source"], folder["branch"]
@@ -268,7 +268,7 @@ def _refuse_loss(ident: str, folders: Mapping[str, Folder]) -> None:
     if losses:
         raise UsageError(
             f"removing the folders of thread {ident} would lose {' and '.join(losses)}",
-            hint=f"`rolecall thread folder merge {ident}` keeps a worktree's work; --force removes it all.",
+            hint=Hint("Keep a worktree's work, or remove it all", "merge_or_force", thread=ident),
         )
 
 

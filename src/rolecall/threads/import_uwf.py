@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.store.bundle import import_from
 from rolecall.store.files import FilesBackend
 from rolecall.store.store import Draft, Store
@@ -74,7 +74,7 @@ def _node_folders(folder: str, cas: str | None) -> list[str]:
     if not found:
         raise UsageError(
             f"there are no nodes in {folder!r}",
-            hint="uwf keeps them in ~/.uncaged/json-cas unless it is told not to: add --cas DIR.",
+            hint=Hint("uwf keeps them in ~/.uncaged/json-cas by default; name their folder", "name_cas"),
         )
     return list(dict.fromkeys(os.path.realpath(place) for place in found))
 

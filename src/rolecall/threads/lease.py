@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rolecall.agents.protocol import Cancel
-from rolecall.errors import Conflict, StorageError, UsageError
+from rolecall.errors import Conflict, Hint, StorageError, UsageError
 from rolecall.store import holder
 from rolecall.store.store import Draft, Store
 from rolecall.threads import state, thread
@@ -39,7 +39,7 @@ class Held:
         if ref is None or ref.state.lease.get("token") != self.token or ref.head != self.head:
             raise Conflict(
                 f"thread {self.thread} was taken over or ended while this step ran",
-                hint=f"Its answer is kept. See `rolecall thread show {self.thread}`.",
+                hint=Hint("See it", "show_thread", before="Its answer is kept.", thread=self.thread),
             )
         return ref
 
@@ -80,7 +80,7 @@ def refuse_ended(ref: ThreadRef) -> None:
     if ref.state.has_ended:
         raise UsageError(
             f"thread {ref.id} is {ref.state.status}",
-            hint=f"Fork it to go on from some step: `rolecall thread fork {ref.id}`.",
+            hint=Hint("Fork it to continue from some step", "fork_thread", thread=ref.id),
         )
 
 
@@ -90,13 +90,13 @@ def _taken(store: Store, ref: ThreadRef, token: str, lease_ms: int) -> Held:
     if known.status == Status.SUSPENDED:
         raise UsageError(
             f"thread {ident} is suspended: {known.reason}",
-            hint=f"Go on with `{thread.continuation(ref)}`.",
+            hint=thread.continuation(ref) or "",
         )
     lease, now = known.lease, store.now()
     if lease and holder.is_alive(lease, now=now):
         raise Conflict(
             f"thread {ident} is being run by {holder.describe(lease)}",
-            hint=f"Follow it: `rolecall thread watch {ident}`.",
+            hint=Hint("Follow it", "watch_thread", thread=ident),
         )
     mine = {**holder.me(token), "deadline": now + lease_ms}
     draft = store.draft()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rolecall.errors import Conflict, InvalidPayload, UsageError
+from rolecall.errors import Conflict, Hint, InvalidPayload, UsageError
 from rolecall.store import holder
 from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
@@ -326,14 +326,14 @@ def resume(
     if ref.state.has_ended:
         raise UsageError(
             f"thread {ref.id} is {status}",
-            hint=f"Fork it to go on: `rolecall thread fork {ref.id}`.",
+            hint=Hint("Fork it to continue", "fork_thread", thread=ref.id),
         )
     refuse_running(store, ref)
     has_answer = answer is not None and answer.strip() != ""
     if status == Status.SUSPENDED and not has_answer and ref.state.role is None:
         raise UsageError(
             f"thread {ref.id} waits for an answer: {ref.state.reason}",
-            hint=f"Give it: `rolecall thread answer {ref.id}`.",
+            hint=Hint("Give it", "answer_thread", thread=ref.id),
         )
     chain = Chain(store, ref.head)
     draft = store.draft()
@@ -428,7 +428,7 @@ def answer(
             f"no role of thread {ref.id} is due: {way.reason}"
             if isinstance(way, Suspended | Stuck)
             else f"no role of thread {ref.id} is due",
-            hint=f"Go on with `{thread.continuation(ref)}`.",
+            hint=thread.continuation(ref) or "",
         )
     misfits = Shape(turn.role(way.role).schema).misfits(output)
     if misfits:

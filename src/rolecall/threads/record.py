@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.agents import protocol
-from rolecall.errors import AgentError, Conflict, ExtractError, RolecallError, UsageError
+from rolecall.errors import AgentError, Conflict, ExtractError, Hint, RolecallError, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
@@ -582,7 +582,7 @@ class Recorder:
         if _run_of(ref) != _run_of(self._ref):
             raise Conflict(
                 f"thread {self.thread} was taken over while this step ran",
-                hint=f"What the agent gave is kept. See `rolecall thread show {self.thread}`.",
+                hint=Hint("See it", "show_thread", before="What the agent gave is kept.", thread=self.thread),
             )
         self._ref, self._attempt = ref, ref.target if ref else None
 

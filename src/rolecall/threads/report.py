@@ -5,9 +5,10 @@ step; both are the dicts that the command line prints as JSON. On the command li
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rolecall.errors import Hint
 from rolecall.threads.thread import FORK, LIMITS, PERSON
 
 SHORT = 2_000
@@ -129,8 +130,9 @@ _BRIEF_CALLS = 12
 _BRIEF_EDGE = 600
 
 
-def step_markdown(step: View, *, goal: str = "") -> str:
-    """One step as `thread read` shows it; `goal` is what its role is for, said once per role."""
+def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] = Hint.call) -> str:
+    """One step as `thread read` shows it; `goal` is what its role is for, said once per role; `phrase` says how to
+    read more."""
     parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
     parts += [f"*Attempt failed: {_one_line(attempt['error'])}*" for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
@@ -145,7 +147,7 @@ def step_markdown(step: View, *, goal: str = "") -> str:
         parts.append(_quoted(shortened(step["edgePrompt"].strip(), _BRIEF_EDGE)))
     parts += _remarks(step)
     if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
-        parts.append(_calls_in_brief(calls, step["hash"]))
+        parts.append(_calls_in_brief(calls, phrase(Hint("See them", "show_step", step=step["hash"]))))
     parts.append(fenced(pretty(step["output"]), "json"))
     if step.get("body", "").strip():
         parts.append(f"<output>\n{step['body'].strip()}\n</output>")
@@ -158,11 +160,11 @@ def _remarks(step: View) -> list[str]:
     return notes + [f"*Played by thread {child}*" for child in step.get("children") or ()]
 
 
-def _calls_in_brief(calls: Sequence[View], step: str) -> str:
-    """Tool calls, a line each: name, arguments, what came back."""
+def _calls_in_brief(calls: Sequence[View], more: str) -> str:
+    """Tool calls, a line each: name, arguments, result; `more` says how to see the rest."""
     lines = [_call_in_brief(call) for call in calls[:_BRIEF_CALLS]]
     if len(calls) > _BRIEF_CALLS:
-        lines.append(f"- and {len(calls) - _BRIEF_CALLS} more: `rolecall thread step-details {step}`")
+        lines.append(f"- and {len(calls) - _BRIEF_CALLS} more" + (f": {more}" if more else ""))
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
+from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
 from rolecall.store.backend import Ref
 from rolecall.store.ids import is_thread_id, node_id, thread_id
@@ -239,7 +239,7 @@ def find(store: Store, text: str) -> ThreadRef:
         raise UsageError(f"{text!r} is short for several threads: {shown}", hint="Give more characters.")
     ref = read_thread(store, found[0][7:]) if found else None
     if ref is None:
-        raise NotFound(f"there is no thread {text!r}", hint="`rolecall thread list --all` shows them.")
+        raise NotFound(f"there is no thread {text!r}", hint=Hint("List them all", "list_threads"))
     return with_facts(store, ref)
 
 
@@ -281,13 +281,21 @@ def title_of(prompt: str) -> str:
     return line if len(line) <= 100 else line[:99] + "…"
 
 
-def continuation(ref: ThreadRef, *, is_held: bool = False) -> str | None:
-    """The command that continues a thread, or that follows it while another process runs it; None if it has ended."""
+def continuation(ref: ThreadRef, *, is_held: bool = False) -> Hint | None:
+    """What continues a thread, or follows it while another process runs it; None if it has ended."""
     if ref.state.has_ended:
         return None
-    if ref.state.status == Status.SUSPENDED:
-        return "rolecall thread " + (ref.state.onward or f"answer {ref.id} --run")
-    return f"rolecall thread {'watch' if is_held or ref.state.status == Status.QUEUED else 'run'} {ref.id}"
+    if is_held or ref.state.status == Status.QUEUED:
+        return Hint("Follow it", "watch_thread", thread=ref.id)
+    if ref.state.status != Status.SUSPENDED:
+        return Hint("Run it", "run_thread", thread=ref.id)
+    match ref.state.onward.split():
+        case ["resume", _, "--limit", limit, *_]:
+            return Hint("Raise the limit", "raise_limit", thread=ref.id, limit=limit)
+        case ["resume", *_]:
+            return Hint("Resume it", "resume_thread", thread=ref.id)
+        case _:
+            return Hint("Answer it", "answer_thread", thread=ref.id)
 
 
 # -- the chain --
@@ -344,7 +352,7 @@ class Step:
     def __init__(self, store: Store, node: Node) -> None:
         if not isinstance(node.payload, dict) or "role" not in node.payload or "prev" not in node.payload:
             raise UsageError(
-                "the node is not a step", hint="`rolecall thread steps THREAD` lists a thread's steps."
+                "the node is not a step", hint=Hint("List a thread's steps", "list_steps", thread="THREAD")
             )
         self._store = store
         self.id = node.id

@@ -4,10 +4,10 @@ Reads refs and chains and changes nothing. What is said of a thread at a glance 
 newest nodes, so it costs the same for one step as for a thousand. On the command line's read path.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
+from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
@@ -230,7 +230,7 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Thr
             return step.id, ref
     raise NotFound(
         f"thread {ref.id} has no step {place!r}",
-        hint=f"`rolecall thread steps {ref.id}` lists its steps.",
+        hint=Hint("List its steps", "list_steps", thread=ref.id),
     )
 
 
@@ -241,7 +241,7 @@ def details_named(store: Store, text: str) -> dict[str, Any]:
     if not isinstance(payload, dict) or "role" not in payload or "start" not in payload:
         raise UsageError(
             f"{node} is neither a step nor an attempt",
-            hint="`rolecall thread steps THREAD` lists a thread's steps.",
+            hint=Hint("List a thread's steps", "list_steps", thread="THREAD"),
         )
     if "prev" not in payload:
         return attempt_view(store, node, payload, with_texts=True)
@@ -347,10 +347,16 @@ def gather(store: Store, ref: ThreadRef) -> tuple[dict[str, Any], list[dict[str,
 
 
 def read(
-    store: Store, ref: ThreadRef, *, quota: int, before: str | None = None, with_start: bool = True
+    store: Store,
+    ref: ThreadRef,
+    *,
+    quota: int,
+    before: str | None = None,
+    with_start: bool = True,
+    phrase: Callable[[Hint], str] = Hint.call,
 ) -> dict[str, Any]:
     """A thread as Markdown of at most `quota` characters: the newest steps that fit, in their order, and at
-    least one; `before` leaves out a step and what came after it."""
+    least one; `before` leaves out a step and what came after it; `phrase` says how to read more."""
     ident = ref.id
     chain = Chain(store, ref.head)
     steps = numbered(ref, chain)
@@ -361,7 +367,7 @@ def read(
     chosen: list[dict[str, Any]] = []
     problem = None
     try:
-        for view in _within(store, steps, goals, quota=quota - len(head), ident=ident):
+        for view in _within(store, steps, goals, quota=quota - len(head), ident=ident, phrase=phrase):
             chosen.append(view)
     except (NotFound, Damaged) as error:
         if not chosen:
@@ -372,10 +378,11 @@ def read(
     if problem:
         parts.append(f"*({earlier} earlier steps cannot be read: {problem})*")
     elif earlier:
-        parts.append(_notice(ident, chosen[-1]["hash"], earlier))
+        parts.append(_notice(ident, chosen[-1]["hash"], earlier, phrase))
     told: set[str] = set()
     for view in reversed(chosen):
-        parts.append(report.step_markdown(view, goal="" if view["role"] in told else goals.of(view)))
+        goal = "" if view["role"] in told else goals.of(view)
+        parts.append(report.step_markdown(view, goal=goal, phrase=phrase))
         told.add(view["role"])
     return {
         "thread": ident,
@@ -397,7 +404,7 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ident
     if not found:
         raise NotFound(
             f"step {wanted!r} is not in thread {ident}",
-            hint=f"`rolecall thread steps {ident}` lists its steps.",
+            hint=Hint("List its steps", "list_steps", thread=ident),
         )
 
 
@@ -408,7 +415,13 @@ def _start_section(store: Store, ref: ThreadRef, chain: Chain, quota: int) -> st
 
 
 def _within(
-    store: Store, newest_first: Iterable[tuple[Step, int]], goals: "_Goals", *, quota: int, ident: str
+    store: Store,
+    newest_first: Iterable[tuple[Step, int]],
+    goals: "_Goals",
+    *,
+    quota: int,
+    ident: str,
+    phrase: Callable[[Hint], str],
 ) -> Iterator[dict[str, Any]]:
     """The newest steps whose text fits; the newest of all whatever its size."""
     used, told = 0, set[str]()
@@ -423,8 +436,8 @@ def _within(
             "children": step.payload.get("children", []),
             "start": step.payload["start"],
         }
-        text = report.step_markdown(view, goal="" if step.role in told else goals.of(view))
-        notice = len(_SEPARATOR) + len(_notice(ident, step.id, number)) if number > 1 else 0
+        text = report.step_markdown(view, goal="" if step.role in told else goals.of(view), phrase=phrase)
+        notice = len(_SEPARATOR) + len(_notice(ident, step.id, number, phrase)) if number > 1 else 0
         used += len(_SEPARATOR) + len(text)
         if told and used + notice > quota:
             return
@@ -432,9 +445,10 @@ def _within(
         told.add(step.role)
 
 
-def _notice(ident: str, step: str, earlier: int) -> str:
+def _notice(ident: str, step: str, earlier: int, phrase: Callable[[Hint], str]) -> str:
     steps = "step" if earlier == 1 else "steps"
-    return f"*({earlier} earlier {steps}, load with `rolecall thread read {ident} --before {step}`)*"
+    more = phrase(Hint("Read them", "read_earlier", thread=ident, step=step))
+    return f"*({earlier} earlier {steps}, load with {more})*"
 
 
 class _Goals:

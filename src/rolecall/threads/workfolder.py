@@ -232,7 +232,7 @@ def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
     """The folder in which a role of this thread works; made when it is missing and nothing is lost by that."""
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None
-    go_on = f"`rolecall thread fork {name}` goes on in a new one"
+    go_on = "fork the thread to continue in a new one"
     if folder is None:
         raise UsageError(f"the thread has no {kind} of its own; {go_on}")
     if "removed" in folder:

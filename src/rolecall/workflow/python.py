@@ -22,7 +22,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
 
-from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings.yaml12 import Place, Problem
 from rolecall.workflow import document, typed, yaml
 from rolecall.workflow.model import Limits, Resume, Workdir
@@ -431,8 +431,11 @@ def load_python(
         raise FileChanged(
             f"{found.place} is not what it was when the thread started: {'; '.join(map(str, changes))}",
             place=found.place,
-            hint="Fork the thread to go on with the new version "
-            f"(`rolecall thread fork THREAD --workflow {found.place}`), or bring the old one back.",
+            hint=Hint(
+                "Bring the old version back, or fork the thread to continue with the new one",
+                "fork_to_workflow",
+                workflow=found.place,
+            ),
         )
     return replace(playbook, schema_ids=dict(schema_ids or {}))
 

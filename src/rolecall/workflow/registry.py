@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from rolecall.errors import Conflict, NotFound, UsageError
+from rolecall.errors import Conflict, Hint, NotFound, UsageError
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Problem
@@ -142,7 +142,7 @@ def find_file(path: str, *, folder: str) -> str:
             return candidate
     raise NotFound(
         f"there is no workflow file {path}",
-        hint="`rolecall workflow list` shows the workflows that are known here.",
+        hint=Hint("See the workflows that are known here", "list_workflows"),
     )
 
 
@@ -236,7 +236,7 @@ def workflow_node(store: Store, node: str) -> Node:
         return found
     raise UsageError(
         f"node {node} is not a workflow",
-        hint="`rolecall workflow list` shows the workflows that are known here.",
+        hint=Hint("See the workflows that are known here", "list_workflows"),
     )
 
 

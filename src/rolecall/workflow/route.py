@@ -17,7 +17,7 @@ from rolecall.workflow.model import END, FAIL, SUSPEND, Edge, Workflow
 STATUS_KEYS = ("$status", "status")
 """The fields of an output that may carry its status, the preferred one first."""
 
-_FORK_HINT = "Answer with `thread answer`, or correct the workflow and fork the thread here."
+_FORK_HINT = "Answer the thread, or correct the workflow and fork the thread here."
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from rolecall.errors import StorageError, UsageError
+from rolecall.errors import Hint, StorageError, UsageError
 from rolecall.store.postgres import PostgresBackend
 
 DBOS_SCHEMA = "rolecall_dbos"
@@ -80,7 +80,7 @@ def _parts(url: str) -> dict[str, Any]:
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError(
             "a fleet needs the address of a PostgreSQL database",
-            hint="rolecall serve --database postgresql://user@host/database",
+            hint=Hint("Give one", "name_database"),
         )
     try:
         return dict(conninfo_to_dict(url))

@@ -1,0 +1,113 @@
+"""How the command line words a hint: the command or option that carries it out."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from rolecall.errors import Hint
+
+_PHRASES = {
+    # threads
+    "answer_thread": "rolecall thread answer {thread} --run",
+    "diff_folder": "rolecall thread folder diff {thread}",
+    "fork_thread": "rolecall thread fork {thread}",
+    "fork_to_workflow": "rolecall thread fork THREAD --workflow {workflow}",
+    "list_steps": "rolecall thread steps {thread}",
+    "list_threads": "rolecall thread list --all",
+    "merge_or_force": "`rolecall thread folder merge {thread}`, or add --force",
+    "name_cas": "add --cas DIR",
+    "raise_limit": "rolecall thread resume {thread} --limit {limit} --run",
+    "read_earlier": "rolecall thread read {thread} --before {step}",
+    "resume_thread": "rolecall thread resume {thread} --run",
+    "run_thread": "rolecall thread run {thread}",
+    "show_step": "rolecall thread step-details {step}",
+    "show_thread": "rolecall thread show {thread}",
+    "watch_thread": "rolecall thread watch {thread}",
+    # workflows, the project, its plan and its notes
+    "add_task": "rolecall task add",
+    "enable_deletion": "`rolecall config set {key} true`, or `rolecall memory gc`",
+    "init_project": "rolecall init",
+    "list_tasks": "rolecall task list",
+    "list_workflows": "rolecall workflow list",
+    "name_project": "add --project DIR",
+    "run_tasks": "rolecall plan run",
+    "start_plan": "rolecall plan start",
+    "tidy_memory": "rolecall memory gc",
+    # knowledge
+    "forget_repository": "rolecall knowledge forget --repo {repo}",
+    "index_again": "`rolecall knowledge forget`, then `rolecall knowledge sync`",
+    "index_repository": "`rolecall knowledge init`, then `rolecall knowledge sync`",
+    "init_knowledge": "rolecall knowledge init",
+    "query_words": "rolecall knowledge query --words",
+    "rebuild_index": "rolecall knowledge sync --rebuild",
+    "sync_knowledge": "rolecall knowledge sync",
+    # the configuration
+    "change_setting": "`rolecall config set` or `rolecall config unset`",
+    "list_settings": "rolecall config list",
+    "set_default_agent": "`rolecall config set defaultAgent {agent}`, or add --agent {agent}",
+    "set_setting": "rolecall config set {key} {value}",
+    "set_up": "rolecall setup",
+    "unset_setting": "rolecall config unset {key}",
+    # hosts
+    "force": "add --force",
+    "install_for_user": "add --user",
+    "install_host": "rolecall install {host}",
+    "uninstall_host": "rolecall uninstall {host}",
+    "uninstall_scope": "`rolecall uninstall {host}` with --user or --project",
+    # the service
+    "manage_service": "`rolecall serve status`, `rolecall serve stop`",
+    "name_database": "rolecall serve --database postgresql://user@host/database",
+    "name_machine": "add --machine NAME",
+    "read_service_log": "rolecall serve logs",
+    "start_service": "rolecall serve --detach",
+    "stop_service": "rolecall serve stop",
+    # the store
+    "import_nodes": "rolecall cas import {source}",
+    "import_or_force": "`rolecall cas import BUNDLE`, or add --force",
+    "keep_going": "add --keep-going",
+    "list_nodes": "`rolecall cas schema list`, `rolecall cas stats`",
+    "list_schemas": "rolecall cas schema list",
+    "put_schema": "`rolecall cas schema put FILE`; `rolecall cas schema list` shows them",
+    "reindex_store": "rolecall cas reindex",
+    "repair_store": "rolecall cas import BUNDLE --repair",
+    "rescue_store": "`rolecall cas verify`, then `rolecall cas export --keep-going`",
+    "show_schema": "rolecall cas schema get {type}",
+    "verify_node": "rolecall cas verify {node}",
+    "verify_store": "rolecall cas verify",
+}
+"""A command, to which arguments that it does not name are added as options; or a phrase with backticks around the
+commands in it."""
+
+
+def word(hint: str) -> str:
+    """A hint as the command line says it; plain advice stays as it is."""
+    if not isinstance(hint, Hint):
+        return hint
+    return f"{hint.before} {hint.advice}: {phrase(hint)}.".lstrip()
+
+
+def phrase(hint: Hint) -> str:
+    """The command in backticks, or the option to add."""
+    return f"`{command(hint)}`" if _PHRASES[hint.code].startswith("rolecall ") else command(hint)
+
+
+def command(hint: str) -> str:
+    """The command to type; one that is already a command stays as it is."""
+    if not isinstance(hint, Hint):
+        return hint
+    template = _PHRASES[hint.code]
+    words = [template.format_map({name: _quote(value) for name, value in hint.arguments.items()})]
+    for name, value in hint.arguments.items():
+        if "{" + name + "}" in template or not value:
+            continue
+        if value is True:
+            words.append(f"--{name}")
+        else:
+            words += [
+                f"--{name} {_quote(each)}" for each in (value if isinstance(value, tuple) else (value,))
+            ]
+    return " ".join(words)
+
+
+def _quote(value: object) -> str:
+    return str(value) if "…" in str(value) else quote(str(value))

@@ -1,0 +1,53 @@
+"""How tools word a hint: the tool that carries it out. Advice that no tool can follow is left out, because a model that
+is told of a command goes and looks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from rolecall.errors import Hint
+
+TOOLS = {
+    "add_task": "nx_task_add",
+    "answer_thread": "thread_answer",
+    "index_repository": "knowledge_sync",
+    "init_knowledge": "knowledge_init",
+    "list_steps": "thread_read",
+    "list_tasks": "nx_task_list",
+    "list_threads": "thread_list",
+    "list_workflows": "workflow_list",
+    "read_earlier": "thread_read",
+    "rebuild_index": "knowledge_sync",
+    "resume_thread": "thread_answer",
+    "run_thread": "thread_step",
+    "show_thread": "thread_show",
+    "start_plan": "nx_plan_start",
+    "sync_knowledge": "knowledge_sync",
+    "watch_thread": "thread_show",
+}
+"""The tool for each action that has one."""
+_WITH = {"read_earlier": " and `before` {step}", "rebuild_index": " with `rebuild`"}
+
+
+def word(hint: str, tools: Collection[str]) -> str:
+    """A hint by the names of `tools`; plain advice stays as it is."""
+    if not isinstance(hint, Hint):
+        return hint
+    if TOOLS.get(hint.code) not in tools:
+        return hint.before
+    whose = f" for {hint.arguments['thread']}" if "thread" in hint.arguments else ""
+    return f"{hint.before} {hint.advice}: {phrase(hint)}{whose}.".lstrip()
+
+
+def phrase(hint: Hint) -> str:
+    """The tool and the argument that matters; empty when there is no tool."""
+    if hint.code not in TOOLS:
+        return ""
+    return f"`{TOOLS[hint.code]}`" + _WITH.get(hint.code, "").format_map(hint.arguments)
+
+
+def with_tool(view: Mapping[str, Any]) -> dict[str, Any]:
+    """How a thread stands, with the tool that continues it, or None if no tool does."""
+    onward = view["continue"]
+    return {**view, "continue": onward and TOOLS.get(onward.code)}
