@@ -37,6 +37,8 @@ class Deed(NamedTuple):
     """The skill whose text it shows the model."""
     words: str = ""
     """What the skill was called with."""
+    calls: tuple[tuple[str, ...], ...] = ()
+    """The words after the program of each `rolecall …` in the command."""
 
 
 class SessionStart(NamedTuple):

@@ -178,11 +178,10 @@ def _own_actions(deed: Deed) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     whether only Lead may do it."""
     if own := _our_tool(deed.tool):
         yield own, CHANGES[own], own in FOR_LEAD
-    if "rolecall" in deed.command or "uwf" in deed.command:
-        from rolecall.hosts.shell_writes import seen
+    if deed.calls:
         from rolecall.settings.verbs import VERBS, named_action
 
-        for words in seen(deed.command, "/").calls:
+        for words in deed.calls:
             plain = [word for word in words if not word.startswith("-")]
             names = (" ".join(plain[:count]) for count in (3, 2, 1))
             if verb := next((name for name in names if name in VERBS), ""):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rolecall.hosts.event import Deed
+from rolecall.hosts.shell_writes import patched_files, read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
 
 # Sets and not patterns, because compiling a pattern costs more than a hook that has nothing to do.
@@ -67,45 +68,10 @@ def guessed(tool: str, arguments: Mapping[str, Any], cwd: str) -> Deed:
 
 
 def shell(tool: str, command: str, cwd: str) -> Deed:
-    """A command for a shell, and the files it visibly writes."""
-    from rolecall.hosts.shell_writes import seen
-
-    writes = seen(command, cwd).writes
+    """A command for a shell, and what it visibly does."""
+    writes, reads, calls = read_command(command, cwd)
     classes = (*SHELL[:2], *SHELL_WRITES) if writes else SHELL[:2]
-    return Deed(tool, classes, writes=writes, reads=tuple(_shown(command, cwd)), command=command)
-
-
-_LOOKED_FOR = (".nexus/memory/", "/SKILL.md")
-_SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
-_SEPARATORS = frozenset(("|", "||", "&", "&&", ";", "(", ")", "|&"))
-
-
-def _shown(command: str, cwd: str) -> Iterator[str]:
-    """The memory notes and skills that a command prints. Searching or listing notes does not count as reading them."""
-    if not any(name in command for name in _LOOKED_FOR):
-        return
-    import shlex
-
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    program, before = "", ""
-    try:
-        for word in lexer:
-            if word in _SEPARATORS:
-                program = ""
-            elif not program:
-                program = os.path.basename(word)
-            elif program == "sed" and word.startswith(("-i", "--in-place")):
-                program = "edit"
-            elif program in _SHOWING and ">" not in before and _is_looked_for(word):
-                yield os.path.join(cwd, os.path.expanduser(word))
-            before = word
-    except ValueError:  # an unclosed quote: the rest is unknown
-        return
-
-
-def _is_looked_for(word: str) -> bool:
-    return word.endswith(".md") and any(name in word for name in _LOOKED_FOR)
+    return Deed(tool, classes, writes, reads, command=command, calls=calls)
 
 
 def _command(arguments: Mapping[str, Any]) -> str:
@@ -129,9 +95,7 @@ def _joined(words: list[str]) -> str:
 def _patches(arguments: Mapping[str, Any], cwd: str) -> Iterator[str]:
     for key, value in arguments.items():
         if _plain(key) in _PATCH_KEYS and isinstance(value, str) and "*** " in value:
-            from rolecall.hosts.shell_writes import patched
-
-            yield from (_absolute(path, cwd) for path in patched(value))
+            yield from (_absolute(path, cwd) for path in patched_files(value))
 
 
 def _paths(value: Any, depth: int = 0, *, is_path: bool = False) -> Iterator[str]:

@@ -77,7 +77,7 @@ def deed(payload: Payload) -> Deed:
     command = text(given, "command")
     if tool == "apply_patch":
         return Deed(
-            tool, FILES, writes=tuple(os.path.join(cwd, path) for path in shell_writes.patched(command))
+            tool, FILES, writes=tuple(os.path.join(cwd, path) for path in shell_writes.patched_files(command))
         )
     if tool == "Bash":
         done = tool_shape.shell(tool, command, cwd)

@@ -131,7 +131,7 @@ def deed(payload: Payload) -> Deed:
     from rolecall.hosts import shell_writes, tool_shape
 
     if tool in _PATCHES:
-        patched = shell_writes.patched(text(given, "patchText"))
+        patched = shell_writes.patched_files(text(given, "patchText"))
         return Deed(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in patched))
     if tool == "bash":
         return tool_shape.shell(tool, text(given, "command"), os.path.join(cwd, text(given, "workdir")))
