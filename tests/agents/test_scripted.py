@@ -151,7 +151,7 @@ def test_an_edit_outside_the_work_folder_is_refused(tmp_path: Path, path: str) -
     (work / "link").symlink_to(tmp_path)
     (work / "file-link").symlink_to(tmp_path / "outside.txt")
     agent = script(work, {"edit": {path.format(root=tmp_path): "x"}})
-    with pytest.raises(AgentError, match="outside the work folder"):
+    with pytest.raises(AgentError, match=r"outside the work folder|the work folder itself"):
         run(agent, work)
     assert not (tmp_path / "outside.txt").exists()
 
@@ -219,21 +219,21 @@ def test_a_script_that_is_not_json_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("roles: {worker: [{anser: x}]}", "worker, entry 1: unknown anser"),
-        ("roles: {worker: {answer: x}}", "worker: is dict, must be list"),
-        ("role: {}", "unknown role"),
-        ("[]", "is list, must be dict"),
+        ("roles: {worker: [{anser: x}]}", "'anser' is not a key of an entry"),
+        ("roles: {worker: {answer: x}}", "roles.worker must be a list, not a mapping"),
+        ("role: {}", "'role' is not a key of a script"),
+        ("[]", "must be a mapping"),
         ("roles: [", "script.yaml"),
         ("roles: {w: []}\nroles: {}", "roles"),
-        ("roles: {}\nafter_last: loop", "after_last is 'loop'"),
-        ("roles: {w: [{fail: {ending: tired}}]}", "'tired' is not known"),
-        ("roles: {w: [{emit: [{kind: song}]}]}", "'song' is not known"),
-        ("roles: {w: [{run: [ls -l]}]}", "run: is str, must be list"),
-        ("roles: {w: [{run: [[]]}]}", "needs a program"),
+        ("roles: {}\nafter_last: loop", "after_last must be one of error, repeat"),
+        ("roles: {w: [{fail: {ending: tired}}]}", "not 'tired'"),
+        ("roles: {w: [{emit: [{kind: song}]}]}", "not 'song'"),
+        ("roles: {w: [{run: [ls -l]}]}", "run.0 must be a list of words"),
+        ("roles: {w: [{run: [[]]}]}", "begins with a program"),
         ("roles: {w: [{answer: x, body: y}]}", "both an answer"),
-        ("roles: {w: [{edit: {f: {old: x}}}]}", "both old and new"),
-        ("roles: {w: [{usage: {tokens: 1}}]}", "unknown tokens"),
-        ("roles: {w: [{again: [{x: 1}]}]}", "again, entry 1: unknown x"),
+        ("roles: {w: [{edit: {f: {old: x}}}]}", "'new' is missing"),
+        ("roles: {w: [{usage: {tokens: 1}}]}", "'tokens' is not a key of usage"),
+        ("roles: {w: [{again: [{x: 1}]}]}", "'x' is not a key of an entry"),
     ],
 )
 def test_a_wrong_script_is_refused_before_the_run(tmp_path: Path, text: str, problem: str) -> None:

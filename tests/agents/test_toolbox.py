@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import socket
 import sys
-import threading
-import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ from typing import Any
 import pytest
 
 from rolecall.agents import filesearch, process, toolbox
-from rolecall.agents.confined import LARGEST_FILE, Folder, Refused
+from rolecall.agents.confined import LARGEST_FILE
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.toolbox import DENIES, TOOLS, Result, Toolbox, offered
 from rolecall.settings import capabilities
@@ -195,38 +191,6 @@ def test_a_hard_link_to_a_file_outside_is_cut_by_a_write(bench: Bench) -> None:
     os.link(bench.outside / "secret.txt", bench.work / "hard.txt")
     bench.text("write_file", path="hard.txt", content="mine")
     assert (bench.outside / "secret.txt").read_text() == "the secret"
-
-
-def test_a_link_put_in_the_way_while_files_are_written_is_never_followed(bench: Bench) -> None:
-    """A folder is swapped for a link to the outside and back, as fast as it goes, while the tool writes."""
-    folder, ended, place = Folder(bench.work), threading.Event(), bench.work / "place"
-
-    def swap() -> None:
-        while not ended.is_set():
-            with suppress(OSError):
-                os.symlink(bench.outside, place)
-            with suppress(OSError):
-                os.unlink(place)
-            with suppress(OSError):
-                os.mkdir(place)
-            shutil.rmtree(place, ignore_errors=True)
-
-    thread = threading.Thread(target=swap)
-    thread.start()
-    outcomes: list[bool | None] = []
-    deadline = time.monotonic() + 60
-    try:
-        # Until it was swapped before some writes and not before others.
-        while len(outcomes) < 3000 or not ({True, None} <= set(outcomes) or time.monotonic() > deadline):
-            try:
-                outcomes.append(folder.write("place/stolen.txt", b"x"))
-            except (Refused, OSError):
-                outcomes.append(None)
-    finally:
-        ended.set()
-        thread.join()
-    assert os.listdir(bench.outside) == ["secret.txt"]
-    assert {True, None} <= set(outcomes)
 
 
 def test_gits_own_files_can_be_read_and_not_changed(bench: Bench) -> None:

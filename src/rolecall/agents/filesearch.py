@@ -1,8 +1,8 @@
-"""The names in a folder, and the lines of its files that match a pattern; no link is followed.
+"""List the names in a folder, and find the lines of its files that match a pattern. Links are not followed.
 
-Run as a program it is the model's search: a request as JSON on stdin, a line per match on stdout. It is a
-process of its own because Python cannot stop a regular expression that never comes to an end, and it ends
-itself by an alarm, whoever may have died meanwhile. So it imports nothing but the standard library.
+Run as a program, this is the search of the model: a request as JSON on stdin, a line for each match on stdout. It is a
+process of its own because Python cannot stop a regular expression that backtracks without end; an alarm ends it even if
+its parent has died. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LARGEST_SEARCHED = 4 * 1024 * 1024
 _LONGEST_LINE = 300
 _SKIPPED = ".git"
 _LATENESS = 0.5
-"""Seconds for the end of a search that looks at its time itself, before the alarm ends one that cannot."""
+"""Seconds that a search gets to stop by itself before the alarm ends it."""
 
 
 class Entry(NamedTuple):
     path: str
-    """From the folder; that of a folder ends with a slash."""
+    """Relative to the root; a folder ends with a slash."""
     name: str
     parent: int
-    """The open folder it is in, as long as the walk has not gone on."""
+    """Descriptor of the folder it is in, valid until the walk moves on."""
 
 
 class Walk:
-    """Every file and folder, those of each folder together. `is_cut` tells whether a bound ended it."""
+    """Every file and folder below the root. `is_cut` says whether a bound ended the walk."""
 
     def __init__(self, root: str, seconds: float) -> None:
         self._root = root
@@ -80,7 +80,7 @@ def glob_pattern(glob: str) -> str:
 
 
 def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds: float) -> Iterator[str]:
-    """Lines as `path:number: text`, then what was left out, if anything was."""
+    """Lines as `path:number: text`, then a note about anything left out."""
     found = too_large = 0
     walk = Walk(root, seconds)
     for entry in walk:
@@ -103,7 +103,7 @@ def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds:
 
 
 def _text_of(entry: Entry) -> str | None:
-    """What a regular file says, nothing for what is no text; None when it is too large."""
+    """The text of a regular file, empty if it is not text; None if it is too large."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(entry.name, flags, dir_fd=entry.parent), "rb") as file:

@@ -1,11 +1,10 @@
-"""The tools of the built-in agent: files and search inside the work folder, and commands run in it.
+"""The tools of the built-in agent: read, write and search files of the work folder, and run commands in it.
 
-Each tool is a row of TOOLS: what the model is told about it and the function that does it. A tool that a
-restriction of the role denies (DENIES) is not offered at all. File tools cannot leave the work folder
-(confined.py). A command starts there and is a process like any other: what it may reach is the system's
-to decide, and a role that must not have that is given `no_shell_exec`.
+Each tool is a row of TOOLS: its description for the model and the function behind it. A tool that a restriction of the
+role denies (DENIES) is not offered. File tools cannot leave the work folder (confined.py). A command starts there but
+can reach whatever the user can; `no_shell_exec` takes it away from a role.
 
-Every result is text of a bounded size. What cannot be done is told to the model, which may try otherwise.
+Every result is text of a bounded size. A call that fails tells the model why, so that it can try something else.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Result(NamedTuple):
 
 
 class Toolbox:
-    """The tools one call of the agent may use; `touches` is told of every file that is changed, `patience`
-    is how many seconds a listing or a search may take."""
+    """The tools for one call of the agent. `touches` is called with every changed file; a listing or a search may take
+    `patience` seconds."""
 
     def __init__(
         self, context: Context, touches: Callable[[str], None], *, patience: float = _PATIENCE
@@ -67,7 +66,7 @@ class Toolbox:
         self.tools = {tool.name: tool for tool in offered(context.capabilities)}
 
     async def use(self, name: str, arguments: Any) -> Result:
-        """Do what the model asked for; whatever goes wrong with that is a result, too."""
+        """Carry out one call of the model. An error becomes a result, too."""
         tool = self.tools.get(name)
         if tool is None:
             return Result(f"there is no tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
@@ -111,20 +110,22 @@ async def _read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = 
 
 
 async def _list_files(box: Toolbox, pattern: str = "*") -> str:
-    return await asyncio.to_thread(_listed, filesearch.Walk(box.folder.root, box.patience), _glob(pattern))
+    fits = _glob(pattern)
 
+    def list_matches() -> str:
+        walk = filesearch.Walk(box.folder.root, box.patience)
+        found: list[str] = []
+        for entry in walk:
+            if not fits(entry.path.rstrip("/")):
+                continue
+            if len(found) == _MOST_LISTED:
+                return "\n".join([*found, f"[only the first {_MOST_LISTED} are shown; narrow the pattern]"])
+            found.append(entry.path)
+        if walk.is_cut:
+            found.append("[there is too much to look at; narrow the pattern]")
+        return "\n".join(found) or "[nothing matches]"
 
-def _listed(walk: filesearch.Walk, fits: Callable[[str], bool]) -> str:
-    found: list[str] = []
-    for entry in walk:
-        if not fits(entry.path.rstrip("/")):
-            continue
-        if len(found) == _MOST_LISTED:
-            return "\n".join([*found, f"[only the first {_MOST_LISTED} are shown; narrow the pattern]"])
-        found.append(entry.path)
-    if walk.is_cut:
-        found.append("[there is too much to look at; narrow the pattern]")
-    return "\n".join(found) or "[nothing matches]"
+    return await asyncio.to_thread(list_matches)
 
 
 async def _search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
@@ -198,12 +199,8 @@ async def _run_command(
             on_start=lambda child: context.emit("process", {"pid": child.pid, "run": child.run}),
             max_output=_COMMAND_OUTPUT,
         )
-    except AgentError as error:  # it could not be started, which is the model's to deal with
+    except AgentError as error:  # the program could not be started
         raise Refused(f"{error.message}. {error.hint}") from error
-    return _told(ended, seconds)
-
-
-def _told(ended: process.Exit, seconds: float) -> str:
     how = f"[ended after {seconds:g} s]" if ended.ending == "timeout" else f"[exit status {ended.code}]"
     if ended.left:
         how += f" [processes that could not be ended: {', '.join(map(str, ended.left))}]"

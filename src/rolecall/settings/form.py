@@ -460,10 +460,16 @@ class Loaded(NamedTuple, Generic[T]):
 
 
 def load(
-    form: Form[T], text: str, *, source: str, section: str = "", include: yaml12.Include | None = None
+    form: Form[T],
+    text: str,
+    *,
+    source: str,
+    section: str = "",
+    include: yaml12.Include | None = None,
+    max_bytes: int = yaml12.MAX_BYTES,
 ) -> Loaded[T]:
     """The value of a YAML text, or of one section of it."""
-    node, problems = yaml12.read(text, source=source, include=include)
+    node, problems = yaml12.read(text, source=source, include=include, max_bytes=max_bytes)
     if node is None:
         return Loaded(None, tuple(problems))
     reading = Reading(node, problems)
