@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measure import Row, peak_memory, print_table
-from rolecall.agents.claude import claude
+from rolecall.agents.adapters.claude import claude
 from rolecall.errors import ExtractError
 from rolecall.settings.mask import Mask
 from rolecall.store.sqlite import SqliteBackend

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from textwrap import dedent
 
-from rolecall.agents.claude import Claude
+from rolecall.agents.adapters.claude import Claude
 
 CLAUDE_HELP = "Options:\n" + "".join(f"  {flag} <value>  what it does\n" for flag in Claude.needed_flags)
 

@@ -9,8 +9,8 @@ TYPE_CHECKING = False  # what typing.TYPE_CHECKING is, without importing typing 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rolecall.agents.command import command
-    from rolecall.agents.external import external
+    from rolecall.agents.adapters.command import command
+    from rolecall.agents.adapters.external import external
     from rolecall.agents.protocol import Agent, Context, Reply, Usage
     from rolecall.api import Event, Project, Rolecall, Run, Thread, open
     from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
@@ -48,8 +48,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rolecall.agents.command": ("command",),
-    "rolecall.agents.external": ("external",),
+    "rolecall.agents.adapters.command": ("command",),
+    "rolecall.agents.adapters.external": ("external",),
     "rolecall.agents.protocol": ("Agent", "Context", "Reply", "Usage"),
     "rolecall.api": ("Event", "Project", "Rolecall", "Run", "Thread", "open"),
     "rolecall.workflow.python": ("Role", "Workflow", "compile"),

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import pytest
 
 from rolecall.agents import process, resolve
-from rolecall.agents.acp import Acp, acp
 from rolecall.agents.acp_presets import PRESETS, Wish, preset_of
 from rolecall.agents.acp_reader import KINDS, AcpReader, chosen_option, tokens_of
+from rolecall.agents.adapters.acp import Acp, acp
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Context, Reply, Usage, ask
@@ -873,7 +873,7 @@ def test_a_stream_of_100_mb_does_not_grow_our_memory(stage: Stage) -> None:
     script = f"""
         import asyncio, json, resource, sys
         from pathlib import Path
-        from rolecall.agents.acp import acp
+        from rolecall.agents.adapters.acp import acp
         from rolecall.agents.contract import Recorder, context_for
 
         def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

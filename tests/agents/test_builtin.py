@@ -23,7 +23,7 @@ from modelforms import encoded, form_for
 from modelserver import Calls, Closes, Hangs, Item, ModelServer, Request, Says, Sends
 
 from rolecall.agents import make, process
-from rolecall.agents.builtin import Builtin, builtin, default
+from rolecall.agents.adapters.builtin import Builtin, builtin, default
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, Context, Forgetful, Memory, Reply, ask
 from rolecall.agents.toolbox import TOOLS
@@ -38,7 +38,12 @@ both = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 def agent_of(server: ModelServer, protocol: str = "openai", **options: Any) -> Builtin:
-    given = {"model": "a-model", "base_url": server.base_url, "api_key": KEY, "protocol": protocol}
+    given: dict[str, Any] = {
+        "model": "a-model",
+        "base_url": server.base_url,
+        "api_key": KEY,
+        "protocol": protocol,
+    }
     return builtin(**given, **options)
 
 
@@ -149,7 +154,7 @@ class Contract(AgentContract):
         source = f"""
 import asyncio, pathlib, sys
 sys.modules["pydantic_ai"] = None
-from rolecall.agents.builtin import builtin
+from rolecall.agents.adapters.builtin import builtin
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.errors import AgentError
 agent = builtin(model="m", base_url="http://127.0.0.1:9", protocol={self.protocol!r})
@@ -575,7 +580,7 @@ import asyncio, json, os, pathlib, sys
 from dataclasses import replace
 from pathlib import Path
 from rolecall.agents import process
-from rolecall.agents.builtin import builtin
+from rolecall.agents.adapters.builtin import builtin
 from rolecall.agents.contract import Recorder, context_for
 {memory}
 url, protocol, work, memory = sys.argv[1:]
@@ -834,7 +839,7 @@ def test_calls_of_one_agent_at_once_do_not_mix(tmp_path: Path, protocol: str) ->
     ],
 )
 def test_an_agent_without_a_proper_endpoint_is_refused_before_it_asks(
-    tmp_path: Path, options: dict[str, str], said: str
+    tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         run(builtin(**options), tmp_path)
@@ -850,7 +855,7 @@ def test_options_are_taken_as_they_are_written() -> None:
 
 
 def test_the_model_libraries_are_imported_when_the_agent_is_asked_and_not_before() -> None:
-    code = "import sys, rolecall.agents.builtin as b; b.builtin(model='m'); print(*sys.modules)"
+    code = "import sys, rolecall.agents.adapters.builtin as b; b.builtin(model='m'); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )

@@ -12,7 +12,7 @@ import pytest
 from standin import Standin
 
 from rolecall.agents import make
-from rolecall.agents.claude import DENIES, Claude, claude
+from rolecall.agents.adapters.claude import DENIES, Claude, claude
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Agent, Reply, Usage, ask

@@ -13,7 +13,7 @@ import pytest
 from standin import Standin
 
 from rolecall.agents import make
-from rolecall.agents.codex import DENIES, SANDBOXES, Codex, codex
+from rolecall.agents.adapters.codex import DENIES, SANDBOXES, Codex, codex
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Agent, Reply, Usage, ask

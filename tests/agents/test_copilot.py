@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 
-from rolecall.agents.copilot import DENIES, copilot
+from rolecall.agents.adapters.copilot import DENIES, copilot
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage
 from rolecall.settings import capabilities

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 
-from rolecall.agents.cursor import DENIES, Cursor, cursor
+from rolecall.agents.adapters.cursor import DENIES, Cursor, cursor
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities

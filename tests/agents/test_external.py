@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rolecall.agents import process, resolve
+from rolecall.agents.adapters.external import external
 from rolecall.agents.contract import Recorder, context_for
-from rolecall.agents.external import external
 from rolecall.agents.protocol import Agent, Reply, ask
 from rolecall.errors import AgentError, UsageError
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 
-from rolecall.agents.gemini import DENIES, Gemini, gemini
+from rolecall.agents.adapters.gemini import DENIES, Gemini, gemini
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities

@@ -10,8 +10,8 @@ import pytest
 from replay import ANSWER, Replays, call, fails, play, value
 from standin import STREAMS
 
+from rolecall.agents.adapters.hermes import DENIES, Hermes, hermes
 from rolecall.agents.contract import AgentContract
-from rolecall.agents.hermes import DENIES, Hermes, hermes
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities

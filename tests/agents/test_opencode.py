@@ -11,7 +11,7 @@ import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 from standin import STREAMS
 
-from rolecall.agents.opencode import DENIES, opencode
+from rolecall.agents.adapters.opencode import DENIES, opencode
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError

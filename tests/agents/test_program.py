@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from standin import STREAMS, Standin
 
 from rolecall.agents import PROGRAMS, process
-from rolecall.agents.claude import claude
+from rolecall.agents.adapters.claude import claude
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.program import Lines, Program, Reader, amount, count
 from rolecall.agents.protocol import ENDINGS, Context, Reply, Usage, ask
@@ -151,7 +151,7 @@ def damaged_events(draw: st.DrawFn) -> dict[str, Any]:
 @given(events=st.lists(damaged_events(), max_size=12), code=st.sampled_from([0, 1, -15, 130]))
 def test_no_event_can_throw_a_reader_off(name: str, events: list[dict[str, Any]], code: int) -> None:
     recorder = Recorder()
-    adapter: Program = import_module(f"rolecall.agents.{name}").default
+    adapter: Program = import_module(f"rolecall.agents.adapters.{name}").default
     reader = adapter.reader(context(recorder))
     for event in events:
         reader.event(event)

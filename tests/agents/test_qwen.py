@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from replay import ANSWER, Replays, call, calls_of, fails, play, value
 
+from rolecall.agents.adapters.qwen import DENIES, qwen
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage
-from rolecall.agents.qwen import DENIES, qwen
 from rolecall.settings import capabilities
 
 SESSION = "00000000-0000-4000-8000-000000000001"

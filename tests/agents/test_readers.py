@@ -41,7 +41,7 @@ exits = st.builds(
 
 
 def adapter(name: str) -> Program:
-    found: Program = import_module(f"rolecall.agents.{name}").default
+    found: Program = import_module(f"rolecall.agents.adapters.{name}").default
     return found
 
 
@@ -98,7 +98,7 @@ def test_no_reader_stumbles_over_any_json(name: str, events: list[Any], exit: Ex
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_adapter_has_a_factory_of_its_name(name: str) -> None:
-    module = import_module(f"rolecall.agents.{name}")
+    module = import_module(f"rolecall.agents.adapters.{name}")
     made = getattr(module, name)(timeout=5.0)
     assert (made.name, made.timeout, type(made)) == (name, 5.0, type(module.default))
     assert made.program
@@ -112,7 +112,7 @@ def test_every_class_of_a_restriction_is_denied_or_the_role_refused_before_the_r
     name: str, restriction: str, tmp_path: Path
 ) -> None:
     agent = adapter(name)
-    denies: Mapping[str, Any] = import_module(f"rolecall.agents.{name}").DENIES
+    denies: Mapping[str, Any] = import_module(f"rolecall.agents.adapters.{name}").DENIES
     assert agent.deniable <= set(capabilities.CLASSES)
     needed = {
         name for name in capabilities.RESTRICTIONS[restriction] if name not in capabilities.BY_OURSELVES

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import pytest
 from fakeagent import CLAUDE_HELP, executable, fake_claude
 
-from rolecall.agents.acp import acp
-from rolecall.agents.claude import Claude, claude
-from rolecall.agents.command import command
+from rolecall.agents.adapters.acp import acp
+from rolecall.agents.adapters.claude import Claude, claude
+from rolecall.agents.adapters.command import command
+from rolecall.agents.adapters.subworkflow import workflow as played_by
 from rolecall.agents.presence import adapter_of, check_present
-from rolecall.agents.subworkflow import workflow as played_by
 from rolecall.checks.doctor import Diagnosis, Finding, Need, Place, diagnose, examine, needs_of
 from rolecall.checks.machine import check_endpoint, check_extract
 from rolecall.errors import NotFound, UsageError
@@ -247,7 +247,7 @@ def test_an_adapter_without_its_package_is_refused_with_the_extra_that_installs_
     source = """
 import sys
 sys.modules["pydantic_ai"] = None
-from rolecall.agents.builtin import builtin
+from rolecall.agents.adapters.builtin import builtin
 from rolecall.agents.presence import check_present
 from rolecall.errors import NotFound
 try:

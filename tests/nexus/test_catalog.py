@@ -538,7 +538,7 @@ def test_a_host_is_told_the_names_it_gives_to_our_tools() -> None:
         "opencode": ("rolecall_nx_task_add",),
         "qwen": ("mcp__rolecall__nx_task_add",),
     }
-    claude = import_module("rolecall.agents.claude").DENIES
+    claude = import_module("rolecall.agents.adapters.claude").DENIES
     assert {name: set(tool_map.host_map("claude")[name]) for name in claude} == {
         name: set(tools) for name, tools in claude.items()
     }

@@ -15,8 +15,8 @@ import pytest
 
 from realagents.stage import BOUND, IS_RECORDING, Stage, Tape
 from rolecall.agents import process
-from rolecall.agents.acp import Acp
 from rolecall.agents.acp_reader import AcpReader, Permission
+from rolecall.agents.adapters.acp import Acp
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.protocol import Context, Reply, ask
 from rolecall.errors import AgentError

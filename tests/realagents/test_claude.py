@@ -13,7 +13,7 @@ from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
 from realagents.stage import Bell, Stage, file_text, installed
-from rolecall.agents.claude import DENIES, Claude, claude
+from rolecall.agents.adapters.claude import DENIES, Claude, claude
 from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage

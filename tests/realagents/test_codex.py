@@ -13,7 +13,7 @@ from modelserver import Calls, Closes, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
 from realagents.stage import Bell, Stage, file_text, installed
-from rolecall.agents.codex import Codex, codex
+from rolecall.agents.adapters.codex import Codex, codex
 from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Usage

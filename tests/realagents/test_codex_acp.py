@@ -16,7 +16,7 @@ from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 from realagents import toolserver
 from realagents.acp_stage import AcpStage
 from realagents.stage import FOLDER, file_text, installed
-from rolecall.agents.acp import Acp, acp
+from rolecall.agents.adapters.acp import Acp, acp
 from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Reply, Usage, ask

@@ -10,7 +10,7 @@ from modelserver import Calls, ModelServer
 
 from realagents.duties import TINY, Duties, Servers
 from realagents.stage import Stage, file_text, installed
-from rolecall.agents.copilot import copilot
+from rolecall.agents.adapters.copilot import copilot
 
 PROGRAM = installed("copilot")
 

@@ -11,8 +11,8 @@ from modelserver import Calls, ModelServer
 
 from realagents.duties import TINY, Duties
 from realagents.stage import Stage, file_text, installed
+from rolecall.agents.adapters.gemini import gemini
 from rolecall.agents.contract import ANSWER
-from rolecall.agents.gemini import gemini
 
 PROGRAM = installed("gemini")
 MODEL = "gemini-2.5-pro"  # without a name the program first asks a model which one to take

@@ -13,8 +13,8 @@ from modelserver import Calls, ModelServer, Sends
 
 from realagents.duties import REFUSAL, Duties
 from realagents.stage import BOUND, Stage, installed
+from rolecall.agents.adapters.hermes import hermes
 from rolecall.agents.contract import ANSWER
-from rolecall.agents.hermes import hermes
 from rolecall.agents.protocol import Reply, Usage
 from rolecall.errors import UsageError
 

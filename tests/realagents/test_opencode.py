@@ -11,8 +11,8 @@ from modelserver import Calls, ModelServer, Says, Sends
 
 from realagents.duties import TINY, Duties, Servers
 from realagents.stage import Stage, file_text, installed
+from rolecall.agents.adapters.opencode import opencode
 from rolecall.agents.contract import ANSWER
-from rolecall.agents.opencode import opencode
 from rolecall.agents.protocol import Usage
 
 PROGRAM = installed("opencode")

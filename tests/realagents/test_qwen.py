@@ -11,7 +11,7 @@ from modelserver import Calls, ModelServer
 
 from realagents.duties import TINY, Duties, Servers
 from realagents.stage import Stage, file_text, installed
-from rolecall.agents.qwen import qwen
+from rolecall.agents.adapters.qwen import qwen
 
 PROGRAM = installed("qwen")
 

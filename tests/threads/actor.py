@@ -22,7 +22,7 @@ from typing import Any
 
 import stage
 
-from rolecall.agents.command import command
+from rolecall.agents.adapters.command import command
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.threads import workspace
 from rolecall.threads.extract import extract as _imported_early  # noqa: F401 - so that no forked child pays for it

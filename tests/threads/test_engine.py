@@ -31,8 +31,8 @@ from stage import (
     steps,
 )
 
+from rolecall.agents.adapters.scripted import scripted
 from rolecall.agents.protocol import Context, Reply, ToolCall, Turn, Usage
-from rolecall.agents.scripted import scripted
 from rolecall.errors import AgentError, Conflict, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store import holder

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from stage import LOOP, answer, attempts, book, engine, open_store, run, start, state, steps
 
+from rolecall.agents.adapters.subworkflow import workflow
 from rolecall.agents.protocol import Agent, Context, Reply, Usage
-from rolecall.agents.subworkflow import workflow
 from rolecall.errors import AgentError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store

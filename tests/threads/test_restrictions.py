@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_every_class_of_every_restriction_is_denied_by_an_adapter_or_refused(
     name: str, restriction: str
 ) -> None:
-    adapter = import_module(f"rolecall.agents.{name}").default
+    adapter = import_module(f"rolecall.agents.adapters.{name}").default
     assert adapter.deniable <= set(CLASSES)
     missing = set(RESTRICTIONS[restriction]) - adapter.deniable - set(BY_OURSELVES)
     if missing:

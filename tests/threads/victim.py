@@ -9,7 +9,7 @@ from pathlib import Path
 
 import stage
 
-from rolecall.agents.command import command
+from rolecall.agents.adapters.command import command
 from rolecall.settings.mask import Mask
 
 WARM_UP = "cat > /dev/null; printf -- '---\\n$status: done\\n---\\nA report.\\n'"

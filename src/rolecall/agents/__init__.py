@@ -1,8 +1,8 @@
-"""The agents a role can name. Each adapter is one module, imported when a role first asks for it.
+"""The agents that a role can name, and their adapters: `from rolecall.agents import claude`.
 
-A name is all of `name` or `name:argument`. For `command`, `external`, `scripted` and `acp` the argument is
-theirs to read; the other adapters take options: `claude:model=opus timeout=600`, or a model alone,
-`claude:opus`. There is no fallback: a name that is not in the table is an error before anything runs.
+A spec is `name` or `name:argument`. `command`, `external`, `scripted`, `acp` and `workflow` read the argument
+themselves; the others take options: `claude:model=opus timeout=600`, or a model alone, `claude:opus`. There is no
+fallback: an unknown name is an error before anything runs.
 """
 
 from __future__ import annotations
@@ -10,42 +10,62 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rolecall.agents.adapters.acp import acp as acp
+    from rolecall.agents.adapters.builtin import builtin as builtin
+    from rolecall.agents.adapters.claude import claude as claude
+    from rolecall.agents.adapters.codex import codex as codex
+    from rolecall.agents.adapters.command import command as command
+    from rolecall.agents.adapters.copilot import copilot as copilot
+    from rolecall.agents.adapters.cursor import cursor as cursor
+    from rolecall.agents.adapters.external import external as external
+    from rolecall.agents.adapters.gemini import gemini as gemini
+    from rolecall.agents.adapters.hermes import hermes as hermes
+    from rolecall.agents.adapters.opencode import opencode as opencode
+    from rolecall.agents.adapters.qwen import qwen as qwen
+    from rolecall.agents.adapters.scripted import scripted as scripted
+    from rolecall.agents.adapters.subworkflow import workflow as workflow
     from rolecall.agents.protocol import Agent
 
 SPOKEN = {
-    "acp": "rolecall.agents.acp",
-    "command": "rolecall.agents.command",
-    "external": "rolecall.agents.external",
-    "scripted": "rolecall.agents.scripted",
-    "workflow": "rolecall.agents.subworkflow",
+    "acp": "rolecall.agents.adapters.acp",
+    "command": "rolecall.agents.adapters.command",
+    "external": "rolecall.agents.adapters.external",
+    "scripted": "rolecall.agents.adapters.scripted",
+    "workflow": "rolecall.agents.adapters.subworkflow",
 }
-"""Adapters whose module makes the agent from the argument as it is written, by `from_argument`."""
+"""Adapters that read their argument themselves: their module has `from_argument`."""
 
 PROGRAMS = ("claude", "codex", "copilot", "cursor", "gemini", "hermes", "opencode", "qwen")
-"""Coding agents that are programs of their own: `rolecall.agents.NAME` has the factory NAME."""
+"""Coding agents that are programs."""
 
-ADAPTERS = {
-    **SPOKEN,
-    **{name: f"rolecall.agents.{name}" for name in (*PROGRAMS, "builtin")},
-}
-"""Adapter name -> its module. `human` is no adapter: a role played by a person suspends the thread until
-`thread answer` gives its output."""
+ADAPTERS = {**SPOKEN, **{name: f"rolecall.agents.adapters.{name}" for name in (*PROGRAMS, "builtin")}}
+"""Adapter name -> its module, which is imported when it is needed and has a factory of that name. `human` is not an
+adapter: a role that a person plays suspends the thread until it is answered."""
+
+
+def __getattr__(name: str) -> Any:
+    """The factory of an adapter: `claude(model="opus")`."""
+    if name not in ADAPTERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(ADAPTERS[name]), name)
 
 
 def resolve(spec: str, options: Mapping[str, Any] | None = None) -> Agent:
-    """The agent a spec such as `command:prog --flag` or `claude:opus` names; `options` come from the
-    configuration, and what the spec says goes before them."""
+    """The agent that a spec such as `command:prog --flag` or `claude:opus` names. What the spec says overrides
+    `options`, which come from the configuration."""
     name, _, argument = spec.partition(":")
     if name not in ADAPTERS:
-        raise _unknown(name)
-    module = import_module(ADAPTERS[name])
+        from rolecall.settings.form import did_you_mean
+
+        hint = did_you_mean(name, sorted(ADAPTERS), what="Known agents")
+        raise NotFound(f"there is no agent {name!r}", hint=hint)
     if name in SPOKEN:
-        agent: Agent = module.from_argument(argument, **(options or {}))
+        agent: Agent = import_module(ADAPTERS[name]).from_argument(argument, **(options or {}))
         return agent
     made: Agent = make(name, {**(options or {}), **written(name, argument)})
     return made
@@ -55,35 +75,11 @@ def make(name: str, options: Mapping[str, Any]) -> Any:
     """An adapter from options as they are written in a configuration or a spec."""
     from rolecall.agents.options import typed
 
-    factory = getattr(import_module(ADAPTERS[name]), name)
-    return factory(**typed(name, options))
+    return getattr(import_module(ADAPTERS[name]), name)(**typed(name, options))
 
 
 def written(name: str, argument: str) -> dict[str, str]:
-    """`key=value` words; a word without `=` is the model."""
-    if not argument.strip():
-        return {}
-    import shlex
+    """The options in the argument of a spec: `key=value` words; a word without `=` is the model."""
+    from rolecall.agents.options import parse_words
 
-    try:
-        words = shlex.split(argument)
-    except ValueError as error:
-        raise UsageError(f"the agent {name}:{argument} cannot be split: {error}") from error
-    found = dict(word.partition("=")[::2] for word in words if "=" in word)
-    models = [word for word in words if "=" not in word]
-    if len(models) > 1:
-        raise UsageError(
-            f"the agent {name}:{argument} names {len(models)} models",
-            hint=f"Write options as key=value: `{name}:model=NAME timeout=600`.",
-        )
-    return {**found, **({"model": models[0]} if models else {})}
-
-
-def _unknown(name: str) -> NotFound:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, ADAPTERS, n=1)
-    guess = f"Did you mean {close[0]!r}? " if close else ""
-    return NotFound(
-        f"there is no agent {name!r}", hint=f"{guess}Known agents: {', '.join(sorted(ADAPTERS))}."
-    )
+    return parse_words(name, argument)

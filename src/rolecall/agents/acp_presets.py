@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rolecall.agents import claude, codex, copilot, gemini, opencode, qwen
-from rolecall.agents.copilot import Copilot
-from rolecall.agents.gemini import Gemini
-from rolecall.agents.opencode import OpenCode
+from rolecall.agents.adapters import claude, codex, copilot, gemini, opencode, qwen
+from rolecall.agents.adapters.copilot import Copilot
+from rolecall.agents.adapters.gemini import Gemini
+from rolecall.agents.adapters.opencode import OpenCode
+from rolecall.agents.adapters.qwen import Qwen
 from rolecall.agents.program import McpServer, mapping
-from rolecall.agents.qwen import Qwen
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 

@@ -35,7 +35,7 @@ from rolecall.agents.transcript import Transcript
 from rolecall.errors import AgentError
 
 if TYPE_CHECKING:
-    from rolecall.agents.builtin import Builtin
+    from rolecall.agents.adapters.builtin import Builtin
 
 _SYSTEM = (
     "You do one task and then answer. Your tools act on the work folder; give paths relative to it. Look at "

@@ -1,34 +1,55 @@
-"""Options of an adapter as they are written (in a configuration or a role's `agent`), as values of its fields.
+"""Options of an adapter as they are written, in a configuration or a role's `agent`, as values of its fields.
 
-An adapter is a dataclass; its fields are its options, by name and type. An option it does not have, or a
-value that is no such thing, is an error that says which ones there are.
+An adapter is a dataclass; its fields are its options, by name and type.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+from rolecall.agents import ADAPTERS
+from rolecall.agents.program import McpServer
 from rolecall.errors import UsageError
+from rolecall.settings.form import did_you_mean
+
+
+def parse_words(name: str, argument: str) -> dict[str, str]:
+    """`key=value` words; a word without `=` is the model."""
+    try:
+        words = shlex.split(argument)
+    except ValueError as error:
+        raise UsageError(f"the agent {name}:{argument} cannot be split: {error}") from error
+    found = dict(word.partition("=")[::2] for word in words if "=" in word)
+    models = [word for word in words if "=" not in word]
+    if len(models) > 1:
+        raise UsageError(
+            f"the agent {name}:{argument} names {len(models)} models",
+            hint=f"Write options as key=value: `{name}:model=NAME timeout=600`.",
+        )
+    return {**found, **({"model": models[0]} if models else {})}
 
 
 def typed(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    known = {item.name: str(item.type) for item in fields(kind_of(adapter)) if not item.name.startswith("_")}
-    found = {}
+    """Options by the names and types of the adapter's fields. An unknown one, or a value of another type, is an error
+    that lists the options."""
+    kind = type(import_module(ADAPTERS[adapter]).default)
+    known = {item.name: str(item.type) for item in fields(kind) if not item.name.startswith("_")}
+    found: dict[str, Any] = {}
     for key, value in options.items():
         name = key.replace("-", "_")
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            guess = f"Did you mean {close[0]!r}? " if close else ""
-            raise UsageError(
-                f"the agent {adapter!r} has no option {key!r}",
-                hint=f"{guess}Its options: {', '.join(sorted(known))}.",
-            )
+            hint = did_you_mean(name, sorted(known), what="Its options")
+            raise UsageError(f"the agent {adapter!r} has no option {key!r}", hint=hint)
+        if value is None or (value == "none" and "None" in known[name]):
+            found[name] = None
+            continue
+        convert = next((_CONVERT[mark] for mark in _CONVERT if known[name].startswith(mark)), str)
         try:
-            found[name] = _value(known[name], value)
+            found[name] = convert(value)
         except (TypeError, ValueError, KeyError) as error:
             # The values of variables and tool servers may be secret.
             is_plain = known[name].startswith(("bool", "int", "float"))
@@ -37,23 +58,7 @@ def typed(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def kind_of(adapter: str) -> Any:
-    """The adapter's class, whose fields are its options."""
-    module = import_module(f"rolecall.agents.{adapter}")
-    return type(module.default)
-
-
-def _value(kind: str, value: Any) -> Any:
-    """`value` as a field of this type takes it; text is what a spec gives, anything a configuration."""
-    if value is None or (value == "none" and "None" in kind):
-        return None
-    for mark, convert in _KINDS.items():
-        if kind.startswith(mark):
-            return convert(value)
-    return str(value)
-
-
-def _yes(value: Any) -> bool:
+def _flag(value: Any) -> bool:
     words = {"true": True, "yes": True, "false": False, "no": False}
     if isinstance(value, bool):
         return value
@@ -74,36 +79,31 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(str(item) for item in items if str(item))
 
 
-def _servers(value: Any) -> Any:
-    """`{NAME: {command, args, env}}`"""
-    from rolecall.agents.program import McpServer
-
-    if not isinstance(value, Mapping):
-        raise ValueError(
-            "tool servers are written as a mapping in the configuration: NAME: {command, args, env}"
-        )
-    return tuple(
-        McpServer(
-            str(name),
-            str(entry["command"]),
-            tuple(map(str, entry.get("args") or ())),
-            {str(key): str(text) for key, text in (entry.get("env") or {}).items()},
-        )
-        for name, entry in value.items()
-    )
-
-
 def _texts(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError("it must be a mapping")
     return {str(key): str(item) for key, item in value.items()}
 
 
-_KINDS: Mapping[str, Callable[[Any], Any]] = {
-    "bool": _yes,
+def _servers(value: Any) -> tuple[McpServer, ...]:
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            "tool servers are written as a mapping in the configuration: NAME: {command, args, env}"
+        )
+    return tuple(
+        McpServer(
+            str(name), str(entry["command"]), _words(entry.get("args") or ()), _texts(entry.get("env") or {})
+        )
+        for name, entry in value.items()
+    )
+
+
+_CONVERT: Mapping[str, Callable[[Any], Any]] = {
+    "bool": _flag,
     "int": int,
     "float": _amount,
     "tuple[McpServer": _servers,
     "tuple[str": _words,
     "Mapping[str, str]": _texts,
 }
+"""By how a field's type begins; everything else is text."""

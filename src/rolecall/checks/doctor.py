@@ -202,8 +202,8 @@ def known_agents() -> list[Cast]:
 
 def preset_agents() -> list[Cast]:
     """The agents of which it is known how they speak the Agent Client Protocol."""
-    from rolecall.agents.acp import acp
     from rolecall.agents.acp_presets import PRESETS
+    from rolecall.agents.adapters.acp import acp
     from rolecall.threads.engine import Cast
 
     return [Cast(f"acp:{name}", acp(name)) for name in PRESETS]

@@ -50,7 +50,7 @@ def host_map(host: str) -> ToolMap:
         raise NotFound(
             f"there is no table of tools for {host!r}", hint=f"There is one for {', '.join(HOSTS)}."
         )
-    own: ToolMap = import_module(f"rolecall.agents.{host}").DENIES
+    own: ToolMap = import_module(f"rolecall.agents.adapters.{host}").DENIES
     ours = {
         name: tuple(_HOSTS[host].format(tool) for tool in SERVER[name]) for name in capabilities.BY_OURSELVES
     }

@@ -16,7 +16,7 @@ from typing import Any
 
 import tomlkit
 
-from rolecall.agents.codex import DENIES
+from rolecall.agents.adapters.codex import DENIES
 from rolecall.errors import UsageError
 from rolecall.hosts import command_hook, host_file
 from rolecall.hosts.codex import words

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rolecall.agents.opencode import DENIES
+from rolecall.agents.adapters.opencode import DENIES
 from rolecall.errors import RolecallError
 from rolecall.hosts import file_change, gate, host_file
 from rolecall.hosts.installation import OwnFile, Piece

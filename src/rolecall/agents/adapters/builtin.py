@@ -137,9 +137,6 @@ async def _bounded(work: Coroutine[Any, Any, Reply], cancel: Cancel, timeout: fl
         await asyncio.gather(working, cancelled, return_exceptions=True)
 
 
-def builtin(**options: Any) -> Builtin:
-    """The built-in agent: `builtin(model="gpt-5", base_url="https://api.openai.com/v1", api_key=…)`."""
-    return Builtin(**options)
-
-
+builtin = Builtin
+"""The adapter by the name that a role gives it: `builtin(model=…, timeout=600)`."""
 default = builtin()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rolecall.agents.command import DEFAULT_TIMEOUT, Command, words_of
+from rolecall.agents.adapters.command import DEFAULT_TIMEOUT, Command, words_of
 from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError
 from rolecall.store.ids import is_node_id

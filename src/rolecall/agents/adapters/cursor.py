@@ -119,9 +119,6 @@ def _named(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return (text_of(told.get("name")) if key == "function" else key.removesuffix("ToolCall")), told
 
 
-def cursor(**options: Any) -> Cursor:
-    """Cursor's agent with options of its own: `cursor(model="gpt-5", timeout=600)`."""
-    return Cursor(**options)
-
-
+cursor = Cursor
+"""The adapter by the name that a role gives it: `cursor(model=…, timeout=600)`."""
 default = cursor()

@@ -274,9 +274,6 @@ def _object(text: str) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def codex(**options: Any) -> Codex:
-    """Codex with options of its own: `codex(model="gpt-5.5", timeout=600, sandbox="read-only")`."""
-    return Codex(**options)
-
-
+codex = Codex
+"""The adapter by the name that a role gives it: `codex(model=…, timeout=600)`."""
 default = codex()

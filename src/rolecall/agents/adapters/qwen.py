@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.claude import ClaudeReader
+from rolecall.agents.adapters.claude import ClaudeReader
 from rolecall.agents.program import Call, McpServer, Program, count, listed, mapping, mcp_file
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.agents.transcript import text_of
@@ -112,9 +112,6 @@ class QwenReader(ClaudeReader):
         return self.reply(text, "api_failure" if _API_ERROR in reason else "failed", reason[:2000])
 
 
-def qwen(**options: Any) -> Qwen:
-    """Qwen Code with options of its own: `qwen(model="qwen3-coder-plus", timeout=600)`."""
-    return Qwen(**options)
-
-
+qwen = Qwen
+"""The adapter by the name that a role gives it: `qwen(model=…, timeout=600)`."""
 default = qwen()

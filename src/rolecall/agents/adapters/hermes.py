@@ -138,9 +138,6 @@ class HermesReader(Reader):
         return self.reply(text)
 
 
-def hermes(**options: Any) -> Hermes:
-    """Hermes Agent with options of its own: `hermes(model="anthropic/claude-sonnet-4.6", timeout=600)`."""
-    return Hermes(**options)
-
-
+hermes = Hermes
+"""The adapter by the name that a role gives it: `hermes(model=…, timeout=600)`."""
 default = hermes()

@@ -154,9 +154,6 @@ class CopilotReader(Reader):
         return self.reply(self.transcript.answer, ending, reason[:2000])
 
 
-def copilot(**options: Any) -> Copilot:
-    """Copilot CLI with options of its own: `copilot(model="gpt-5.4", timeout=600)`."""
-    return Copilot(**options)
-
-
+copilot = Copilot
+"""The adapter by the name that a role gives it: `copilot(model=…, timeout=600)`."""
 default = copilot()

@@ -20,7 +20,7 @@ from rolecall.agents.acp_link import Link, Links, Start
 from rolecall.agents.acp_presets import Launch, Preset, Wish, preset_of
 from rolecall.agents.acp_reader import AcpReader
 from rolecall.agents.acp_session import NOT_FOUND, SIGNED_OUT, SessionLost, Wanted, open_session, told
-from rolecall.agents.command import words_of
+from rolecall.agents.adapters.command import words_of
 from rolecall.agents.presence import find_program
 from rolecall.agents.program import DEFAULT_TIMEOUT, McpServer
 from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, failure

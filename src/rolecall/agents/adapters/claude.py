@@ -227,9 +227,6 @@ def _reason(result: Mapping[str, Any], terminal: str) -> str:
     return f"{terminal or 'error'}: {next(filter(None, told), '')}"[:2000]
 
 
-def claude(**options: Any) -> Claude:
-    """Claude Code with options of its own: `claude(model="opus", timeout=600, tools=("Read", "Grep"))`."""
-    return Claude(**options)
-
-
+claude = Claude
+"""The adapter by the name that a role gives it: `claude(model=…, timeout=600)`."""
 default = claude()

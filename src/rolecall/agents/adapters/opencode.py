@@ -192,9 +192,6 @@ class OpenCodeReader(Reader):
         return self.no_answer(exit, is_session_lost=is_lost)
 
 
-def opencode(**options: Any) -> OpenCode:
-    """OpenCode with options of its own: `opencode(model="anthropic/claude-sonnet-4-5", timeout=600)`."""
-    return OpenCode(**options)
-
-
+opencode = OpenCode
+"""The adapter by the name that a role gives it: `opencode(model=…, timeout=600)`."""
 default = opencode()

@@ -166,9 +166,6 @@ class GeminiReader(Reader):
         return self.reply(text, _ENDINGS.get(text_of(error.get("type")), ending), reason)
 
 
-def gemini(**options: Any) -> Gemini:
-    """Gemini CLI with options of its own: `gemini(model="gemini-2.5-pro", timeout=600)`."""
-    return Gemini(**options)
-
-
+gemini = Gemini
+"""The adapter by the name that a role gives it: `gemini(model=…, timeout=600)`."""
 default = gemini()

@@ -1,0 +1,1 @@
+"""One adapter per module; `rolecall.agents` has the table."""
