@@ -140,7 +140,7 @@ workflows:
         "senses/tired.py:2: SyntaxError: invalid syntax (tired.py, line 2)",
         f"rolecall.yaml:9: there is no file {project.folder}/senses/missing.py",
         "workflows/solve-issue.yaml:5: planner: the agent 'claude' needs the program 'claude', which was not found",
-        "workflows/broken.yaml:2: the workflow has no roles",
+        "workflows/broken.yaml:2: roles must be a mapping from names to roles, not an empty mapping",
         "workflows/crash-early.py:2: the workflow cannot be loaded: ModuleNotFoundError: "
         "No module named 'no_such_module'",
     ):

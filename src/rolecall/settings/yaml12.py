@@ -27,19 +27,20 @@ Include = Callable[[str, str], tuple[str, str]]
 """(path as written, file it is written in) -> (name of the file, its text); raises `UsageError`."""
 
 _CORE = "tag:yaml.org,2002:"
-_INTEGER = re.compile(r"[-+]?[0-9]+")
-_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
+_NUMBER = re.compile(
+    r"(?P<integer>[-+]?[0-9]+)|(?P<based>0o[0-7]+|0x[0-9a-fA-F]+)"
+    r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+)
 _WORDS = {
     "": None,
     "~": None,
     **dict.fromkeys(("null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **{sign + word: float(sign + "inf") for sign in ("", "-", "+") for word in (".inf", ".Inf", ".INF")},
 }
 _FLAT = re.compile(r"([$A-Za-z_][$\w-]{0,49}): ([A-Za-z0-9](?:[\w ./-]{0,300}[\w./-])?)", re.ASCII)
-_NAN = (".nan", ".NaN", ".NAN")
 _MOST_DIGITS = 400
 
 
@@ -116,16 +117,13 @@ class Document(NamedTuple):
 
 def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> Any:
     """The value of one YAML document; `UsageError` with file, line and column when it has none."""
-    flat = _flat(text) if len(text) <= max_bytes else None
-    return flat if flat is not None else load_marked(text, source=source, max_bytes=max_bytes)[0]
-
-
-def _flat(text: str) -> dict[str, Any] | None:
-    """The value of a text of nothing but `name: words`, as most answers of agents begin; None for any other.
-    Importing the parser takes longer than all else that is done with such an answer."""
-    lines = [_FLAT.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
-    value = {line[1]: _plain(line[2]) for line in lines if line}
-    return value if len(value) == len(lines) else None
+    # Most answers of agents begin with nothing but `name: words`, and importing the parser takes longer than the rest.
+    if len(text) <= max_bytes:
+        lines = [_FLAT.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
+        flat = {line[1]: _plain(line[2]) for line in lines if line}
+        if len(flat) == len(lines):
+            return flat
+    return load_marked(text, source=source, max_bytes=max_bytes)[0]
 
 
 def load_marked(
@@ -133,11 +131,10 @@ def load_marked(
 ) -> tuple[Any, Marks]:
     """The value of one YAML document and the places of everything in it."""
     node, problems = read(text, source=source, max_bytes=max_bytes, include=include)
-    if problems:
+    if problems or node is None:
         first = problems[0]
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         raise UsageError(f"{first.file}:{first.line}:{first.column}: {first.message}{more}", hint=first.hint)
-    assert node is not None  # noqa: S101 - a document without problems was read to its end
     return node.value, Marks(node)
 
 
@@ -147,7 +144,7 @@ def read(
     """Like `load_marked`, with every problem collected instead of raised."""
     budget = _Budget(max_bytes, include)
     try:
-        return Document(_Reader(text, (source,), budget).document(), budget.problems)
+        return Document(_Reader(text, (source,), budget).read_document(), budget.problems)
     except _Unreadable as exc:
         return Document(None, [*budget.problems, exc.problem])
 
@@ -173,9 +170,8 @@ class _Budget:
 
     def take(self, text: str, place: Place) -> None:
         # A character is at least a byte, so an enormous text is refused before it is encoded.
-        self.bytes_left -= max(
-            len(text), len(text.encode("utf-8", "surrogatepass")) if len(text) < self.max_bytes else 0
-        )
+        size = len(text) if len(text) > self.max_bytes else len(text.encode("utf-8", "surrogatepass"))
+        self.bytes_left -= size
         if self.bytes_left < 0:
             raise _Unreadable(place, f"the text is larger than {self.max_bytes:,} bytes")
 
@@ -192,12 +188,12 @@ class _Reader:
         self._events = _events(text.removeprefix("\ufeff"), self._file)
         self._event: Any = None
 
-    def document(self) -> Node:
+    def read_document(self) -> Node:
         self._advance()  # to the start of the stream
         if self._advance() == "StreamEndEvent":
             return Node(None, Place(self._file, 1, 1))
         self._advance()
-        node = self._node(0)
+        node = self._read_node(0)
         self._advance()  # to the end of the document
         if self._advance() != "StreamEndEvent":
             raise _Unreadable(
@@ -210,31 +206,33 @@ class _Reader:
         return type(self._event).__name__
 
     def _place(self) -> Place:
-        return _place(self._file, self._event.start_mark)
+        mark = self._event.start_mark
+        return Place(self._file, mark.line + 1, mark.column + 1)
 
-    def _node(self, depth: int) -> Node:
+    def _read_node(self, depth: int) -> Node:
         """The node that begins at the current event; leaves the current event at its last one."""
         event, place = self._event, self._place()
         kind = type(event).__name__
         if depth > MAX_DEPTH:
             raise _Unreadable(place, f"the text nests deeper than {MAX_DEPTH} levels")
         if kind == "AliasEvent":
-            return self._aliased(event.anchor, place, depth)
+            return self._read_alias(event.anchor, place, depth)
         if event.anchor:
             self._anchors[event.anchor] = None
         if event.tag == "!include":
-            node = self._included(place, kind, depth)
+            node = self._include(place, kind, depth)
         elif kind == "ScalarEvent":
-            node = self._scalar(place)
-        elif kind == "MappingStartEvent":
-            node = self._mapping(place, depth)
+            node = self._read_scalar(place)
         else:
-            node = self._sequence(place, depth)
+            core = "map" if kind == "MappingStartEvent" else "seq"
+            if event.tag not in (None, "!", _CORE + core):
+                self._budget.report(place, _unknown_tag(event.tag), _TAG_HINT)
+            node = self._read_mapping(place, depth) if core == "map" else self._read_sequence(place, depth)
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
 
-    def _aliased(self, anchor: str, place: Place, depth: int) -> Node:
+    def _read_alias(self, anchor: str, place: Place, depth: int) -> Node:
         if anchor not in self._anchors:
             raise _Unreadable(place, f"the alias *{anchor} has no anchor &{anchor} before it")
         node = self._anchors[anchor]
@@ -242,63 +240,63 @@ class _Reader:
             raise _Unreadable(place, f"the alias *{anchor} stands inside its own anchor")
         self._budget.aliased_left -= node.weight
         if self._budget.aliased_left < 0:
-            raise _Unreadable(
-                place,
-                f"the aliases expand to more than {MAX_ALIASED:,} values and characters",
-                "Write less by alias.",
-            )
+            message = f"the aliases expand to more than {MAX_ALIASED:,} values and characters"
+            raise _Unreadable(place, message, "Use fewer aliases.")
         if depth + node.height > MAX_DEPTH:
             raise _Unreadable(place, f"the alias *{anchor} nests the text deeper than {MAX_DEPTH} levels")
         return node
 
-    def _scalar(self, place: Place) -> Node:
+    def _read_scalar(self, place: Place) -> Node:
         event = self._event
-        text: str = event.value
-        try:
-            value = _resolved(text, _scalar_tag(event))
-        except ValueError as exc:
-            self._budget.report(place, str(exc))
-            value = text
-        return Node(value, place, weight=1 + len(text))
+        value: Any = event.value
+        tag = (event.tag or "").removeprefix(_CORE)
+        is_plain = event.tag is None and event.implicit[0]
+        if is_plain or (tag in ("int", "float", "bool", "null") and tag != event.tag):
+            try:
+                value = _plain(event.value)
+            except ValueError as exc:
+                self._budget.report(place, str(exc))
+            if tag == "float" and type(value) is int:
+                value = float(value)
+            if not is_plain and ("null" if value is None else type(value).__name__) != tag:
+                self._budget.report(place, f"{event.value[:40]!r} is not of the type !!{tag}")
+        elif event.tag not in (None, "!", _CORE + "str"):
+            self._budget.report(place, f"{_unknown_tag(event.tag)}. {_TAG_HINT}")
+        return Node(value, place, weight=1 + len(event.value))
 
-    def _sequence(self, place: Place, depth: int) -> Node:
-        self._check_tag("seq", place)
+    def _read_sequence(self, place: Place, depth: int) -> Node:
         value: list[Any] = []
         node = Node(value, place)
         while self._advance() != "SequenceEndEvent":
-            part = self._node(depth + 1)
+            part = self._read_node(depth + 1)
             node.add(len(value), part, part.place)
             value.append(part.value)
         return node
 
-    def _mapping(self, place: Place, depth: int) -> Node:
-        self._check_tag("map", place)
+    def _read_mapping(self, place: Place, depth: int) -> Node:
         value: dict[str, Any] = {}
         node = Node(value, place)
         while self._advance() != "MappingEndEvent":
-            key, key_place = self._key(depth)
+            key, key_place = self._read_key(depth)
             self._advance()
-            part = self._node(depth + 1)
-            if key in value:
-                first = node.key_places[key]
-                self._budget.report(
-                    key_place,
-                    f"the key {key!r} is given twice; the first is at line {first.line}, column {first.column}",
-                )
+            part = self._read_node(depth + 1)
+            if key not in value:
+                node.add(key, part, key_place)
+                value[key] = part.value
                 continue
-            node.add(key, part, key_place)
-            value[key] = part.value
+            first = node.key_places[key]
+            where = f"line {first.line}, column {first.column}"
+            self._budget.report(key_place, f"the key {key!r} is given twice; the first is at {where}")
         return node
 
-    def _key(self, depth: int) -> tuple[str, Place]:
-        place = self._place()
-        if type(self._event).__name__ == "ScalarEvent" and self._event.tag in (None, "!", _CORE + "str"):
-            if self._event.anchor:
-                self._anchors[self._event.anchor] = Node(
-                    self._event.value, place, weight=1 + len(self._event.value)
-                )
-            return self._event.value, place
-        node = self._node(depth + 1)
+    def _read_key(self, depth: int) -> tuple[str, Place]:
+        """A key, which is the text as it is written, whatever its value would be."""
+        event, place = self._event, self._place()
+        if type(event).__name__ == "ScalarEvent" and event.tag in (None, "!", _CORE + "str"):
+            if event.anchor:
+                self._anchors[event.anchor] = Node(event.value, place, weight=1 + len(event.value))
+            return event.value, place
+        node = self._read_node(depth + 1)
         if isinstance(node.value, str):
             return node.value, place
         self._budget.report(
@@ -308,101 +306,78 @@ class _Reader:
         )
         return f"<key at {place.line}:{place.column}>", place
 
-    def _check_tag(self, core: str, place: Place) -> None:
-        tag = self._event.tag
-        if tag not in (None, "!", _CORE + core):
-            self._budget.report(place, _unknown_tag(tag), _TAG_HINT)
-
-    def _included(self, place: Place, kind: str, depth: int) -> Node:
+    def _include(self, place: Place, kind: str, depth: int) -> Node:
         if kind != "ScalarEvent":
             raise _Unreadable(place, "!include takes the path of a file")
         path: str = self._event.value
-        if self._budget.include is None:
-            self._budget.report(place, "!include is not available here")
-            return Node(None, place)
         try:
+            if self._budget.include is None:
+                raise UsageError("!include is not available here")
             file, text = self._budget.include(path, self._file)
             if file in self._files:
                 raise UsageError(
                     f"!include {path!r} goes round in a circle: {' -> '.join((*self._files, file))}"
                 )
-            return self._read_included(file, text, depth)
+            if len(self._files) > 20:
+                raise UsageError(f"!include {file!r} is more than 20 files deep")
+            node = self._read_file(file, text)
+            if depth + node.height > MAX_DEPTH:
+                raise UsageError(f"!include {file!r} nests the text deeper than {MAX_DEPTH} levels")
+            return node
         except UsageError as exc:
             self._budget.report(place, exc.message, exc.hint)
             return Node(None, place)
 
-    def _read_included(self, file: str, text: str, depth: int) -> Node:
-        if len(self._files) > 20:
-            raise UsageError(f"!include {file!r} is more than 20 files deep")
+    def _read_file(self, file: str, text: str) -> Node:
         start = Place(file, 1, 1)
         if file.lower().endswith((".yaml", ".yml")):
-            node = _Reader(text, (*self._files, file), self._budget).document()
-        elif file.lower().endswith(".json"):
-            self._budget.take(text, start)
-            node = _json_node(text, start)
-        else:
-            self._budget.take(text, start)
-            node = Node(text, start, weight=1 + len(text))
-        if depth + node.height > MAX_DEPTH:
-            raise UsageError(f"!include {file!r} nests the text deeper than {MAX_DEPTH} levels")
-        return node
+            return _Reader(text, (*self._files, file), self._budget).read_document()
+        self._budget.take(text, start)
+        return (
+            _read_json(text, start)
+            if file.lower().endswith(".json")
+            else Node(text, start, weight=1 + len(text))
+        )
 
 
 def _events(text: str, file: str) -> Any:
-    """The events of a text, with every way in which it is no YAML turned into one."""
-    import yaml
+    """The events of a text; every error of the parser becomes `_Unreadable`."""
+    import yaml  # takes longer to import than most texts take to read
     from yaml._yaml import CParser
+
+    def place_of(before: str) -> Place:
+        return Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
     try:
         # Encoded here, because the parser counts the columns of bytes in characters as well.
         parser = CParser(text.encode("utf-8"))
-        while True:
-            event = parser.get_event()
-            if event is None:
-                return
+        while (event := parser.get_event()) is not None:
             yield event
     except UnicodeEncodeError as exc:
-        place = _place_of_offset(text, exc.start, file)
-        raise _Unreadable(place, "a lone surrogate is not text") from None
+        raise _Unreadable(place_of(text[: exc.start]), "a lone surrogate is not text") from None
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
-        place = _place(file, mark) if mark else Place(file, 1, 1)
-        raise _Unreadable(place, f"not valid YAML: {_reason(exc)}", _syntax_hint(exc, text)) from None
+        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file, 1, 1)
+        reason = ", ".join(part for part in (exc.context, exc.problem) if part) or "it cannot be read"
+        raise _Unreadable(place, f"not valid YAML: {reason}", _syntax_hint(exc, text)) from None
     except yaml.reader.ReaderError as exc:
-        place = _place_of_offset(text, exc.position, file, in_bytes=True)
-        raise _Unreadable(place, f"not valid YAML: {exc.reason}") from None
+        before = text.encode("utf-8")[: exc.position].decode("utf-8", "ignore")
+        raise _Unreadable(place_of(before), f"not valid YAML: {exc.reason}") from None
     except yaml.YAMLError as exc:
         raise _Unreadable(Place(file, 1, 1), f"not valid YAML: {exc}") from None
-
-
-def _reason(exc: Any) -> str:
-    parts = [part for part in (exc.context, exc.problem) if part]
-    return ", ".join(parts) or "it cannot be read"
 
 
 def _syntax_hint(exc: Any, text: str) -> str:
     problem = exc.problem or ""
     if "mapping values are not allowed" in problem:
         return "Text that contains ': ' needs quotes."
+    if "cannot start any token" in problem and text.startswith("\t", exc.problem_mark.index):
+        return "Indent with spaces, not with tabs."
     if "cannot start any token" in problem:
-        is_tab = text.startswith("\t", exc.problem_mark.index)
-        return (
-            "Indent with spaces, not with tabs."
-            if is_tab
-            else "Text that begins with this character needs quotes."
-        )
+        return "Text that begins with this character needs quotes."
     if "did not find expected" in problem:
         return "Look at the indentation and the quotes on this line and the one before."
     return ""
-
-
-def _place(file: str, mark: Any) -> Place:
-    return Place(file, mark.line + 1, mark.column + 1)
-
-
-def _place_of_offset(text: str, offset: int, file: str, *, in_bytes: bool = False) -> Place:
-    before = text.encode("utf-8")[:offset].decode("utf-8", "ignore") if in_bytes else text[:offset]
-    return Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
 
 _TAG_HINT = "Only the tags of the YAML core and, in workflows, !include are understood."
@@ -412,87 +387,51 @@ def _unknown_tag(tag: str) -> str:
     return f"the tag {tag.replace(_CORE, '!!')!r} is not accepted here"
 
 
-def _scalar_tag(event: Any) -> str:
-    """The core tag a scalar was given, or `plain` when its text decides."""
-    if event.tag is None:
-        return "plain" if event.implicit[0] else "str"
-    if event.tag == "!":
-        return "str"
-    tag: str = event.tag.removeprefix(_CORE)
-    if tag == event.tag or tag not in ("str", "int", "float", "bool", "null"):
-        raise ValueError(f"{_unknown_tag(event.tag)}. {_TAG_HINT}")
-    return tag
-
-
-def _resolved(text: str, tag: str) -> Any:
-    if tag == "str":
-        return text
-    value = _plain(text)
-    if tag == "float" and type(value) is int:
-        return float(value)
-    if tag != "plain" and _tag_of(value) != tag:
-        raise ValueError(f"{text[:40]!r} is not of the type !!{tag}")
-    return value
-
-
-def _tag_of(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
-
-
 def _plain(text: str) -> Any:
     """The value of an unquoted scalar by the YAML 1.2 core schema."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "-+.0123456789":
         return text
-    if _INTEGER.fullmatch(text):
-        return int(_short(text))
-    if _BASED.fullmatch(text):
-        return int(_short(text), 0)
-    if _FLOAT.fullmatch(text):
-        return float(_short(text))
-    if infinite := _INFINITE.fullmatch(text):
-        return float(infinite[1] + "inf")
-    return float("nan") if text in _NAN else text
-
-
-def _short(text: str) -> str:
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        return text
     if len(text) > _MOST_DIGITS:
         raise ValueError(f"a number of {len(text)} digits is too long; quote it when text is meant")
-    return text
+    if number["integer"]:
+        return int(text)
+    return int(text, 0) if number["based"] else float(text)
 
 
-def _json_node(text: str, place: Place) -> Node:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _read_json(text: str, place: Place) -> Node:
+    def pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
             twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
             raise ValueError(f"the key {twice!r} is given twice in one object")
         return value
 
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not a JSON value")
+
+    def node_of(value: Any) -> Node:
+        if isinstance(value, str):
+            value.encode()  # JSON can spell lone surrogates, which are not text
+            return Node(value, place, weight=1 + len(value))
+        node = Node(value, place)
+        parts = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        )
+        for key, part in parts:
+            str(key).encode()
+            node.add(key, node_of(part), place)
+        return node
+
     try:
-        value = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=once, parse_constant=_no_constant)
-        return _plain_node(value, place)
+        return node_of(
+            json.loads(text.removeprefix("\ufeff"), object_pairs_hook=pairs_once, parse_constant=refuse)
+        )
     except json.JSONDecodeError as exc:
         raise UsageError(f"{place.file}:{exc.lineno}:{exc.colno}: not valid JSON: {exc.msg}") from None
     except (ValueError, RecursionError) as exc:
         raise UsageError(f"{place.file}: not valid JSON: {exc}") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _plain_node(value: Any, place: Place) -> Node:
-    node = Node(value, place, weight=1 + len(value) if isinstance(value, str) else 1)
-    parts: Any = ()
-    if isinstance(value, str):
-        value.encode()  # JSON can spell lone surrogates, which are no text
-    if isinstance(value, dict):
-        parts = value.items()
-    elif isinstance(value, list):
-        parts = enumerate(value)
-    for key, part in parts:
-        str(key).encode()
-        node.add(key, _plain_node(part, place), place)
-    return node

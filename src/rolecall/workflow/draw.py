@@ -16,7 +16,7 @@ from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from rolecall.workflow.document import roles_in_order
-from rolecall.workflow.model import END, FAIL, START, Edge, Limits, Workflow
+from rolecall.workflow.model import END, FAIL, START, Limits, Workflow
 
 LONGEST_LABEL = 40
 OTHERWISE = "otherwise"
@@ -45,9 +45,14 @@ class Picture(NamedTuple):
 
 
 def picture(workflow: Workflow) -> Picture:
-    places = _places(workflow)
-    targets = {place: _targets(workflow, place) for place in places}
-    order, loops = _ordered(places, targets)
+    named = [edge.role for edges in workflow.graph.values() for edge in edges]
+    inner = [START, *roles_in_order(workflow), *(name for name in named if name not in _ENDINGS)]
+    places = [*dict.fromkeys(inner), *(name for name in _ENDINGS if name in named)]
+    targets = {
+        place: list(dict.fromkeys(edge.role for edge in workflow.graph.get(place, ()))) for place in places
+    }
+    order, loops = _sort(places, targets)
+
     layers: dict[str, int] = {}
     for place in order:
         layers.setdefault(place, 0)
@@ -65,22 +70,10 @@ def picture(workflow: Workflow) -> Picture:
     return Picture(tuple(order), layers, lines)
 
 
-def _places(workflow: Workflow) -> list[str]:
-    named = [edge.role for edges in workflow.graph.values() for edge in edges]
-    return [
-        *dict.fromkeys([START, *roles_in_order(workflow), *(name for name in named if name not in _ENDINGS)]),
-        *(name for name in _ENDINGS if name in named),
-    ]
-
-
-def _targets(workflow: Workflow, place: str) -> list[str]:
-    return list(dict.fromkeys(edge.role for edge in workflow.graph.get(place, ())))
-
-
-def _ordered(
+def _sort(
     places: Sequence[str], targets: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], set[tuple[str, str]]]:
-    """The places so that every line but the loops leads onward, and the loops."""
+    """The places in an order in which every line but the loops leads onward, and the loops."""
     loops: set[tuple[str, str]] = set()
     done: list[str] = []
     on_the_way: dict[str, Iterator[str]] = {}
@@ -102,14 +95,12 @@ def _ordered(
 
 def _label(workflow: Workflow, source: str, target: str) -> str:
     edges = workflow.graph[source]
-    return ", ".join(
-        dict.fromkeys(text for edge in edges if edge.role == target and (text := _edge_label(edge, edges)))
-    )
-
-
-def _edge_label(edge: Edge, edges: Sequence[Edge]) -> str:
-    named = " and ".join(one_line(text) for text in (edge.status, edge.condition) if text is not None)
-    return named or (OTHERWISE if edges[1:] else "")
+    labels = []
+    for edge in edges:
+        if edge.role == target:
+            named = [one_line(text) for text in (edge.status, edge.condition) if text is not None]
+            labels.append(" and ".join(named) or (OTHERWISE if edges[1:] else ""))
+    return ", ".join(dict.fromkeys(filter(None, labels)))
 
 
 def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
@@ -128,34 +119,32 @@ def limits_text(limits: Limits) -> str:
 
 def to_text(workflow: Workflow) -> str:
     """The workflow drawn with box characters."""
-    drawn = _Rails(picture(workflow), workflow).text()
-    return "\n".join([_heading(workflow), "", *drawn, *_notes(workflow)]) + "\n"
-
-
-def _heading(workflow: Workflow) -> str:
-    version = f" {one_line(workflow.version)}" if workflow.version else ""
     about = f": {one_line(workflow.description, 90)}" if workflow.description.strip() else ""
-    return f"{workflow.name}{version}{about}"
-
-
-def _notes(workflow: Workflow) -> Iterator[str]:
+    rows = [_title(workflow) + about, "", *_Rails(picture(workflow), workflow).draw()]
     if workflow.conditions:
         width = max(map(_width, workflow.conditions))
-        yield ""
+        rows.append("")
         for name, condition in sorted(workflow.conditions.items()):
-            yield f"{_padded(name, width)}  {one_line(condition.expression, 100)}"
+            rows.append(f"{_pad(name, width)}  {one_line(condition.expression, 100)}")
     if limits := limits_text(workflow.limits):
-        yield f"\nSuspended after {limits}."
+        rows.append(f"\nSuspended after {limits}.")
+    return "\n".join(rows) + "\n"
+
+
+def _title(workflow: Workflow) -> str:
+    return f"{workflow.name} {one_line(workflow.version)}" if workflow.version else workflow.name
 
 
 @dataclass
 class _Rail:
-    """What leads to one place from farther away than the place above it."""
+    """The vertical line that leads to one place from places other than the one above it."""
 
-    target: str
-    top: int
-    bottom: int
+    top: int = 1 << 30
+    bottom: int = -1
     column: int = -1
+
+    def stretch(self, row: int) -> None:
+        self.top, self.bottom = min(self.top, row), max(self.bottom, row)
 
 
 class _Rails:
@@ -163,86 +152,75 @@ class _Rails:
 
     def __init__(self, shown: Picture, workflow: Workflow) -> None:
         self._places = shown.places
-        self._workflow = workflow
+        self._roles = workflow.roles
         self._box = max(map(_width, shown.places)) + 4
-        self._next = dict(zip(shown.places, shown.places[1:], strict=False))
-        self._straight = {
-            line.source: line for line in shown.lines if self._next.get(line.source) == line.target
-        }
+        self._middle = (self._box - 1) // 2
+        below = dict(pairwise(shown.places))
+        self._straight = {line.source: line for line in shown.lines if below.get(line.source) == line.target}
         self._beside = [line for line in shown.lines if line is not self._straight.get(line.source)]
-        self._rails = {line.target: _Rail(line.target, 1 << 30, -1) for line in self._beside}
+        self._rails = {line.target: _Rail() for line in self._beside}
         self._rows: list[str] = []
-        self._ends: list[tuple[int, Line | None, str]] = []
+        self._ends: list[tuple[int, str, str]] = []
+        """The row at which something meets a rail, the text that leads to it, and the rail's target."""
 
-    def text(self) -> list[str]:
+    def draw(self) -> list[str]:
         for place in self._places:
-            self._place(place)
+            self._draw_place(place)
+            self._draw_below(place)
         self._assign_columns()
-        return self._with_rails()
+        return self._add_rails()
 
-    def _place(self, place: str) -> None:
+    def _draw_place(self, place: str) -> None:
         leaving = [line for line in self._beside if line.source == place]
-        is_boxed = place in self._workflow.roles
-        edge = "─" * (self._box - 2)
+        is_boxed = place in self._roles
         if is_boxed:
             above = any(line.target == place for line in self._straight.values())
-            self._rows.append(f"┌{self._in_middle('▼', edge) if above else edge}┐")
+            self._rows.append(f"┌{self._draw_edge('▼' if above else '─')}┐")
         if place in self._rails:
-            self._arrive(place)
+            self._meet(len(self._rows), " ◀─", place)
         names = [place, *[""] * (len(leaving) - (place not in self._rails))]
-        inside = [_centred(name, self._box - 2) for name in names]
-        self._rows += [f"│{text}│" if is_boxed else f" {text}".rstrip() for text in inside]
+        for name in names:
+            width = self._box - 2
+            inside = _pad(" " * ((width - _width(name)) // 2) + name, width)
+            self._rows.append(f"│{inside}│" if is_boxed else f" {inside}".rstrip())
         for row, line in enumerate(leaving, len(self._rows) - len(leaving)):
             self._rows[row] = self._rows[row].removesuffix("│") + "├" if is_boxed else self._rows[row] + " ─"
-            self._leave(row, line)
+            mark = "─↺" if line.is_loop else "──"
+            self._meet(row, f"{mark} {line.label} ─" if line.label else f"{mark}─", line.target)
         if is_boxed:
-            self._rows.append(f"└{self._in_middle('┬', edge) if place in self._straight else edge}┘")
-        self._go_down(place)
+            self._rows.append(f"└{self._draw_edge('┬' if place in self._straight else '─')}┘")
 
-    def _arrive(self, place: str) -> None:
-        row = len(self._rows)
-        self._ends.append((row, None, place))
-        self._stretch(place, row)
+    def _draw_edge(self, mark: str) -> str:
+        return "─" * (self._middle - 1) + mark + "─" * (self._box - 2 - self._middle)
 
-    def _leave(self, row: int, line: Line) -> None:
-        self._ends.append((row, line, line.target))
-        self._stretch(line.target, row)
+    def _meet(self, row: int, text: str, target: str) -> None:
+        self._ends.append((row, text, target))
+        self._rails[target].stretch(row)
 
-    def _stretch(self, target: str, row: int) -> None:
-        rail = self._rails[target]
-        rail.top, rail.bottom = min(rail.top, row), max(rail.bottom, row)
-
-    def _go_down(self, place: str) -> None:
+    def _draw_below(self, place: str) -> None:
         if place == self._places[-1]:
             return
         line = self._straight.get(place)
-        middle = (self._box - 1) // 2
-        self._rows.append(" " * middle + f"│ {line.label}".rstrip() if line else "")
-        if line and line.target not in self._workflow.roles:
-            self._rows.append(" " * middle + "▼")
-
-    def _in_middle(self, mark: str, edge: str) -> str:
-        middle = (self._box - 1) // 2 - 1
-        return edge[:middle] + mark + edge[middle + 1 :]
+        self._rows.append(" " * self._middle + f"│ {line.label}".rstrip() if line else "")
+        if line and line.target not in self._roles:
+            self._rows.append(" " * self._middle + "▼")
 
     def _assign_columns(self) -> None:
         """Short rails lie inside long ones, and two share a column where they do not meet."""
-        taken: list[list[_Rail]] = []
+        columns: list[list[_Rail]] = []
         for rail in sorted(self._rails.values(), key=lambda rail: rail.bottom - rail.top):
-            rail.column = next(
-                (
-                    number
-                    for number, others in enumerate(taken)
-                    if all(rail.bottom < other.top or other.bottom < rail.top for other in others)
-                ),
-                len(taken),
+            free = (
+                number
+                for number, others in enumerate(columns)
+                if all(rail.bottom < other.top or other.bottom < rail.top for other in others)
             )
-            if rail.column == len(taken):
-                taken.append([])
-            taken[rail.column].append(rail)
+            rail.column = next(free, len(columns))
+            if rail.column == len(columns):
+                columns.append([])
+            columns[rail.column].append(rail)
 
-    def _with_rails(self) -> list[str]:
-        texts = {row: _branch(line) if line else " ◀─" for row, line, _ in self._ends}
+    def _add_rails(self) -> list[str]:
+        texts = {row: text for row, text, _ in self._ends}
         left = 1 + max(_width(text + texts.get(row, "")) for row, text in enumerate(self._rows))
         columns = 3 * (1 + max((rail.column for rail in self._rails.values()), default=-1))
         shown = []
@@ -251,34 +229,23 @@ class _Rails:
             for rail in self._rails.values():
                 if rail.top < row < rail.bottom:
                     cells[3 * rail.column] = "│"
-            for target in (target for at, _, target in self._ends if at == row):
-                text = self._turn(row, text + texts[row], cells, self._rails[target], left)
-            shown.append((_padded(text, left) + "".join(cells)).rstrip())
+            for rail in (self._rails[target] for at, _, target in self._ends if at == row):
+                # Lead the row to its rail, across the rails that lie before it.
+                end = 3 * rail.column
+                cells[:end] = ["┼" if cell == "│" else "─" for cell in cells[:end]]
+                cells[end] = "┐" if row == rail.top else "┘" if row == rail.bottom else "┤"
+                text += texts[row]
+                text += "─" * (left - _width(text))
+            shown.append((_pad(text, left) + "".join(cells)).rstrip())
         return shown
-
-    def _turn(self, row: int, text: str, cells: list[str], rail: _Rail, left: int) -> str:
-        """Lead a row to its rail, across the rails that lie before it."""
-        end = 3 * rail.column
-        cells[:end] = ["┼" if cell == "│" else "─" for cell in cells[:end]]
-        cells[end] = "┐" if row == rail.top else "┘" if row == rail.bottom else "┤"
-        return text + "─" * (left - _width(text))
-
-
-def _branch(line: Line) -> str:
-    mark = "─↺" if line.is_loop else "──"
-    return f"{mark} {line.label} ─" if line.label else f"{mark}─"
 
 
 def _width(text: str) -> int:
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def _padded(text: str, width: int) -> str:
+def _pad(text: str, width: int) -> str:
     return text + " " * (width - _width(text))
-
-
-def _centred(text: str, width: int) -> str:
-    return _padded(" " * ((width - _width(text)) // 2) + text, width)
 
 
 # -- Mermaid --
@@ -357,67 +324,59 @@ class _Chain:
 
 
 class _Layout:
+    """Where every box, label and bend stands."""
+
     def __init__(self, shown: Picture, workflow: Workflow) -> None:
-        self._shown = shown
         self._workflow = workflow
         self.self_loops = {line.source: line for line in shown.lines if line.source == line.target}
-        self.boxes = {
-            place: _Cell(self.box_width(place) + 2 * self.loop_width(place), 2 * shown.layers[place])
-            for place in shown.places
-        }
+        self.boxes: dict[str, _Cell] = {}
         self.layers: list[list[_Cell]] = [[] for _ in range(2 * max(shown.layers.values()) + 1)]
-        for cell in self.boxes.values():
-            self.layers[cell.layer].append(cell)
-        self.chains = [self._chain(line) for line in shown.lines if line.source != line.target]
+        for place in shown.places:
+            loop = self.self_loops.get(place)
+            beside = 2 * (44 + _text_width(loop.label, 12)) if loop else 0.0
+            self.boxes[place] = _Cell(self.box_width(place) + beside, 2 * shown.layers[place])
+            self.layers[2 * shown.layers[place]].append(self.boxes[place])
+        self.chains = [self._add_chain(line) for line in shown.lines if line.source != line.target]
         self._order()
         self._spread()
 
     def box_width(self, place: str) -> float:
         return max(84.0, _text_width(place, _FONT * 1.06), _text_width(self.subtitle(place), _SMALL)) + 28
 
-    def loop_width(self, place: str) -> float:
-        line = self.self_loops.get(place)
-        return 44 + _text_width(line.label, 12) if line else 0.0
-
     def subtitle(self, place: str) -> str:
         role = self._workflow.roles.get(place)
         return one_line(role.agent) if role and role.agent else ""
 
-    def _chain(self, line: Line) -> _Chain:
+    def _add_chain(self, line: Line) -> _Chain:
         ends = [self.boxes[line.source], self.boxes[line.target]]
         upper, lower = sorted(ends, key=lambda cell: cell.layer)
-        if upper.layer == lower.layer:
-            return self._sideways(line, ends)
+        if upper.layer == lower.layer:  # only in a damaged graph: one ending leads to another
+            return _Chain(line, ends, None)
         middle = (upper.layer + lower.layer) // 2 | 1
-        bends = [
-            self._bend(layer, line, is_label=layer == middle) for layer in range(upper.layer + 1, lower.layer)
-        ]
-        cells = [upper, *bends, lower]
+        cells = [upper]
+        for layer in range(upper.layer + 1, lower.layer):
+            is_label = layer == middle and line.label
+            cells.append(_Cell(_text_width(line.label, 12) + 8 if is_label else 10.0, layer, 4.0))
+            self.layers[layer].append(cells[-1])
+        cells.append(lower)
         for one, other in pairwise(cells):
             one.below.append(other)
             other.above.append(one)
-        label = cells[middle - upper.layer] if line.label else None
-        return _Chain(line, cells, label)
-
-    def _sideways(self, line: Line, ends: list[_Cell]) -> _Chain:
-        # Two endings share a layer, and nothing leads from one to the other; only a damaged graph comes here.
-        return _Chain(line, ends, None)
-
-    def _bend(self, layer: int, line: Line, *, is_label: bool) -> _Cell:
-        cell = _Cell(_text_width(line.label, 12) + 8 if is_label and line.label else 10.0, layer, 4.0)
-        self.layers[layer].append(cell)
-        return cell
+        return _Chain(line, cells, cells[middle - upper.layer] if line.label else None)
 
     def _order(self) -> None:
-        """Each cell beside the mean place of its neighbours, swept down and up until lines seldom cross."""
+        """Sort each layer by the mean position of its cells' neighbours, down and up, so that few lines cross."""
         for sweep in range(_SWEEPS):
-            down = sweep % 2 == 0
+            is_down = sweep % 2 == 0
             position = {id(cell): index for layer in self.layers for index, cell in enumerate(layer)}
-            for layer in self.layers if down else reversed(self.layers):
-                means = {
-                    id(cell): _mean(cell.above if down else cell.below, position, id(cell)) for cell in layer
-                }
-                layer.sort(key=lambda cell, means=means: means[id(cell)])  # type: ignore[misc]
+
+            def mean(cell: _Cell) -> float:
+                near = cell.above if is_down else cell.below  # noqa: B023 - used within the sweep
+                positions = [position[id(other)] for other in near or [cell]]  # noqa: B023
+                return sum(positions) / len(positions)
+
+            for layer in self.layers if is_down else reversed(self.layers):
+                layer.sort(key=mean)
                 position |= {id(cell): index for index, cell in enumerate(layer)}
 
     def _spread(self) -> None:
@@ -425,15 +384,11 @@ class _Layout:
             _place_in_order(layer, [0.0] * len(layer))
         for sweep in range(2 * _SWEEPS):
             for layer in self.layers if sweep % 2 == 0 else reversed(self.layers):
-                _place_in_order(layer, [self._wanted(cell, both=sweep > _SWEEPS) for cell in layer])
-
-    def _wanted(self, cell: _Cell, *, both: bool) -> float:
-        near = cell.above + cell.below if both else cell.above or cell.below
-        return sum(other.x for other in near) / len(near) if near else cell.x
-
-
-def _mean(near: Sequence[_Cell], position: Mapping[int, int], itself: int) -> float:
-    return sum(position[id(cell)] for cell in near) / len(near) if near else position[itself]
+                wanted = []
+                for cell in layer:
+                    near = cell.above + cell.below if sweep > _SWEEPS else cell.above or cell.below
+                    wanted.append(sum(other.x for other in near) / len(near) if near else cell.x)
+                _place_in_order(layer, wanted)
 
 
 def _place_in_order(layer: Sequence[_Cell], wanted: Sequence[float]) -> None:
@@ -465,7 +420,7 @@ def _text_width(text: str, size: float) -> float:
 def to_svg(workflow: Workflow, taken: Collection[tuple[str, str]] = ()) -> str:
     """A self-contained SVG that follows the reader's light or dark preference. It highlights the edges in `taken`, the
     path of a thread."""
-    return _Svg(workflow, taken).text()
+    return _Svg(workflow, taken).draw()
 
 
 _TAKEN_STYLE = """
@@ -482,49 +437,42 @@ class _Svg:
         self._taken = set(taken)
         self._met = {place for way in taken for place in way}
         self._layout = _Layout(picture(workflow), workflow)
+        self._title, self._about = _title(workflow), one_line(workflow.description, 90)
         cells = [cell for layer in self._layout.layers for cell in layer]
-        heading = max(_text_width(self._title(), 18), _text_width(self._about(), 12.5))
+        heading = max(_text_width(self._title, 18), _text_width(self._about, 12.5))
         left = min(cell.x - cell.width / 2 for cell in cells)
         right = max(cell.x + cell.width / 2 for cell in cells)
         spare = max(0.0, heading - (right - left)) / 2
         self._shift = _MARGIN - left + spare
         self._width = right - left + 2 * spare + 2 * _MARGIN
-        self._top = _MARGIN + (52 if self._about() else 34)
+        self._top = _MARGIN + (52 if self._about else 34)
         self._height = self._y(len(self._layout.layers) - 1) + _BOX_HEIGHT / 2 + _MARGIN
 
-    def text(self) -> str:
-        width, height = round(self._width), round(self._height)
+    def draw(self) -> str:
+        width, height, title = round(self._width), round(self._height), _xml(self._title)
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-            f' role="img" aria-label="{_xml(self._title())}">',
-            f"<title>{_xml(self._title())}</title>",
+            f' role="img" aria-label="{title}">',
+            f"<title>{title}</title>",
             f"<style>{_STYLE}{_TAKEN_STYLE if self._taken else ''}</style>",
             f'<rect class="paper" width="{width}" height="{height}"/>',
-            f'<text class="heading" x="{_MARGIN}" y="{_MARGIN + 6}" dy="0.35em">{_xml(self._title())}</text>',
-            f'<text class="about" x="{_MARGIN}" y="{_MARGIN + 28}" dy="0.35em">{_xml(self._about())}</text>',
-            *self._marked((chain.line, self._line(chain)) for chain in self._layout.chains),
-            *self._marked((line, self._self_loop(place)) for place, line in self._layout.self_loops.items()),
-            *(part for place in self._layout.boxes for part in self._box(place)),
+            f'<text class="heading" x="{_MARGIN}" y="{_MARGIN + 6}" dy="0.35em">{title}</text>',
+            f'<text class="about" x="{_MARGIN}" y="{_MARGIN + 28}" dy="0.35em">{_xml(self._about)}</text>',
+            *self._mark((chain.line, self._draw_line(chain)) for chain in self._layout.chains),
+            *self._mark((line, self._draw_loop(place)) for place, line in self._layout.self_loops.items()),
+            *(part for place in self._layout.boxes for part in self._draw_box(place)),
             "</svg>",
         ]
         return "\n".join(parts) + "\n"
 
-    def _title(self) -> str:
-        version = f" {one_line(self._workflow.version)}" if self._workflow.version else ""
-        return self._workflow.name + version
-
-    def _about(self) -> str:
-        return one_line(self._workflow.description, 90)
-
     def _y(self, layer: int) -> float:
-        """The middle of a layer; boxes and labels take turns."""
-        step = _BOX_HEIGHT / 2 + _LABEL_HEIGHT / 2 + _LAYER_GAP
-        return self._top + _BOX_HEIGHT / 2 + layer * step
+        """The middle of a layer; layers of boxes and of labels alternate."""
+        return self._top + _BOX_HEIGHT / 2 + layer * (_BOX_HEIGHT / 2 + _LABEL_HEIGHT / 2 + _LAYER_GAP)
 
     def _x(self, cell: _Cell) -> float:
         return cell.x + self._shift
 
-    def _marked(self, lines: Iterable[tuple[Line, Iterator[str]]]) -> Iterator[str]:
+    def _mark(self, lines: Iterable[tuple[Line, Iterator[str]]]) -> Iterator[str]:
         """The lines in their order; highlighted ones come last, so that no other line covers them."""
         if not self._taken:
             for _, parts in lines:
@@ -534,17 +482,14 @@ class _Svg:
             kind = "taken" if (line.source, line.target) in self._taken else "unused"
             yield from (f'<g class="{kind}">', *parts, "</g>")
 
-    # -- lines --
-
-    def _line(self, chain: _Chain) -> Iterator[str]:
+    def _draw_line(self, chain: _Chain) -> Iterator[str]:
         cells = chain.cells
         if cells[0].layer == cells[-1].layer:
             return
         points = [(self._x(cell), self._y(cell.layer)) for cell in cells]
         points[0] = (self._port(chain, cells[0]), points[0][1] + _BOX_HEIGHT / 2)
         points[-1] = (self._port(chain, cells[-1]), points[-1][1] - _BOX_HEIGHT / 2)
-        upward = self._layout.boxes[chain.line.source] is cells[-1]
-        if upward:
+        if self._layout.boxes[chain.line.source] is cells[-1]:
             points.reverse()
         yield from _curve(points, is_loop=chain.line.is_loop)
         if chain.label:
@@ -559,7 +504,7 @@ class _Svg:
         apart = min(26.0, (self._layout.box_width(place) - 30) / len(beside))
         return self._x(cell) + (beside.index(chain) - (len(beside) - 1) / 2) * apart
 
-    def _self_loop(self, place: str) -> Iterator[str]:
+    def _draw_loop(self, place: str) -> Iterator[str]:
         line, cell = self._layout.self_loops[place], self._layout.boxes[place]
         x, y = self._x(cell) + self._layout.box_width(place) / 2, self._y(cell.layer)
         path = f"M{x:.1f} {y - 10:.1f}C{x + 34:.1f} {y - 18:.1f} {x + 34:.1f} {y + 18:.1f} {x + 7:.1f} {y + 11:.1f}"
@@ -568,9 +513,7 @@ class _Svg:
         if line.label:
             yield from _label_at(line, x + 34 + _text_width(line.label, 12) / 2, y)
 
-    # -- places --
-
-    def _box(self, place: str) -> Iterator[str]:
+    def _draw_box(self, place: str) -> Iterator[str]:
         cell, width = self._layout.boxes[place], self._layout.box_width(place)
         x, y = self._x(cell), self._y(cell.layer)
         kind = {START: "start", END: "good", FAIL: "bad"}.get(place, "box")
