@@ -1045,7 +1045,7 @@ def test_a_role_says_whether_it_may_start_threads_and_the_stored_form_keeps_it(
         (
             "true",
             "no_file_edit",
-            "has the restriction 'no_file_edit', and a restricted role may not start threads",
+            "may not start threads, because it has the restriction 'no_file_edit'",
         ),
     ],
 )

@@ -1,13 +1,12 @@
 """Everything that is wrong with a workflow as a whole and can be known before it runs. Pure.
 
-It judges the value, however it came about, and names places by their path in it; `definition.py` turns
-paths into lines and columns. What is certain to fail or to mislead is an error; what may be meant is a warning.
+It judges the value, however it was made, and names places by their path in it; `yaml.py` turns paths into lines and
+columns. What is certain to fail or to mislead is an error; what may be meant is a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from rolecall.settings.capabilities import RESTRICTIONS, restrictions
@@ -23,6 +22,8 @@ RESERVED = (START, END, FAIL, SUSPEND)
 UNDECLARED_FIELDS = (*reply.STATUS_FIELDS, *reply.STANDARD_FIELDS, "reason")
 """Fields an output may have although its schema does not name them."""
 
+_MOST_ORDERED = 300
+"""In a workflow with more roles than this, any role counts as run before any other."""
 _TEXT = {"type": "string"}
 _ALWAYS: Variant = (
     {
@@ -52,7 +53,7 @@ class Finding(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """What a workflow leaves out because it could not be read; what would follow from that is not found."""
+    """Parts that could not be read; what would follow from their absence is not reported."""
 
     schemas: Collection[str] = ()
     """Roles whose schema is broken."""
@@ -70,104 +71,390 @@ def check(
     prompts: Collection[str] = (),
 ) -> list[Finding]:
     """Every finding. `functions` are roles that Python plays itself, `prompts` those it tells what to do."""
-    known = {name: role for name, role in workflow.roles.items() if name not in unread.schemas}
-    vast = [name for name, role in known.items() if _is_vast(role)]
-    unusable = {*unread.schemas, *vast}
-    return [
-        *(Finding("warning", ("roles", name, "schema"), _VAST) for name in vast),
-        *_graph_findings(workflow, unread),
-        *_order_findings(workflow, unread),
-        *_schema_findings(workflow, unusable, functions),
-        *_condition_findings(workflow, unusable),
-        *_status_findings(workflow, unusable, unread),
-        *_template_findings(workflow, unusable, unread),
-        *_loop_findings(workflow, unread),
-        *_role_findings(workflow, told={*functions, *prompts}),
-        *_restriction_findings(workflow),
-    ]
+    lint = _Lint(workflow, unread)
+    lint.check_graph()
+    lint.check_order()
+    lint.check_schemas(functions)
+    lint.check_conditions()
+    lint.check_statuses()
+    lint.check_templates()
+    lint.check_loops()
+    lint.check_roles({*functions, *prompts})
+    return lint.findings
 
 
-_VAST = (
-    f"the schema has more than {outcome.MOST_VARIANTS} variants, so statuses and templates are not checked"
-)
+class _Lint:
+    def __init__(self, workflow: Workflow, unread: Unread) -> None:
+        self.findings: list[Finding] = []
+        self._workflow = workflow
+        self._roles = workflow.roles
+        self._unread = unread
+        self._unusable = set(unread.schemas)
+        """Roles whose schema cannot be judged."""
+        for name, role in workflow.roles.items():
+            if name not in unread.schemas and len(outcome.variants_of(role.schema)) >= outcome.MOST_VARIANTS:
+                self._unusable.add(name)
+                most = f"more than {outcome.MOST_VARIANTS} variants"
+                message = f"the schema has {most}, so statuses and templates are not checked"
+                self._warn(("roles", name, "schema"), message)
 
+    def _error(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> None:
+        self.findings.append(Finding("error", path, message, hint, at_key))
 
-def _is_vast(role: Role) -> bool:
-    return len(outcome.variants_of(role.schema)) >= outcome.MOST_VARIANTS
+    def _warn(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> None:
+        self.findings.append(Finding("warning", path, message, hint, at_key))
 
+    def _edges(self) -> Iterator[tuple[str, int, Edge]]:
+        for source, edges in self._workflow.graph.items():
+            for index, edge in enumerate(edges):
+                yield source, index, edge
 
-# -- the graph --
+    # -- the graph --
 
-
-def _edges(workflow: Workflow) -> Iterator[tuple[str, int, Edge]]:
-    for source, edges in workflow.graph.items():
-        for index, edge in enumerate(edges):
-            yield source, index, edge
-
-
-def _graph_findings(workflow: Workflow, unread: Unread) -> Iterator[Finding]:
-    if START not in workflow.graph:
-        yield Finding(
-            "error", ("graph",), f"the graph has no {START}", f"Add the first role: `{START}: <role>`.", True
-        )
-    for source in workflow.graph:
-        yield from _source_findings(workflow, source)
-    for source, index, edge in _edges(workflow):
-        yield from _target_findings(workflow, source, (("graph", source, index, "role")), edge)
-    if not unread.edges:  # one that could not be read may lead to any role
-        yield from _reach_findings(workflow)
-
-
-def _source_findings(workflow: Workflow, source: str) -> Iterator[Finding]:
-    if source in RESERVED and source != START:
-        yield Finding(
-            "error", ("graph", source), f"{source} has no edges out of it", "Remove this entry.", True
-        )
-        return
-    if source == START or source in workflow.roles:
-        return
-    hint = did_you_mean(source, workflow.roles, what="Roles")
-    yield Finding(
-        "error", ("graph", source), f"the graph has edges out of {source!r}, which is not a role", hint, True
-    )
-
-
-def _target_findings(workflow: Workflow, source: str, path: Path, edge: Edge) -> Iterator[Finding]:
-    if edge.role in ENDINGS:
-        if source == START:
-            yield Finding("error", path, f"{START} leads to {edge.role}, so no role would ever run")
-    elif edge.role == SUSPEND:
-        hint = f"A role suspends by ending with the status {SUSPEND} and a reason; no edge is needed."
-        yield Finding("error", path, f"{source} leads to {SUSPEND}, which is no target", hint)
-    elif edge.role == START:
-        yield Finding(
-            "error", path, f"{source} leads to {START}, which only begins a thread", "Name a role instead."
-        )
-    elif edge.role not in workflow.roles:
-        hint = did_you_mean(edge.role, [*workflow.roles, *ENDINGS], what="Targets")
-        yield Finding("error", path, f"{source} leads to {edge.role!r}, which is not a role", hint)
-
-
-def _reach_findings(workflow: Workflow) -> Iterator[Finding]:
-    targets = {edge.role for _, _, edge in _edges(workflow)}
-    reached = _reachable(workflow)
-    for name in workflow.roles:
-        if name.startswith("$"):
-            continue
-        if name in workflow.graph:
-            # When $START leads nowhere, that is the finding, not the roles behind it.
-            if name not in reached and not reached.isdisjoint(workflow.roles):
-                yield Finding(
-                    "error", ("graph", name), f"the role {name!r} cannot be reached from {START}", "", True
-                )
-        elif name in targets:
-            hint = f"Add `{name}: {END}` or another target to the graph."
-            yield Finding("error", ("roles", name), f"the role {name!r} has no edge out of it", hint, True)
-        else:
-            hint = "Lead to it from another role, or remove it."
-            yield Finding(
-                "error", ("roles", name), f"the role {name!r} is defined but not in the graph", hint, True
+    def check_graph(self) -> None:
+        graph = self._workflow.graph
+        if START not in graph:
+            self._error(
+                ("graph",),
+                f"the graph has no {START}",
+                f"Add the first role: `{START}: <role>`.",
+                at_key=True,
             )
+        for source in graph:
+            path = ("graph", source)
+            if source in RESERVED and source != START:
+                self._error(path, f"{source} has no edges out of it", "Remove this entry.", at_key=True)
+            elif source != START and source not in self._roles:
+                hint = did_you_mean(source, self._roles, what="Roles")
+                message = f"the graph has edges out of {source!r}, which is not a role"
+                self._error(path, message, hint, at_key=True)
+        for source, index, edge in self._edges():
+            self._check_target(source, edge, ("graph", source, index, "role"))
+        if not self._unread.edges:  # one that could not be read may lead to any role
+            self._check_reach()
+
+    def _check_target(self, source: str, edge: Edge, path: Path) -> None:
+        if edge.role in ENDINGS:
+            if source == START:
+                self._error(path, f"{START} leads to {edge.role}, so no role would ever run")
+        elif edge.role == SUSPEND:
+            hint = f"A role suspends by ending with the status {SUSPEND} and a reason; no edge is needed."
+            self._error(path, f"{source} leads to {SUSPEND}, which is no target", hint)
+        elif edge.role == START:
+            self._error(
+                path, f"{source} leads to {START}, which only begins a thread", "Name a role instead."
+            )
+        elif edge.role not in self._roles:
+            hint = did_you_mean(edge.role, [*self._roles, *ENDINGS], what="Targets")
+            self._error(path, f"{source} leads to {edge.role!r}, which is not a role", hint)
+
+    def _check_reach(self) -> None:
+        targets = {edge.role for _, _, edge in self._edges()}
+        reached = _reachable(self._workflow)
+        # When $START leads nowhere, that is the finding, not the roles behind it.
+        starts_nowhere = reached.isdisjoint(self._roles)
+        for name in (name for name in self._roles if not name.startswith("$")):
+            if name in self._workflow.graph:
+                if name not in reached and not starts_nowhere:
+                    message = f"the role {name!r} cannot be reached from {START}"
+                    self._error(("graph", name), message, at_key=True)
+            elif name in targets:
+                hint = f"Add `{name}: {END}` or another target to the graph."
+                self._error(("roles", name), f"the role {name!r} has no edge out of it", hint, at_key=True)
+            else:
+                hint = "Lead to it from another role, or remove it."
+                message = f"the role {name!r} is defined but not in the graph"
+                self._error(("roles", name), message, hint, at_key=True)
+
+    def check_order(self) -> None:
+        """Conditions in a list of edges: the first that holds decides."""
+        for source, edges in self._workflow.graph.items():
+            seen: list[str | None] = []
+            for index, edge in enumerate(edges):
+                if edge.status is not None:
+                    break
+                path, never = ("graph", source, index), f"edge {index + 1} of {source} is never taken"
+                if None in seen:
+                    message = f"{never}: edge {seen.index(None) + 1} has no condition"
+                    self._error(path, message, "Move the edge without condition to the end.")
+                elif edge.condition in seen:
+                    self._error((*path, "condition"), f"{never}: {edge.condition!r} stands before it")
+                seen.append(edge.condition)
+            if seen and None not in seen and source not in self._unread.edges:
+                message = f"when no condition holds, the thread is suspended after {source}"
+                hint = "End the list with an edge without condition."
+                self._warn(("graph", source), message, hint, at_key=True)
+
+    # -- schemas --
+
+    def check_schemas(self, functions: Collection[str]) -> None:
+        """Requirements of a schema that no output can meet, or that the agent does not know of."""
+        for name, role in self._roles.items():
+            if name in self._unusable:
+                continue
+            schema = ("roles", name, "schema")
+            for unmet in outcome.unmet(role.schema):
+                # A function gives its output as a value, with whatever fields it likes.
+                if unmet.is_closed or name not in functions:
+                    report = self._error if unmet.is_top or unmet.is_closed else self._warn
+                    message = f"{unmet.name!r} is required but not declared{unmet.where}"
+                    report(
+                        (*schema, *unmet.path),
+                        message,
+                        did_you_mean(unmet.name, unmet.known, what="Declared"),
+                    )
+            for path, names in outcome.forbidden(role.schema):
+                message = f"this forbids {_quote(names)}, which another part of the schema requires"
+                self._error(
+                    (*schema, *path), message, "Declare them beside it, or leave it out.", at_key=True
+                )
+            for path, message in outcome.contradictions(role.schema):
+                self._error((*schema, *path), message, at_key=True)
+
+    # -- conditions --
+
+    def check_conditions(self) -> None:
+        conditions = self._workflow.conditions
+        used: dict[str, list[str]] = {}
+        for source, index, edge in self._edges():
+            if edge.condition is None:
+                continue
+            used.setdefault(edge.condition, []).append(source)
+            if edge.condition not in conditions:
+                hint = did_you_mean(edge.condition, conditions, what="Conditions")
+                message = f"the condition {edge.condition!r} is not defined"
+                self._error(("graph", source, index, "condition"), message, hint)
+        for name, entry in conditions.items():
+            if name not in used:
+                self._warn(("conditions", name), f"the condition {name!r} is not used", at_key=True)
+            path = ("conditions", name, "expression")
+            if problem := condition.check(entry.expression):
+                self._error(path, f"the condition {name!r} cannot be used: {problem}")
+                continue
+            for field in condition.output_fields(entry.expression):
+                self._check_field(path, field, used.get(name, []))
+
+    def _check_field(self, path: Path, field: condition.Field, sources: list[str]) -> None:
+        """A field that no output can have makes a condition always false, and nothing else would say so."""
+        is_last = field.recent == 1 and bool(sources)
+        owners = sources if is_last else list(self._roles)
+        if any(owner in self._unusable or owner not in self._roles for owner in owners):
+            return
+        variants = [variant for owner in owners for variant in outcome.variants_of(self._roles[owner].schema)]
+        known = outcome.names_in(variants)
+        if field.name not in known and field.name not in UNDECLARED_FIELDS:
+            whose = " or ".join(dict.fromkeys(owners)) if is_last else "any role"
+            hint = did_you_mean(field.name, known, what="Fields")
+            self._error(path, f"{field.name!r} is not a field of the output of {whose}", hint)
+
+    # -- statuses --
+
+    def check_statuses(self) -> None:
+        for source, edges in self._workflow.graph.items():
+            routed = {edge.status: index for index, edge in enumerate(edges) if edge.status is not None}
+            for status in [status for status in routed if status.startswith("$")]:
+                message = f"the status {status!r} is a reserved name"
+                hint = "Statuses of your own do not begin with $."
+                if status == SUSPEND:
+                    message = f"an edge for the status {SUSPEND} is never taken: it suspends the thread"
+                    hint = "Remove this edge."
+                self._error(("graph", source, routed.pop(status)), message, hint, at_key=True)
+            role = self._roles.get(source)
+            has_status = any(edge.status is not None for edge in edges)
+            if has_status and role is not None and source not in self._unusable:
+                self._check_routing(source, role, routed)
+
+    def _check_routing(self, source: str, role: Role, routed: dict[str, int]) -> None:
+        statuses = outcome.statuses_of(role.schema)
+        schema, wanted = ("roles", source, "schema"), ", ".join(routed)
+        example = f'`"$status": {{enum: [{wanted}]}}` among its properties, and in `required`'
+        if statuses.not_text:
+            message = f"statuses of {source} that are not text: {', '.join(map(repr, statuses.not_text))}"
+            self._error((*schema, "properties", statuses.key or ""), message, "Quote them.", at_key=True)
+        if len(outcome.variants_of(role.schema)) > 1 and (statuses.key is None or statuses.is_open):
+            key = statuses.key or "$status"
+            message = (
+                f"{source} is routed by status, but not every variant of its schema has a constant {key!r}"
+            )
+            self._error(
+                schema, message, f'Give each variant `"{key}": {{const: <status>}}`; edges: {wanted}.'
+            )
+            return
+        if statuses.key is None:
+            message = f"{source} is routed by status, but its schema has no '$status' or 'status'"
+            self._error(schema, message, f"Add {example}.")
+            return
+        if statuses.is_open:
+            message = f"the schema of {source} allows any {statuses.key!r}, so its agent cannot know which ones lead on"
+            path = (*schema, "properties", statuses.key)
+            self._warn(path, message, f"Write {example}.", at_key=True)
+            return
+
+        missing = [status for status in statuses.known if status not in routed and status != SUSPEND]
+        if missing and source not in self._unread.edges:
+            message = f"{source} can end with {_quote(missing)}, for which the graph has no edge"
+            self._error(("graph", source), message, f"It has edges for: {wanted or 'none'}.", at_key=True)
+        known = set(statuses.known)
+        for status in [status for status in routed if status not in known]:
+            hint = did_you_mean(status, statuses.known, what="Statuses")
+            message = f"the schema of {source} has no status {status!r}, so this edge is never taken"
+            self._error(("graph", source, routed[status]), message, hint, at_key=True)
+        if statuses.is_optional:
+            key = statuses.key
+            message = f"{key!r} is not required by the schema of {source}; without it the thread is suspended"
+            self._warn(schema, message, f"Add it: `required: [{key}]`.")
+
+    # -- templates --
+
+    def check_templates(self) -> None:
+        earlier = _Earlier(self._workflow, self._unusable, has_all=not self._unread.edges)
+        for source, index, edge in self._edges():
+            for field, text in (("prompt", edge.prompt), ("location", edge.location)):
+                if text is None or "{{" not in text:
+                    continue
+                path = ("graph", source, index, field)
+                for flaw in template.problems(text):
+                    self._error(path, f"{flaw.message}{_line_in(text, flaw.line)}")
+                if source == START or (source in self._roles and source not in self._unusable):
+                    self._check_variables(source, edge, path, text, earlier)
+
+    def _check_variables(self, source: str, edge: Edge, path: Path, text: str, earlier: _Earlier) -> None:
+        uses = [use for use in template.variables(text) if use.path != (".",)]
+        given = () if source == START else outcome.variants_with(self._roles[source].schema, edge.status)
+        named = [use.path[1] for use in uses if use.path[0] == "steps" and use.path[1:]]
+        steps = earlier.outputs(source, edge, dict.fromkeys(named))
+        always: Variant = (*_ALWAYS, {"properties": {"steps": steps}, "required": ["steps"]})
+        scopes = [(always,), given] if given else [(always,)]
+        hides_steps = "steps" in outcome.names_in(given)
+        whose = f"{source} ends with {edge.status!r}" if edge.status else source
+        for use in uses:
+            inner = _section_scopes(use.inside, scopes)
+            found = _resolve(use.path, scopes, inner)
+            tag, line = "{{" + use.name + "}}", _line_in(text, use.line)
+            is_earlier = use.path[0] == "steps" and not hides_steps
+            if is_earlier and (problem := self._earlier_problem(use, found, steps)):
+                self.findings.append(Finding(problem[0], path, f"{tag} {problem[1]}{line}", problem[2]))
+            elif found is None:
+                hint = did_you_mean(use.name, _names([*scopes, *inner]), what="Available")
+                if use.path[0] == "steps" and use.path[1:2] and use.path[1] in self._roles:
+                    hint = f"The output of {source} has a field 'steps' of its own, which hides the earlier roles."
+                self._error(path, f"{tag} has no value after {whose}{line}", hint)
+            elif use.kind == "variable" and not found.always and not _is_guarded(use):
+                hint = f"Make it required, or write {{{{#{use.name}}}}}…{{{{/{use.name}}}}} around it."
+                self._warn(
+                    path, f"{tag} may have no value after {whose}{line}; then the thread is suspended", hint
+                )
+
+    def _earlier_problem(
+        self, use: template.Use, found: Found | None, steps: Mapping[str, Any]
+    ) -> tuple[Literal["error", "warning"], str, str] | None:
+        """The problem with a name such as `steps.planner.files`: severity, message and hint."""
+        is_variable = use.kind == "variable"
+        if len(use.path) == 1:
+            hint = "Name a role and a field: {{steps.ROLE.FIELD}}."
+            return ("error", "is not a text", hint) if is_variable else None
+        role = use.path[1]
+        if role not in self._roles:
+            hint = did_you_mean(role, self._roles, what="Roles")
+            return "error", f"names {role!r}, which is not a role", hint
+        if role not in steps["properties"]:
+            hint = "Name a role that runs before this edge."
+            return "error", f"has no value: {role} cannot have run by then", hint
+        if found is None:
+            fields = outcome.names_in(outcome.variants_of(steps["properties"][role]))
+            hint = did_you_mean(".".join(use.path[2:]), fields, what="Fields")
+            return "error", f"is not a field of the output of {role}", hint
+        if role not in steps["required"] and is_variable and not _is_guarded(use):
+            message = f"may have no value: {role} may not have run by then; then the thread is suspended"
+            return "warning", message, f"Write {{{{#steps.{role}}}}}…{{{{/steps.{role}}}}} around it."
+        return None
+
+    # -- loops --
+
+    def check_loops(self) -> None:
+        if not self._unread.edges and (name := self._find_dead_end()):
+            hint = f"Add an edge to {END} somewhere after it."
+            self._warn(("graph", name), f"no way leads from {name!r} to {END} or {FAIL}", hint, at_key=True)
+        if self._workflow.limits != Limits() or self._unread.has_limits:
+            return
+        if loop := self._find_loop([name for name, role in self._roles.items() if role.limits == Limits()]):
+            way = " -> ".join(loop if len(loop) <= 8 else [*loop[:4], "…", *loop[-3:]])
+            message = f"{way} can go round for ever: neither the workflow nor these roles have limits"
+            self._warn(("graph", loop[0]), message, "Add for instance `limits: {steps: 30}`.", at_key=True)
+
+    def _find_dead_end(self) -> str | None:
+        """The first role that is reached and from which no way leads to an ending."""
+        sources: dict[str, list[str]] = {}
+        for source, _, edge in self._edges():
+            sources.setdefault(edge.role, []).append(source)
+        ending, waiting = set[str](), list(ENDINGS)
+        while waiting:
+            name = waiting.pop()
+            if name not in ending:
+                ending.add(name)
+                waiting += sources.get(name, ())
+        graph, reached = self._workflow.graph, _reachable(self._workflow)
+        dead = [name for name in graph if name in reached and name in self._roles and name not in ending]
+        # A role that leads to something unknown has its own finding already.
+        if any(edge.role not in graph and edge.role not in ENDINGS for name in dead for edge in graph[name]):
+            return None
+        return dead[0] if dead else None
+
+    def _find_loop(self, names: Sequence[str]) -> list[str]:
+        """One cycle among these roles, its first role repeated at the end; empty when there is none."""
+        allowed, finished = set(names), set[str]()
+
+        def targets(name: str) -> Iterator[str]:
+            return (edge.role for edge in self._workflow.graph.get(name, ()) if edge.role in allowed)
+
+        for first in names:
+            trail = {first: targets(first)} if first not in finished else {}
+            while trail:
+                name, branches = next(reversed(trail.items()))
+                following = next(branches, None)
+                if following is None:
+                    finished.add(name)
+                    del trail[name]
+                elif following in trail:
+                    way = list(trail)
+                    return [*way[way.index(following) :], following]
+                elif following not in finished:
+                    trail[following] = targets(following)
+        return []
+
+    # -- roles --
+
+    def check_roles(self, instructed: Collection[str]) -> None:
+        """`instructed` are the roles that Python plays or tells what to do."""
+        for name, role in self._roles.items():
+            path = ("roles", name)
+            if name.startswith("$"):
+                hint = f"Reserved are {', '.join(RESERVED)} and every name that begins with $."
+                self._error(path, f"the role name {name!r} is reserved", hint, at_key=True)
+            if not (role.prompt.strip() or role.procedure.strip() or name in instructed):
+                missing = "has neither a prompt nor a procedure, so its agent only knows what to deliver"
+                hint = "Say in `prompt` who it is and in `procedure` what to do."
+                self._warn(path, f"the role {name!r} {missing}", hint, at_key=True)
+            if role.may_start_threads and (held := restrictions(role.capabilities)):
+                message = (
+                    f"the role {name!r} may not start threads, because it has the restriction {held[0]!r}"
+                )
+                hint = "Remove the restriction or `may_start_threads`."
+                self._error((*path, "may_start_threads"), message, hint)
+            for number, word in enumerate(role.capabilities):
+                self._check_capability(word, (*path, "capabilities", number))
+
+    def _check_capability(self, word: str, path: Path) -> None:
+        """A misspelt restriction would have no effect."""
+        meant = {_letters(known): known for known in RESTRICTIONS}
+        is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, not a slip
+        if word in RESTRICTIONS or not is_denial:
+            return
+        from difflib import get_close_matches  # only for a word that looks like a restriction
+
+        if near := get_close_matches(_letters(word), meant, n=1, cutoff=0.85):
+            hint = f"Did you mean {meant[near[0]]!r}? Restrictions: {', '.join(RESTRICTIONS)}."
+            self._error(path, f"the capability {word!r} restricts nothing", hint)
 
 
 def _reachable(workflow: Workflow, start: str = START, *, without: str | None = None) -> set[str]:
@@ -182,241 +469,11 @@ def _reachable(workflow: Workflow, start: str = START, *, without: str | None = 
     return reached
 
 
-def _order_findings(workflow: Workflow, unread: Unread) -> Iterator[Finding]:
-    for source, edges in workflow.graph.items():
-        seen: list[str | None] = []
-        for index, edge in enumerate(edges):
-            if edge.status is not None:
-                break
-            if None in seen:
-                message = f"edge {index + 1} of {source} is never taken: edge {seen.index(None) + 1} has no condition"
-                yield Finding(
-                    "error", ("graph", source, index), message, "Move the edge without condition to the end."
-                )
-            elif edge.condition in seen:
-                message = f"edge {index + 1} of {source} is never taken: {edge.condition!r} stands before it"
-                yield Finding("error", ("graph", source, index, "condition"), message)
-            seen.append(edge.condition)
-        if seen and None not in seen and source not in unread.edges:
-            message = f"when no condition holds, the thread is suspended after {source}"
-            hint = "End the list with an edge without condition."
-            yield Finding("warning", ("graph", source), message, hint, True)
-
-
-# -- schemas --
-
-
-def _schema_findings(
-    workflow: Workflow, unusable: Collection[str], functions: Collection[str]
-) -> Iterator[Finding]:
-    """What a schema asks for that no output can meet, or that nobody is told of."""
-    for name, role in workflow.roles.items():
-        if name in unusable:
-            continue
-        schema = ("roles", name, "schema")
-        for unmet in outcome.unmet(role.schema):
-            # A function gives its output as a value, with whatever fields it likes.
-            if unmet.is_closed or name not in functions:
-                yield _unmet_finding(schema, unmet)
-        for path, names in outcome.forbidden(role.schema):
-            message = f"this forbids {_listed(names)}, which another part of the schema requires"
-            yield Finding(
-                "error", (*schema, *path), message, "Declare them beside it, or leave it out.", True
-            )
-        for path, message in outcome.contradictions(role.schema):
-            yield Finding("error", (*schema, *path), message, "", True)
-
-
-def _unmet_finding(schema: Path, unmet: outcome.Unmet) -> Finding:
-    is_certain = unmet.is_top or unmet.is_closed
-    return Finding(
-        "error" if is_certain else "warning",
-        (*schema, *unmet.path),
-        f"{unmet.name!r} is required but not declared{unmet.where}",
-        did_you_mean(unmet.name, unmet.known, what="Declared"),
-    )
-
-
-# -- conditions --
-
-
-def _condition_findings(workflow: Workflow, unusable: Collection[str]) -> Iterator[Finding]:
-    used: dict[str, list[str]] = {}
-    for source, index, edge in _edges(workflow):
-        if edge.condition is None:
-            continue
-        used.setdefault(edge.condition, []).append(source)
-        if edge.condition not in workflow.conditions:
-            hint = did_you_mean(edge.condition, workflow.conditions, what="Conditions")
-            message = f"the condition {edge.condition!r} is not defined"
-            yield Finding("error", ("graph", source, index, "condition"), message, hint)
-    for name, entry in workflow.conditions.items():
-        if name not in used:
-            yield Finding("warning", ("conditions", name), f"the condition {name!r} is not used", "", True)
-        path = ("conditions", name, "expression")
-        if problem := condition.check(entry.expression):
-            yield Finding("error", path, f"the condition {name!r} cannot be used: {problem}")
-            continue
-        for field in condition.output_fields(entry.expression):
-            yield from _field_findings(workflow, path, field, used.get(name, []), unusable)
-
-
-def _field_findings(
-    workflow: Workflow, path: Path, field: condition.Field, sources: list[str], unusable: Collection[str]
-) -> Iterator[Finding]:
-    """A field that no output can have makes a condition false for ever, without a word."""
-    owners = sources if field.recent == 1 and sources else list(workflow.roles)
-    if START in owners or any(owner in unusable or owner not in workflow.roles for owner in owners):
-        return
-    known = [
-        name
-        for owner in owners
-        for name in outcome.names_in(outcome.variants_of(workflow.roles[owner].schema))
-    ]
-    if field.name in known or field.name in UNDECLARED_FIELDS:
-        return
-    hint = did_you_mean(field.name, known, what="Fields")
-    whose = " or ".join(dict.fromkeys(owners)) if field.recent == 1 and sources else "any role"
-    yield Finding("error", path, f"{field.name!r} is not a field of the output of {whose}", hint)
-
-
-# -- statuses --
-
-
-def _status_findings(workflow: Workflow, unusable: Collection[str], unread: Unread) -> Iterator[Finding]:
-    for source, edges in workflow.graph.items():
-        routed = {edge.status: index for index, edge in enumerate(edges) if edge.status is not None}
-        if not routed:
-            continue
-        for status in [status for status in routed if status.startswith("$")]:
-            index = routed.pop(status)
-            yield Finding("error", ("graph", source, index), *_reserved_status(status), True)
-        role = workflow.roles.get(source)
-        if role is not None and source not in unusable:
-            yield from _routing_findings(source, role, routed, has_all=source not in unread.edges)
-
-
-def _reserved_status(status: str) -> tuple[str, str]:
-    if status == SUSPEND:
-        return f"an edge for the status {SUSPEND} is never taken: it suspends the thread", "Remove this edge."
-    return f"the status {status!r} is a reserved name", "Statuses of your own do not begin with $."
-
-
-def _routing_findings(source: str, role: Role, routed: dict[str, int], *, has_all: bool) -> Iterator[Finding]:
-    statuses = outcome.statuses_of(role.schema)
-    schema = ("roles", source, "schema")
-    wanted = ", ".join(routed)
-    example = f'`"$status": {{enum: [{wanted}]}}` among its properties, and in `required`'
-    many = len(outcome.variants_of(role.schema)) > 1
-    if many and (statuses.key is None or statuses.is_open):
-        key = statuses.key or "$status"
-        message = f"{source} is routed by status, but not every variant of its schema has a constant {key!r}"
-        yield Finding(
-            "error", schema, message, f'Give each variant `"{key}": {{const: <status>}}`; edges: {wanted}.'
-        )
-    elif statuses.key is None:
-        message = f"{source} is routed by status, but its schema has no '$status' or 'status'"
-        yield Finding("error", schema, message, f"Add {example}.")
-    elif statuses.is_open:
-        message = (
-            f"the schema of {source} allows any {statuses.key!r}, so its agent is not told which ones lead on"
-        )
-        yield Finding("warning", (*schema, "properties", statuses.key), message, f"Write {example}.", True)
-    if statuses.not_text:
-        message = f"statuses of {source} that are not text: {', '.join(map(repr, statuses.not_text))}"
-        yield Finding("error", (*schema, "properties", statuses.key or ""), message, "Quote them.", True)
-    if statuses.key is None or statuses.is_open:
-        return
-    yield from _coverage_findings(source, statuses, routed, has_all=has_all)
-    if statuses.is_optional:
-        message = (
-            f"{statuses.key!r} is not required by the schema of {source}; without it the thread is suspended"
-        )
-        yield Finding("warning", schema, message, f"Add it: `required: [{statuses.key}]`.")
-
-
-def _coverage_findings(
-    source: str, statuses: outcome.Statuses, routed: dict[str, int], *, has_all: bool
-) -> Iterator[Finding]:
-    missing = [status for status in statuses.known if status not in routed and status != SUSPEND]
-    if missing and has_all:
-        message = f"{source} can end with {_listed(missing)}, for which the graph has no edge"
-        yield Finding(
-            "error", ("graph", source), message, f"It has edges for: {', '.join(routed) or 'none'}.", True
-        )
-    known = set(statuses.known)
-    for status, index in routed.items():
-        if status not in known:
-            hint = did_you_mean(status, statuses.known, what="Statuses")
-            message = f"the schema of {source} has no status {status!r}, so this edge is never taken"
-            yield Finding("error", ("graph", source, index), message, hint, True)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)
-
-
-# -- templates --
-
-
-def _template_findings(workflow: Workflow, unusable: Collection[str], unread: Unread) -> Iterator[Finding]:
-    order = _Earlier(workflow, unusable, has_all=not unread.edges)
-    for source, index, edge in _edges(workflow):
-        for field, text in (("prompt", edge.prompt), ("location", edge.location)):
-            if text is None or "{{" not in text:
-                continue
-            path = ("graph", source, index, field)
-            for flaw in template.problems(text):
-                yield Finding("error", path, f"{flaw.message}{_line_in(text, flaw.line)}")
-            known = source == START or (source in workflow.roles and source not in unusable)
-            if known:
-                yield from _variable_findings(workflow, source, edge, path, text, order)
-
-
-def _line_in(text: str, line: int) -> str:
-    return f" (line {line} of the text)" if "\n" in text.strip("\n") else ""
-
-
-def _variable_findings(
-    workflow: Workflow, source: str, edge: Edge, path: Path, text: str, order: _Earlier
-) -> Iterator[Finding]:
-    given = () if source == START else outcome.variants_with(workflow.roles[source].schema, edge.status)
-    named = [use.path[1] for use in template.variables(text) if use.path[0] == "steps" and use.path[1:]]
-    earlier = order.outputs(source, edge, dict.fromkeys(named))
-    always: Variant = (*_ALWAYS, {"properties": {"steps": earlier}, "required": ["steps"]})
-    scopes = [(always,), given] if given else [(always,)]
-    whose = START if source == START else f"{source} ends with {edge.status!r}" if edge.status else source
-    for use in template.variables(text):
-        if use.path == (".",):
-            continue
-        inner = _section_scopes(use.inside, scopes)
-        found = _resolved(use.path, scopes, inner)
-        tag, line = "{{" + use.name + "}}", _line_in(text, use.line)
-        is_earlier = use.path[0] == "steps" and "steps" not in outcome.names_in(given)
-        if is_earlier and (problem := _earlier_problem(workflow, use, found, earlier)):
-            yield Finding(problem[0], path, f"{tag} {problem[1]}{line}", problem[2])
-        elif found is None:
-            hint = did_you_mean(use.name, _names([*scopes, *inner]), what="Available")
-            if use.path[0] == "steps" and use.path[1:2] and use.path[1] in workflow.roles:
-                hint = (
-                    f"The output of {source} has a field 'steps' of its own, which hides the earlier roles."
-                )
-            yield Finding("error", path, f"{tag} has no value after {whose}{line}", hint)
-        elif use.kind == "variable" and not found.always and not _is_guarded(use):
-            hint = f"Make it required, or write {{{{#{use.name}}}}}…{{{{/{use.name}}}}} around it."
-            message = f"{tag} may have no value after {whose}{line}; then the thread is suspended"
-            yield Finding("warning", path, message, hint)
-
-
-_MOST_ORDERED = 300
-"""In a workflow with more roles than this, any role counts as run before any other."""
-
-
 class _Earlier:
     """What `steps` holds in a template: the latest output of each role that has run by then."""
 
     def __init__(self, workflow: Workflow, unusable: Collection[str], *, has_all: bool) -> None:
-        """Whether all edges could be read; an unreadable edge may lead anywhere."""
+        """`has_all`: every edge could be read; one that could not may lead anywhere."""
         self._workflow = workflow
         self._unusable = unusable
         self._is_ordered = has_all and len(workflow.roles) <= _MOST_ORDERED
@@ -425,13 +482,16 @@ class _Earlier:
     def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> dict[str, Any]:
         """The schema of `steps` at `edge` out of `source`, for the roles in `names`. Roles that must have run by then
         are required."""
-        found = {name: self._variants(name, source, edge) for name in names if name in self._workflow.roles}
-        properties = {
-            name: {} if name in self._unusable else {"oneOf": [_unbranched(one) for one in variants]}
-            for name, variants in found.items()
-            if variants
-        }
-        sure = [name for name in properties if name == source or self._has_run(name, source)]
+        properties: dict[str, Any] = {}
+        for name in (name for name in names if name in self._workflow.roles):
+            if variants := self._variants(name, source, edge):
+                branches = [_unbranched(one) for one in variants]
+                properties[name] = {} if name in self._unusable else {"oneOf": branches}
+        sure = [
+            name
+            for name in properties
+            if name == source or not self._is_ordered or source not in self._reach(START, without=name)
+        ]
         return {"type": "object", "properties": properties, "required": sure}
 
     def _variants(self, name: str, source: str, edge: Edge) -> list[Variant]:
@@ -443,9 +503,6 @@ class _Earlier:
         statuses = dict.fromkeys(way.status for way in ways)
         schema = self._workflow.roles[name].schema
         return [one for status in statuses for one in outcome.variants_with(schema, status)]
-
-    def _has_run(self, name: str, source: str) -> bool:
-        return not self._is_ordered or source not in self._reach(START, without=name)
 
     def _reach(self, start: str, without: str | None = None) -> set[str]:
         if (start, without) not in self._reached:
@@ -459,185 +516,45 @@ def _unbranched(variant: Variant) -> dict[str, Any]:
     return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}
 
 
-def _earlier_problem(
-    workflow: Workflow, use: template.Use, found: Found | None, earlier: Mapping[str, Any]
-) -> tuple[Literal["error", "warning"], str, str] | None:
-    """The problem with a name such as `steps.planner.files`: severity, message and hint."""
-    if len(use.path) == 1:
-        return (
-            ("error", "is not a text", "Name a role and a field: {{steps.ROLE.FIELD}}.")
-            if use.kind == "variable"
-            else None
-        )
-    role = use.path[1]
-    if role not in workflow.roles:
-        return (
-            "error",
-            f"names {role!r}, which is not a role",
-            did_you_mean(role, workflow.roles, what="Roles"),
-        )
-    if role not in earlier["properties"]:
-        return (
-            "error",
-            f"has no value: {role} cannot have run by then",
-            "Name a role that runs before this edge.",
-        )
-    if found is None:
-        fields = outcome.names_in(outcome.variants_of(earlier["properties"][role]))
-        hint = did_you_mean(".".join(use.path[2:]), fields, what="Fields")
-        return "error", f"is not a field of the output of {role}", hint
-    if role not in earlier["required"] and use.kind == "variable" and not _is_guarded(use):
-        around = f"{{{{#steps.{role}}}}}…{{{{/steps.{role}}}}}"
-        message = f"may have no value: {role} may not have run by then; then the thread is suspended"
-        return "warning", message, f"Write {around} around it."
-    return None
-
-
 def _section_scopes(
     inside: Sequence[tuple[str, ...]], scopes: Sequence[tuple[Variant, ...]]
 ) -> list[tuple[Variant, ...]]:
     """What the sections around a name put in front of the outer fields."""
     inner: list[tuple[Variant, ...]] = []
     for section in inside:
-        found = _resolved(section, scopes, inner)
+        found = _resolve(section, scopes, inner)
         inner.append(outcome.items_of(found.variants) if found else ())
     return inner
 
 
-def _resolved(
+def _resolve(
     path: tuple[str, ...], scopes: Sequence[tuple[Variant, ...]], inner: Sequence[tuple[Variant, ...]]
 ) -> Found | None:
     for scope in reversed([*scopes, *inner]):
         if outcome.find(scope, path[:1]) is not None:
             return outcome.find(scope, path)
-    # A section over an object that declares nothing may hold the name; then nothing is said against it.
+    # A section over an object that declares nothing may hold the name, so nothing is reported.
     is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
     return Found(((),), True) if is_open else None
 
 
 def _names(scopes: Sequence[tuple[Variant, ...]]) -> list[str]:
     names = [name for scope in reversed(scopes[1:]) for name in outcome.names_in(scope)]
-    return [
-        *names,
-        *(f"start.{field}" for field in condition.START_FIELDS),
-        "steps.ROLE",
-        "thread",
-        "steps_count",
-        "body",
-    ]
+    starts = (f"start.{field}" for field in condition.START_FIELDS)
+    return [*names, *starts, "steps.ROLE", "thread", "steps_count", "body"]
 
 
 def _is_guarded(use: template.Use) -> bool:
     return any(use.path[: len(section)] == section for section in use.inside)
 
 
-# -- loops --
+def _line_in(text: str, line: int) -> str:
+    return f" (line {line} of the text)" if "\n" in text.strip("\n") else ""
 
 
-def _loop_findings(workflow: Workflow, unread: Unread) -> Iterator[Finding]:
-    endless = [] if unread.edges else _roles_without_ending(workflow)
-    for name in endless:
-        message = f"no way leads from {name!r} to {END} or {FAIL}"
-        yield Finding("warning", ("graph", name), message, f"Add an edge to {END} somewhere after it.", True)
-    if workflow.limits != Limits() or unread.has_limits:
-        return
-    free = [name for name, role in workflow.roles.items() if role.limits == Limits()]
-    loop = _loop(workflow, free)
-    if loop:
-        shown = loop if len(loop) <= 8 else [*loop[:4], "…", *loop[-3:]]
-        message = (
-            f"{' -> '.join(shown)} can go round for ever: neither the workflow nor these roles have limits"
-        )
-        yield Finding("warning", ("graph", loop[0]), message, "Add for instance `limits: {steps: 30}`.", True)
-
-
-def _roles_without_ending(workflow: Workflow) -> list[str]:
-    sources: dict[str, list[str]] = {}
-    for source, _, edge in _edges(workflow):
-        sources.setdefault(edge.role, []).append(source)
-    ending: set[str] = set()
-    left: list[str] = list(ENDINGS)
-    while left:
-        name = left.pop()
-        if name not in ending:
-            ending.add(name)
-            left += sources.get(name, ())
-    reached = _reachable(workflow)
-    dead = [
-        name for name in workflow.graph if name in reached and name in workflow.roles and name not in ending
-    ]
-    # A role that leads to something unknown has its own finding already.
-    known = {*workflow.graph, *ENDINGS}
-    return [] if any(edge.role not in known for name in dead for edge in workflow.graph[name]) else dead[:1]
-
-
-def _loop(workflow: Workflow, names: Sequence[str]) -> list[str]:
-    """One cycle among these roles, its first role repeated at the end; empty when there is none."""
-    allowed = set(names)
-    finished: set[str] = set()
-    for first in names:
-        trail, on_trail = [first], {first}
-        branches = [iter(_targets(workflow, first, allowed))]
-        while trail and first not in finished:
-            following = next(branches[-1], None)
-            if following is None:
-                on_trail.remove(trail[-1])
-                finished.add(trail.pop())
-                branches.pop()
-            elif following in on_trail:
-                return [*trail[trail.index(following) :], following]
-            elif following not in finished:
-                trail.append(following)
-                on_trail.add(following)
-                branches.append(iter(_targets(workflow, following, allowed)))
-    return []
-
-
-def _targets(workflow: Workflow, name: str, allowed: Collection[str]) -> list[str]:
-    return [edge.role for edge in workflow.graph.get(name, ()) if edge.role in allowed]
-
-
-# -- roles --
-
-
-def _restriction_findings(workflow: Workflow) -> Iterator[Finding]:
-    """Restrictions that contradict a role's permissions, and misspelt restrictions, which would have no effect."""
-    meant = {_letters(word): word for word in RESTRICTIONS}
-    for name, role in workflow.roles.items():
-        if role.may_start_threads and (held := restrictions(role.capabilities)):
-            yield Finding(
-                "error",
-                ("roles", name, "may_start_threads"),
-                f"the role {name!r} has the restriction {held[0]!r}, and a restricted role may not start threads",
-                "Remove the restriction or `may_start_threads`.",
-            )
-        for number, word in enumerate(role.capabilities):
-            near = get_close_matches(_letters(word), meant, n=1, cutoff=0.85)
-            is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, and no slip
-            if near and is_denial and word not in RESTRICTIONS:
-                yield Finding(
-                    "error",
-                    ("roles", name, "capabilities", number),
-                    f"the capability {word!r} restricts nothing",
-                    f"Did you mean {meant[near[0]]!r}? Restrictions: {', '.join(RESTRICTIONS)}.",
-                )
+def _quote(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _letters(word: str) -> str:
     return "".join(filter(str.isalpha, word.casefold()))
-
-
-def _role_findings(workflow: Workflow, *, told: Collection[str]) -> Iterator[Finding]:
-    for name, role in workflow.roles.items():
-        if name.startswith("$"):
-            hint = f"Reserved are {', '.join(RESERVED)} and every name that begins with $."
-            yield Finding("error", ("roles", name), f"the role name {name!r} is reserved", hint, True)
-        if not (role.prompt.strip() or role.procedure.strip() or name in told):
-            message = f"the role {name!r} has neither a prompt nor a procedure, so its agent only knows what to deliver"
-            yield Finding(
-                "warning",
-                ("roles", name),
-                message,
-                "Say in `prompt` who it is and in `procedure` what to do.",
-                True,
-            )

@@ -1,9 +1,8 @@
-"""What a role's schema says about its outputs before there are any: statuses, fields, and what no output
-can meet. Pure.
+"""What an accepted schema says about a role's outputs before there are any: statuses, fields, and what no output can
+meet. Pure.
 
-A schema is seen as variants (the branches of its oneOf and anyOf); a variant is the tuple of schemas that
-all hold at once. `soundness.py` asks here which statuses a role can end with, whether a template's
-names will have values, and what is asked for in vain.
+A schema is seen as variants (the branches of its oneOf and anyOf); a variant is the tuple of schemas that all hold at
+once.
 """
 
 from __future__ import annotations
@@ -45,35 +44,20 @@ class Found(NamedTuple):
 def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
     """The schema's variants; one when it has no branches."""
     variants: list[Variant] = [(schema,)]
-    if len(_list(schema.get("allOf"))) > MOST_VARIANTS:  # combining so many parts takes too long
+    if len(schema.get("allOf", ())) > MOST_VARIANTS:  # combining so many parts takes too long
         return tuple(variants * MOST_VARIANTS)
-    for part in _list(schema.get("allOf")):
-        variants = _crossed(variants, variants_of(part))
-    for keyword in ("oneOf", "anyOf"):
-        branches = [variant for part in _list(schema.get(keyword)) for variant in variants_of(part)]
-        variants = _crossed(variants, branches) if branches else variants
-    both = [
-        variant
-        for keyword in ("then", "else")
-        for part in _one(schema.get(keyword))
-        for variant in variants_of(part)
+    groups = [[part] for part in schema.get("allOf", ())]
+    groups += [schema[keyword] for keyword in ("oneOf", "anyOf") if schema.get(keyword)]
+    branches = [[variant for part in group for variant in variants_of(part)] for group in groups]
+    conditional = [
+        part for keyword in ("then", "else") if keyword in schema for part in variants_of(schema[keyword])
     ]
-    if both:
+    if conditional:
         # Either branch may apply, or neither when one is not given.
-        variants = _crossed(variants, both if "then" in schema and "else" in schema else [*both, ()])
+        branches.append(conditional if "then" in schema and "else" in schema else [*conditional, ()])
+    for branch in branches:
+        variants = [(*one, *other) for one, other in islice(product(variants, branch), MOST_VARIANTS)]
     return tuple(variants[:MOST_VARIANTS])
-
-
-def _crossed(left: Sequence[Variant], right: Sequence[Variant]) -> list[Variant]:
-    return [(*one, *other) for one, other in islice(product(left, right), MOST_VARIANTS)]
-
-
-def _list(value: Any) -> list[Mapping[str, Any]]:
-    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []
-
-
-def _one(value: Any) -> list[Mapping[str, Any]]:
-    return [value] if isinstance(value, Mapping) else []
 
 
 # -- statuses --
@@ -107,30 +91,23 @@ def variants_with(schema: Mapping[str, Any], status: str | None) -> tuple[Varian
 
 
 def _status_key(variants: Sequence[Variant]) -> str | None:
-    return next((key for key in STATUS_KEYS if any(_declares(variant, key) for variant in variants)), None)
-
-
-def _declares(variant: Variant, name: str) -> bool:
-    return any(name in _properties(schema) for schema in variant)
+    declared = set(names_in(variants))
+    return next((key for key in STATUS_KEYS if key in declared), None)
 
 
 def _requires(variant: Variant, name: str) -> bool:
-    return any(
-        name in schema.get("required", ())
-        for schema in variant
-        if isinstance(schema.get("required", []), list)
-    )
+    return any(name in schema.get("required", ()) for schema in variant)
 
 
 def _allowed(variant: Variant, key: str) -> list[Any] | None:
     """The values the field may have by const and enum; None when it is open."""
     allowed: list[Any] | None = None
-    for schema in variant:
-        for field in _one(_properties(schema).get(key)):
-            choices = [_constants(choice) for choice in variants_of(field)]
-            values = [value for choice in choices for value in choice or ()]
-            if all(choice is not None for choice in choices):
-                allowed = values if allowed is None else [value for value in allowed if value in values]
+    for field in (schema["properties"][key] for schema in variant if key in schema.get("properties", {})):
+        choices = [_constants(choice) for choice in variants_of(field)]
+        if any(choice is None for choice in choices):
+            continue
+        values = [value for choice in choices for value in choice or ()]
+        allowed = values if allowed is None else [value for value in allowed if value in values]
     return allowed
 
 
@@ -138,7 +115,7 @@ def _constants(choice: Variant) -> list[Any] | None:
     for schema in choice:
         if "const" in schema:
             return [schema["const"]]
-        if isinstance(schema.get("enum"), list):
+        if "enum" in schema:
             return list(schema["enum"])
     return None
 
@@ -148,9 +125,8 @@ def _constants(choice: Variant) -> list[Any] | None:
 
 def names_in(variants: Sequence[Variant]) -> list[str]:
     """Every declared field, in the order written."""
-    return list(
-        dict.fromkeys(name for variant in variants for schema in variant for name in _properties(schema))
-    )
+    schemas = (schema for variant in variants for schema in variant)
+    return list(dict.fromkeys(name for schema in schemas for name in schema.get("properties", ())))
 
 
 def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = False) -> Found | None:
@@ -160,10 +136,14 @@ def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = 
     """
     found = Found(tuple(variants), True)
     for depth, name in enumerate(path):
-        step = _field(found.variants, name, is_top=depth == 0 and not is_nested)
-        if step is None:
+        is_top = depth == 0 and not is_nested
+        results = [_find_in_variant(variant, name, is_top=is_top) for variant in found.variants]
+        provided = [result for result in results if result is not None]
+        if not provided:
             return None
-        found = Found(step.variants, found.always and step.always)
+        is_always = len(provided) == len(results) and all(result.always for result in provided)
+        deeper = tuple(variant for result in provided for variant in result.variants)
+        found = Found(deeper, found.always and is_always)
     return found
 
 
@@ -171,7 +151,7 @@ def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     """What a section over this value has as its context: the items of lists, else the value itself."""
     contexts: list[Variant] = []
     for variant in variants:
-        items = [schema["items"] for schema in variant if isinstance(schema.get("items"), Mapping)]
+        items = [schema["items"] for schema in variant if "items" in schema]
         if items:
             contexts += [deeper for item in items for deeper in variants_of(item)]
         else:
@@ -179,70 +159,47 @@ def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     return tuple(contexts)
 
 
-def _field(variants: Sequence[Variant], name: str, *, is_top: bool) -> Found | None:
-    results = [_variant_field(variant, name, is_top=is_top) for variant in variants]
-    found = [result for result in results if result is not None]
-    if not found:
-        return None
-    always = len(found) == len(results) and all(result.always for result in found)
-    return Found(tuple(variant for result in found for variant in result.variants), always)
-
-
-def _variant_field(variant: Variant, name: str, *, is_top: bool) -> Found | None:
+def _find_in_variant(variant: Variant, name: str, *, is_top: bool) -> Found | None:
     fields = [part for schema in variant for part in _declared(schema, name)]
     if fields:
         variants = tuple(choice for part in fields for choice in variants_of(part))
         may_be_null = any(_allows_null(choice) for choice in variants)
         return Found(variants, _requires(variant, name) and not may_be_null)
-    if is_top or _is_list(variant) or _is_scalar(variant) or any(_properties(schema) for schema in variant):
+    is_scalar = any(not types & {"array", "object"} for types in _types(variant))
+    if is_top or is_scalar or _is_list(variant) or names_in([variant]) or any(map(_is_closed, variant)):
         return None
-    is_closed = any(schema.get("additionalProperties") is False for schema in variant)
-    return None if is_closed else Found(((),), False)
+    return Found(((),), False)
 
 
 def _declared(schema: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-    if name in _properties(schema):
-        yield from _one(_properties(schema)[name])
+    """The schemas of a field that a schema declares; empty when it does not."""
+    if name in schema.get("properties", {}):
+        yield schema["properties"][name]
         return
-    for pattern, part in (schema.get("patternProperties") or {}).items():
-        if isinstance(part, Mapping) and _matches(pattern, name):
+    for pattern, part in schema.get("patternProperties", {}).items():
+        if pattern_test(pattern)(name):
             yield part
-    yield from _one(schema.get("additionalProperties"))
-    if name.isdecimal():
-        yield from _one(schema.get("items"))
-
-
-def _matches(pattern: str, name: str) -> bool:
-    try:
-        return pattern_test(pattern)(name)
-    except ValueError:
-        return True  # an invalid regular expression is reported elsewhere
-
-
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, Mapping) else {}
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        yield schema["additionalProperties"]
+    if name.isdecimal() and "items" in schema:
+        yield schema["items"]
 
 
 def _types(variant: Variant) -> list[set[str]]:
     given = [schema["type"] for schema in variant if "type" in schema]
-    return [
-        set(types) if isinstance(types, list) else {types}
-        for types in given
-        if isinstance(types, (str, list))
-    ]
+    return [set(types) if isinstance(types, list) else {types} for types in given]
 
 
 def _is_list(variant: Variant) -> bool:
     return any("array" in types and "object" not in types for types in _types(variant))
 
 
-def _is_scalar(variant: Variant) -> bool:
-    return any(not types & {"array", "object"} for types in _types(variant))
-
-
 def _allows_null(variant: Variant) -> bool:
     return any("null" in types for types in _types(variant)) or _constants(variant) == [None]
+
+
+def _is_closed(schema: Mapping[str, Any]) -> bool:
+    return schema.get("additionalProperties") is False
 
 
 # -- what no output can meet --
@@ -265,51 +222,41 @@ class Unmet(NamedTuple):
 
 
 def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
-    """Required fields that no agent is told of, because they are declared nowhere."""
+    """Required fields that no agent knows of, because they are declared nowhere."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
-    for part in parts:
-        if part.is_value:
-            yield from _unmet(part.schema, places, is_top=not part.path)
-
-
-def _unmet(schema: Mapping[str, Any], places: Mapping[int, Path], *, is_top: bool) -> Iterator[Unmet]:
-    variants = variants_of(schema)
-    lacking: dict[Path, tuple[str, list[Variant]]] = {}
-    for variant in variants:
-        for part, index, name in _required(variant):
-            if not any(_admits(other, name) for other in variant):
-                path = (*places[id(part)], "required", index)
-                lacking.setdefault(path, (name, []))[1].append(variant)
-    names: dict[tuple[int, ...], tuple[str, ...]] = {}
-    for path, (name, some) in lacking.items():
-        which = tuple(map(id, some))
-        if which not in names:
-            names[which] = tuple(names_in(some))
-        known = names[which]
-        is_closed = any(map(_is_closed, some[0]))
-        # An inner object that declares nothing takes what it is given.
-        if is_top or is_closed or known:
-            where = _status_shown(schema, some[0]) if len(some) < len(variants) else ""
-            yield Unmet(path, name, known, where, is_top, is_closed)
+    for part in (part for part in parts if part.is_value):
+        variants = variants_of(part.schema)
+        lacking: dict[Path, tuple[str, list[Variant]]] = {}
+        for variant in variants:
+            for owner, index, name in _required(variant):
+                if not any(_admits(other, name) for other in variant):
+                    path = (*places[id(owner)], "required", index)
+                    lacking.setdefault(path, (name, []))[1].append(variant)
+        names: dict[tuple[int, ...], tuple[str, ...]] = {}  # many fields may lack in the same variants
+        for path, (name, some) in lacking.items():
+            which = tuple(map(id, some))
+            known = names[which] = names[which] if which in names else tuple(names_in(some))
+            is_top, is_closed = not part.path, any(map(_is_closed, some[0]))
+            # An inner object that declares nothing takes what it is given.
+            if is_top or is_closed or known:
+                where = _show_status(part.schema, some[0]) if len(some) < len(variants) else ""
+                yield Unmet(path, name, known, where, is_top, is_closed)
 
 
 def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
     """Where a part of a schema allows no other fields, although another part that holds as well requires some."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
-    found: dict[Path, list[str]] = {}
+    found: dict[Path, dict[str, None]] = {}
     for variant in (variant for part in parts if part.is_value for variant in variants_of(part.schema)):
-        for _, _, name in _required(variant):
-            for part in variant:
-                if (
-                    _is_closed(part)
-                    and not _admits(part, name)
-                    and any(_admits(one, name) for one in variant)
-                ):
-                    found.setdefault((*places[id(part)], "additionalProperties"), []).append(name)
+        closed = [part for part in variant if _is_closed(part)]
+        for _, _, name in _required(variant) if closed else ():
+            if any(_admits(one, name) for one in variant):
+                for part in (part for part in closed if not _admits(part, name)):
+                    found.setdefault((*places[id(part)], "additionalProperties"), {})[name] = None
     for path, names in found.items():
-        yield path, list(dict.fromkeys(names))
+        yield path, list(names)
 
 
 def contradictions(schema: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -346,13 +293,13 @@ def _parts(schema: Mapping[str, Any], path: Path, *, is_value: bool) -> Iterator
     left out."""
     yield _Part(path, schema, is_value)
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
-        for index, part in enumerate(_list(schema.get(keyword))):
+        for index, part in enumerate(schema.get(keyword, ())):
             yield from _parts(part, (*path, keyword, index), is_value=keyword == "prefixItems")
     for keyword in ("then", "else", "items", "contains", "additionalProperties"):
-        for part in _one(schema.get(keyword)):
-            yield from _parts(part, (*path, keyword), is_value=keyword not in ("then", "else"))
+        if isinstance(schema.get(keyword), Mapping):
+            yield from _parts(schema[keyword], (*path, keyword), is_value=keyword not in ("then", "else"))
     for keyword in ("properties", "patternProperties"):
-        for name, part in (schema.get(keyword) or {}).items():
+        for name, part in schema.get(keyword, {}).items():
             yield from _parts(part, (*path, keyword, name), is_value=True)
 
 
@@ -366,11 +313,7 @@ def _admits(schema: Mapping[str, Any], name: str) -> bool:
     return any(True for _ in _declared(schema, name))
 
 
-def _is_closed(schema: Mapping[str, Any]) -> bool:
-    return schema.get("additionalProperties") is False
-
-
-def _status_shown(schema: Mapping[str, Any], variant: Variant) -> str:
+def _show_status(schema: Mapping[str, Any], variant: Variant) -> str:
     key = statuses_of(schema).key
     values = _allowed(variant, key) if key else None
     return f" where {key!r} is {values[0]!r}" if values and len(values) == 1 else " in one of the variants"
