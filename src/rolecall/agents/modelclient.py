@@ -1,10 +1,10 @@
-"""One question to a model behind an endpoint, by way of pydantic-ai. Imported when a model is first asked.
+"""One question to a model behind an endpoint, through pydantic-ai. Imported when a model is first asked.
 
-The libraries below take keys, addresses and headers from the environment on their own. Here every request
-passes `_gate` on its way out, which writes its headers anew: what leaves is what the endpoint was given,
-and nothing else. No proxy is used, no redirect is followed, no key is in any message.
+The libraries below read keys, addresses and headers from the environment. A hook replaces the headers of every request,
+so an endpoint receives only what it was configured with. No proxy is used, no redirect is followed, and no message
+contains a key.
 
-Not here: the conversation (modelloop.py) and what the tools do (toolbox.py).
+The conversation is in modelloop.py, the tools in toolbox.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import random
 import re
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from itertools import count
@@ -40,12 +40,12 @@ from rolecall.agents.protocol import Ending
 from rolecall.agents.transcript import LONGEST_ANSWER
 
 _NO_KEY = "no-key"
-"""The libraries insist on a key, and look for one in the environment when they are given none."""
+"""The libraries need a key, and look for one in the environment if they get none."""
 _AGENT_NAME = "rolecall"
 _KEPT_HEADERS = ("host", "content-length", "transfer-encoding")
 _CONNECT_SECONDS = 30.0
 _SILENT_SECONDS = 600.0
-"""How long an endpoint may send nothing; models that think send a sign of life more often."""
+"""How long an endpoint may stay silent; models that think send a sign of life more often."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _TRANSIENT = (408, 409, 425, 429)
@@ -53,11 +53,11 @@ _EXCERPT = 500
 
 
 Listen = Callable[[], AbstractContextManager[Callable[[str], None]]]
-"""Gives a receiver for the pieces of one message's text."""
+"""Opens a receiver for the text of one message, piece by piece."""
 
 
 class Unanswered(Exception):
-    """The model gave no answer: why, what to do about it, and whether asking again may help."""
+    """The model gave no answer; says why, what to do, and whether asking again may help."""
 
     def __init__(
         self,
@@ -82,34 +82,10 @@ class Unanswered(Exception):
 async def connected(
     *, model: str, base_url: str, api_key: str | None, protocol: str
 ) -> AsyncGenerator[Model, None]:
-    """The model, with connections that are kept until the generator is closed or its event loop ends."""
-    headers: dict[str, str] = {}
-    client = httpx2.AsyncClient(
-        verify=_trusted(),
-        trust_env=False,
-        follow_redirects=False,
-        timeout=httpx2.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),
-        limits=httpx2.Limits(max_connections=None),
-        event_hooks={"request": [_gate(headers)]},
-    )
-    try:
-        make = _anthropic if protocol == "anthropic" else _openai
-        made, auth = make(model, base_url, api_key or _NO_KEY, client)
-        headers.update(auth if api_key else {})
-        # Nothing was waited for up to here, so two calls that come first together get one model.
-        yield made
-    finally:
-        await client.aclose()
+    """The model, with connections that stay open until the generator is closed or its event loop ends."""
+    auth: dict[str, str] = {}
 
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """The certificates that are trusted: reading them takes longer than a whole call, so it is done once."""
-    return httpx2.create_ssl_context(trust_env=False)
-
-
-def _gate(auth: dict[str, str]) -> Callable[[httpx2.Request], Awaitable[None]]:
-    async def gate(request: httpx2.Request) -> None:
+    async def replace_headers(request: httpx2.Request) -> None:
         kept = {name: request.headers[name] for name in _KEPT_HEADERS if name in request.headers}
         version = request.headers.get("anthropic-version", "")
         if re.fullmatch(r"\d{4}-\d{2}-\d{2}", version):
@@ -126,7 +102,29 @@ def _gate(auth: dict[str, str]) -> Callable[[httpx2.Request], Awaitable[None]]:
             }
         )
 
-    return gate
+    client = httpx2.AsyncClient(
+        verify=_trusted_certificates(),
+        trust_env=False,
+        follow_redirects=False,
+        timeout=httpx2.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),
+        limits=httpx2.Limits(max_connections=None),
+        event_hooks={"request": [replace_headers]},
+    )
+    try:
+        connect = _anthropic if protocol == "anthropic" else _openai
+        connection, headers = connect(model, base_url, api_key or _NO_KEY, client)
+        if api_key:
+            auth.update(headers)
+        # Nothing has been awaited up to here, so two simultaneous first calls share one model.
+        yield connection
+    finally:
+        await client.aclose()
+
+
+@cache
+def _trusted_certificates() -> ssl.SSLContext:
+    """Read once: reading the certificates takes longer than a whole call."""
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 def _openai(name: str, base_url: str, key: str, client: httpx2.AsyncClient) -> tuple[Model, dict[str, str]]:
@@ -137,7 +135,7 @@ def _openai(name: str, base_url: str, key: str, client: httpx2.AsyncClient) -> t
 
     is_openais_own = urlsplit(base_url).hostname == "api.openai.com"
     profile = OpenAIModelProfile(
-        # Without it, an answer that was cut off in the middle would pass for a whole one.
+        # Without this, an answer that was cut off would pass for a whole one.
         openai_chat_streaming_requires_finish_reason=True,
         openai_supports_strict_tool_definition=is_openais_own,
         openai_chat_supports_max_completion_tokens=is_openais_own,
@@ -157,7 +155,7 @@ def _anthropic(
     # The library adds the version to the address itself.
     root = base_url.rstrip("/").removesuffix("/v1")
     made = AsyncAnthropic(api_key=key, base_url=root, http_client=client, max_retries=0)
-    # A loop sends its whole past with every turn: without the cache, each turn would be paid in full.
+    # Every turn sends the whole conversation: without the cache, each turn is paid in full.
     caching = AnthropicModelSettings(
         anthropic_cache_instructions=True,
         anthropic_cache_tool_definitions=True,
@@ -171,7 +169,7 @@ def _anthropic(
 
 
 class Asking:
-    """Asks one model, again where that may help, up to `retries` times and not beyond `deadline`."""
+    """Asks one model, and asks again where that may help, up to `retries` times and not beyond `deadline`."""
 
     def __init__(
         self,
@@ -191,30 +189,28 @@ class Asking:
         self._secret = secret
 
     async def __call__(self, messages: Sequence[ModelMessage], listen: Listen) -> ModelResponse:
-        """The model's next message; each try is listened to by itself."""
+        """The model's next message; `listen` hears each try by itself."""
         for tried in count(1):
             try:
                 with listen() as say:
-                    return await self._once(messages, say)
+                    return await self._ask_once(messages, say)
             except Unanswered as failure:
-                pause = self._pause(failure, tried)
+                pause = failure.retry_after
                 if pause is None:
-                    raise _after(failure, tried) from failure.__cause__
+                    # Spread out, so that agents refused together do not come back together.
+                    spread = random.uniform(0.75, 1.25)  # noqa: S311 -- no secret depends on it
+                    pause = min(_FIRST_PAUSE * 2 ** (tried - 1), _LONGEST_PAUSE) * spread
+                is_late = asyncio.get_running_loop().time() + pause >= self._deadline
+                if not failure.is_transient or tried > self._retries or is_late:
+                    if tried > 1:
+                        failure.reason += f" (tried {tried} times)"
+                    elif failure.is_transient and failure.retry_after is not None:
+                        failure.reason += f" (it asks to wait {failure.retry_after:g} s)"
+                    raise
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
-    def _pause(self, failure: Unanswered, tried: int) -> float | None:
-        """How long to wait before the next try; None when there is none."""
-        if not failure.is_transient or tried > self._retries:
-            return None
-        pause = failure.retry_after
-        if pause is None:
-            # Agents that were refused together do not come back together.
-            spread = random.uniform(0.75, 1.25)  # noqa: S311 -- no secret depends on it
-            pause = min(_FIRST_PAUSE * 2 ** (tried - 1), _LONGEST_PAUSE) * spread
-        return pause if asyncio.get_running_loop().time() + pause < self._deadline else None
-
-    async def _once(self, messages: Sequence[ModelMessage], say: Callable[[str], None]) -> ModelResponse:
+    async def _ask_once(self, messages: Sequence[ModelMessage], say: Callable[[str], None]) -> ModelResponse:
         size = 0
         try:
             async with model_request_stream(
@@ -225,41 +221,54 @@ class Asking:
                 instrument=False,
             ) as stream:
                 async for event in stream:
-                    size += _size_of(event)
+                    text, length = _measure(event)
+                    size += length
                     if size > LONGEST_ANSWER:
                         raise Unanswered(f"the model sent more than {LONGEST_ANSWER:,} characters at once")
-                    say(_text_of(event))
-                return _checked(stream.get())
+                    say(text)
+                response = stream.get()
         except exceptions.ModelAPIError as error:
-            raise self._failure(error) from error
+            raise self._explain(error) from error
         except (exceptions.AgentRunError, exceptions.UserError, httpx2.HTTPError, *_MALFORMED) as error:
             raise Unanswered(
                 f"the model's endpoint sent something that is no answer: {self._excerpt(str(error))}",
                 hint="Check that the base URL and the protocol belong to this endpoint.",
             ) from error
+        has_end = response.finish_reason or (response.provider_details or {}).get("finish_reason")
+        if response.state != "complete" or not has_end or response.finish_reason == "error":
+            raise Unanswered("the model's answer broke off", is_transient=True)
+        return response
 
-    def _failure(self, error: exceptions.ModelAPIError) -> Unanswered:
+    def _explain(self, error: exceptions.ModelAPIError) -> Unanswered:
+        body = (
+            error.body
+            if isinstance(error.body, str)
+            else json.dumps(error.body, ensure_ascii=False, default=str)
+        )
         if isinstance(error, exceptions.ModelContextWindowExceededError):
-            reason = f"the conversation is too long for the model: {self._excerpt(_said(error))}"
+            reason = f"the conversation is too long for the model: {self._excerpt(body)}"
             return Unanswered(reason, ending="limit")
-        # A status below 400 is in the library's own error alone.
+        # Only the library's own error has a status below 400.
         status = getattr(error, "status_code", None) or getattr(error.__cause__, "status_code", None)
         if status is None:
+            root: BaseException = error
+            while root.__cause__ is not None:
+                root = root.__cause__
             return Unanswered(
-                f"the model's endpoint cannot be reached: {self._excerpt(_root_of(error))}",
+                f"the model's endpoint cannot be reached: {self._excerpt(str(root) or type(root).__name__)}",
                 hint="Check the base URL in the configuration, and that the endpoint is up.",
                 is_transient=True,
             )
         is_spent = isinstance(error, exceptions.ModelQuotaExceededError)
         return Unanswered(
-            f"the model's endpoint refused with HTTP {status}: {self._excerpt(_said(error))}",
-            hint=_hint(status),
+            f"the model's endpoint refused with HTTP {status}: {self._excerpt(body)}",
+            hint=_advise(status),
             is_transient=(status in _TRANSIENT or status >= 500) and not is_spent,
             retry_after=error.retry_after,
         )
 
     def _excerpt(self, text: str) -> str:
-        """The beginning in one line, without the key should the endpoint repeat it."""
+        """The beginning in one line, without the key in case the endpoint repeats it."""
         if self._secret:
             text = text.replace(self._secret, "***")
         line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _EXCERPT]).split())
@@ -267,55 +276,23 @@ class Asking:
 
 
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
-"""What the libraries raise, besides errors of their own, over a response they did not expect."""
+"""What the libraries raise, besides errors of their own, for a response they did not expect."""
 
 
-def _after(failure: Unanswered, tried: int) -> Unanswered:
-    if tried > 1:
-        failure.reason += f" (tried {tried} times)"
-    elif failure.is_transient and failure.retry_after is not None:
-        failure.reason += f" (it asks to wait {failure.retry_after:g} s)"
-    return failure
-
-
-def _checked(response: ModelResponse) -> ModelResponse:
-    """The response, if it says how it ended: one that was cut off does not."""
-    has_end = response.finish_reason or (response.provider_details or {}).get("finish_reason")
-    if response.state != "complete" or not has_end or response.finish_reason == "error":
-        raise Unanswered("the model's answer broke off", is_transient=True)
-    return response
-
-
-def _text_of(event: ModelResponseStreamEvent) -> str:
-    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-        return event.part.content
-    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-        return event.delta.content_delta
-    return ""
-
-
-def _size_of(event: ModelResponseStreamEvent) -> int:
+def _measure(event: ModelResponseStreamEvent) -> tuple[str, int]:
+    """The text that an event adds to the message, and the size of all that it adds."""
     if isinstance(event, PartStartEvent):
-        return len(str(getattr(event.part, "content", "") or getattr(event.part, "args", "")))
+        part: Any = event.part
+        text = part.content if isinstance(part, TextPart) else ""
+        return text, len(str(getattr(part, "content", "") or getattr(part, "args", "")))
     if isinstance(event, PartDeltaEvent):
         delta: Any = event.delta
-        return len(str(getattr(delta, "content_delta", "") or getattr(delta, "args_delta", "")))
-    return 0
+        text = delta.content_delta if isinstance(delta, TextPartDelta) else ""
+        return text, len(str(getattr(delta, "content_delta", "") or getattr(delta, "args_delta", "")))
+    return "", 0
 
 
-def _said(error: exceptions.ModelAPIError) -> str:
-    body = error.body
-    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=str)
-
-
-def _root_of(error: BaseException) -> str:
-    """What lies below the errors that were wrapped around it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return str(error) or type(error).__name__
-
-
-def _hint(status: int) -> str:
+def _advise(status: int) -> str:
     if status in (401, 403):
         return "Check the key that is configured for this endpoint."
     if status == 404:

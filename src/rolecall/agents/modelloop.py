@@ -1,8 +1,8 @@
-"""The built-in agent's loop: ask the model, do what it asks for, until it answers. Imported when it is run.
+"""The built-in agent's loop: ask the model, carry out its tool calls, until it answers. Imported when it runs.
 
-A session is the conversation, kept message by message in the context's memory: what is said to the model
-before it is sent, its answer and each tool's result as soon as they are there. Whoever goes on in a session
-after a crash has all of that; a tool that was at work is reported to the model as interrupted.
+A session is the conversation, kept message by message in the context's memory: each message to the model before it is
+sent, its answers and every tool's result as soon as they arrive. So a run that continues after a crash has all of it,
+and reports a tool that was at work to the model as interrupted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from rolecall.agents.modelclient import Asking, Unanswered
 from rolecall.agents.protocol import Context, Ending, Memory, Reply, Usage, failure
 from rolecall.agents.toolbox import Toolbox
 from rolecall.agents.transcript import Transcript
-from rolecall.errors import AgentError
 
 if TYPE_CHECKING:
     from rolecall.agents.adapters.builtin import Builtin
@@ -44,11 +43,11 @@ _SYSTEM = (
 )
 _INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you go on"
 _PIECE = 400
-"""Characters of live text that are passed on at once: every event is stored."""
+"""Characters of live text in one event; every event is stored."""
 
 
 class Run:
-    """One call of the agent. What it has seen so far is there for a reply at any moment."""
+    """One call of the agent. It can reply at any moment with what it has so far."""
 
     def __init__(self, agent: Builtin, context: Context, model: Model, *, deadline: float) -> None:
         self._agent = agent
@@ -58,7 +57,17 @@ class Run:
         self._used = Usage()
         self._ask = Asking(
             model,
-            _parameters(agent, self._box),
+            ModelRequestParameters(
+                function_tools=[
+                    ToolDefinition(
+                        name=tool.name, description=tool.description, parameters_json_schema=tool.schema
+                    )
+                    for tool in self._box.tools.values()
+                ],
+                instruction_parts=[
+                    InstructionPart(content=f"{_SYSTEM}\n\n{agent.system}" if agent.system else _SYSTEM)
+                ],
+            ),
             settings=ModelSettings(max_tokens=agent.max_output) if agent.max_output else ModelSettings(),
             retries=agent.retries,
             deadline=deadline,
@@ -66,44 +75,44 @@ class Run:
         )
 
     async def answer(self, prompt: str) -> Reply:
-        history = _history(self._context, self._transcript, prompt)
+        history = _open_history(self._context, self._transcript, prompt)
+        agent = self._agent
         try:
-            return await self._converse(history)
+            for _ in range(agent.max_turns):
+                if (
+                    agent.max_tokens
+                    and self._used.input_tokens + self._used.output_tokens >= agent.max_tokens
+                ):
+                    return self.reply("limit", f"the limit of {agent.max_tokens:,} tokens is reached")
+                response = await self._ask(history.messages, self._listen)
+                history.add(response)
+                self._count(response)
+                if response.finish_reason == "content_filter":
+                    said = str((response.provider_details or {}).get("refusal") or response.text or "")
+                    return self.reply(
+                        "refused", f"the model declined: {said}" if said else "the model declined"
+                    )
+                if response.finish_reason == "length":
+                    return self.reply("limit", "the model's message reached the limit of its length")
+                if not response.tool_calls:
+                    return self.reply("completed", text=response.text or "")
+                if self._used.turns < agent.max_turns:
+                    await self._use_tools(response, history)
         except Unanswered as unanswered:
             return self.reply(unanswered.ending, unanswered.reason, hint=unanswered.hint)
-
-    async def _converse(self, history: History) -> Reply:
-        agent = self._agent
-        for _ in range(agent.max_turns):
-            if agent.max_tokens and self._used.input_tokens + self._used.output_tokens >= agent.max_tokens:
-                return self.reply("limit", f"the limit of {agent.max_tokens:,} tokens is reached")
-            response = await self._ask(history.messages, self._listen)
-            history.add(response)
-            self._count(response)
-            ended = self._judged(response)
-            if ended is not None:
-                return ended
-            if self._used.turns < agent.max_turns:
-                await self._work(response, history)
         return self.reply("limit", f"the limit of {agent.max_turns} turns is reached")
 
-    def _judged(self, response: ModelResponse) -> Reply | None:
-        """The reply, if the model has come to an end."""
-        if response.finish_reason == "content_filter":
-            said = str((response.provider_details or {}).get("refusal") or response.text or "")
-            return self.reply("refused", f"the model declined: {said}" if said else "the model declined")
-        if response.finish_reason == "length":
-            return self.reply("limit", "the model's message reached the limit of its length")
-        return None if response.tool_calls else self.reply("completed", text=response.text or "")
-
-    async def _work(self, response: ModelResponse, history: History) -> None:
+    async def _use_tools(self, response: ModelResponse, history: History) -> None:
         for call in response.tool_calls:
-            arguments = _arguments(call)
-            ident = f"{self._used.turns}:{call.tool_call_id}"  # some endpoints count anew in every message
+            try:
+                arguments: object = call.args_as_dict(raise_if_invalid=True)
+            except (ValueError, AssertionError):
+                arguments = call.args  # the toolbox explains what is wrong with them
+            ident = f"{self._used.turns}:{call.tool_call_id}"  # some endpoints start counting again in every message
             self._transcript.calls(ident, call.tool_name, arguments)
             result = await self._box.use(call.tool_name, arguments)
             self._transcript.returns(ident, result.text)
-            history.add(_returned(call, result.text, "failed" if result.is_error else "success"))
+            history.add_result(call, result.text, "failed" if result.is_error else "success")
 
     def _count(self, response: ModelResponse) -> None:
         used, before = response.usage, self._used
@@ -117,7 +126,7 @@ class Run:
 
     @contextmanager
     def _listen(self) -> Iterator[Callable[[str], None]]:
-        """Passes the text of one message on in pieces that are worth an event."""
+        """Pass the text of one message on in pieces that are worth an event."""
         waiting: list[str] = []
         is_begun = False
 
@@ -153,24 +162,6 @@ class Run:
         )
 
 
-def _parameters(agent: Builtin, box: Toolbox) -> ModelRequestParameters:
-    system = f"{_SYSTEM}\n\n{agent.system}" if agent.system else _SYSTEM
-    return ModelRequestParameters(
-        function_tools=[
-            ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=tool.schema)
-            for tool in box.tools.values()
-        ],
-        instruction_parts=[InstructionPart(content=system)],
-    )
-
-
-def _arguments(call: ToolCallPart) -> object:
-    try:
-        return call.args_as_dict(raise_if_invalid=True)
-    except (ValueError, AssertionError):
-        return call.args  # the toolbox says what is wrong with it
-
-
 # -- the session --
 
 
@@ -188,8 +179,13 @@ class History:
         self._memory.add(self._session, ModelMessagesTypeAdapter.dump_json([message]).decode())
         self._append(message)
 
+    def add_result(
+        self, call: ToolCallPart, text: str, outcome: Literal["success", "failed", "interrupted"]
+    ) -> None:
+        self.add(ToolReturnPart(call.tool_name, text, call.tool_call_id, outcome=outcome))
+
     def _append(self, message: ModelMessage) -> None:
-        """What is said to the model between two of its messages is one message."""
+        """Everything sent to the model between two of its messages is one message."""
         last = self.messages[-1] if self.messages else None
         if isinstance(message, ModelRequest) and isinstance(last, ModelRequest):
             self.messages[-1] = ModelRequest(parts=[*last.parts, *message.parts])
@@ -197,14 +193,7 @@ class History:
             self.messages.append(message)
 
     def ask(self, prompt: str) -> None:
-        """Go on with a prompt, unless it is the one that the session was left in the middle of."""
-        for call in self._unanswered():
-            self.add(_returned(call, _INTERRUPTED, "interrupted"))
-        is_left_open = bool(self.messages) and isinstance(self.messages[-1], ModelRequest)
-        if not (is_left_open and self._latest_prompt() == prompt):
-            self.add(UserPromptPart(content=prompt))
-
-    def _unanswered(self) -> list[ToolCallPart]:
+        """Add the prompt, unless the session stopped in the middle of answering it."""
         asked: list[ToolCallPart] = []
         answered: set[str] = set()
         for message in self.messages[-2:]:
@@ -212,42 +201,33 @@ class History:
                 asked = message.tool_calls
             else:
                 answered = {part.tool_call_id for part in message.parts if isinstance(part, ToolReturnPart)}
-        return [call for call in asked if call.tool_call_id not in answered]
+        for call in asked:
+            if call.tool_call_id not in answered:
+                self.add_result(call, _INTERRUPTED, "interrupted")
 
-    def _latest_prompt(self) -> object:
-        prompts = [
-            part.content
-            for message in self.messages
-            for part in message.parts
-            if isinstance(part, UserPromptPart)
-        ]
-        return prompts[-1] if prompts else None
+        is_open = bool(self.messages) and isinstance(self.messages[-1], ModelRequest)
+        parts = (part for message in reversed(self.messages) for part in reversed(message.parts))
+        latest = next((part.content for part in parts if isinstance(part, UserPromptPart)), None)
+        if not (is_open and latest == prompt):
+            self.add(UserPromptPart(content=prompt))
 
 
-def _history(context: Context, transcript: Transcript, prompt: str) -> History:
-    """The conversation so far with the prompt, in the session that was told before anything is asked."""
+def _open_history(context: Context, transcript: Transcript, prompt: str) -> History:
+    """The conversation so far with the prompt; the session is recorded before the model is asked."""
     memory, known = context.memory, context.session
     records = memory.read(known) if known else []
     if known and not records:
-        raise _lost(f"there is no session {known!r}")
+        reason = f"there is no session {known!r}"
+        raise failure(Reply("", ending="failed", reason=reason, is_session_lost=True))
     session = known if known and not context.is_fork else f"builtin-{os.urandom(8).hex()}"
     try:
         history = History(memory, session, records)
     except ValidationError as error:
-        raise _lost(f"the session {known!r} cannot be read: {error.error_count()} errors") from error
+        reason = f"the session {known!r} cannot be read: {error.error_count()} errors"
+        raise failure(Reply("", ending="failed", reason=reason, is_session_lost=True)) from error
     transcript.in_session(session)
     if context.is_fork:
         for record in records:
             memory.add(session, record)
     history.ask(prompt)
     return history
-
-
-def _lost(reason: str) -> AgentError:
-    return failure(Reply("", ending="failed", reason=reason, is_session_lost=True))
-
-
-def _returned(
-    call: ToolCallPart, text: str, outcome: Literal["success", "failed", "interrupted"]
-) -> ToolReturnPart:
-    return ToolReturnPart(call.tool_name, text, call.tool_call_id, outcome=outcome)

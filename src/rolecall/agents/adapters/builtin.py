@@ -1,8 +1,8 @@
 """The built-in agent: a model behind any OpenAI-compatible or Anthropic endpoint, with tools of our own.
 
-Nothing has to be installed but the extra `llm`. The endpoint, the model and the key are given; nothing is
-looked up (`settings.model_endpoint` finds them in the configuration). The loop is modelloop.py, imported
-when the agent is first asked, because the model libraries take most of a second.
+It needs only the extra `llm`. The caller gives endpoint, model and key (`settings.model_endpoint` finds them in the
+configuration). The loop is modelloop.py, imported when the agent is first asked, because the model libraries take most
+of a second to import.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ class Builtin:
     can_resume: ClassVar[bool] = True
     can_fork: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset(capabilities.CLASSES)
-    """All of them: a tool that is denied is not offered."""
+    """Every class: a denied tool is not offered."""
 
     model: str = ""
     base_url: str = ""
-    """Up to and without /chat/completions or /messages."""
+    """Without /chat/completions or /messages at its end."""
     api_key: str | None = field(default=None, repr=False)
     protocol: str = "openai"
     """What the endpoint speaks: `openai` (chat completions) or `anthropic` (messages)."""
     timeout: float | None = DEFAULT_TIMEOUT
     """Seconds for the whole call, with all its turns, tools and retries."""
     max_turns: int = 100
-    """How often the model is asked in one call."""
+    """How often one call may ask the model."""
     max_tokens: int | None = None
-    """Tokens one call may use, in and out; no turn is begun beyond it."""
+    """Tokens that one call may use, in and out; no turn starts beyond it."""
     max_output: int | None = None
-    """Tokens one message of the model may have; None leaves that to the endpoint."""
+    """Tokens in one message of the model; None leaves that to the endpoint."""
     retries: int = 4
-    """How often a request is sent again that the endpoint was too busy for, or that did not get through."""
+    """How often to repeat a request when the endpoint is busy or cannot be reached."""
     system: str = ""
     """Added to the system prompt."""
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The model with its connections, and the event loop they belong to."""
+    """The model with its connections, and their event loop."""
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
         self._check()
@@ -88,7 +88,7 @@ class Builtin:
                 ending="failed",
                 hint="pip install 'rolecall[llm]'",
             ) from error
-        # Counted from here: the libraries' first import is not the agent's time.
+        # From here, because importing the libraries is not the agent's time.
         now = asyncio.get_running_loop().time()
         deadline = now + self.timeout if self.timeout else float("inf")
         return modelloop.Run(self, context, model, deadline=deadline)
@@ -125,7 +125,7 @@ class Builtin:
 
 
 async def _bounded(work: Coroutine[Any, Any, Reply], cancel: Cancel, timeout: float | None) -> Reply | None:
-    """The result, or None when the work was cancelled or took too long; it is over either way."""
+    """The result, or None if the work was cancelled or took too long. The work has ended either way."""
     working = asyncio.ensure_future(work)
     cancelled = asyncio.ensure_future(cancel.wait())
     try:
