@@ -5,8 +5,8 @@ An order is a line of JSON: the arguments of `rolecall`, the number of the first
 a file for the output. The answer has the exit code, or None where the process did not end in time, and how many
 writes it came to.
 
-Started with arguments, it is `rolecall` with these, and fails once after as many writes as the file named by REFUSE
-says, which it removes then.
+Started with arguments, it is `rolecall` with these. It or the process of one of its steps fails once, after as many
+writes as the file named by REFUSE says, and removes the file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rolecall import cli
+from rolecall.service.workers import Workers
 from rolecall.store import disk, files, journal
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.threads import workspace
@@ -113,6 +114,8 @@ def counts_down() -> bool:
 def main() -> None:
     if sys.argv[1:]:
         arm(counts_down)
+        os.environ["PYTHONPATH"] = os.path.dirname(__file__)
+        Workers.__init__.__kwdefaults__ = {"entry": "refusing_worker"}
         sys.exit(cli.main(sys.argv[1:]))
     assert registry and workspace and files  # imported here for all forks
     for line in sys.stdin:

@@ -304,7 +304,7 @@ def test_where_machines_may_share_a_store_the_lease_of_another_boot_runs_out_fir
     slot = Slot("do-steps", thread.new_thread_id(now), now)
     lease = {**OF_ANOTHER_BOOT, "token": "t", "deadline": now + 1}
     state = {"status": "running", "name": "do-steps", "workflow": "0" * 13, "lease": lease}
-    store.move(thread.ref_name(slot.thread), None, state=state)
+    store.move(thread.ref_name(slot.thread), None, store.put_text("start"), state)
     assert asyncio.run(recovery.take_up(store, slot)) == "held"
     now += 1
     assert asyncio.run(recovery.take_up(store, slot)) == "ready"

@@ -1,4 +1,4 @@
-"""The process of a step: what it may ask for, and that whatever it does ends its own thread only."""
+"""The process of a step: whatever it does ends its own thread only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from textwrap import indent
 import pytest
 from servicestage import STEPS, Service, done, gone, is_living, served
 
-from rolecall.store import canonical
-from rolecall.store.ids import node_id
-from rolecall.store.store import BUILTIN
 from rolecall.threads import thread
 
 ROLE = """
@@ -30,34 +27,6 @@ def moderator(context: ThreadContext) -> str:
 workflow = Workflow("{name}", roles={{"worker": Role.function(work, {{"type": "object"}})}}, moderator=moderator)
 """
 ONCE = 'END if context.steps else "worker"'
-EVIL = """
-    import gc
-    from rolecall.service.pipestore import PipeBackend, framed, HEADER
-    from rolecall.store.backend import Change, Move, NewEvent
-    pipe = next(one for one in gc.get_objects() if type(one) is PipeBackend)
-    ask, victim = pipe._ask, context.start
-    own, mine = f"thread/{context.thread}", context.thread
-
-    def move(name, expected=0, state=None):
-        ask("commit", [[], [[name, expected, None, state, None]], [], []], True)
-
-    def tell(stream, count=1, at=None):
-        ask("commit", [[], [], [[stream, "step", {}, at]] * count, []], True)
-
-    def put(node, type_id, data):
-        ask("commit", [[[node, type_id, data, 1, [], None]], [], [], []], True)
-
-    def put_misfit():
-        from rolecall.store import canonical
-        from rolecall.store.store import BUILTIN, make_record
-        record = make_record(BUILTIN["integer"], canonical.encode("no integer"), (), 1)
-        pipe.commit(Change([record]), now=0, durable=False)
-
-    def send(data):
-        pipe._pipe.sendall(data)
-        pipe._receive(1)
-
-"""
 
 
 @pytest.fixture(scope="module")
@@ -229,91 +198,7 @@ def test_a_process_that_keeps_the_steps_line_open_does_not_keep_its_thread(servi
     assert outcome(service, role(service, "fork-away", body))[0] == "completed"
 
 
-# -- what a step may not ask for --
-
-
-ATTEMPTS = {
-    "read-thread": ("ask('ref', f'thread/{victim}')", "'thread/"),
-    "read-attempt": ("ask('ref', f'attempt/{victim}')", "'attempt/"),
-    "read-session": ("ask('ref', 'session/taken')", "'session/taken'"),
-    "read-queue": ("ask('ref', 'queue/stand-by/x')", "'queue/"),
-    "read-nothing": ("ask('ref', None)", "None"),
-    "read-node": ("ask('records', ['nonsense'])", "'nonsense'"),
-    "list-all": ("ask('refs', 'thread/')", "all refs"),
-    "list-ids": ("ask('ids_with_prefix', '', 10)", "without their beginning"),
-    "remove-thread": ("move(f'thread/{victim}', 2)", "moved"),
-    "move-slot": ("move('slot/stand-by/x', 0, {})", "moved"),
-    "move-session": ("move('session/taken', 1, {})", "moved"),
-    "move-workflow": ("move('workflow/stand-by', 1)", "moved"),
-    "make-thread": ("move('thread/' + victim[:-1] + 'Z', 0, {'status': 'idle'})", "moved"),
-    "adopt-thread": ("move(f'thread/{victim}', 0, {'parent': mine})", "moved"),
-    "move-rubbish": ("ask('commit', [[], [[7, 'x', 1, [], 2]], [], []], True)", "none"),
-    "remove-own": ("move(own, 3)", "status that is none"),
-    "invent-status": ("move(own, 3, {'status': 'grand'})", "status that is none"),
-    "tell-others": ("tell(victim)", "added an event"),
-    "date-event": ("tell(mine, at=7)", "event that is none"),
-    "flood-events": ("[tell(mine, 9_999) for _ in range(11)]", "100,000 events"),
-    "crowd-events": ("tell(mine, 10_001)", "one transaction"),
-    "put-lie": ("put('0000000000000', '0000000000000', 'AAAA')", "node"),
-    "put-rubbish": ("put(1, 2, 'no base64!')", "wrong form"),
-    "put-misfit": ("put_misfit()", "does not fit its type"),
-    "say-nonsense": ("ask('dance')", "'dance'"),
-    "say-little": ("ask('commit')", "wrong form"),
-    "say-number": ("send(framed(7))", "no question"),
-    "say-garbage": ("send(HEADER.pack(3) + b'abc')", "no JSON"),
-    "say-nan": ("send(HEADER.pack(12) + b'[\"ref\", NaN]')", "no JSON"),
-    "say-deep": ("send(HEADER.pack(200000) + b'[' * 200000)", "no JSON"),
-    "say-much": ("send(HEADER.pack(4_000_000_000))", "bytes at once"),
-    "say-ending": ("ask('done', 7)", "how its step ended"),
-}
-
-
-@pytest.mark.parametrize("name", ATTEMPTS)
-def test_a_step_that_asks_for_what_is_not_its_own_ends_and_its_thread_fails(
-    service: Service, bystander: str, name: str
-) -> None:
-    attempt, reason = ATTEMPTS[name]
-    if service.store.ref("session/taken") is None:
-        service.store.move("session/taken", None, service.store.put_text("somebody's"))
-    status, told = outcome(service, evil(service, name, attempt), prompt=bystander)
-    assert status == "failed", told
-    assert reason in told
-
-
-def evil(service: Service, name: str, attempt: str) -> str:
-    """A workflow whose role goes behind the engine's back."""
-    body = f"{EVIL}    {attempt}\n"
-    return service.python_workflow(name, ROLE.format(name=name, body=body, next=ONCE))
-
-
-def test_what_a_node_says_it_refers_to_is_not_believed(service: Service) -> None:
-    """References keep other nodes from being collected: they are those of the payload, whatever a step says."""
-    attempt = (
-        "from rolecall.store import canonical\n"
-        "    from rolecall.store.store import BUILTIN, make_record\n"
-        '    record = make_record(BUILTIN["string"], canonical.encode("harmless"), (), 1)\n'
-        '    pipe.commit(Change([record._replace(refs=("CTS5P6RD8HMCS",))]), now=0, durable=False)'
-    )
-    assert outcome(service, evil(service, "claim-refs", attempt))[0] == "completed"
-    node = node_id(BUILTIN["string"], canonical.encode("harmless"))
-    assert service.store.record(node).refs == ()
-
-
-def test_a_step_cannot_change_what_the_service_knows_of_its_thread(service: Service) -> None:
-    attempt = (
-        "ref = pipe.ref(own)\n"
-        '    state = {**ref.state, "service": {"priority": 9, "queued_at": 1, "crashes": -100}}\n'
-        "    pipe.commit(Change(moves=[Move(own, ref.version, ref.target, state)]), now=0, durable=False)"
-    )
-    name = service.enter(evil(service, "forge-facts", attempt), None, priority=2)
-    service.ended(name)
-    known = service.state(name)["service"]
-    assert known["priority"] == 2
-    assert known["queued_at"] > 1
-    assert known.get("crashes", 0) >= 0
-
-
-# -- what a step may ask for --
+# -- what a step can do --
 
 
 def test_a_role_that_a_workflow_plays_has_its_thread_in_the_same_process(service: Service) -> None:

@@ -63,7 +63,7 @@ async def _serve(
     supervisor = Supervisor(
         store,
         policy,
-        Workers({**os.environ, "ROLECALL_HOME": config.home(), "ROLECALL_STORE": address}),
+        Workers(config.inherited(ROLECALL_HOME=config.home(), ROLECALL_STORE=address)),
         host=host_name(),
         log=log,
         agent_of=agent_namer(store),

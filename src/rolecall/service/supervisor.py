@@ -20,11 +20,10 @@ from rolecall.errors import Damaged, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, State, Verdict, Waiting, decide
 from rolecall.service.door import Door
-from rolecall.service.gate import Gate
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Call, Slot
+from rolecall.service.worker import Order
 from rolecall.service.workers import Ended, Workers
-from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
 from rolecall.threads.state import ThreadRef, read_thread
 
@@ -80,7 +79,6 @@ class Supervisor:
         self._host = host
         self._agent_of = agent_of
         self._held: dict[str, _Held] = {}
-        self._checked: set[str] = set()
         self._unreadable: set[str] = set()
         """Threads that wait and that the store cannot read: no other waits for them."""
         self._woken = asyncio.Event()
@@ -293,8 +291,8 @@ class Supervisor:
         name = held.slot.thread
         held.is_ready = False
         try:
-            gate = Gate(self.store, held.slot, host=self._host, checked=self._checked, told=self._door.tell)
-            ended = await self._workers.step(name, gate, limits=self.policy.worker, timing=self._timing())
+            order = Order(name, held.slot.workflow, self._host)
+            ended = await self._workers.step(order, limits=self.policy.worker, heard=self._hear)
             self._after(held, ended)
         except Exception as error:  # one thread's trouble, whatever it is, is no other's
             self._retry_later(held, _told(error))
@@ -302,10 +300,9 @@ class Supervisor:
             held.task = None
             self._woken.set()
 
-    def _timing(self) -> Mapping[str, int]:
-        """By which clock a step promises: this machine's, unless others share the store and have its server's."""
-        clock = self.store.backend.clock
-        return {"clock_ahead_ms": clock() - steady_ms()} if clock else {}
+    def _hear(self, note: Mapping[str, Any]) -> None:
+        if "event" in note:
+            self._door.tell(note["event"])
 
     def _after(self, held: _Held, ended: Ended) -> None:
         """What a step's end means for its thread."""

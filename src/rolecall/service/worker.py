@@ -1,77 +1,138 @@
 """The process of one step: a fork of the zygote that takes exactly one step of one thread and ends.
 
-It has no store, only a socket to the supervisor, and everything it starts carries the thread's id as its mark.
-When nobody answers any more it ends what it has started and itself: what it could still find out, nobody would
-write down.
+It opens the store itself. Everything it starts carries the thread's id as its mark, by which the leftovers of a step
+that died are found. On a pipe it tells the service which threads have new events, how long its lease is good, and
+how its step ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
-import socket
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from rolecall.agents import process
-from rolecall.errors import AgentError, RolecallError
-from rolecall.service.pipestore import PipeBackend
+from rolecall.errors import RolecallError
+from rolecall.service.booking import BookingBackend
+from rolecall.service.queue import Slot
 from rolecall.settings import config
+from rolecall.settings.mask import Mask
 from rolecall.store import holder
-from rolecall.store.clock import steady_ms
+from rolecall.store.backend import Backend, Change, Ref
+from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads import thread, workspace
-from rolecall.threads.engine import Engine
+from rolecall.threads import lifecycle, thread, workspace
 from rolecall.workflow import registry
 
 
-def run(order: Mapping[str, Any], pipe: socket.socket) -> None:
-    """Take the step that is ordered, and tell how it went."""
-    ident: str = order["thread"]
+@dataclass(frozen=True)
+class Order:
+    """A step to take. Short, whatever the thread is like, so that it travels in one piece."""
+
+    thread: str
+    workflow: str
+    host: str
+    """Under which name the step's cost is booked."""
+    lease_ms: int = holder.LEASE_MS
+    clock_ahead_ms: int = 0
+    """On a fleet: how far the database's clock is before the one of this machine that nobody sets."""
+
+
+def run(words: Mapping[str, Any], notes: int) -> None:
+    """Take the step that an order asks for; `notes` is the pipe to the service."""
+    settings = config.store_settings()
+    backend = workspace.open_backend(settings.url, durability=settings.durability)
+    take_step(Order(**words), notes, backend)
+
+
+def take_step(order: Order, notes: int, backend: Backend, **clock: Any) -> None:
     # The engine hands its environment on, so every process of the step is found by this mark.
-    os.environ |= process.marked(dict(os.environ), ident)
-    backend = PipeBackend(pipe, lost=_give_up)
-    ahead: int | None = order.get("clock_ahead_ms")  # None: no fleet, so leases go by this machine's clock
-    store = Store(backend) if ahead is None else Store(backend, now=lambda: steady_ms() + ahead)
-    backend.done(asyncio.run(_step(store, pipe, order)))
+    mark = process.marked(config.inherited(), order.thread)[process.RUN_VARIABLE]
+    config.set_variables({process.RUN_VARIABLE: mark})
+
+    def note(**words: Any) -> None:
+        os.write(notes, json.dumps(words).encode() + b"\n")
+
+    def committed(change: Change, moved: Sequence[Ref]) -> None:
+        for ref in moved:
+            if ref.name == thread.ref_name(order.thread):
+                note(lease=ref.state.get("lease"))
+        for stream in {event.stream for event in change.events}:
+            note(event=stream)
+
+    slot = Slot(order.workflow, order.thread, 0)
+    booking: Any = BookingBackend(backend, slot, host=order.host, committed=committed)
+    store = Store(booking, **clock)
+    if _warm is not None:
+        store.learn_types(_warm)
+    note(report=asyncio.run(_step(store, order)))
 
 
-async def _step(store: Store, pipe: socket.socket, order: Mapping[str, Any]) -> dict[str, Any]:
-    ident: str = order["thread"]
-    loop, cancel = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, cancel.set)
-    # Answers are read where they are asked for; what can be read at any other time is the end.
-    loop.add_reader(pipe, lambda: _give_up() if _is_closed(pipe) else None)
+_warm: Store | None = None
+"""The store of the warm-up, for the types that it has compiled."""
+_ADAPTERS = ("command", "claude", "codex")
+_WORKFLOW = """\
+name: warm-up
+description: Is played once, in a store that is thrown away.
+roles:
+  worker: {description: Works., goal: Work., frontmatter: {type: object, properties: {$status: {const: done}}}}
+graph: {$START: worker, worker: {done: $END}}
+"""
+
+
+def warm_up() -> None:
+    """Take a step for nothing, so that what a step imports and compiles is there before a worker is forked."""
+    global _warm
+    for name in _ADAPTERS:
+        import_module(f"rolecall.agents.adapters.{name}")
+    with (
+        TemporaryDirectory(prefix="rolecall-") as folder,
+        Store(SqliteBackend(f"{folder}/store.db")) as store,
+    ):
+        flow, script = Path(folder, "warm-up.yaml"), Path(folder, "script.json")
+        flow.write_text(_WORKFLOW, encoding="utf-8")
+        script.write_text(
+            json.dumps({"roles": {"worker": [{"output": {"$status": "done"}}]}}), encoding="utf-8"
+        )
+        workflow = registry.register(store, registry.load_file(str(flow)))
+        ref = lifecycle.start(
+            store, workflow, "Warm up.", cwd=folder, mask=Mask([]), agent=f"scripted:{script}"
+        )
+        asyncio.run(_step(store, Order(thread.id_of(ref), "warm-up", "here")))
+        _warm = store
+
+
+async def _step(store: Store, order: Order) -> dict[str, str]:
+    """Take the step; empty, or what kept it from being taken."""
+    cancel = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel.set)
     try:
-        state = thread.find(store, ident).state
+        state = thread.find(store, order.thread).state
         engine = workspace.engine(store, agent=state.agent, folder=state.cwd)
         engine = replace(
             engine,
-            find_workflow=lambda name, folder: _workflow(store, name, folder),
-            lease_ms=order.get("lease_ms", holder.LEASE_MS),
+            find_workflow=lambda name, folder: _find_workflow(store, name, folder),
+            lease_ms=order.lease_ms,
         )
-        return await _taken(engine, ident, cancel)
+        try:
+            await engine.step(order.thread, cancel=cancel)
+        finally:
+            await engine.close()
     except RolecallError as error:
-        ending = {"ending": error.ending} if isinstance(error, AgentError) else {}
-        return {"error": type(error).__name__, "message": error.message, "hint": error.hint, **ending}
-    finally:
-        loop.remove_reader(pipe)
+        return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    return {}
 
 
-async def _taken(engine: Engine, ident: str, cancel: asyncio.Event) -> dict[str, Any]:
-    try:
-        outcome = await engine.step(ident, cancel=cancel)
-    finally:
-        await engine.close()
-    return {"status": outcome.status.value, "took": outcome.took, "reason": outcome.reason}
-
-
-def _workflow(store: Store, name: str, folder: str) -> str:
-    """A workflow that plays a role, by its name. One of the project's files is stored, but does not become what
-    its name means to everybody: that is not a step's to decide."""
+def _find_workflow(store: Store, name: str, folder: str) -> str:
+    """A workflow that plays a role, by its name. One of the project's files is stored, but its name keeps its meaning
+    for everybody else: the service registers files."""
     found = registry.find(store, name, folder=folder)
     if not found.path:
         return found.node or ""
@@ -79,19 +140,3 @@ def _workflow(store: Store, name: str, folder: str) -> str:
     node = registry.add_workflow(draft, registry.load_file(found.path))
     draft.commit()
     return node
-
-
-def _is_closed(pipe: socket.socket) -> bool:
-    try:
-        return pipe.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
-def _give_up() -> NoReturn:
-    for pid in process.survivors(config.run()):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    os._exit(1)

@@ -1,13 +1,14 @@
 """A process that has imported everything a step needs and has opened nothing: workers are forked from it.
 
-    python -m rolecall.service.zygote CONTROL
+    python -m rolecall.service.zygote CONTROL ENTRY
 
-CONTROL is the number of a socket to the supervisor. A line of JSON orders a worker, with the worker's socket and
-its output sent along; a line back says its process id, and another one later how it ended. It runs no step
-itself and has one thread, so a fork of it is a clean beginning. When the supervisor is gone it ends its workers.
+CONTROL is the number of a socket to the service, ENTRY the module whose `run` takes a step. A line of JSON orders a
+worker, with the pipes for its notes and its output sent along; a line back has its process id, and a later one how it
+ended. The zygote takes no step itself and has one thread, so a fork of it is a clean beginning. When the service is
+gone, it ends its workers.
 
-On Linux whatever a step has started and left behind becomes a child of the zygote when the step's process is
-gone, however it detached itself, and is ended before anybody hears of the step's end.
+On Linux, whatever a step has started and left behind becomes a child of the zygote when the step's process is gone,
+however it detached itself, and is ended before the service hears of the step's end.
 """
 
 from __future__ import annotations
@@ -25,84 +26,70 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NoReturn
 
-_IMPORTED = (
-    "rolecall.service.worker",
-    "rolecall.workflow.yaml",
-    "rolecall.settings.settings",
-    "rolecall.settings.yaml12",
-    "rolecall.agents.adapters.command",
-    "rolecall.agents.adapters.claude",
-    "rolecall.agents.adapters.codex",
-    "rolecall.agents.presence",
-    "rolecall.agents.adapters.scripted",
-    "jsonschema_rs",
-    "yaml",
-)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PATIENCE = 5.0
-"""Seconds for workers to end by themselves once the supervisor is gone."""
 _STRAY_PATIENCE = 1.0
+"""Seconds for which processes that a step has left behind are killed, over and over."""
 _BROKEN = 70
 _CPU_SPARE = 5
 """Seconds of processor time between SIGXCPU and SIGKILL."""
 
 
 def main() -> None:
-    from importlib import import_module
-
     control = socket.socket(fileno=int(sys.argv[1]))
-    for name in _IMPORTED:
-        import_module(name)
+    entry = import_module(sys.argv[2])
+    entry.warm_up()
     gc.collect()
     gc.freeze()  # pages that are not looked through for garbage stay shared with every worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _Zygote(control).run()
+    _Zygote(control, entry).run()
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, entry: Any) -> None:
         self._control = control
+        self._entry = entry
         self._workers: set[int] = set()
-        self._waiting = b""
+        self._unread = b""
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         self._adopt_orphans()
-        self._woken, wakes = socket.socketpair()
-        self._woken.setblocking(False)
-        wakes.setblocking(False)
-        self._wakes = wakes
-        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        self._woken, self._wakes = socket.socketpair()
+        for end in (self._woken, self._wakes):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
 
     def run(self) -> None:
         self._tell(ready=os.getpid())
-        while self._listen(None):
-            pass
-        self._end_workers()
-
-    def _listen(self, timeout: float | None) -> bool:
-        """Do what has come; False when the supervisor is gone."""
-        ready, _, _ = select.select([self._control, self._woken], [], [], timeout)
-        if self._woken in ready:
-            with suppress(BlockingIOError):
-                self._woken.recv(4096)
-            self._reap()
-        return self._obey() if self._control in ready else True
+        is_served = True
+        while is_served:
+            ready, _, _ = select.select([self._control, self._woken], [], [])
+            if self._woken in ready:
+                with suppress(BlockingIOError):
+                    self._woken.recv(4096)
+                self._reap()
+            if self._control in ready:
+                is_served = self._obey()
+        for pid in self._workers:
+            self._signal(pid, signal.SIGKILL)
+        while self._workers:
+            self._reap(block=True)
 
     # -- orders --
 
     def _obey(self) -> bool:
+        """Do what the service asks for; False: it is gone."""
         try:
             data, files, _, _ = socket.recv_fds(self._control, 65536, 2)
         except OSError:
             return False
         if not data:
             return False
-        # The supervisor waits for the answer before it orders the next one, so the files belong to this line.
-        self._waiting += data
-        *lines, self._waiting = self._waiting.split(b"\n")
+        # The service waits for the answer before it orders the next one, so the files belong to this line.
+        *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             order = json.loads(line)
             if "signal" in order:
@@ -116,23 +103,23 @@ class _Zygote:
             return
         try:
             os.killpg(pid, number)
-        except ProcessLookupError:  # it has not come to have a group yet
+        except ProcessLookupError:  # it does not have its own group yet
             os.kill(pid, number)
 
-    def _fork(self, order: Mapping[str, Any], pipe: int, output: int) -> None:
+    def _fork(self, order: Mapping[str, Any], notes: int, output: int) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(order, pipe, output, parent)
+            self._become_worker(order, notes, output, parent)
         self._workers.add(pid)
-        os.close(pipe)
+        os.close(notes)
         os.close(output)
         self._tell(started=pid)
 
-    def _reap(self) -> None:
+    def _reap(self, *, block: bool = False) -> None:
         for pid in list(self._workers):
-            # As long as it is not reaped nobody else gets its number, and what is left of its group is its own.
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            # Until it is reaped, nobody else gets its number, and what is left of its group is its own.
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG)) is None:
                 continue
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
@@ -142,7 +129,7 @@ class _Zygote:
             self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
 
     def _end_strays(self) -> None:
-        """End what workers have left behind; what one of those leaves behind in turn is the next one's turn."""
+        """End what workers have left behind, and what that leaves behind in turn."""
         deadline = time.monotonic() + _STRAY_PATIENCE
         while (strays := _children() - self._workers) and time.monotonic() < deadline:
             for pid in strays:
@@ -152,19 +139,8 @@ class _Zygote:
                     os.waitpid(pid, os.WNOHANG)
 
     def _tell(self, **words: Any) -> None:
-        with suppress(OSError):  # when nobody listens the next look finds out
+        with suppress(OSError):  # the next look finds that the service is gone
             self._control.sendall(json.dumps(words).encode() + b"\n")
-
-    def _end_workers(self) -> None:
-        """Every worker sees that nobody answers and ends its agents; one that does not is ended."""
-        deadline = time.monotonic() + _PATIENCE
-        while self._workers and (left := deadline - time.monotonic()) > 0:
-            select.select([self._woken], [], [], left)
-            with suppress(BlockingIOError):
-                self._woken.recv(4096)
-            self._reap()
-        for pid in self._workers:
-            self._signal(pid, signal.SIGKILL)
 
     def _adopt_orphans(self) -> None:
         if self._libc is not None:
@@ -172,19 +148,20 @@ class _Zygote:
 
     # -- in the worker --
 
-    def _become_worker(self, order: Mapping[str, Any], pipe: int, output: int, parent: int) -> NoReturn:
+    def _become_worker(self, words: Mapping[str, Any], notes: int, output: int, parent: int) -> NoReturn:
         code = _BROKEN
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for own in (self._control, self._woken, self._wakes):
                 own.close()
-            _set_apart(output, order.get("limits", {}))
-            self._die_with(parent)
+            _set_apart(output, words["limits"])
+            if self._libc is not None:  # a worker that is deaf to everything ends with the zygote
+                self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
             self._adopt_orphans()
-            from rolecall.service import worker
-
-            worker.run(order, socket.socket(fileno=pipe))
+            self._entry.run(words["order"], notes)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -193,13 +170,6 @@ class _Zygote:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-
-    def _die_with(self, parent: int) -> None:
-        """A worker that is deaf to everything ends when the zygote does, where the system can do that."""
-        if self._libc is not None:
-            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _children() -> set[int]:
@@ -212,7 +182,7 @@ def _children() -> set[int]:
 
 
 def _set_apart(output: int, limits: Mapping[str, int]) -> None:
-    """A session of its own, output that is read by the supervisor, and limits that hold for all it starts."""
+    """A session of its own, output that the service reads, and limits that hold for all it starts."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, file in enumerate((nothing, output, output)):
@@ -220,18 +190,17 @@ def _set_apart(output: int, limits: Mapping[str, int]) -> None:
     os.close(nothing)
     os.close(output)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if "memory_mb" in limits:
+    if limits["memory_mb"] is not None:
         # Not the address space: programs on V8 reserve far more of it than they ever use.
         _limit(resource.RLIMIT_DATA, limits["memory_mb"] * 1024 * 1024)
-    if "cpu_minutes" in limits:
-        # Asked to end by a signal whose name says why, a little before it is ended.
+    if limits["cpu_minutes"] is not None:
+        # A signal whose name says why asks it to end, a little before it is killed.
         _limit(resource.RLIMIT_CPU, limits["cpu_minutes"] * 60, spare=_CPU_SPARE)
 
 
 def _limit(kind: int, amount: int, *, spare: int = 0) -> None:
     _, hard = resource.getrlimit(kind)
-    is_bounded = hard != resource.RLIM_INFINITY
-    most = min(amount + spare, hard) if is_bounded else amount + spare
+    most = amount + spare if hard == resource.RLIM_INFINITY else min(amount + spare, hard)
     resource.setrlimit(kind, (min(amount, most), most))
 
 

@@ -301,3 +301,16 @@ def read_text(path: str) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError(f"{path} cannot be read: {exc}", hint="Correct the file, or move it away.") from exc
+
+
+# -- what processes inherit --
+
+
+def inherited(environ: Mapping[str, str] = os.environ, **more: str) -> dict[str, str]:
+    """The environment that a child process gets, and `more`."""
+    return {**environ, **more}
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Set variables for this process and for everything it starts."""
+    os.environ.update(variables)

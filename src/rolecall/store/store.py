@@ -342,6 +342,10 @@ class Store:
         self._types.update(types)
         self.registered.update(registered)
 
+    def learn_types(self, other: "Store") -> None:
+        """Take over what another store has compiled: a type is the same wherever it is stored."""
+        self.remember(other._types, other.registered)
+
     def builtins(self) -> list[Record]:
         """The builtin types that every store holds, when this one does not yet, or no longer."""
         if not self._has_builtins:

@@ -52,7 +52,9 @@ def serve(
     database.shown(url)  # an address that is none is told before anything is made
     lock = control.Lock(home, store=url)
     try:
-        os.environ["ROLECALL_STORE"] = url  # steps see the same store, and its password is masked everywhere
+        config.set_variables(
+            {"ROLECALL_STORE": url}
+        )  # steps see the same store, and its password is masked everywhere
         log = Log(home, show)
         log(f"joining the fleet at {database.shown(url)} as process {os.getpid()}")
         database.migrate(url)
@@ -78,8 +80,8 @@ async def _serve(
 ) -> None:
     mark = mark_of(config.home())
     await end_leftovers(mark)  # of a life before this one: another machine may have its threads by now
-    env = {**os.environ, "ROLECALL_HOME": config.home(), "ROLECALL_STORE": url}
-    workers = Workers(marked(env, mark))
+    env = config.inherited(ROLECALL_HOME=config.home(), ROLECALL_STORE=url)
+    workers = Workers(marked(env, mark), entry="rolecall.service.fleet.worker")
     machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, RolecallError, StorageError
 from rolecall.service import queue
 from rolecall.service.fleet.orders import Order
 from rolecall.service.fleet.reach import Reach
-from rolecall.service.gate import Gate
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
+from rolecall.service.worker import Order as StepOrder
 from rolecall.service.workers import GRACE, Ended, Workers
-from rolecall.store.backend import Ref
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
-from rolecall.threads import thread
-from rolecall.threads.state import ThreadRef, load, read_thread
+from rolecall.threads.state import ThreadRef, read_thread
 
 
 @dataclass
@@ -69,7 +66,6 @@ class Steps:
         self._policy = policy
         self._log = log
         self._tell = tell
-        self._checked: set[str] = set()
         self.running: dict[str, Step] = {}
         self.throughput = Throughput()
         self.is_stopping = False
@@ -101,22 +97,25 @@ class Steps:
             return Settled("is not due")
         if self.is_stopping:
             return Settled("was handed back")
-        store = reach.new_store()
-        gate = Gate(
-            store,
-            _slot(order),
-            host=self._settings.name,
-            checked=self._checked,
-            told=self._tell,
-            moved=partial(step.note_lease, now=reach.now),
-        )
+
+        def hear(note: Mapping[str, Any]) -> None:
+            if "lease" in note:
+                step.note_lease(note["lease"], now=reach.now())
+            if "event" in note:
+                self._tell(note["event"])
+
         ended = await self._workers.step(
-            order.thread,
-            Threaded(gate, reach.ask),
+            StepOrder(
+                order.thread,
+                order.workflow,
+                self._settings.name,
+                self._settings.lease_ms,
+                reach.line.clock_ahead_ms,
+            ),
             limits=self._policy().worker,
-            timing={"lease_ms": self._settings.lease_ms, "clock_ahead_ms": reach.line.clock_ahead_ms},
+            heard=hear,
         )
-        return await reach.ask(settle, store, step, ended)
+        return await reach.ask(settle, reach.new_store(), step, ended)
 
     def end(self, step: Step, *, grace: float = GRACE) -> None:
         """Ask a step to stop, and end it when it does not."""
@@ -183,31 +182,13 @@ class Step:
     is_stopped: bool = False
     """It was we who ended it."""
 
-    def note_lease(self, ref: Ref, *, now: Callable[[], int]) -> None:
-        """From any thread: a ref that the step has moved; its thread's says how long it is ours."""
-        if ref.name != thread.ref_name(self.order.thread):
-            return
-        lease = load(ref).state.lease
-        self.token = lease.get("token", self.token)
-        self.until = steady_ms() + lease["deadline"] - now() if lease else None
+    def note_lease(self, lease: Mapping[str, Any] | None, *, now: int) -> None:
+        """What the step has written about how long its thread is ours."""
+        self.token = lease["token"] if lease else self.token
+        self.until = steady_ms() + lease["deadline"] - now if lease else None
 
     def ends_within(self, seconds: float) -> bool:
         return self.until is not None and steady_ms() > self.until - seconds * 1000
-
-
-class Threaded:
-    """A gate that is asked in a thread, because its store may have to wait."""
-
-    def __init__(self, gate: Gate, ask: Callable[..., Awaitable[bytes]]) -> None:
-        self._gate = gate
-        self._ask = ask
-
-    @property
-    def report(self) -> Mapping[str, Any] | None:
-        return self._gate.report
-
-    def answer(self, question: bytes, /) -> Awaitable[bytes]:
-        return self._ask(self._gate.answer, question)
 
 
 class Settled(NamedTuple):

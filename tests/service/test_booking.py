@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from servicestage import STEPS, book
 
 from rolecall.errors import Conflict
 from rolecall.service import queue
-from rolecall.service.gate import Gate, Violation
-from rolecall.service.pipestore import HEADER, change_out, error_in
+from rolecall.service.booking import BookingBackend
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
 from rolecall.settings.mask import Mask
@@ -44,7 +42,7 @@ class Noting(SqliteBackend):
 
 
 class Stage:
-    """An admitted thread, and the gate of its step."""
+    """An admitted thread, and the backend of its step."""
 
     def __init__(self, folder: Path) -> None:
         self.backend = Noting(str(folder / "store.db"))
@@ -58,18 +56,15 @@ class Stage:
         queue.admit(self.store, one, now=NOW)
         self.slot = Slot("do-steps", self.name, NOW)
         self.told: list[str] = []
-        self.gate = Gate(self.store, self.slot, host="here", checked=set(), told=self.told.append)
+        self.step_backend = BookingBackend(self.backend, self.slot, host="here", committed=self.hear)
 
-    def ask(self, *question: Any) -> Any:
-        answer = json.loads(self.gate.answer(json.dumps(question).encode())[HEADER.size :])
-        if "error" in answer:
-            raise error_in(answer["error"])
-        return answer["value"]
+    def hear(self, change: Change, _moved: object) -> None:
+        self.told += {event.stream for event in change.events}
 
     def commit(self, change: Change) -> Change:
         """Let the step commit; what was written in that one transaction."""
         self.backend.changes.clear()
-        self.ask("commit", change_out(change), True)
+        self.step_backend.commit(change, now=NOW, durable=True)
         (written,) = self.backend.changes
         return written
 
@@ -90,7 +85,7 @@ class Stage:
         draft.commit()
         found = [record for record in elsewhere.backend.scan() if isinstance(record, Record)]
         known = self.backend.stored([record.id for record in found])
-        records = [record for record in found if record.id not in known]
+        records = [record for record in found if record.id not in known or record.id == node]
         elsewhere.close()
         return node, records
 
@@ -184,8 +179,9 @@ def test_costs_of_attempts_and_steps_are_summed_and_those_of_other_threads_are_n
 
 def test_an_answer_to_the_step_has_only_the_refs_it_moved_itself(stage: Stage) -> None:
     node, records = stage.step(cost=1)
-    moved = stage.ask("commit", change_out(Change(records, [stage.moved("completed", node)])), True)
-    assert [ref[0] for ref in moved] == [f"thread/{stage.name}"]
+    change = Change(records, [stage.moved("completed", node)])
+    moved = stage.step_backend.commit(change, now=NOW, durable=True)
+    assert [ref.name for ref in moved] == [f"thread/{stage.name}"]
 
 
 def kill_agent(stage: Stage) -> Change:
@@ -254,72 +250,13 @@ def test_a_thread_that_was_killed_meanwhile_is_told_to_the_step_as_a_conflict(st
     assert stage.slots() == []
 
 
-def test_a_question_that_the_store_refuses_is_answered_with_its_error(stage: Stage) -> None:
-    from rolecall.errors import NotFound
-
-    with pytest.raises(NotFound, match="is not in the store"):
-        stage.ask("commit", change_out(Change(types=["0000000000000"])), True)
-
-
-# -- what no step says --
-
-
-def own_state(stage: Stage, **more: Any) -> Change:
-    ref = stage.ref
-    return Change(moves=[Move(ref.name, ref.version, ref.target, {**ref.state, **more})])
-
-
 def with_usage(stage: Stage, usage: Any) -> Change:
     """A head that is no step, with something in place of what a step has used."""
     node, records = stage.node(lambda draft: draft.put_as({"type": "object"}, {"usage": usage}))
     return Change(records, [stage.moved("idle", node)])
 
 
-@pytest.mark.parametrize("status", ["queued", "discarded", "killed"])
-def test_a_status_that_is_the_services_to_give_is_not_a_steps(stage: Stage, status: str) -> None:
-    with pytest.raises(Violation, match="status"):
-        stage.commit(own_state(stage, status=status))
-
-
-@pytest.mark.parametrize("name", ["session/../thread", "session/", "session/a b", f"session/{'x' * 300}"])
-def test_a_ref_whose_name_is_none_is_moved_by_nobody(stage: Stage, name: str) -> None:
-    with pytest.raises(Violation, match="is not a ref name"):
-        stage.commit(Change(moves=[Move(name, 0, None, {})]))
-
-
-def test_which_workflow_a_thread_is_of_is_not_a_steps_to_change(stage: Stage) -> None:
-    before = stage.ref.state
-    stage.commit(
-        Change(moves=[Move(stage.ref.name, stage.ref.version, stage.ref.target, {"status": "idle"})])
-    )
-    assert {key: stage.ref.state[key] for key in ("name", "workflow")} == {
-        key: before[key] for key in ("name", "workflow")
-    }
-
-
-def test_threads_that_name_each_other_as_parents_are_nobodys(stage: Stage) -> None:
-    one, other = (thread.new_thread_id(NOW + number) for number in (1, 2))
-    for name, version, parent in ((one, 0, stage.name), (other, 0, one), (one, 1, other)):
-        stage.commit(Change(moves=[Move(thread.ref_name(name), version, None, {"parent": parent})]))
-    next_step = Gate(stage.store, stage.slot, host="here", checked=set())
-    with pytest.raises(Violation, match="not its own"):
-        next_step.answer(json.dumps(["ref", thread.ref_name(one)]).encode())
-
-
 @pytest.mark.parametrize("usage", [[1], "much", {"cost": {}}, {"cost": True}])
 def test_what_a_step_has_used_in_a_wrong_form_costs_nothing(stage: Stage, usage: Any) -> None:
     written = stage.commit(with_usage(stage, usage))
     assert [move.name for move in written.moves] == [f"thread/{stage.name}"]
-
-
-def test_sessions_in_a_wrong_form_end_the_step_that_asks_for_them(stage: Stage) -> None:
-    stage.commit(own_state(stage, sessions=[1]))
-    stage.store.move("session/taken", None, stage.store.put_text("somebody's"))
-    with pytest.raises(Violation, match="wrong form"):
-        stage.ask("ref", "session/taken")
-
-
-@pytest.mark.parametrize("report", [{"error": 7}, {"error": "Conflict"}, {"error": "X", "message": []}])
-def test_a_report_of_an_error_says_which_and_what(stage: Stage, report: Any) -> None:
-    with pytest.raises(Violation, match="how its step ended"):
-        stage.ask("done", report)

@@ -1,0 +1,120 @@
+"""What a step's commits mean for the service, added to those very commits.
+
+A commit that ends or suspends the thread of a step also frees its slot, one that records a new step or a failed attempt
+also books what it cost, and an agent that a signal ended is a crash, to be tried again, instead of a reason to wait for
+a person. There is no moment between the two at which a crash could lose one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rolecall.errors import Conflict
+from rolecall.service import queue
+from rolecall.service.queue import BY_SERVICE, Slot
+from rolecall.store.backend import Backend, Change, Move, NewEvent, Record, Ref
+from rolecall.store.store import payload_of
+from rolecall.threads import thread
+from rolecall.threads.state import Status, ThreadState, load_state
+
+
+class BookingBackend:
+    """The backend of one step: `backend`, with the consequences for the slot of its thread in every commit."""
+
+    def __init__(
+        self, backend: Backend, slot: Slot, *, host: str, committed: Callable[[Change, Sequence[Ref]], None]
+    ) -> None:
+        """`host` is whose costs they are; `committed` gets every change and the refs it moved."""
+        self._backend = backend
+        self._slot = slot
+        self._host = host
+        self._committed = committed
+        self._agent_ended = ""
+        """How the last attempt ended, if a signal ended its agent."""
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._backend, verb)
+
+    def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
+        while True:
+            full = self._with_consequences(change, now)
+            try:
+                moved = self._backend.commit(full, now=now, durable=durable)
+                break
+            except Conflict:
+                # Slots and costs are moved by others as well; only a conflict about its own refs is the step's.
+                if any(self._version(move.name) != move.expected for move in change.moves):
+                    raise
+        self._committed(full, moved)
+        return moved[: len(change.moves)]
+
+    def _version(self, name: str) -> int:
+        ref = self._backend.ref(name)
+        return ref.version if ref else 0
+
+    def _with_consequences(self, change: Change, now: int) -> Change:
+        moves, events = list(change.moves), list(change.events)
+        payloads = _Payloads(change.nodes)
+        dollars = 0.0
+        for place, move in enumerate(change.moves):
+            if move.name == thread.attempt_name(self._slot.thread):
+                attempt = payloads.get(move.target) if "agent" not in (move.state or {}) else {}
+                is_killed = attempt.get("ending") == "killed"
+                self._agent_ended = str(attempt.get("error", "its agent was killed")) if is_killed else ""
+                dollars += self._cost(move, payloads)
+            elif move.name == thread.ref_name(self._slot.thread):
+                dollars += self._cost(move, payloads)
+                state = self._state_after(move, events)
+                moves[place] = move._replace(state=state.dump())
+                slot = self._backend.ref(thread.slot_name(self._slot.workflow, self._slot.thread))
+                if slot is not None and state.is_over:
+                    moves.append(Move(slot.name, slot.version))
+        if dollars:
+            name = f"spend/{queue.day_of(now)}/{self._host}"
+            ref = self._backend.ref(name)
+            known = ref.state.get("dollars", 0) if ref else 0
+            spent = {"dollars": round(known + dollars, 10)}
+            moves.append(Move(name, ref.version if ref else 0, None, spent))
+        return change._replace(moves=moves, events=events)
+
+    def _state_after(self, move: Move, events: list[NewEvent]) -> ThreadState:
+        """The thread's new state, and in `events` what is told of it. A new head takes the crashes before it off the
+        count."""
+        ref = self._backend.ref(move.name)
+        state = load_state(move.state or {})
+        if ref is not None and move.target != ref.target and state.service is not None:
+            state = state._replace(service=state.service._replace(crashes=None, losses=None))
+        if state.status == Status.SUSPENDED and self._agent_ended:
+            after, count = queue.crashed_state(state, self._agent_ended)
+            events[:] = [event for event in events if event.kind != "suspended"]
+            body = {"reason": self._agent_ended, "count": count, **BY_SERVICE}
+            events.append(NewEvent(self._slot.thread, "crashed", body))
+            if after.is_over:
+                after = after._replace(onward=state.onward)
+                body = {"reason": after.reason, **BY_SERVICE}
+                events.append(NewEvent(self._slot.thread, "suspended", body))
+            return after
+        if state.is_over and all(event.kind != state.status for event in events):
+            body = {key: value for key in ("reason", "steps") if (value := getattr(state, key))}
+            events.append(NewEvent(self._slot.thread, state.status.value, {**body, **BY_SERVICE}))
+        return state
+
+    def _cost(self, move: Move, payloads: _Payloads) -> float:
+        """What a new step or attempt has cost, as its agent says; that of child threads is in it already."""
+        put = payloads.get(move.target)
+        usage = put.get("usage") or payloads.get(put.get("detail")).get("usage")
+        cost = usage.get("cost") if isinstance(usage, dict) else None
+        return max(0.0, float(cost)) if isinstance(cost, int | float) and cost is not True else 0.0
+
+
+class _Payloads:
+    """What the new nodes of a change hold. A node that was stored before was booked before."""
+
+    def __init__(self, nodes: Sequence[Record]) -> None:
+        self._nodes = {record.id: record for record in nodes}
+
+    def get(self, node: str | None) -> Mapping[str, Any]:
+        record = self._nodes.get(node or "")
+        payload = payload_of(record) if record is not None else {}
+        return payload if isinstance(payload, dict) else {}
