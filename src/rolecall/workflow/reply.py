@@ -66,16 +66,16 @@ def parse(text: str, schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
     shape = Shape(schema)
     if text.count("\n") > MAX_LINES and shape.declared:
         return Problem(f"the answer has more than {MAX_LINES:,} lines")
-    lines = _plain(text).split("\n")
+    lines = _printable(text.replace("\r\n", "\n").lstrip(_INVISIBLE + " \t\n\r")).split("\n")
     blocks = _blocks(lines)
     for block in blocks:
         if not block.is_early:
             break
-        if not shape.is_mentioned_in(block.text):
-            continue
-        result = _read(block, lines, shape)
+        result = _read(block, lines, shape) if shape.is_mentioned_in(block.text) else None
+        if isinstance(result, Problem):
+            return result
         if result is not None:
-            return _without_rival(result, blocks, lines, after=block, shape=shape)
+            return _rival_problem(result, block, blocks, lines, shape) or result
     if not shape.declared and not shape.misfits({}):
         return Reply({}, "\n".join(lines).strip("\n"))
     return _nothing_found(lines, blocks, shape)
@@ -84,7 +84,7 @@ def parse(text: str, schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
 def fit(given: Mapping[str, Any], schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
     """The same for fields that are already values, such as a model's JSON."""
     result = _fit(given, Shape(schema))
-    return _suspension(result.reason, result.body) if isinstance(result, Suspension) else result
+    return _suspend(result.reason, result.body) if isinstance(result, Suspension) else result
 
 
 def render(output: Mapping[str, Any], body: str = "") -> str:
@@ -117,10 +117,14 @@ class Shape:
             if isinstance(branch.get("additionalProperties"), Mapping):
                 self._named.append(lambda _name: True)
         self.status_field = next((name for name in STATUS_FIELDS if name in self.declared), None)
-        self.statuses = tuple(dict.fromkeys(self._statuses()))
+        items = self.declared.get(self.status_field or "", ())
+        values = [value for item in items for value in (item.get("const"), *item.get("enum", ()))]
+        self.statuses = tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
         self.variants = _variants(self.schema)
         self.strings = frozenset(name for name, items in self.declared.items() if all(map(_is_text, items)))
-        self._mention = self._mention_pattern()
+        known = "|".join(map(re.escape, {*self.declared, *STATUS_FIELDS, *STANDARD_FIELDS}))
+        key = r"[^\s:,{]+" if self._named else known
+        self._mention = re.compile(rf"(?:^|[{{,])[ \t]*[\"']?(?:{key})[\"']?[ \t]*:", re.MULTILINE)
         self._type = Type(self.schema)
 
     def names(self, name: Any) -> bool:
@@ -138,27 +142,12 @@ class Shape:
             canonical.encode(dict(output))
         except InvalidValue as exc:
             return (exc.message,)
-        if not self._type.misfits(output):
-            return ()
-        return tuple(self._variant_type(output).misfits(output)) or tuple(self._type.misfits(output))
-
-    def _variant_type(self, output: Mapping[str, Any]) -> Type:
-        """The branch the status picks: "fits none of the branches" would not help anybody."""
-        for variant in self.variants:
+        misfits = tuple(self._type.misfits(output))
+        # Of a schema with variants only the branch the status picks: "fits none of the branches" would not help.
+        for variant in self.variants if misfits else ():
             if any(output.get(name) == variant.status for name in STATUS_FIELDS):
-                return Type(dict(variant.schema))
-        return self._type
-
-    def _statuses(self) -> Iterator[str]:
-        for item in self.declared.get(self.status_field or "", ()):
-            for value in (item.get("const"), *item.get("enum", ())):
-                if isinstance(value, str):
-                    yield value
-
-    def _mention_pattern(self) -> re.Pattern[str]:
-        known = {*self.declared, *STATUS_FIELDS, *STANDARD_FIELDS}
-        names = r"[^\s:,{]+" if self._named else "|".join(map(re.escape, known))
-        return re.compile(rf"(?:^|[{{,])[ \t]*[\"']?(?:{names})[\"']?[ \t]*:", re.MULTILINE)
+                return tuple(Type(dict(variant.schema)).misfits(output)) or misfits
+        return misfits
 
 
 def _branches(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -182,18 +171,14 @@ def _variants(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
         values = [status["const"]] if "const" in status else status.get("enum", [])
         if len(values) != 1 or not isinstance(values[0], str):
             return ()
-        found.append(Variant(values[0], _merged(shared, branch)))
+        merged = {**shared, **branch}
+        for keyword in ("properties", "patternProperties"):
+            if keyword in shared and keyword in branch:
+                merged[keyword] = {**shared[keyword], **branch[keyword]}
+        if "required" in shared and "required" in branch:
+            merged["required"] = list(dict.fromkeys([*shared["required"], *branch["required"]]))
+        found.append(Variant(values[0], merged))
     return tuple(found) if len({variant.status for variant in found}) == len(found) else ()
-
-
-def _merged(shared: Mapping[str, Any], branch: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {**shared, **branch}
-    for keyword in ("properties", "patternProperties"):
-        if keyword in shared and keyword in branch:
-            merged[keyword] = {**shared[keyword], **branch[keyword]}
-    if "required" in shared and "required" in branch:
-        merged["required"] = list(dict.fromkeys([*shared["required"], *branch["required"]]))
-    return merged
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
@@ -227,13 +212,8 @@ class _Block(NamedTuple):
     is_early: bool
 
 
-def _plain(text: str) -> str:
-    text = text.replace("\r\n", "\n").lstrip(_INVISIBLE + " \t\n\r")
-    return _printable(text)
-
-
 def _printable(text: str) -> str:
-    """Half a surrogate pair is no character and cannot be stored."""
+    """Half a surrogate pair is not a character and cannot be stored."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
@@ -244,28 +224,17 @@ def _blocks(lines: list[str]) -> list[_Block]:
     next_rule = len(lines)
     for index in range(len(lines) - 1, -1, -1):
         line = lines[index].rstrip()
-        is_fenced = index - 1 in fences
+        is_fenced, closing = index - 1 in fences, len(lines)
         if line.lstrip() == "---":
             closing = min(next_rule, fences[index - 1]) if is_fenced else next_rule
-            found += _block(lines, index, closing, is_fenced=is_fenced, is_early=index <= early)
         elif index in fences and lines[index + 1].rstrip() != "---":
-            found += _block(lines, index, fences[index], is_fenced=False, is_early=index <= early)
+            is_fenced, closing = False, fences[index]
+        if closing < len(lines):
+            text = "".join(f"{line}\n" for line in lines[index + 1 : closing])
+            found.append(_Block(index, closing, text, is_fenced, index <= early))
         if line in ("---", "..."):
             next_rule = index
     return found[::-1]
-
-
-def _block(
-    lines: list[str], opening: int, closing: int, *, is_fenced: bool, is_early: bool
-) -> Iterator[_Block]:
-    if closing < len(lines):
-        yield _Block(
-            opening,
-            closing,
-            "".join(f"{line}\n" for line in lines[opening + 1 : closing]),
-            is_fenced,
-            is_early,
-        )
 
 
 def _fence_pairs(lines: list[str]) -> dict[int, int]:
@@ -309,9 +278,9 @@ def _read(block: _Block, lines: list[str], shape: Shape) -> Reply | Suspension |
     result = _fit(given, shape)
     if isinstance(result, Problem):
         return result
-    body = _joined(result.body, _body(block, lines))
+    body = "\n\n".join(part for part in (result.body, _body(block, lines)) if part)
     if isinstance(result, Suspension):
-        return _suspension(result.reason or body.partition("\n\n")[0], body)
+        return _suspend(result.reason or body.partition("\n\n")[0], body)
     return replace(result, body=body, repairs=(*repairs, *result.repairs))
 
 
@@ -321,15 +290,14 @@ def _load(block: _Block, shape: Shape) -> tuple[Mapping[str, Any] | Problem, tup
         reason = f"the frontmatter has {size:,} bytes; at most {MAX_FRONTMATTER:,} are read"
         return Problem(f"{reason}: put long text below it"), ()
     given = _load_yaml(block)
-    if not _needs_quotes(given, shape):
+    is_broken = isinstance(given, Problem)
+    before = {} if isinstance(given, Problem) else given
+    if not is_broken and not any(isinstance(before.get(name), (bool, int, float)) for name in shape.strings):
         return given, ()
-    quoted, names = _quoted(block.text, shape.strings)
-    if not names:
-        return given, ()
-    again = _load_yaml(block._replace(text=quoted))
+    quoted, names = _quote_strings(block.text, shape.strings)
+    again = _load_yaml(block._replace(text=quoted)) if names else given
     if isinstance(again, Problem):
         return given, ()
-    before = {} if isinstance(given, Problem) else given
     changed = [name for name in names if again[name] != before.get(name)]
     return again, tuple(f"{name} is read as if it were quoted" for name in changed)
 
@@ -345,13 +313,7 @@ def _load_yaml(block: _Block) -> Mapping[str, Any] | Problem:
     return value
 
 
-def _needs_quotes(given: Mapping[str, Any] | Problem, shape: Shape) -> bool:
-    if isinstance(given, Problem):
-        return True
-    return any(isinstance(given.get(name), (bool, int, float)) for name in shape.strings)
-
-
-def _quoted(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
+def _quote_strings(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
     """The text with the one-line plain values of `names` quoted.
 
     What the schema calls a string is a string as written, although YAML would read `1.10` as a number
@@ -372,47 +334,43 @@ def _quoted(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
 
 
 def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem:
-    given = _with_status_named(given, shape)
+    # `status` is taken for the `$status` that the schema asks for, and the other way round.
+    wanted = shape.status_field or ""
+    other = {"$status": "status", "status": "$status"}.get(wanted, "")
+    if wanted not in given and other in given and other not in shape.declared:
+        given = {(wanted if name == other else name): value for name, value in given.items()}
     status = given.get("$status", given.get("status"))
     if isinstance(status, str) and status.strip().upper() == SUSPEND:
         rest = {name: value for name, value in given.items() if name not in (*STATUS_FIELDS, "reason")}
-        return Suspension(_reason(given.get("reason")), _lines(rest))
-    own, repairs = _with_status_repaired({n: v for n, v in given.items() if shape.names(n)}, shape)
+        reason = given.get("reason")
+        text = reason.strip() if isinstance(reason, str) else "" if reason is None else _scalar(reason)
+        return Suspension(text, _lines(rest))
+
+    own = {name: value for name, value in given.items() if shape.names(name)}
+    repairs = _repair_status(own, shape)
     misfits = shape.misfits(own)
     if misfits:
         return Problem("the fields do not fit the schema", misfits)
     for name in STANDARD_FIELDS:
         if name in given and name not in own and not shape.misfits({**own, name: given[name]}):
             own[name] = given[name]
-    rest = {n: v for n, v in given.items() if n not in own}
-    return Reply(own, _lines(rest), repairs)
+    return Reply(own, _lines({name: value for name, value in given.items() if name not in own}), repairs)
 
 
-def _with_status_named(given: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
-    """`status` is taken for the `$status` that the schema asks for, and the other way round."""
-    wanted = shape.status_field
-    other = {"$status": "status", "status": "$status"}.get(wanted or "", "")
-    if wanted in given or other not in given or other in shape.declared:
-        return given
-    return {(wanted if name == other else name): value for name, value in given.items()}  # type: ignore[misc]
-
-
-def _with_status_repaired(own: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _repair_status(own: dict[str, Any], shape: Shape) -> tuple[str, ...]:
+    """Put a status into the case the schema has it in; what was changed."""
     name = shape.status_field or ""
     status = own.get(name)
     if not isinstance(status, str) or status in shape.statuses:
-        return own, ()
+        return ()
     meant = [known for known in shape.statuses if known.casefold() == status.strip().casefold()]
     if len(meant) != 1:
-        return own, ()
-    return {**own, name: meant[0]}, (f"{name} {status!r} is read as {meant[0]!r}",)
+        return ()
+    own[name] = meant[0]
+    return (f"{name} {status!r} is read as {meant[0]!r}",)
 
 
-def _reason(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else "" if value is None else _scalar(value)
-
-
-def _suspension(reason: str, body: str) -> Suspension | Problem:
+def _suspend(reason: str, body: str) -> Suspension | Problem:
     if not reason.strip():
         return Problem(f"the status {SUSPEND} needs a field `reason` that says what a person has to decide")
     return Suspension(_printable(reason), body)
@@ -445,41 +403,36 @@ def _without_outer_fence(rest: list[str]) -> list[str]:
     return rest
 
 
-def _without_rival(
-    result: Reply | Suspension | Problem,
-    blocks: list[_Block],
-    lines: list[str],
-    *,
-    after: _Block,
-    shape: Shape,
-) -> Reply | Suspension | Problem:
-    if isinstance(result, Problem):
-        return result
-    rivals = [b for b in blocks if b.opening > after.opening and shape.is_mentioned_in(b.text)]
-    for count, block in enumerate(rivals):
-        if count >= MAX_BLOCKS:
-            return Problem(f"the answer has more than {MAX_BLOCKS} blocks that could be the frontmatter")
-        other = _read(block, lines, shape)
-        if isinstance(other, (Reply, Suspension)) and _said(other) != _said(result):
-            places = f"lines {after.opening + 1} and {block.opening + 1}"
+def _rival_problem(
+    result: Reply | Suspension, block: _Block, blocks: list[_Block], lines: list[str], shape: Shape
+) -> Problem | None:
+    """The problem with an answer that a later block contradicts."""
+    rivals = [
+        other for other in blocks if other.opening > block.opening and shape.is_mentioned_in(other.text)
+    ]
+    for rival in rivals[:MAX_BLOCKS]:
+        other = _read(rival, lines, shape)
+        if isinstance(other, (Reply, Suspension)) and _content_of(other) != _content_of(result):
+            places = f"lines {block.opening + 1} and {rival.opening + 1}"
             return Problem(f"the answer has two blocks that could be the frontmatter, in {places}")
-    return result
+    if len(rivals) > MAX_BLOCKS:
+        return Problem(f"the answer has more than {MAX_BLOCKS} blocks that could be the frontmatter")
+    return None
 
 
-def _said(result: Reply | Suspension) -> Any:
+def _content_of(result: Reply | Suspension) -> Any:
     return result.output if isinstance(result, Reply) else result.reason
 
 
 def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> Problem:
     if not any(lines):
         return Problem("the answer is empty")
-    late = next((b for b in blocks if not b.is_early and shape.is_mentioned_in(b.text)), None)
-    early = next((b for b in blocks if b.is_early), None)
+    late = next((block for block in blocks if not block.is_early and shape.is_mentioned_in(block.text)), None)
     if late is not None:
         return Problem(
             f"the frontmatter begins only in line {late.opening + 1}: the answer must begin with it"
         )
-    if early is not None:
+    if any(block.is_early for block in blocks):
         return Problem("the frontmatter has none of the expected fields", shape.misfits({}))
     if lines[0].strip() == "---":
         return Problem("the frontmatter is never closed: a line with exactly `---` must follow the fields")
@@ -490,10 +443,6 @@ def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> Prob
 
 _PLAIN = re.compile(r"[$A-Za-z][\w$./-]*(?: [\w$./-]+)*", re.ASCII)
 _NOT_STRINGS = frozenset(("true", "false", "null", "y", "n", "yes", "no", "on", "off"))
-
-
-def _joined(fields: str, body: str) -> str:
-    return "\n\n".join(part for part in (fields, body) if part)
 
 
 def _lines(fields: Mapping[Any, Any]) -> str:
@@ -514,10 +463,10 @@ def _scalar(value: Any) -> str:
 
 def _quote(text: str) -> str:
     """A double-quoted YAML scalar. JSON's own quoting would leave characters that YAML refuses."""
-    return '"' + "".join(map(_escaped, text)) + '"'
+    return '"' + "".join(map(_escape, text)) + '"'
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character in '"\\':
         return "\\" + character
     if character == "\n":

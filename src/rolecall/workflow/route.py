@@ -82,46 +82,39 @@ def route(
     """
     status = status_of(output)
     if status == SUSPEND:
-        return Suspended(_suspension(output, role))
+        reason = output.get("reason")
+        has_reason = isinstance(reason, str) and bool(reason.strip())
+        return Suspended(reason if has_reason else f"{role} gave no reason")
+    view = {"start": start, "thread": thread, "steps_count": steps_count, "body": body}
+    # Not `outputs or {}`: how many there are is known when the whole chain has been read.
+    view["steps"] = {} if outputs is None else outputs
+    if isinstance(output, Mapping):
+        view |= {str(key): value for key, value in output.items()}
     try:
-        edge = _edge(workflow, role, status, start=start, steps=steps, steps_count=steps_count)
-        view = {"start": start, "thread": thread, "steps_count": steps_count, "body": body}
-        # Not `outputs or {}`: how many there are is known when the whole chain has been read.
-        view["steps"] = {} if outputs is None else outputs
-        return _follow(workflow, role, edge, view | _fields(output))
+        edge = _choose(workflow, role, status, start=start, steps=steps, steps_count=steps_count)
+        return _follow(workflow, role, edge, view)
     except UsageError as exc:
         return Stuck(f"{exc.message} {exc.hint}".rstrip())
 
 
-def _suspension(output: Mapping[str, Any], role: str) -> str:
-    reason = output.get("reason")
-    return reason if isinstance(reason, str) and reason.strip() else f"{role} gave no reason"
-
-
-def _fields(output: Any) -> dict[str, Any]:
-    return {str(key): value for key, value in output.items()} if isinstance(output, Mapping) else {}
-
-
-def _edge(
-    workflow: Workflow,
-    role: str,
-    status: str | None,
-    *,
-    start: Mapping[str, Any],
-    steps: Sequence[Mapping[str, Any]],
-    steps_count: int,
-) -> Edge:
+def _choose(workflow: Workflow, role: str, status: str | None, **view: Any) -> Edge:
+    """The first edge out of a role whose status and condition fit."""
     edges = workflow.graph.get(role, ())
     if not edges:
         raise UsageError(f"{role!r} has no edge in the workflow {workflow.name!r}.", hint=_FORK_HINT)
     for edge in edges:
-        if edge.status is not None and edge.status != status:
-            continue
-        if edge.condition is None:
+        has_status = edge.status is None or edge.status == status
+        if has_status and (edge.condition is None or _holds(workflow, edge.condition, **view)):
             return edge
-        if _holds(workflow, edge.condition, start=start, steps=steps, steps_count=steps_count):
-            return edge
-    raise UsageError(_no_edge(role, status, edges), hint=_FORK_HINT)
+    if statuses := [edge.status for edge in edges if edge.status is not None]:
+        given = "no status" if status is None else f"the status {status!r}"
+        message = f"{role!r} ended with {given}, for which it has no edge (it has: {', '.join(statuses)})."
+    else:
+        names = ", ".join(str(edge.condition) for edge in edges)
+        message = (
+            f"none of the conditions of {role!r} holds ({names}), and its list has no edge without condition."
+        )
+    raise UsageError(message, hint=_FORK_HINT)
 
 
 def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
@@ -137,46 +130,30 @@ def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
         raise UsageError(f"{name}: {exc.message}.", hint=exc.hint or _FORK_HINT) from None
 
 
-def _no_edge(role: str, status: str | None, edges: Sequence[Edge]) -> str:
-    statuses = [edge.status for edge in edges if edge.status is not None]
-    if not statuses:
-        names = ", ".join(str(edge.condition) for edge in edges)
-        return (
-            f"none of the conditions of {role!r} holds ({names}), and its list has no edge without condition."
-        )
-    given = "no status" if status is None else f"the status {status!r}"
-    return f"{role!r} ended with {given}, for which it has no edge (it has: {', '.join(statuses)})."
-
-
 def _follow(workflow: Workflow, role: str, edge: Edge, view: Mapping[str, Any]) -> Route:
     if edge.role == END:
         return Ended()
-    prompt = _rendered(edge.prompt, view, f"the prompt of the edge {role} -> {edge.role}")
+    way = f"the edge {role} -> {edge.role}"
+    prompt = _render(edge.prompt, view, f"the prompt of {way}")
     if edge.role == FAIL:
         return Failed(prompt.strip() or f"{role} led to {FAIL}")
     if edge.role not in workflow.roles:
-        raise UsageError(
-            f"{role!r} leads to {edge.role!r}, which is not a role of {workflow.name!r}.", hint=_FORK_HINT
-        )
-    if edge.location is None:
-        return Next(edge.role, prompt, None)
-    return Next(
-        edge.role, prompt, _rendered(edge.location, view, f"the location of the edge {role} -> {edge.role}")
-    )
+        message = f"{role!r} leads to {edge.role!r}, which is not a role of {workflow.name!r}."
+        raise UsageError(message, hint=_FORK_HINT)
+    location = None if edge.location is None else _render(edge.location, view, f"the location of {way}")
+    return Next(edge.role, prompt, location)
 
 
-def _rendered(text: str, view: Mapping[str, Any], what: str) -> str:
+def _render(text: str, view: Mapping[str, Any], what: str) -> str:
     try:
         rendered = template.render(text, view)
     except UsageError as exc:
         used = {use.path[1] for use in template.variables(text) if use.path[0] == "steps" and use.path[1:]}
-        idle = [
-            name for name in sorted(used) if isinstance(view["steps"], Mapping) and name not in view["steps"]
-        ]
+        steps = view["steps"]
+        idle = [name for name in sorted(used) if isinstance(steps, Mapping) and name not in steps]
         why = f" ({', '.join(idle)} {'has' if len(idle) == 1 else 'have'} not run yet)" if idle else ""
-        raise UsageError(
-            f"{what} cannot be written: {exc.message}{why}.", hint=f"{exc.hint} {_FORK_HINT}".lstrip()
-        ) from None
+        hint = f"{exc.hint} {_FORK_HINT}".lstrip()
+        raise UsageError(f"{what} cannot be written: {exc.message}{why}.", hint=hint) from None
     if text.strip() and not rendered.strip():
         raise UsageError(f"{what} came out blank (template: {text.strip()[:200]!r}).", hint=_FORK_HINT)
     return rendered

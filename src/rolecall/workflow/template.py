@@ -8,8 +8,7 @@ Partials, lambdas and other delimiters are not part of it.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +22,6 @@ MAX_RENDERED = 20_000_000
 """Characters of a rendered text."""
 _REFUSED = {">": "partials ({{>name}})", "=": "other delimiters ({{=<% %>=}})"}
 _SIGILS = ("#", "^", "/", "!", ">", "=", "&")
-_OPEN = re.compile(r"\{\{")
 
 
 class Use(NamedTuple):
@@ -39,7 +37,7 @@ class Use(NamedTuple):
 
     @property
     def name(self) -> str:
-        return ".".join(self.path) if self.path != (".",) else "."
+        return _join(self.path)
 
 
 class Flaw(NamedTuple):
@@ -50,40 +48,39 @@ class Flaw(NamedTuple):
     column: int
 
 
-class _Variable(NamedTuple):
-    path: tuple[str, ...]
-    at: int
-
-
 class _Section(NamedTuple):
     path: tuple[str, ...]
     at: int
-    inverted: bool
+    kind: Literal["variable", "section", "inverted"]
     parts: list[Any]
+    """Texts and sections; a variable has none."""
+
+    def __str__(self) -> str:
+        return "{{" + ("^" if self.kind == "inverted" else "#") + _join(self.path) + "}}"
 
 
-_Part = str | _Variable | _Section
+_Part = str | _Section
 
 
 def problems(template: str) -> list[Flaw]:
     """Everything that keeps the text from being a template; empty when it is one."""
-    return [Flaw(message, *_line_column(template, at)) for message, at in _parsed(template)[1]]
+    return [Flaw(message, *_line_column(template, at)) for message, at in _parse(template)[1]]
 
 
 def variables(template: str) -> list[Use]:
     """Every name the template uses, in the order written."""
-    return list(_uses(_parsed(template)[0], template, ()))
+    return list(_uses(_parse(template)[0], template, ()))
 
 
 def render(template: str, view: Mapping[str, Any]) -> str:
     """The text of a template over `view`; `UsageError` names every variable that does not resolve."""
-    parts, flaws = _parsed(template)
+    parts, flaws = _parse(template)
     if flaws:
         raise UsageError(f"the template is not valid: {flaws[0][0]}")
     unresolved: dict[str, None] = {}
     pieces: list[str] = []
     size = 0
-    for piece in _rendered(parts, [view], unresolved):
+    for piece in _render(parts, [view], unresolved):
         pieces.append(piece)
         size += len(piece)
         if len(pieces) > MAX_PIECES or size > MAX_RENDERED:
@@ -91,101 +88,73 @@ def render(template: str, view: Mapping[str, Any]) -> str:
                 f"the text would have more than {MAX_PIECES:,} parts or {MAX_RENDERED:,} characters",
                 hint="Nested sections over lists multiply; use one list.",
             )
-    text = "".join(pieces)
     if unresolved:
         names = ", ".join("{{" + name + "}}" for name in unresolved)
-        raise UsageError(
-            f"{names} has no value" if len(unresolved) == 1 else f"{names} have no value",
-            hint=f"Available: {', '.join(sorted(view)) or 'nothing'}.",
-        )
-    return text
+        hint = f"Available: {', '.join(sorted(view)) or 'nothing'}."
+        raise UsageError(f"{names} {'has' if len(unresolved) == 1 else 'have'} no value", hint=hint)
+    return "".join(pieces)
 
 
 def show(value: Any) -> str:
     """A value as a template shows it: text as it is, a list of plain values joined by commas, else JSON."""
     if isinstance(value, str):
         return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
         return ", ".join(show(item) for item in value)
-    if isinstance(value, (int, float)):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    return json.dumps(value, ensure_ascii=False, default=dict)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, Sequence) else str(value)
+def _join(path: tuple[str, ...]) -> str:
+    return "." if path == (".",) else ".".join(path)
 
 
 # -- parsing --
 
 
 @lru_cache(maxsize=256)
-def _parsed(template: str) -> tuple[list[_Part], list[tuple[str, int]]]:
-    root: list[_Part] = []
+def _parse(template: str) -> tuple[list[_Part], list[tuple[str, int]]]:
+    """The parts of a template, and its flaws with their offsets."""
     flaws: list[tuple[str, int]] = []
-    stack: list[tuple[_Section | None, list[_Part]]] = [(None, root)]
+    root = _Section((".",), 0, "section", [])
+    open_sections = [root]
     for token in _tokens(template, flaws):
+        section = open_sections[-1]
         if isinstance(token, str):
-            stack[-1][1].append(token)
+            section.parts.append(token)
+            continue
+        sigil, name, at = token
+        path = (".",) if name == "." else tuple(name.split("."))
+        if sigil == "!":
+            continue
+        if sigil in _REFUSED:
+            flaws.append((f"{_REFUSED[sigil]} are not supported", at))
+        elif not all(path) or any(char.isspace() or char in "{}" for char in name):
+            flaws.append((f"{name!r} is not a name" if name else "a tag is empty: {{}}", at))
+        elif sigil in ("#", "^"):
+            inner = _Section(path, at, "inverted" if sigil == "^" else "section", [])
+            if len(open_sections) <= MAX_NESTING:
+                section.parts.append(inner)
+            open_sections.append(inner)
+            if len(open_sections) == MAX_NESTING + 2:
+                flaws.append((f"sections nest deeper than {MAX_NESTING}", at))
+        elif sigil != "/":
+            section.parts.append(_Section(path, at, "variable", []))
+        elif section is root:
+            flaws.append(("{{/" + name + "}} closes a section that was not opened", at))
         else:
-            _place_tag(*token, stack, flaws)
-    for section, _ in stack[1:]:
-        if section is not None:
-            flaws.append((f"the section {_tag(section)} is never closed", section.at))
-    flaws.sort(key=lambda flaw: flaw[1])
-    return root, flaws
-
-
-def _place_tag(sigil: str, name: str, at: int, stack: list[Any], flaws: list[tuple[str, int]]) -> None:
-    if sigil == "!":
-        return
-    if sigil in _REFUSED:
-        flaws.append((f"{_REFUSED[sigil]} are not supported", at))
-        return
-    path = (".",) if name == "." else tuple(name.split("."))
-    if not name or not all(path) or any(char.isspace() or char in "{}" for char in name):
-        flaws.append((f"{name!r} is not a name" if name else "a tag is empty: {{}}", at))
-        return
-    if sigil in ("#", "^"):
-        section = _Section(path, at, sigil == "^", [])
-        if len(stack) <= MAX_NESTING:
-            stack[-1][1].append(section)
-        stack.append((section, section.parts))
-        if len(stack) == MAX_NESTING + 2:
-            flaws.append((f"sections nest deeper than {MAX_NESTING}", at))
-    elif sigil == "/":
-        _close(path, at, stack, flaws)
-    else:
-        stack[-1][1].append(_Variable(path, at))
-
-
-def _close(path: tuple[str, ...], at: int, stack: list[Any], flaws: list[tuple[str, int]]) -> None:
-    written = "{{/" + ".".join(path) + "}}"
-    section = stack[-1][0]
-    if section is None:
-        flaws.append((f"{written} closes a section that was not opened", at))
-    elif section.path == path:
-        stack.pop()
-    else:
-        flaws.append((f"{written} stands where {_tag(section)} must be closed", at))
-        stack.pop()
-
-
-def _tag(section: _Section) -> str:
-    return "{{" + ("^" if section.inverted else "#") + ".".join(section.path) + "}}"
+            if section.path != path:
+                flaws.append(("{{/" + name + "}} stands where " + f"{section} must be closed", at))
+            open_sections.pop()
+    flaws += [(f"the section {section} is never closed", section.at) for section in open_sections[1:]]
+    return root.parts, sorted(flaws, key=lambda flaw: flaw[1])
 
 
 def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple[str, str, int]]:
     """Text and (sigil, name, offset) of tags; a tag that stands alone on its line takes the line with it."""
     position = tags = 0
-    while opening := _OPEN.search(template, position):
-        start = opening.start()
+    while (start := template.find("{{", position)) >= 0:
         tags += 1
         if tags > MAX_TAGS:  # each tag scans its line, and a template may be one long line
             flaws.append((f"there are more than {MAX_TAGS:,} tags", start))
@@ -206,20 +175,14 @@ def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple
         end += len(closing)
         before, after = start, end
         if sigil in ("#", "^", "/", "!"):
-            before, after = _line_around(template, start, end)
+            line_start, line_end = template.rfind("\n", 0, start) + 1, template.find("\n", end)
+            line_end = len(template) if line_end < 0 else line_end + 1
+            if not (template[line_start:start] + template[end:line_end]).strip():
+                before, after = line_start, line_end
         yield template[position : max(before, position)]
         yield sigil, name, start
         position = after
     yield template[position:]
-
-
-def _line_around(template: str, start: int, end: int) -> tuple[int, int]:
-    """The whole line of a tag that stands alone on it, else just the tag."""
-    line_start = template.rfind("\n", 0, start) + 1
-    line_end = template.find("\n", end)
-    line_end = len(template) if line_end < 0 else line_end + 1
-    alone = not (template[line_start:start] + template[end:line_end]).strip()
-    return (line_start, line_end) if alone else (start, end)
 
 
 def _line_column(template: str, at: int) -> tuple[int, int]:
@@ -228,14 +191,9 @@ def _line_column(template: str, at: int) -> tuple[int, int]:
 
 def _uses(parts: list[_Part], template: str, inside: tuple[tuple[str, ...], ...]) -> Iterator[Use]:
     for part in parts:
-        if isinstance(part, str):
-            continue
-        line, column = _line_column(template, part.at)
-        if isinstance(part, _Variable):
-            yield Use(part.path, "variable", line, column, inside)
-            continue
-        yield Use(part.path, "inverted" if part.inverted else "section", line, column, inside)
-        yield from _uses(part.parts, template, inside if part.inverted else (*inside, part.path))
+        if isinstance(part, _Section):
+            yield Use(part.path, part.kind, *_line_column(template, part.at), inside)
+            yield from _uses(part.parts, template, (*inside, part.path) if part.kind == "section" else inside)
 
 
 # -- rendering --
@@ -243,23 +201,23 @@ def _uses(parts: list[_Part], template: str, inside: tuple[tuple[str, ...], ...]
 _MISSING: Any = object()
 
 
-def _rendered(parts: list[_Part], scopes: list[Any], unresolved: dict[str, None]) -> Iterator[str]:
+def _render(parts: list[_Part], scopes: list[Any], unresolved: dict[str, None]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, str):
             yield part
             continue
-        value = _found(part.path, scopes)
-        if isinstance(part, _Variable):
+        value = _find(part.path, scopes)
+        if part.kind == "variable":
             if value is _MISSING or value is None:
-                unresolved[".".join(part.path) if part.path != (".",) else "."] = None
+                unresolved[_join(part.path)] = None
             else:
                 yield show(value)
-        elif part.inverted:
+        elif part.kind == "inverted":
             if not _holds(value):
-                yield from _rendered(part.parts, scopes, unresolved)
+                yield from _render(part.parts, scopes, unresolved)
         elif _holds(value):
             for item in value if isinstance(value, list) else [value]:
-                yield from _rendered(part.parts, [*scopes, item], unresolved)
+                yield from _render(part.parts, [*scopes, item], unresolved)
 
 
 def _holds(value: Any) -> bool:
@@ -267,7 +225,7 @@ def _holds(value: Any) -> bool:
     return value is not _MISSING and (bool(value) or isinstance(value, Mapping))
 
 
-def _found(path: tuple[str, ...], scopes: list[Any]) -> Any:
+def _find(path: tuple[str, ...], scopes: list[Any]) -> Any:
     """The innermost scope that knows the first name decides; the rest is looked up inside it alone."""
     if path == (".",):
         return scopes[-1]
