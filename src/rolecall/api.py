@@ -20,7 +20,7 @@ from rolecall.errors import RolecallError, UsageError
 from rolecall.nexus import memory, project_paths, tools
 from rolecall.settings import config
 from rolecall.store.store import Store
-from rolecall.threads import lease, lifecycle, listing, report, thread, views, workspace
+from rolecall.threads import commit, lease, lifecycle, listing, report, thread, views, workspace
 from rolecall.threads.state import Status
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow import registry
@@ -376,9 +376,7 @@ class Thread:
 
     def answer(self, output: Mapping[str, Any], body: str = "") -> Thread:
         """Play the role as a person: `output` must fit its schema."""
-        ref = lifecycle.answer(
-            self._store, self._ref, self._playbook, output, body=body, mask=workspace.mask()
-        )
+        ref = commit.answer(self._store, self._ref, self._playbook, output, body=body, mask=workspace.mask())
         workspace.tell_service(ref)
         return self
 

@@ -20,7 +20,7 @@ from rolecall.settings.mask import Mask
 from rolecall.store.backend import Backend, Change, Ref
 from rolecall.store.store import Store
 from rolecall.store.verify import verify
-from rolecall.threads import lifecycle, thread
+from rolecall.threads import commit, lifecycle, thread
 from rolecall.threads.state import load
 from rolecall.workflow import yaml
 from rolecall.workflow.playbook import Playbook
@@ -312,7 +312,7 @@ def test_a_person_who_plays_a_role_lets_the_thread_wait_for_the_service_again(ha
     ref = lifecycle.start(hall.store, again, "Do it", cwd=str(hall.folder), mask=Mask([]), queue=0)
     name = thread.id_of(ref)
     queue.suspend(hall.store, hall.admit(name), "a person's turn")
-    lifecycle.answer(hall.store, load(hall.ref(name)), again, {"$status": "done"}, body="", mask=Mask([]))
+    commit.answer(hall.store, load(hall.ref(name)), again, {"$status": "done"}, body="", mask=Mask([]))
     assert hall.status(name) == "queued"
     assert [one.thread for one in hall.waiting()] == [name]
 

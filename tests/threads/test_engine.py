@@ -37,7 +37,7 @@ from rolecall.errors import AgentError, Conflict, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, workspace
+from rolecall.threads import commit, lifecycle, thread, workspace
 from rolecall.threads.extract import Endpoint, extract
 from rolecall.workflow import registry
 
@@ -200,7 +200,7 @@ def test_an_agent_that_asks_is_answered_in_its_next_prompt(store: Store, name: s
 def test_a_killed_thread_takes_no_further_step(store: Store, name: str) -> None:
     run(engine(store, says(answer("done"))), name, steps=1)
     _, lease = lifecycle.kill(store, thread.find(store, name), mask=Mask([]))
-    assert lease is None and state(store, name)["status"] == "killed"
+    assert not lease and state(store, name)["status"] == "killed"
     with pytest.raises(UsageError, match="is killed"):
         run(engine(store, says(answer("end"))), name)
     assert len(steps(store, name)) == 1
@@ -693,7 +693,7 @@ def test_a_person_who_answers_for_the_role_does_not_lose_the_answer_that_had_arr
     store: Store, name: str
 ) -> None:
     left_with_an_answer(store, name)
-    lifecycle.answer(
+    commit.answer(
         store, thread.find(store, name), book(LOOP), {"$status": "done"}, body="Mine.", mask=Mask([])
     )
     (step,) = steps(store, name)

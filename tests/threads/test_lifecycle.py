@@ -15,7 +15,7 @@ from rolecall.errors import AgentError, Conflict, InvalidPayload, NotFound, Usag
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread
+from rolecall.threads import commit, lifecycle, thread
 from rolecall.workflow import registry
 from rolecall.workflow.model import Limits
 
@@ -90,7 +90,7 @@ def test_ended_threads_cannot_be_resumed_answered_or_killed(store: Store, name: 
     with pytest.raises(UsageError, match="is completed"):
         lifecycle.resume(store, ref, mask=NONE)
     with pytest.raises(UsageError, match="is completed"):
-        lifecycle.answer(store, ref, book(LOOP), {"$status": "done"}, body="", mask=NONE)
+        commit.answer(store, ref, book(LOOP), {"$status": "done"}, body="", mask=NONE)
     with pytest.raises(UsageError, match="already completed"):
         lifecycle.kill(store, ref, mask=NONE)
     assert thread.find(store, name) == ref
@@ -102,7 +102,7 @@ def test_a_thread_that_runs_is_neither_resumed_nor_answered(store: Store, name: 
     with pytest.raises(Conflict, match="is being run by process"):
         lifecycle.resume(store, ref, mask=NONE, answer="now")
     with pytest.raises(Conflict, match="is being run by process"):
-        lifecycle.answer(store, ref, book(LOOP), {"$status": "done"}, body="", mask=NONE)
+        commit.answer(store, ref, book(LOOP), {"$status": "done"}, body="", mask=NONE)
 
 
 def test_killing_names_the_process_that_still_runs_the_thread(store: Store, name: str) -> None:
@@ -152,9 +152,9 @@ def test_two_who_resume_at_once_are_told_apart(store: Store, name: str) -> None:
 def test_a_person_plays_a_role_and_is_held_to_its_schema(store: Store, name: str) -> None:
     ref = thread.find(store, name)
     with pytest.raises(InvalidPayload, match="does not fit what worker has to give"):
-        lifecycle.answer(store, ref, book(LOOP), {"$status": "perhaps"}, body="", mask=NONE)
-    lifecycle.answer(store, ref, book(LOOP), {"$status": "done"}, body="By hand.", mask=NONE)
-    lifecycle.answer(store, thread.find(store, name), book(LOOP), {"$status": "end"}, body="", mask=NONE)
+        commit.answer(store, ref, book(LOOP), {"$status": "perhaps"}, body="", mask=NONE)
+    commit.answer(store, ref, book(LOOP), {"$status": "done"}, body="By hand.", mask=NONE)
+    commit.answer(store, thread.find(store, name), book(LOOP), {"$status": "end"}, body="", mask=NONE)
     assert [(step.role, step.agent, step.body) for step in steps(store, name)] == [
         ("worker", "human", "By hand."),
         ("checker", "human", ""),

@@ -14,8 +14,9 @@ from rolecall.errors import AgentError, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread
+from rolecall.threads.attempt import Attempt
 from rolecall.threads.engine import Cast
-from rolecall.threads.record import Recalled, Recorder
+from rolecall.threads.setup import Recalled
 from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow.model import Recall
 
@@ -68,18 +69,18 @@ def test_an_answer_that_had_arrived_is_kept_with_what_was_told_for_it(store: Sto
     chain = thread.Chain(store, thread.find(store, name).head)
     turn = Turn(name, chain, book(KNOWING))
     way = next_of(turn)
-    record = Recorder(store, name, turn, way, mask=Mask([]), recall=library)  # type: ignore[arg-type]
-    asyncio.run(_asked(record))
+    attempt = Attempt(store, turn, way, mask=Mask([]), recall=library)  # type: ignore[arg-type]
+    asyncio.run(_asked(attempt))
     run(engine(store, says(), recall=library), name, steps=1)
     assert len(library.asked) == 1
     assert "Passage 1." in steps(store, name)[0].prompt
 
 
-async def _asked(record: Recorder) -> None:
+async def _asked(attempt: Attempt) -> None:
     """Up to the answer; then the process is gone."""
-    await record.prompt_for(Cast("test", says()))
-    record.asking("test")
-    record.answered(Reply(answer("done")))
+    await attempt.make_prompt(Cast("test", says()))
+    attempt.note_asking("test")
+    attempt.note_answer(Reply(answer("done")))
 
 
 async def refuse(_wanted: Recall, _question: str, _folder: str) -> Recalled:

@@ -18,7 +18,7 @@ from rolecall.agents.protocol import Context, Reply, ToolCall, Turn
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings.mask import MASKED, Mask
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, workspace
+from rolecall.threads import commit, lifecycle, thread, workspace
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def test_reasons_of_moderators_functions_and_prompts_are_masked(
 
 def test_what_a_person_does_is_masked(store: Store, mask: Mask, tmp_path: Path) -> None:
     name = start(store, book(LOOP), tmp_path / "work", mask=mask)
-    answered = lifecycle.answer(
+    answered = commit.answer(
         store, thread.find(store, name), book(LOOP), {"$status": "done", "note": ALL}, body=ALL, mask=mask
     )
     fork = lifecycle.fork(store, answered.head, mask=mask, prompt=f"Now with {ALL}")

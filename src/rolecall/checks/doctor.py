@@ -24,7 +24,7 @@ from rolecall.workflow.model import workdir_of
 
 if TYPE_CHECKING:
     from rolecall.agents.process import Exit
-    from rolecall.threads.engine import Cast, Casting
+    from rolecall.threads.setup import Cast, Casting
     from rolecall.workflow.model import Role, Workdir
     from rolecall.workflow.playbook import Playbook
 

@@ -12,7 +12,7 @@ from rolecall.cli.output import format_of, parse_json, read_input, show
 from rolecall.cli.thread_arguments import agent_option, in_this_store, one_thread
 from rolecall.cli.thread_run import CODES, play, show_standing, tell_continuation
 from rolecall.errors import InvalidPayload, UsageError
-from rolecall.threads import lifecycle, thread, views, workspace
+from rolecall.threads import commit, lifecycle, thread, views, workspace
 from rolecall.threads.thread import Chain
 from rolecall.workflow import registry
 from rolecall.workflow.route import Next, Route, Suspended
@@ -114,7 +114,7 @@ def _play_role(
         asking.say("\n\n".join(_question(options, turn, way)) + "\n")
         output = _ask_output(turn.role(way.role).schema)
         body = asking.ask_text("Your report", is_required=False)
-    return lifecycle.answer(
+    return commit.answer(
         store, ref, turn.playbook, output, body=body, mask=workspace.mask(), is_run_here=options.run_on
     )
 

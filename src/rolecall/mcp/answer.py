@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal["text", "output"]
 
 def thread_answer(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
     """What is asked, when nothing is given; else the answer becomes part of the thread."""
-    from rolecall.threads import lifecycle, thread, views, workspace
+    from rolecall.threads import commit, lifecycle, thread, views, workspace
 
     _check_given(arguments)
     with workspace.open_store(place.store, create=False) as store:
@@ -36,9 +36,7 @@ def thread_answer(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
         elif "output" in arguments:
             _check_takes(store, asked, "output")
             book, body = asked.turn.playbook, arguments.get("body", "")
-            ref = lifecycle.answer(
-                store, asked.ref, book, arguments["output"], body=body, mask=workspace.mask()
-            )
+            ref = commit.answer(store, asked.ref, book, arguments["output"], body=body, mask=workspace.mask())
         else:
             return _question(store, asked)
         return with_tool(views.entry(store, ref))

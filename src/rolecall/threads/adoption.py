@@ -22,7 +22,7 @@ from rolecall.workflow.model import SUSPEND
 from rolecall.workflow.route import status_of
 
 
-def found(store: Store, step: str, *, attempt: str | None) -> thread.Step:
+def read_step(store: Store, step: str, *, attempt: str | None) -> thread.Step:
     """Return the step `step` after checking it; a step of ours must link the attempts from `attempt` on."""
     try:
         node = store.get(step)

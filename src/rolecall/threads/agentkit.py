@@ -27,8 +27,9 @@ from typing import NoReturn
 from rolecall.agents.protocol import Cancel, Context, Reply
 from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
 from rolecall.threads import thread, workspace
+from rolecall.threads.attempt import Attempt, perform
+from rolecall.threads.commit import put_step
 from rolecall.threads.engine import Cast, Engine
-from rolecall.threads.record import Recorder
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, name_of, next_of
 from rolecall.workflow.route import Next
@@ -88,33 +89,31 @@ def _parse(argv: Sequence[str] | None) -> tuple[str, str, str | None]:
 async def _step(function: AgentFunction, name: str, role: str, instruction: str | None) -> str:
     with workspace.open_store(create=False) as store:
         engine = workspace.engine(store)
-        record = _recorder(engine, name, role, instruction)
-        cast = Cast(record.agent or name_of(function), function)
+        attempt = _attempt(engine, name, role, instruction)
+        cast = Cast(attempt.agent or name_of(function), function)
         try:
-            found = await engine.perform(record, cast, cancel=_signalled())
+            result = await perform(engine, attempt, cast, cancel=_signalled())
         except ExtractError as error:
-            if record.turn.playbook.moderator is None:
+            if attempt.turn.playbook.moderator is None:
                 raise
-            found = record.unreadable(error)
+            result = attempt.unreadable(error)
         draft = store.draft()
-        step, _ = record.put_step(draft, found, limits=thread.find(store, name).state.limits)
+        step, _ = put_step(draft, attempt, result, limits=thread.find(store, name).state.limits)
         draft.commit(durable=True)
         return step
 
 
-def _recorder(engine: Engine, name: str, role: str, instruction: str | None) -> Recorder:
+def _attempt(engine: Engine, name: str, role: str, instruction: str | None) -> Attempt:
     ref = thread.find(engine.store, name)
     chain = Chain(engine.store, ref.head)
-    turn = Turn(thread.id_of(ref), chain, engine.playbook(chain.start.workflow))
+    turn = Turn(ref.id, chain, engine.playbook(chain.start.workflow))
     way = next_of(turn)
     if not isinstance(way, Next) or way.role != role:
         due = f"{way.role} is" if isinstance(way, Next) else "no role is"
         raise UsageError(f"the role {role!r} is not due in thread {turn.thread}: {due}")
     if instruction is not None:
         way = replace(way, prompt=instruction)
-    return Recorder(
-        engine.store, turn.thread, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall
-    )
+    return Attempt(engine.store, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall)
 
 
 def _signalled() -> Cancel:

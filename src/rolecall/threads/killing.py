@@ -16,8 +16,8 @@ from rolecall.plan_run.taskflow import NAME as PLAN_TASK
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, workspace
-from rolecall.threads.state import ThreadRef, read_thread
+from rolecall.threads import lifecycle, workspace
+from rolecall.threads.state import ThreadRef, read_note, read_thread
 
 _STOP_SECONDS = 5.0
 """How long a process may take to stop after it was asked to; its agent gets 2 seconds of it."""
@@ -37,11 +37,11 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     is_shared = ref.state.name == PLAN_TASK or (lease and lease.get("pid") == os.getpid())
     process = _ask_to_stop(lease) if lease and not is_shared else None
     workspace.tell_service(ref)  # not before: it is quicker, and no process would be left to name
-    was_stuck = lease is not None and process is not None and not _has_ended(lease)
+    was_stuck = process is not None and not _has_ended(lease)
     if was_stuck and process is not None:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    if lease is None or process is not None:  # no process is left to end its agents
+    if not lease or process is not None:  # no process is left to end its agents
         with ThreadPoolExecutor(1) as other:  # the caller's thread may have a running event loop
             for run in _runs_of(store, ref):
                 other.submit(asyncio.run, end_leftovers(run)).result()
@@ -52,9 +52,9 @@ def _runs_of(store: Store, ref: ThreadRef) -> list[str]:
     """The runs of the agent that works for a thread, or for the thread that plays its role."""
     runs: list[str] = []
     above: ThreadRef | None = ref
-    while above is not None and (note := store.ref(thread.attempt_name(thread.id_of(above)))):
-        runs += filter(None, (note.state.get("run"), *note.state.get("runs", ())))
-        below = read_thread(store, note.state.get("session", ""))
+    while above is not None and (known := read_note(store, above.id)):
+        runs += filter(None, (known.note.run, *known.note.runs))
+        below = read_thread(store, known.note.session)
         above = below if below and below.state.parent == above.id else None
     return runs
 

@@ -1,113 +1,93 @@
-"""A role that another workflow plays: its thread is started, let run, and read here.
+"""A role that another workflow plays: its thread is started, run and read here.
 
-The child is a thread like any other, shown, forked and resumed like any other; the parent's step links it.
-Its id is the session of the parent's attempt, so a crash goes on with the same child.
+The child is a thread like any other, and the parent's step links it. Its id is the session of the parent's attempt, so
+after a crash the same child goes on.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from rolecall.agents.protocol import Cancel, Played, Usage
 from rolecall.errors import UsageError
 from rolecall.threads import lifecycle, thread
-from rolecall.threads.state import Status, ThreadRef, read_thread
+from rolecall.threads.attempt import Attempt
+from rolecall.threads.setup import Setup, Watch
+from rolecall.threads.state import Status, ThreadRef, read_note, read_thread
 from rolecall.threads.thread import Chain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rolecall.store.store import Store
-    from rolecall.threads.engine import Engine
-    from rolecall.threads.record import Recorder
 
 DEEPEST = 8
 """How many workflows may play inside each other: a workflow that plays itself must come to an end."""
 
 
 async def play(
-    engine: Engine, parent: Recorder, cancel: Cancel, workflow: str, prompt: str, going_on: str | None
+    setup: Setup,
+    run_child: Callable[[Attempt, str, Watch, Cancel], Awaitable[None]],
+    parent: Attempt,
+    cancel: Cancel,
+    workflow: str,
+    prompt: str,
+    session: str | None,
 ) -> Played:
-    """Let the child run until it ends, is suspended or is interrupted. A child that an earlier step has used
-    is done; only one whose parent's attempt did not come to a step is gone on with."""
-    is_unfinished = going_on is not None and parent.going_on.since is None
-    child = str(going_on) if is_unfinished else _started(engine, parent, workflow, prompt)
-    parent.sign("session", {"session": child})
-    if _status(engine.store, child) == "suspended":  # whoever resumed the parent means the child, too
-        lifecycle.resume(engine.store, thread.find(engine.store, child), mask=engine.mask)
+    """Run the child until it ends, is suspended or is interrupted. A child that an earlier step has used is done; only
+    one whose parent's attempt did not come to a step goes on."""
+    store = setup.store
+    is_unfinished = session is not None and parent.session.since is None
+    child = session if session and is_unfinished else _start(setup, parent, workflow, prompt)
+    parent.note_sign("session", {"session": child})
+    if (
+        thread.find(store, child).state.status == Status.SUSPENDED
+    ):  # resuming the parent resumes the child, too
+        lifecycle.resume(store, thread.find(store, child), mask=setup.mask)
 
     def watch(kind: str, body: Mapping[str, Any]) -> None:
         if kind == "step":
-            told = {"status": body["status"], "thread": child}
-            parent.sign("tool_call", {"name": f"{workflow}/{body['role']}", "arguments": told})
+            arguments = {"status": body["status"], "thread": child}
+            parent.note_sign("tool_call", {"name": f"{workflow}/{body['role']}", "arguments": arguments})
 
-    inner = replace(engine, watch=watch, environment=engine.environment_of(parent.turn.role(parent.role)))
-    if _status(engine.store, child) not in thread.ENDED:  # one whose process died is taken over
-        async for _ in inner.run(child, cancel=cancel):
-            pass
-    return _standing(engine.store, child)
+    if not thread.find(store, child).state.has_ended:
+        await run_child(parent, child, watch, cancel)
+    ref = thread.find(store, child)
+    last = Chain(store, ref.head).last
+    output, body = (last.output, last.body) if last else ({}, "")
+    return Played(child, ref.state.status.value, ref.state.reason, output, body, _sum_usage(setup, ref))
 
 
-def _started(engine: Engine, parent: Recorder, workflow: str, prompt: str) -> str:
-    depth = _depth(engine.store, parent.thread)
+def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
+    depth, above = 0, read_thread(setup.store, parent.thread)
+    while above is not None and depth < DEEPEST:
+        depth += 1
+        above = read_thread(setup.store, above.state.parent) if above.state.parent else None
     if depth >= DEEPEST:
         raise UsageError(
             f"workflows play inside each other {depth} deep, and {workflow!r} would be one more",
             hint="Look for a role that is played by the workflow it belongs to.",
         )
-    node = engine.find_workflow(workflow, parent.workdir)
-    ref = lifecycle.start(
-        engine.store,
-        node,
+    child = lifecycle.start(
+        setup.store,
+        setup.find_workflow(workflow, parent.workdir),
         prompt,
         cwd=parent.workdir,
-        mask=engine.mask,
-        bind=engine.bind,
+        mask=setup.mask,
+        bind=setup.bind,
         parent=parent.thread,
-        work=engine.work,
+        work=setup.work,
     )
-    return thread.id_of(ref)
+    return child.id
 
 
-def _depth(store: Store, name: str) -> int:
-    depth, above = 0, read_thread(store, name)
-    while above is not None and depth < DEEPEST:
-        depth += 1
-        above = read_thread(store, above.state.parent) if above.state.parent else None
-    return depth
-
-
-def _status(store: Store, name: str) -> Status:
-    return thread.find(store, name).state.status
-
-
-def _standing(store: Store, name: str) -> Played:
-    ref = thread.find(store, name)
-    last = Chain(store, ref.head).last
-    return Played(
-        name,
-        ref.state.status,
-        ref.state.reason,
-        last.output if last else {},
-        last.body if last else "",
-        _used(store, ref),
-    )
-
-
-def _used(store: Store, ref: ThreadRef) -> Usage:
+def _sum_usage(setup: Setup, ref: ThreadRef) -> Usage:
     """What all its steps and failed attempts have used."""
-    used = [step.payload for step in Chain(store, ref.head)]
-    waiting = store.ref(thread.attempt_name(thread.id_of(ref)))
-    failed = [payload.get("attempt") for payload in used] + [waiting.target if waiting else None]
+    used = [step.payload for step in Chain(setup.store, ref.head)]
+    waiting = read_note(setup.store, ref.id)
+    failed = [payload.get("attempt") for payload in used] + [waiting.attempt if waiting else None]
     while nodes := [node for node in failed if node]:
-        attempts = [store.get(node).payload for node in nodes]
+        attempts = [setup.store.get(node).payload for node in nodes]
         used += attempts
         failed = [attempt.get("previous") for attempt in attempts]
     records = [payload.get("usage") or {} for payload in used]
     costs = [record["cost"] for record in records if record.get("cost")]
-    total = {
-        key: sum(record.get(key, 0) for record in records)
-        for key in ("input_tokens", "output_tokens", "cached_tokens", "turns")
-    }
+    keys = ("input_tokens", "output_tokens", "cached_tokens", "turns")
+    total = {key: sum(record.get(key, 0) for record in records) for key in keys}
     return Usage(**total, cost=round(sum(costs), 6) if costs else None)

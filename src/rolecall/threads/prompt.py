@@ -43,7 +43,7 @@ class Part:
     name: str
     text: str
     step: int | None = None
-    """The number of the earlier step that the text tells of, told by `past_step`."""
+    """The number of the earlier step that the text tells of, told by `show_step`."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def _happened(steps: Iterable[PastStep], *, since: int, quota: int, show_command
         if step.number <= since:
             break
         is_whole = len(step.body) <= NEWEST_STEP_LIMIT
-        part = Part("step", past_step(step, show_command), step.number if is_whole else None)
+        part = Part("step", show_step(step, show_command), step.number if is_whole else None)
         if shown and len(part.text) > left:
             break
         shown.append(part)
@@ -297,7 +297,7 @@ def _omitted(first: int, last: int, show_command: str) -> str:
     return f"{which} not shown here. To read more: `{show_command}`"
 
 
-def past_step(step: PastStep, show_command: str) -> str:
+def show_step(step: PastStep, show_command: str) -> str:
     """How an earlier step is told. Stored prompts name steps and rely on this to tell them the same way
     again: a change of the form is a new function beside this one, with a number of its own."""
     by = f" ({step.agent})" if step.agent else ""

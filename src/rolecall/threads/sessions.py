@@ -18,7 +18,7 @@ from rolecall.agents.protocol import Usage
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import thread
-from rolecall.threads.state import ThreadState, read_thread
+from rolecall.threads.state import Note, ThreadState, read_thread
 from rolecall.threads.thread import Step
 
 LOOK_BACK = 200
@@ -98,14 +98,14 @@ def decide(
     can_fork: bool,
     fork: Fork | None = None,
     origin: Origin | None = None,
-    interrupted: Mapping[str, Any] | None = None,
+    interrupted: Note | None = None,
     lost: frozenset[str] = frozenset(),
 ) -> Decision:
     """For an agent that can resume. `steps` are the thread's, newest first; `interrupted` is the note of an
     attempt at this very step; `lost` are sessions the agent has said it does not know."""
-    if interrupted and interrupted.get("by") == agent and interrupted.get("session") not in (None, *lost):
-        total = usage_of(interrupted.get("session_total"))
-        return Decision("resumed: the attempt before was interrupted", interrupted["session"], total=total)
+    if interrupted and interrupted.by == agent and interrupted.session and interrupted.session not in lost:
+        total = usage_of(interrupted.session_total)
+        return Decision("resumed: the attempt before was interrupted", interrupted.session, total=total)
     if origin is not None and all(step.role != role for step in islice(steps, LOOK_BACK)):
         return _begun(origin, agent, workdir, lost)
     if tier not in ("bounded", "persistent"):

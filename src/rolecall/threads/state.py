@@ -135,6 +135,60 @@ def load(ref: Ref) -> ThreadRef:
     return ThreadRef(ThreadId(ref.name.removeprefix("thread/")), NodeId(ref.target or ""), state, ref)
 
 
+class Note(NamedTuple):
+    """What is written down about an attempt while it happens. A process that takes the thread up after a crash
+    continues from it."""
+
+    head: str = ""
+    """The head that the step extends."""
+    role: str = ""
+    agent: str = ""
+    """The agent that is being asked; empty when nobody is."""
+    by: str = ""
+    """The agent that has the session."""
+    run: str = ""
+    """Marks the processes that the attempt starts."""
+    runs: Sequence[str] = ()
+    since: int | None = None
+    """The number of the role's last step in the session; earlier steps are not told again."""
+    recalled: str = ""
+    """The passages of the repository that the agent was given."""
+    started_at: int | None = None
+    session: str = ""
+    session_total: Mapping[str, Any] = {}
+    session_reason: str = ""
+    raw: str = ""
+    """The answer as it came."""
+    children: Sequence[str] = ()
+    usage: Mapping[str, Any] = {}
+    detail: Mapping[str, Any] = {}
+    completed_at: int | None = None
+    step: str = ""
+    """The step that an external agent has put itself."""
+    unread: bool = False
+    """Only a model can find the output in the answer."""
+
+    def dump(self) -> dict[str, Any]:
+        return {key: value for key, value in self._asdict().items() if value}
+
+
+class NoteRef(NamedTuple):
+    """The ref `attempt/<thread>`: the note, and the newest failed attempt that no step has taken in yet."""
+
+    note: Note
+    attempt: str | None
+    ref: Ref
+
+
+def attempt_name(thread: str) -> str:
+    return f"attempt/{thread}"
+
+
+def read_note(store: Store, thread: str) -> NoteRef | None:
+    ref = store.ref(attempt_name(thread))
+    return None if ref is None else NoteRef(Note(**ref.state), ref.target, ref)
+
+
 def ref_name(thread: str) -> str:
     return f"thread/{thread}"
 

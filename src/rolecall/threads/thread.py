@@ -24,6 +24,7 @@ from rolecall.store.store import META, Draft, Node, Store, copied
 from rolecall.threads.state import ENDED as ENDED
 from rolecall.threads.state import STATUSES as STATUSES
 from rolecall.threads.state import Status, ThreadRef, load, read_thread
+from rolecall.threads.state import attempt_name as attempt_name
 from rolecall.threads.state import ref_name as ref_name
 
 if TYPE_CHECKING:
@@ -174,11 +175,6 @@ ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason"
 
 def id_of(ref: ThreadRef) -> str:
     return ref.id
-
-
-def attempt_name(thread: str) -> str:
-    """The ref that keeps attempts reachable until a step takes them into the chain."""
-    return f"attempt/{thread}"
 
 
 def session_name(session: str) -> str:
@@ -496,13 +492,13 @@ def _part(store: Store, part: dict[str, Any]) -> str:
         return str(part["literal"])
     if "text" in part:
         return str(store.linked(part["text"]).payload)
-    from rolecall.threads.prompt import past_step
+    from rolecall.threads.prompt import show_step
 
-    return past_step(told(Step(store, store.linked(part["step"]))), "")
+    return show_step(past_step(Step(store, store.linked(part["step"]))), "")
 
 
-def told(step: Step) -> "PastStep":
-    """A step as later roles are told of it."""
+def past_step(step: Step) -> "PastStep":
+    """A step as later roles see it."""
     from rolecall.threads.prompt import PastStep
 
     return PastStep(step.number, step.role, step.output, step.body, step.agent)

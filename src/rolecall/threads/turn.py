@@ -75,15 +75,19 @@ class Turn:
 
     async def call(
         self, role: str, function: RoleFunction, *, workdir: str, cancel: protocol.Cancel
-    ) -> dict[str, Any]:
-        """A hand-written role: its result, checked. AgentError when it raises, UsageError for a wrong result."""
+    ) -> RoleResult:
+        """Call a role written in Python. AgentError when it raises, UsageError for a result of the wrong shape."""
         what = f"the function of {role}"
         with contained(what):
             work = function(self.context(workdir=workdir))
         result = RoleResult.of(await unless(cancel, what, work))
         output = dict(result.output)
-        _check_output(output, result.body, self.role(role).schema)
-        return {"output": output, "text": result.body, "agent": f"python:{name_of(function)}"}
+        for value in (output, result.body):
+            canonical.encode(value)  # raises for what cannot be stored
+        if misfits := Type(dict(self.role(role).schema)).misfits(output):
+            listed = "".join(f"\n  {misfit}" for misfit in misfits)
+            raise InvalidPayload(f"`output` does not fit the schema of the role:{listed}", misfits)
+        return result
 
 
 def name_of(function: Any) -> str:
@@ -130,15 +134,6 @@ async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
         for future in (task, stop):
             future.cancel()
         await asyncio.gather(task, stop, return_exceptions=True)
-
-
-def _check_output(output: dict[str, Any], body: str, schema: Mapping[str, Any]) -> None:
-    for value in (output, body):
-        canonical.encode(value)
-    misfits = Type(dict(schema)).misfits(output)
-    if misfits:
-        listed = "".join(f"\n  {misfit}" for misfit in misfits)
-        raise InvalidPayload(f"`output` does not fit the schema of the role:{listed}", misfits)
 
 
 class Reached(NamedTuple):

@@ -11,7 +11,7 @@ from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
-from rolecall.threads.state import Status, ThreadRef
+from rolecall.threads.state import Status, ThreadRef, read_note
 from rolecall.threads.thread import Chain, Step
 
 _SEPARATOR = "\n\n---\n\n"
@@ -114,15 +114,19 @@ def _holder(store: Store, ref: ThreadRef) -> dict[str, Any] | None:
 
 def _attempts_now(store: Store, ref: ThreadRef) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Failed attempts that no step has taken in yet, newest first, and the one that runs now."""
-    attempt = store.ref(thread.attempt_name(ref.id))
-    if attempt is None:
+    known = read_note(store, ref.id)
+    if known is None:
         return [], None
-    note = attempt.state
-    pending = None
-    if "agent" in note:
-        pending = {key: note.get(key) for key in ("role", "agent", "session")}
-        pending |= {"startedAt": note.get("started_at"), "answered": "raw" in note}
-    return list(attempts_from(store, attempt.target, with_texts=False)), pending
+    note, pending = known.note, None
+    if note.agent:
+        pending = {
+            "role": note.role,
+            "agent": note.agent,
+            "session": note.session or None,
+            "startedAt": note.started_at,
+            "answered": bool(note.raw),
+        }
+    return list(attempts_from(store, known.attempt, with_texts=False)), pending
 
 
 def _brief_attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,8 +341,8 @@ def result(store: Store, ref: ThreadRef) -> dict[str, Any] | None:
 def gather(store: Store, ref: ThreadRef) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A thread's card and all its steps in full, oldest first: what a report is made of."""
     chain = Chain(store, ref.head)
-    attempt = store.ref(thread.attempt_name(ref.id))
-    waiting = attempts_from(store, attempt.target if attempt else None, with_texts=True)
+    known = read_note(store, ref.id)
+    waiting = attempts_from(store, known.attempt if known else None, with_texts=True)
     whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": list(waiting)}
     return whole, [details(store, step, number) for step, number in numbered(ref, chain)][::-1]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rolecall.nexus.memory import Thresholds
     from rolecall.settings.yaml12 import Problem
     from rolecall.threads.engine import Cast, Engine
-    from rolecall.threads.record import Recalled
+    from rolecall.threads.setup import Recalled
     from rolecall.threads.state import ThreadRef
     from rolecall.workflow.model import Recall
     from rolecall.workflow.playbook import Playbook
@@ -174,7 +174,7 @@ async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
 
     from rolecall.knowledge import queries
     from rolecall.nexus.project_paths import now
-    from rolecall.threads.record import Recalled
+    from rolecall.threads.setup import Recalled
 
     try:
         text, notes = await asyncio.to_thread(

@@ -1,0 +1,697 @@
+"""One attempt at a step: ask the role's agent and understand its answer.
+
+What happens is written down as it happens. Before the agent is asked, a note in the ref `attempt/<thread>` says so; the
+session id and the answer go into the note as soon as they are known. So a process that takes the thread up after a
+crash continues from the answer instead of paying for it again. A failed attempt becomes a node, and the step that
+succeeds in the end links the attempts before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from rolecall.agents import process, protocol
+from rolecall.errors import AgentError, Conflict, ExtractError, Hint, RolecallError, UsageError
+from rolecall.files import treestate
+from rolecall.settings import capabilities
+from rolecall.settings.mask import Mask
+from rolecall.store.store import Draft, Store
+from rolecall.threads import adoption, prompt, thread, workfolder
+from rolecall.threads.sessions import REREAD, Decision, Fork, Origin, StoredMemory, decide, usage_of
+from rolecall.threads.setup import Cast, Recalled, Recaller, Setup, Watch, no_knowledge
+from rolecall.threads.state import Note, NoteRef, attempt_name, read_note
+from rolecall.threads.thread import (
+    ATTEMPT_SCHEMA,
+    DETAIL_SCHEMA,
+    ERROR_SCHEMA,
+    PROMPT_SCHEMA,
+    SUSPENSION_SCHEMA,
+)
+from rolecall.threads.turn import ERROR, Turn, contained, unless
+from rolecall.workflow import reply
+from rolecall.workflow.model import SUSPEND, workdir_of
+from rolecall.workflow.route import Next
+
+_OF_SESSION = ("head", "role", "by", "session", "session_total")
+_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread")
+_MOST_RUNS = 8
+"""An agent may start a process for every command it runs; the newest ones are enough to find the rest."""
+_NOT_SEARCHED = "There is no search of the repository to be had for this task: look for yourself."
+_LITERAL = 60
+"""A part of a prompt shorter than this is not worth a node of its own."""
+
+Play = Callable[["Attempt", protocol.Cancel, str, str, str | None], Any]
+"""(attempt, cancel, workflow, prompt, session) -> how the workflow that plays the role has left its thread."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    session: str
+    step: str = ""
+    """A step that an external agent has put itself."""
+    is_unread: bool = False
+    """The agent has had its chance to correct it: only a model can find the output in it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step is going to say."""
+
+    output: Mapping[str, Any]
+    body: str
+    raw: str | None = None
+    """The whole answer, if it is not the one in the note."""
+    schema: Mapping[str, Any] | None = None
+    """The type of the output, if it is not the role's."""
+    agent: str = ""
+    """Who gave it, if not the agent that was asked."""
+    step: str = ""
+    """A step that an external agent has put with our library: it is taken as it is."""
+    given: str = ""
+    """The step of an external agent that knows only uwf's fields."""
+
+
+async def perform(
+    setup: Setup, attempt: Attempt, cast: Cast, *, cancel: protocol.Cancel, play: Play | None = None
+) -> Result:
+    """Ask the agent and understand its answer: from its frontmatter, else after one correction in the same session,
+    else with the extract model. Whatever the agent gave is on record when this raises."""
+    role = attempt.turn.role(attempt.role)
+    ask = partial(_ask, setup, attempt, cast, cancel, play)
+    answer = await attempt.read_waiting_answer()
+    if answer is None or (answer.is_unread and not setup.can_extract(role)):
+        answer = await ask()
+    if answer.step:
+        with contained(f"reading the step of {cast.name!r}"):
+            return attempt.adopt(answer.step)
+
+    found = reply.parse(answer.text, role.schema)
+    can_correct = answer.session and not answer.is_unread and getattr(cast.agent, "can_resume", False)
+    if isinstance(found, reply.Problem) and can_correct:
+        attempt.fail(f"the answer could not be read: {found.reason}")
+        answer = await ask(correction=prompt.correction(found, role.schema))
+        found = reply.parse(answer.text, role.schema)
+    if isinstance(found, reply.Problem):
+        found = await _extract(setup, attempt, answer, found, cancel)
+    return attempt.understand(found)
+
+
+async def _ask(
+    setup: Setup,
+    attempt: Attempt,
+    cast: Cast,
+    cancel: protocol.Cancel,
+    play: Play | None,
+    *,
+    correction: str | None = None,
+) -> Answer:
+    """Call the agent; its answer is on record before anything is done with it. An agent that has lost the session is
+    asked again in another one."""
+    if correction is not None:
+        attempt.stay_in_session()
+    text = correction if correction is not None else await attempt.make_prompt(cast)
+    role, run, decision = attempt.turn.role(attempt.role), setup.token(), attempt.session
+    words = tuple(dict.fromkeys((*role.capabilities, *setup.restrictions_of(role))))
+    deniable = getattr(cast.agent, "deniable", None)
+    if deniable is not None:  # the role's own were checked before; those of our own process apply as well
+        capabilities.check_supported(cast.name, words, deniable)
+
+    attempt.note_asking(cast.name, run=run)
+    context = protocol.Context(
+        thread=attempt.thread, role=attempt.role, start=attempt.turn.task, workdir=Path(attempt.workdir),
+        cancel=cancel, emit=attempt.note_sign, instruction=attempt.instruction, steps=attempt.turn.messages,
+        session=decision.session, is_fork=decision.is_fork, session_total=decision.total, schema=role.schema,
+        attempt=attempt.tries, capabilities=words,
+        env=process.marked(_environment_of_agent(setup, attempt, cast), run),
+        memory=StoredMemory(setup.store, setup.mask), play=partial(play, attempt, cancel) if play else None,
+    )  # fmt: skip
+    try:
+        with (
+            contained(f"the agent {cast.name!r}"),
+            _report_changes(attempt, words),
+        ):  # an adapter is anybody's code
+            given = await protocol.ask(cast.agent, text, context=context)
+    except AgentError as error:
+        if not error.is_session_lost or decision.session is None:
+            raise
+        attempt.fail(error.message, error)
+        attempt.lost_sessions |= {decision.session}
+        return await _ask(setup, attempt, cast, cancel, play)
+    return attempt.note_answer(given)
+
+
+def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:
+    """The environment of an agent's processes. It leads to the store only if the agent puts its step itself or the
+    role may start threads."""
+    role = attempt.turn.role(attempt.role)
+    environment = setup.environment_of(role)
+    environment.pop(capabilities.THREADS_VARIABLE, None)  # of the role whose agent started us
+    if role.may_start_threads:
+        environment[capabilities.THREADS_VARIABLE] = "1"
+    elif not getattr(cast.agent, "opens_store", False):
+        for name in capabilities.STORE_VARIABLES:
+            environment.pop(name, None)
+    return environment
+
+
+@contextmanager
+def _report_changes(attempt: Attempt, words: tuple[str, ...]) -> Iterator[None]:
+    """Report files that a read-only role changed in its work folder."""
+    if not capabilities.must_not_write(words):
+        yield
+        return
+    before = treestate.take(attempt.workdir)
+    try:
+        yield
+    finally:
+        if changed := treestate.changes(before, treestate.take(attempt.workdir)):
+            attempt.remark(
+                f"{attempt.role} is read-only, yet the work folder has changed: {', '.join(changed)}"
+            )
+
+
+async def _extract(
+    setup: Setup, attempt: Attempt, answer: Answer, problem: reply.Problem, cancel: protocol.Cancel
+) -> reply.Reply:
+    """Let a model find the output. If that fails, the answer stays to be read again."""
+    role = attempt.turn.role(attempt.role)
+    attempt.note = attempt.note._replace(unread=True)
+    try:
+        reading = setup.extract(answer.text, role.schema, role.extract)
+        output, usage = await unless(cancel, "reading the answer", reading)
+    except ExtractError as error:
+        attempt.add_usage(error.usage)
+        found = "; ".join([problem.reason, *problem.misfits])
+        raise ExtractError(
+            f"the answer could not be read ({found}), and {error.message}",
+            raw=answer.text,
+            attempts=error.attempts,
+            usage=error.usage,
+            hint=error.hint,
+            is_outage=error.is_outage,
+        ) from error
+    attempt.add_usage(usage)
+    return reply.Reply(output, answer.text)
+
+
+class Attempt:
+    """The records of one step, from before its agent is asked until it is in the chain."""
+
+    def __init__(
+        self,
+        store: Store,
+        turn: Turn,
+        way: Next,
+        *,
+        mask: Mask,
+        watch: Watch = lambda _kind, _body: None,
+        is_owner: bool = True,
+        fork: Fork | None = None,
+        origin: Origin | None = None,
+        recall: Recaller = no_knowledge,
+    ) -> None:
+        """`is_owner` is False in the process of an external agent: the process that started it keeps the note."""
+        self.store = store
+        self.mask = mask
+        self.watch = watch
+        self.turn = turn
+        self.thread = turn.thread
+        self.role = way.role
+        self.way = way
+        self.workdir = _workdir(store, turn, way)
+        self.session = Decision("")
+        """In which of the agent's sessions it is asked, and why."""
+        self.lost_sessions: frozenset[str] = frozenset()
+        """Sessions that the agent does not know; they are not tried again."""
+        self._is_owner = is_owner
+        self._fork = fork
+        self._origin = origin
+        self._recall = recall
+
+        self._ref = read_note(store, self.thread)
+        self.note = self._ref.note if self._ref else Note()
+        self.previous = self._ref.attempt if self._ref else None
+        """The newest failed attempt at this step."""
+        self.agent = self.note.by
+        """The name of the agent that is being asked."""
+        self.started_at = store.now()
+        if self._is_left_here() and self.note.started_at is not None:
+            self.started_at = self.note.started_at
+        self.tries = len(list(self._attempts()))
+
+        self._live = mask.stream()
+        self._remarks: list[str] = []
+        self._since: int | None = None
+        self._recalled = ""
+        self._prompt: prompt.Prompt | None = None
+        self._steps_shown: dict[int | None, str] = {}
+
+    @property
+    def number(self) -> int:
+        return (self.turn.last.number if self.turn.last else 0) + 1
+
+    @property
+    def instruction(self) -> str:
+        """What the edge to the role says."""
+        return self.mask.text(self.way.prompt)
+
+    def totals(self) -> dict[str, Any]:
+        """What the thread has used so far, failed attempts of this step included."""
+        totals = dict(self.turn.totals)
+        for attempt in self._attempts():
+            ms = attempt.get("completed_at", 0) - attempt["started_at"]
+            used = thread.counted(attempt.get("usage"), ms=ms, steps=0)
+            totals = thread.add_totals(totals, attempt["role"], used)
+        return totals
+
+    def _attempts(self) -> Iterator[dict[str, Any]]:
+        node = self.previous
+        while node is not None:
+            payload = self.store.get(node).payload
+            yield payload
+            node = payload.get("previous")
+
+    def _is_left_here(self) -> bool:
+        """Whether the note is about this very step, and not one that a person has moved the thread away from."""
+        return self.note.head == self.turn.chain.head and self.note.role == self.role
+
+    # -- before the answer --
+
+    async def read_waiting_answer(self) -> Answer | None:
+        """An answer that had arrived before the process that asked for it died."""
+        if not self._is_left_here() or not (self.note.raw or self.note.step):
+            return None
+        await self._assemble(
+            self.note.since, self.note.recalled
+        )  # the step keeps the prompt as if nothing had happened
+        return Answer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
+
+    async def make_prompt(self, cast: Cast) -> str:
+        """Decide in which session to ask the agent, and return what to tell it."""
+        await self.close_left_behind()
+        self.agent = self.mask.text(cast.name)
+        self.session = self._decide_session(cast)
+        return (await self._assemble(self.session.since, await self._search_repository())).text
+
+    def stay_in_session(self) -> None:
+        """Ask again in the session that gave the last answer."""
+        total = usage_of(self.note.session_total)
+        self.session = Decision("resumed: a correction", self.note.session or None, total=total)
+
+    async def close_left_behind(self) -> None:
+        """End the agent of a process that has died: nobody reads what it still says."""
+        if not self.note.agent or not self._is_owner:
+            return
+        for run in filter(None, (self.note.run, *self.note.runs)):
+            await process.end_leftovers(run)
+        self.fail("the process that ran this attempt is gone")
+
+    def _decide_session(self, cast: Cast) -> Decision:
+        tier = self.turn.role(self.role).resume
+        if not getattr(cast.agent, "can_resume", False):
+            return Decision(f"new: {cast.name} cannot resume" if tier or self._origin else "")
+        return decide(
+            self.turn.chain,
+            role=self.role,
+            agent=self.agent,
+            tier=tier,
+            workdir=self.workdir,
+            can_fork=getattr(cast.agent, "can_fork", False),
+            fork=self._fork,
+            # A session in which an attempt has failed may be what is broken.
+            origin=None if self.tries and not self.lost_sessions else self._origin,
+            interrupted=self.note if self._is_left_here() else None,
+            lost=self.lost_sessions,
+        )
+
+    async def _search_repository(self) -> str:
+        """Passages for a role that wants them, in a session that has not had them."""
+        wanted = self.turn.role(self.role).knowledge
+        if wanted is None or self.session.since is not None:
+            return ""
+        try:
+            found = await self._recall(wanted, f"{self.turn.task}\n{self.way.prompt}", self.workdir)
+        except UsageError as error:
+            if wanted.is_required:
+                raise
+            found = Recalled(_NOT_SEARCHED, [f"{error.message}. {error.hint}"])
+        for note in found.notes:
+            self.remark(note)
+        return found.text
+
+    async def _assemble(self, since: int | None, recalled: str) -> prompt.Prompt:
+        task, ask_python = self.turn.task, self.turn.playbook.prompts.get(self.role)
+        if ask_python is not None:
+            with contained(f"the prompt of {self.role}"):
+                text = await ask_python(self.turn.context(workdir=self.workdir))
+            if not isinstance(text, str):
+                raise UsageError(f"the prompt of {self.role} must return text, not {type(text).__name__}")
+            task = f"{task}\n\n{text}"
+
+        role = self.turn.role(self.role)
+        is_bounded = since is not None and role.resume == "bounded"
+        self._since, self._recalled = since, recalled
+        self._prompt = prompt.assemble(
+            role,
+            name=self.role,
+            task=task,
+            newest_first=self._past_steps(),
+            instruction=f"{self.way.prompt}\n\n{REREAD}" if is_bounded else self.way.prompt,
+            show_command=f"rolecall thread read {self.thread}",
+            knowledge=recalled,
+            last_turn=since,
+        )
+        return self._prompt
+
+    def _past_steps(self) -> Iterator[prompt.PastStep]:
+        for step in self.turn.chain:
+            if step.role != thread.FORK:
+                self._steps_shown[step.number] = step.id
+                yield thread.past_step(step)
+
+    def note_asking(self, agent: str, *, run: str = "") -> None:
+        """Note who is asked before it is; `run` marks the processes that the agent is going to start."""
+        self.agent = self.mask.text(agent)
+        note = Note(
+            head=self.turn.chain.head,
+            role=self.role,
+            agent=self.agent,
+            by=self.agent,
+            run=run,
+            since=self._since,
+            recalled=self.mask.text(self._recalled),
+            started_at=self.started_at,
+            session=(not self.session.is_fork and self.session.session) or "",
+            session_total=_usage(self.session.total),
+            session_reason=self.session.reason,
+        )
+        self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
+
+    def note_sign(self, kind: str, body: Mapping[str, Any]) -> None:
+        """A live sign of the agent. Its session is noted at once, so that it can be resumed after a crash."""
+        given = _plain(body)
+        if kind == "text" and isinstance(given.get("text"), str):
+            given["text"] = self._live.feed(given["text"])
+            if not given["text"]:
+                return
+        given = self.mask.value(given)
+        if kind == "session" and self._is_owner:
+            self._write(self.note._replace(session=given.get("session") or ""), kind, given)
+        elif kind == "process" and self._is_owner and isinstance(given.get("run"), str):
+            # A process that an agent keeps from step to step does not carry the mark of this one.
+            runs = list(dict.fromkeys([*self.note.runs, given["run"]]))
+            self._write(self.note._replace(runs=runs[-_MOST_RUNS:]), kind, given)
+        else:
+            self._tell(kind, given)
+
+    # -- the answer --
+
+    def note_answer(self, given: protocol.Reply) -> Answer:
+        """Write the answer down before anything is done with it."""
+        self._tell_rest()
+        note = self.note._replace(
+            raw=self.mask.text(_plain(given.text)),
+            session=self.mask.value(_plain(given.session)) or self.note.session,
+            session_total=_usage(given.session_total),
+            children=list(given.children),
+            usage=_usage(given.usage),
+            detail=self._with_remarks(self.mask.value(_plain(_detail(given)))),
+            completed_at=self.store.now(),
+            step=given.step or "",
+        )
+        try:
+            self._write(note)
+        except Conflict:
+            self._keep_beside("the thread was taken over before this answer came")
+            raise
+        return Answer(note.raw, note.session, note.step)
+
+    def remark(self, text: str) -> None:
+        """Something a reader of the step should know, kept with what the agent did."""
+        text = self.mask.text(text)
+        if text not in self._remarks:
+            self._remarks.append(text)
+            self._tell("remark", {"role": self.role, "text": text})
+
+    def add_usage(self, usage: Mapping[str, Any]) -> None:
+        """Count what the extract model used for the step it was asked for."""
+        known = dict(self.note.usage)
+        for key, name in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
+            if usage.get(name, 0):
+                known[key] = known.get(key, 0) + usage[name]
+        self.note = self.note._replace(usage=known)
+
+    def understand(self, found: reply.Reply | reply.Suspension) -> Result:
+        if isinstance(found, reply.Suspension):
+            output = {"$status": SUSPEND, "reason": found.reason}
+            return Result(output, found.body, schema=SUSPENSION_SCHEMA)
+        for repair in found.repairs:
+            self.remark(repair)
+        self.note = self.note._replace(detail=self._with_remarks(self.note.detail))
+        return Result(dict(found.output), found.body)
+
+    def adopt(self, step: str) -> Result:
+        """A step that an external agent has put: it must extend what the agent was given."""
+        done = adoption.read_step(self.store, step, attempt=self.previous)
+        if done.is_ours:
+            self.previous = done.payload.get("attempt")
+        adoption.check(
+            self.store, done, self.turn, self.role, number=self.number, totals=self.totals(), mask=self.mask
+        )
+        if done.is_ours:
+            return Result(done.output, done.body, step=step)
+        if done.turns:
+            self.note = self.note._replace(detail=self._with_remarks({"turns": self.mask.value(done.turns)}))
+        schema = SUSPENSION_SCHEMA if adoption.is_suspension(done.output) else None
+        return Result(done.output, done.body, raw=done.body, schema=schema, given=step)
+
+    # -- failing --
+
+    def fail(self, error: str, cause: RolecallError | None = None) -> None:
+        """Turn the note into an attempt node: nothing the agent gave is lost."""
+        self._tell_rest()
+        if isinstance(cause, AgentError):
+            self._note_given(cause)
+        elif not (isinstance(cause, ExtractError) and cause.is_outage):
+            self.note = self.note._replace(unread=False)  # reading it again would find no more in it
+        ending = cause.ending if isinstance(cause, AgentError) else ""
+        if self._is_owner:
+            try:
+                self.look_again()
+            except Conflict:
+                self._keep_beside(error)
+                raise
+
+        # What the next attempt at the same step continues from. What it cost is counted with this one.
+        kept: tuple[str, ...] = ()
+        if self.note.unread:
+            kept = (*_OF_SESSION, *_OF_ANSWER)
+        elif self.note.session and ending not in (
+            "failed",
+            "killed",
+        ):  # else the session may be what is broken
+            kept = _OF_SESSION
+        note = Note(**{key: getattr(self.note, key) for key in kept})
+        draft = self.store.draft()
+        attempt = self._put_attempt(draft, error, ending)
+        event = {"attempt": attempt, "role": self.role, "error": self.mask.text(_plain(error))}
+        draft.event(self.thread, "attempt_failed", event)
+        if self._is_owner:
+            draft.move(attempt_name(self.thread), self._ref and self._ref.ref, attempt, note.dump())
+        for moved in draft.commit():
+            self._ref = NoteRef(note, attempt, moved)
+        self.previous, self.note = attempt, note
+        self.tries += 1
+        self.started_at = self.store.now()
+        self.watch("attempt_failed", event)
+
+    def unreadable(self, error: ExtractError) -> Result:
+        """A step that says its answer could not be read, for a moderator to decide about."""
+        output = {"$status": ERROR, "reason": error.message}
+        return Result(output, error.raw, raw=error.raw, schema=ERROR_SCHEMA)
+
+    def _note_given(self, error: AgentError) -> None:
+        """Note what an agent had given before it failed."""
+        detail: dict[str, Any] = {}
+        if error.turns or error.files:
+            detail = {"turns": [_turn(turn) for turn in error.turns], **filled({"files": list(error.files)})}
+        given = {
+            "raw": error.text,
+            "session": error.session,
+            "children": list(error.children),
+            "detail": detail,
+        }
+        given = self.mask.value(_plain(given))
+        given["detail"] = self._with_remarks(given["detail"])
+        used = {"usage": _usage(error.usage), "session_total": _usage(error.session_total)}
+        self.note = self.note._replace(**filled({**given, **used}))
+
+    def _keep_beside(self, error: str) -> None:
+        """Add an attempt to those of the process that runs the thread now; the note there is theirs and stays."""
+        while True:
+            there = read_note(self.store, self.thread)
+            self.previous = there.attempt if there else None
+            draft = self.store.draft()
+            note = there.note.dump() if there else {}
+            draft.move(
+                attempt_name(self.thread), there.ref if there else None, self._put_attempt(draft, error), note
+            )
+            try:
+                draft.commit()
+            except Conflict:
+                continue
+            return
+
+    def _put_attempt(self, draft: Draft, error: str, ending: str = "") -> str:
+        note = self.note
+        fields = {
+            "start": self.turn.chain.start.id,
+            "head": note.head or self.turn.chain.head,
+            "role": note.role or self.role,
+            "agent": note.agent or self.agent,
+            "state": "failed",
+            "error": self.mask.text(_plain(error)),
+            "ending": ending,
+            "started_at": note.started_at or self.started_at,
+            "completed_at": self.store.now(),
+            "cwd": self.workdir,
+            "raw": draft.put_text(note.raw) if note.raw else None,
+            "usage": note.usage,
+            "previous": self.previous,
+            "number": self.number,
+            **self.put_context(draft),
+        }
+        return draft.put_as(ATTEMPT_SCHEMA, filled(fields, keep=("agent",)))
+
+    # -- what goes into the step --
+
+    def put_context(self, draft: Draft) -> dict[str, Any]:
+        """The fields that a step and a failed attempt have in common; their nodes go into `draft`."""
+        note, told = self.note, None
+        if self._prompt is not None:
+            parts = [self._prompt_part(draft, part) for part in self._prompt.parts]
+            told = draft.put_as(PROMPT_SCHEMA, {"parts": parts})
+        return {
+            "prompt": told,
+            "edge_prompt": self.instruction,
+            "detail": draft.put_as(DETAIL_SCHEMA, note.detail) if note.detail else None,
+            "session": note.session,
+            "session_reason": note.session_reason,
+            "session_total": note.session_total,
+            "children": note.children,
+        }
+
+    def _prompt_part(self, draft: Draft, part: prompt.Part) -> dict[str, Any]:
+        """A part of a prompt: an earlier step by its id, a short text as it is, a long one as a node."""
+        text = self.mask.text(part.text)
+        if part.step in self._steps_shown and text == part.text:
+            return {"step": self._steps_shown[part.step], "form": 1}
+        return {"text": draft.put_text(text)} if len(text) > _LITERAL else {"literal": text}
+
+    def close(self, draft: Draft) -> None:
+        """Add to the draft of the step that the note and the attempts' ref go: the step links what they held."""
+        if self._ref is not None:
+            draft.move(self._ref.ref.name, self._ref.ref)
+
+    def look_again(self) -> None:
+        """Read the note as it is now. A step that lost its thread may have added an attempt; if another process has
+        written its own note, we are the ones who lost it."""
+        if not self._is_owner:
+            return
+        there = read_note(self.store, self.thread)
+        if (there.note.run if there else "") != (self._ref.note.run if self._ref else ""):
+            raise Conflict(
+                f"thread {self.thread} was taken over while this step ran",
+                hint=Hint("See it", "show_thread", before="What the agent gave is kept.", thread=self.thread),
+            )
+        self._ref, self.previous = there, there.attempt if there else None
+
+    def _write(self, note: Note, kind: str = "", body: Mapping[str, Any] | None = None) -> None:
+        """Write the note, together with an event if one is given."""
+        self.note = note
+        if not self._is_owner:
+            return
+        self.look_again()
+        draft = self.store.draft()
+        draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note.dump())
+        if kind:
+            draft.event(self.thread, kind, body or {})
+        # A process that dies loses nothing of this; waiting for the disk is left to the step's commit.
+        self._ref = NoteRef(note, self.previous, draft.commit(durable=False)[0])
+        if kind:
+            self.watch(kind, body or {})
+
+    def _tell(self, kind: str, body: Mapping[str, Any]) -> None:
+        draft = self.store.draft()
+        draft.event(self.thread, kind, body)
+        draft.commit()
+        self.watch(kind, body)
+
+    def _tell_rest(self) -> None:
+        if rest := self._live.rest():
+            self._tell("text", {"text": rest})
+
+    def _with_remarks(self, detail: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"turns": [], **detail, "notes": list(self._remarks)} if self._remarks else detail
+
+
+def _workdir(store: Store, turn: Turn, way: Next) -> str:
+    """The folder that the workflow has for the role, or the one that the edge names, seen from there."""
+    cwd, kind = turn.chain.start.cwd, workdir_of(turn.workflow, way.role)
+    if kind != "shared":
+        cwd = workfolder.for_step(store, turn.thread, turn.chain, kind)
+    folder = os.path.join(cwd, os.path.expanduser(way.location)) if way.location else cwd
+    if not os.path.isdir(folder):
+        raise UsageError(
+            f"the work folder {folder!r} does not exist", hint="Make it, or fork the thread with another one."
+        )
+    return folder
+
+
+# -- what an agent gave, as values that can be stored: an adapter is anybody's code --
+
+
+def _detail(given: protocol.Reply) -> dict[str, Any]:
+    """What the agent did besides answering; empty when it only answered."""
+    ending = given.ending if given.ending != "completed" else ""
+    said = filled({"files": list(given.files), "reason": given.reason, "ending": ending})
+    turns = [_turn(turn) for turn in given.turns]
+    return {"turns": turns, **said} if turns or said else {}
+
+
+def _turn(given: protocol.Turn) -> dict[str, Any]:
+    calls = [
+        {"name": call.name, "arguments": dict(call.arguments), "result": call.result}
+        for call in given.tool_calls
+    ]
+    return {"role": given.role, "text": given.text} | ({"tool_calls": calls} if calls else {})
+
+
+def _usage(used: protocol.Usage | None) -> dict[str, Any]:
+    given = asdict(used) if used else {}
+    return {key: round(value, 10) if key == "cost" else value for key, value in given.items() if value}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return _plain(str(value))
+
+
+def filled(fields: Mapping[str, Any], keep: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Only what has a value; what has none is left out, so that a later field changes no id."""
+    return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ()) or key in keep}

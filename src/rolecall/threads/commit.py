@@ -1,0 +1,165 @@
+"""The end of a step: put it into the chain and move the thread, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rolecall.errors import InvalidPayload, UsageError
+from rolecall.settings.mask import Mask
+from rolecall.store.store import Draft, Store
+from rolecall.threads import thread
+from rolecall.threads.attempt import Attempt, Result, filled
+from rolecall.threads.lifecycle import queue_again, refuse_running
+from rolecall.threads.setup import Watch
+from rolecall.threads.state import Status, ThreadRef, ThreadState, move
+from rolecall.threads.thread import Chain
+from rolecall.threads.turn import Turn, next_of, way_on
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.reply import Shape
+from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step, or a run of them, left the thread."""
+
+    thread: str
+    head: str
+    status: Status
+    role: str | None
+    """The role that comes next."""
+    reason: str = ""
+    took: str | None = None
+    """The step that was committed, if one was."""
+
+
+def commit(
+    attempt: Attempt,
+    result: Result,
+    ref: ThreadRef,
+    *,
+    finish: Callable[[Draft, ThreadState], ThreadState] = lambda _draft, state: state,
+) -> Outcome:
+    """Put the step and move the head, together with where the thread goes from there. `finish` may add to the
+    transaction and change the state. Conflict if the thread has moved since it was read as `ref`."""
+    draft = attempt.store.draft()
+    step, onward = put_step(draft, attempt, result, limits=ref.state.limits)
+    status, role, reason = status_after(onward)
+    reason = attempt.mask.text(reason)
+    state = ref.state.moved(status, role=role, reason=reason, steps=attempt.number)
+    event = {"step": step, "role": attempt.role, "status": status.value, "next": role, "reason": reason}
+    draft.event(ref.id, "step", event)
+    attempt.close(draft)
+    move(draft, ref, finish(draft, state), head=step)
+    draft.commit(durable=True)
+    attempt.watch("step", event)
+    return Outcome(ref.id, step, status, role, reason, step)
+
+
+def settle(
+    store: Store, ref: ThreadRef, way: Route, onward: str = "", *, mask: Mask, watch: Watch
+) -> Outcome:
+    """End or suspend a thread without a step; `onward` is the verb that lets it go on."""
+    status, role, reason = status_after(way)
+    reason = mask.text(reason)
+    draft = store.draft()
+    draft.event(ref.id, status.value, {"reason": reason})
+    move(draft, ref, ref.state.moved(status, role=role or ref.state.role, reason=reason, onward=onward))
+    draft.commit(durable=True)
+    watch(status.value, {"reason": reason})
+    return Outcome(ref.id, ref.head, status, role, reason)
+
+
+def put_step(
+    draft: Draft, attempt: Attempt, result: Result, *, limits: Mapping[str, float]
+) -> tuple[str, Route]:
+    """Add the step to a draft; return its id and where the thread goes next. `limits` are the thread's own, which a
+    fork from the step keeps."""
+    attempt.look_again()
+    mask, turn, note = attempt.mask, attempt.turn, attempt.note
+    output, body = mask.value(result.output), mask.text(result.body)
+    added = {"role": attempt.role, "output": output, "body": body}
+    onward = way_on(turn, attempt.role, output, body, [added])
+    if result.step:
+        return result.step, onward
+
+    if result.schema is not None:
+        stored = draft.put_as(dict(result.schema), output)
+    else:
+        known = turn.playbook.schema_ids.get(attempt.role)
+        stored = draft.put(known or draft.put_schema(dict(turn.role(attempt.role).schema)), output)
+    raw = mask.text(note.raw if result.raw is None else result.raw)
+    # The body is nearly always the end of the answer, so it is kept as a place in it.
+    place = {"body_at": len(raw) - len(body)} if raw.endswith(body) else {"body": draft.put_text(body)}
+    now = attempt.store.now()
+    used = thread.counted(note.usage, ms=now - attempt.started_at)
+    fields = {
+        "start": turn.chain.start.id,
+        "prev": turn.chain.head if turn.last else None,
+        "number": attempt.number,
+        "role": attempt.role,
+        "output": stored,
+        "agent": result.agent or attempt.agent,
+        "raw": raw,
+        **place,
+        **attempt.put_context(draft),
+        "usage": note.usage,
+        "attempt": attempt.previous,
+        "given": result.given,
+        "started_at": attempt.started_at,
+        "completed_at": now,
+        "cwd": attempt.workdir,
+        "totals": thread.add_totals(attempt.totals(), attempt.role, used),
+        "limits": dict(limits),
+    }
+    keep = ("prev", "number", "totals", "agent")
+    return thread.put_step(draft, filled(fields, keep=keep)), onward
+
+
+def status_after(way: Route) -> tuple[Status, str | None, str]:
+    """The status of a thread that goes this way, the role that comes next, and the reason if it stops."""
+    match way:
+        case Next():
+            return Status.IDLE, way.role, ""
+        case Ended():
+            return Status.COMPLETED, None, ""
+        case Failed():
+            return Status.FAILED, None, way.reason
+        case Suspended() | Stuck():
+            return Status.SUSPENDED, None, way.reason
+
+
+def answer(
+    store: Store,
+    ref: ThreadRef,
+    playbook: Playbook,
+    output: Mapping[str, Any],
+    *,
+    body: str,
+    mask: Mask,
+    is_run_here: bool = False,
+) -> ThreadRef:
+    """Let a person play the role whose turn it is: the checked output becomes the step. The service continues a thread
+    that it ran before, unless `is_run_here`."""
+    refuse_running(store, ref)
+    if ref.state.has_ended:
+        raise UsageError(f"thread {ref.id} is {ref.state.status}")
+    turn = Turn(ref.id, Chain(store, ref.head), playbook)
+    way = next_of(turn)
+    if not isinstance(way, Next):
+        why = f": {way.reason}" if isinstance(way, Suspended | Stuck) else ""
+        raise UsageError(f"no role of thread {ref.id} is due{why}", hint=thread.continuation(ref) or "")
+    if misfits := Shape(turn.role(way.role).schema).misfits(output):
+        listed = "".join(f"\n  {misfit}" for misfit in misfits)
+        raise InvalidPayload(f"the answer does not fit what {way.role} has to give:{listed}", misfits)
+    attempt = Attempt(store, turn, way, mask=mask)
+    if attempt.agent:
+        attempt.fail("a person answered in its place")
+
+    def finish(draft: Draft, state: ThreadState) -> ThreadState:
+        return state if is_run_here else queue_again(store, draft, ref, state)
+
+    commit(attempt, Result(dict(output), body, raw=body, agent="human"), ref, finish=finish)
+    return thread.find(store, ref.id)

@@ -1,0 +1,100 @@
+"""What an engine works with. All of it is handed in, so nothing below reads the environment or knows a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rolecall.agents import protocol
+from rolecall.errors import NotFound, UsageError
+from rolecall.settings import capabilities
+from rolecall.settings.mask import Mask
+from rolecall.store import holder
+from rolecall.store.store import Store
+from rolecall.workflow.model import Recall, Role
+from rolecall.workflow.playbook import Playbook
+
+HUMAN = "human"
+"""The name of the agent that is a person."""
+
+Casting = Callable[[Playbook, str], "Cast"]
+"""(playbook, role) -> the agent that plays it."""
+Watch = Callable[[str, Mapping[str, Any]], None]
+"""(kind, body) of an event, told as it happens."""
+Extract = Callable[
+    [str, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[tuple[Mapping[str, Any], Mapping[str, Any]]]
+]
+"""(answer, schema, the role's overrides) -> (output, usage); raises ExtractError."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The agent that plays a role, by the name it is recorded under."""
+
+    name: str
+    agent: protocol.Agent
+
+
+class Recalled(NamedTuple):
+    """Passages of the repository as an agent reads them, and remarks on the search for a person."""
+
+    text: str
+    notes: Sequence[str] = ()
+
+
+Recaller = Callable[[Recall, str, str], Awaitable[Recalled]]
+"""(what a role wants, the question, the folder) -> what the repository says; raises UsageError."""
+
+
+async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> Recalled:
+    raise UsageError("the role wants the repository's knowledge", hint="This engine has none to search.")
+
+
+def no_workflows(name: str, _folder: str) -> str:
+    raise NotFound(f"there is no workflow {name!r}", hint="This engine has none to look in.")
+
+
+async def close_nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    store: Store = field(kw_only=False)
+    playbook: Callable[[str], Playbook]
+    """By the id of the stored workflow."""
+    cast: Casting
+    extract: Extract
+    """Asks a model to find the output in an answer whose frontmatter does not give it."""
+    can_extract: Callable[[Role], bool]
+    """Whether there is a model for answers of the role."""
+    token: Callable[[], str]
+    """A new mark for a lease or for an agent's processes."""
+    environment: Mapping[str, str]
+    mask: Mask
+    bind: Callable[[Playbook], Mapping[str, Any]] = lambda _book: {}
+    """Binds agents to the roles of a new thread, for roles that a workflow plays."""
+    keeps_agents: bool = True
+    """Whether a thread is played by the agents that were bound when it started."""
+    find_workflow: Callable[[str, str], str] = no_workflows
+    """(name, folder) -> the id of the stored workflow, for roles that a workflow plays."""
+    work: str | None = None
+    """The place for folders of those threads' own."""
+    recall: Recaller = no_knowledge
+    """Finds what the repository says about a task, for roles that want it."""
+    close: Callable[[], Awaitable[None]] = close_nothing
+    """Ends what agents keep open between the steps of a run."""
+    watch: Watch = lambda _kind, _body: None
+    lease_ms: int = holder.LEASE_MS
+    """How long a lease lasts unless it is renewed."""
+
+    def restrictions_of(self, role: Role) -> tuple[str, ...]:
+        """The restrictions of our own process and the role's."""
+        inherited = filter(None, self.environment.get(capabilities.VARIABLE, "").split(","))
+        return tuple(dict.fromkeys((*inherited, *capabilities.restrictions(role.capabilities))))
+
+    def environment_of(self, role: Role) -> dict[str, str]:
+        """Our environment with the restrictions of a role, which our own verbs obey."""
+        words = self.restrictions_of(role)
+        return {**self.environment, **({capabilities.VARIABLE: ",".join(words)} if words else {})}
