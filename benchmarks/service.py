@@ -110,10 +110,10 @@ class Service:
 
     def until(self, done: int) -> None:
         """Wait until so many threads have ended."""
-        pipe = control.connected(str(self.home))
+        pipe = control.connect(str(self.home))
         assert pipe is not None
         with pipe:
-            pipe.sendall(control.line_of({"do": "follow", "thread": ""}))
+            pipe.sendall(control.to_line({"do": "follow", "thread": ""}))
             while self._ended < done and pipe.recv(65536):
                 for event in self.store.events(after=self._seen):
                     self._seen, self._ended = event.seq, self._ended + (event.kind == "completed")

@@ -25,15 +25,15 @@ OURS_FOR_A_READ = {
     "rolecall.errors",
     "rolecall.settings",
     "rolecall.settings.config",
+    "rolecall.settings.stores",
     "rolecall.store",
     "rolecall.store.backend",
     "rolecall.store.canonical",
     "rolecall.store.ids",
     "rolecall.store.schema",
+    "rolecall.store.sql",
     "rolecall.store.sqlite",
     "rolecall.store.store",
-    "rolecall.threads",
-    "rolecall.threads.workspace",
 }
 
 DUMP = """

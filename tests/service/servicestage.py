@@ -269,10 +269,10 @@ class Bell:
     """Rings whenever any thread has a new event."""
 
     def __init__(self, service: Service) -> None:
-        pipe = control.connected(str(service.home))
+        pipe = control.connect(str(service.home))
         assert pipe is not None, service.output()
         self._pipe: socket.socket = pipe
-        pipe.sendall(control.line_of({"do": "follow", "thread": ""}))
+        pipe.sendall(control.to_line({"do": "follow", "thread": ""}))
 
     def __enter__(self) -> Bell:
         return self

@@ -221,7 +221,7 @@ def test_the_socket_is_for_this_user_alone_and_goes_with_the_service(service: Se
 
 @pytest.mark.parametrize("words", [b"nonsense\n", b"[]\n", b'{"do": "dance"}\n', b"\xff\xfe\n", b""])
 def test_whoever_speaks_another_language_at_the_door_does_no_harm(service: Service, words: bytes) -> None:
-    pipe = control.connected(str(service.home))
+    pipe = control.connect(str(service.home))
     assert pipe is not None
     with pipe:
         pipe.sendall(words)
@@ -231,10 +231,10 @@ def test_whoever_speaks_another_language_at_the_door_does_no_harm(service: Servi
 
 
 def follower(service: Service) -> socket.socket:
-    pipe = control.connected(str(service.home))
+    pipe = control.connect(str(service.home))
     assert pipe is not None
     pipe.settimeout(PATIENCE)
-    pipe.sendall(control.line_of({"do": "follow", "thread": ""}))
+    pipe.sendall(control.to_line({"do": "follow", "thread": ""}))
     return pipe
 
 

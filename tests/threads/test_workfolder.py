@@ -85,7 +85,7 @@ def test_another_word_is_an_error_where_it_stands(text: str, place: str, told: s
 
 def test_a_misspelt_folder_is_guessed() -> None:
     (problem,) = parse(PLAIN + "workdir: work-tree\n").problems
-    assert problem.hint == "Did you mean 'worktree'? Work folders: shared, worktree, copy."
+    assert problem.hint == "Did you mean 'worktree'?"
 
 
 def test_the_schema_for_editors_knows_the_folders() -> None:

@@ -20,8 +20,8 @@ from rolecall.cli.output import (
     table,
 )
 from rolecall.errors import Damaged, NotFound, UsageError
+from rolecall.settings.stores import open_store
 from rolecall.store.store import BUILTIN, META, Dangling, Store
-from rolecall.threads.workspace import open_store
 
 _ALIASES = {f"@ocas/{name}": type_id for name, type_id in BUILTIN.items()}
 _ALIASES |= {"@ocas/schema": META, "@ocas/bool": BUILTIN["boolean"]}

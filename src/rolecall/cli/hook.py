@@ -289,9 +289,9 @@ def _may_have_tags(event: Event) -> bool:
 
 
 def _thresholds() -> Thresholds:
-    from rolecall.threads.workspace import memory_thresholds
+    from rolecall.nexus.memory import configured_thresholds
 
-    return memory_thresholds()
+    return configured_thresholds()
 
 
 def _failed(words: Words, project: str, exc: Exception) -> None:

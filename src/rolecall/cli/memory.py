@@ -35,7 +35,7 @@ def _add(options: Namespace) -> None:
             category=options.category,
             into=options.into,
             is_new=options.new,
-            thresholds=workspace.memory_thresholds(),
+            thresholds=memory.configured_thresholds(),
         )
     except memory.Overlap as overlap:
         raise UsageError(overlap.message, hint=_choices(options, overlap)) from overlap
@@ -151,6 +151,7 @@ def _merged(reply: dict[str, Any]) -> list[str]:
 
 def _gc(options: Namespace) -> None:
     from rolecall.nexus import memory_gc
+    from rolecall.nexus.memory import configured_thresholds
 
     project = project_of(options)
     if not options.delete and not options.auto:
@@ -159,7 +160,7 @@ def _gc(options: Namespace) -> None:
         return
     if options.auto:
         is_enabled = (config.load().get("memory") or {}).get("autoDelete") is True
-        thresholds = workspace.memory_thresholds()
+        thresholds = configured_thresholds()
         reply = memory_gc.delete_automatically(project, is_enabled=is_enabled, thresholds=thresholds)
     else:
         reply = {"deleted": memory_gc.delete(project, options.delete), "stayed": []}
@@ -190,6 +191,7 @@ def _gone(reply: dict[str, Any]) -> str:
 
 def _show_candidates(options: Namespace, project: str) -> None:
     from rolecall.nexus import memory_gc
+    from rolecall.nexus.memory import configured_thresholds
 
     found = [
         {
@@ -197,7 +199,7 @@ def _show_candidates(options: Namespace, project: str) -> None:
             "signals": [signal._asdict() for signal in candidate.signals],
             "command": _command(options, "memory", "gc", "--delete", candidate.note.name),
         }
-        for candidate in memory_gc.candidates(project, thresholds=workspace.memory_thresholds())
+        for candidate in memory_gc.candidates(project, thresholds=configured_thresholds())
     ]
     show(options, {"candidates": found}, lambda: _candidates(found))
 

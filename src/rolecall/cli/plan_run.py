@@ -225,7 +225,7 @@ def _carry_out(options: Namespace, project: str, store: Store, board: Board, age
     def engine_of(agent: str | None) -> Engine:
         """One for each agent that threads were begun with: they keep connections from step to step."""
         if agent not in engines:
-            engines[agent] = workspace.engine(store, agent=agent, tiers=tiers)
+            engines[agent] = workspace.engine(store, agent=agent, tiers=tiers, shares_process=True)
         return engines[agent]
 
     mask = workspace.mask()

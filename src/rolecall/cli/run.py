@@ -353,12 +353,12 @@ class _Bell:
 
         from rolecall.service import control
 
-        pipe = control.connected(config.home())
+        pipe = control.connect(config.home())
         if pipe is None:
             return
         pipe.setblocking(False)
         self._reader, self._writer = await asyncio.open_connection(sock=pipe)
-        self._writer.write(control.line_of({"do": "follow", "thread": self._ident}))
+        self._writer.write(control.to_line({"do": "follow", "thread": self._ident}))
 
 
 def _heard(reading: Any) -> bytes:

@@ -38,7 +38,6 @@ def sync(
     """Bring a repository's index up to date; the report, and what the vectors came from. One that is remembered is
     among those that are asked when all are."""
     from rolecall.knowledge import sync as work
-    from rolecall.threads.workspace import mask
 
     settings = place.settings_of(root)
     home = config.home()
@@ -46,7 +45,9 @@ def sync(
         tell(f"git does not ignore {place.index_of(root)}: add `{INDEX}*` to .gitignore")
     embedder = CachedModel(_embedder(settings.embedding), place.cache_folder(home), tell)
     try:
-        report = work.sync(root, settings, embedder, mask=mask(), now=now, is_anew=is_anew, progress=progress)
+        report = work.sync(
+            root, settings, embedder, mask=config.mask(), now=now, is_anew=is_anew, progress=progress
+        )
     finally:
         embedder.close()
     if is_remembered:

@@ -35,9 +35,7 @@ def _mask() -> Mask:
 
 
 def _thresholds() -> memory.Thresholds:
-    from rolecall.threads.workspace import memory_thresholds
-
-    return memory_thresholds()
+    return memory.configured_thresholds()
 
 
 def _memory_list(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:

@@ -286,3 +286,11 @@ def finish(project: Folder) -> list[dict[str, Any]]:
         return []
     with forget.writing(project) as work:
         return [as_reply(gone) for gone in work.settled]
+
+
+def configured_thresholds() -> Thresholds:
+    """The thresholds that the configuration gives."""
+    from rolecall.settings import config
+    from rolecall.settings.settings import memory_thresholds  # a hook that needs none does not wait for it
+
+    return Thresholds(**memory_thresholds(config.load()))

@@ -7,11 +7,11 @@ than any tool does.
 from __future__ import annotations
 
 import os
-import time
 from typing import TypeAlias
 
 from rolecall.errors import Hint, UsageError
 from rolecall.settings.repository import root_around
+from rolecall.store.clock import timestamp
 
 Folder: TypeAlias = "str | os.PathLike[str]"
 
@@ -77,10 +77,7 @@ def find(start: Folder) -> str:
     return root
 
 
-def now() -> str:
-    """The time as every file of the project has it: RFC 3339, UTC, milliseconds."""
-    seconds, rest = divmod(time.time_ns(), 1_000_000_000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1_000_000:03d}Z"
+now = timestamp
 
 
 def branch(project: Folder) -> str:

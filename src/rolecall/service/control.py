@@ -24,24 +24,22 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Conflict, Hint, NotFound, StorageError
 from rolecall.settings import config
+from rolecall.settings.service_socket import connect as connect
+from rolecall.settings.service_socket import poke as poke
+from rolecall.settings.service_socket import short_path
+from rolecall.settings.service_socket import socket_path as socket_path
+from rolecall.settings.service_socket import to_line as to_line
 from rolecall.store import holder
 
 if TYPE_CHECKING:
     from rolecall.store.store import Store
 
-_PATIENCE = 10.0
 _GLANCE = 0.02
 _POSTGRES = ("postgresql://", "postgres://")
-_LONGEST_PATH = 100
-"""Bytes of a path that a socket can surely be bound to; the system's own limit is 108 or 104."""
 
 
 def lock_path(home: str) -> str:
     return os.path.join(home, "service.lock")
-
-
-def socket_path(home: str) -> str:
-    return os.path.join(home, "service.sock")
 
 
 def log_path(home: str) -> str:
@@ -155,12 +153,12 @@ def _named(home: str) -> str:
 def bound(home: str) -> Iterator[socket.socket]:
     """The service's socket, for this user alone. Only whoever has the lock may take the place of an old one."""
     path = socket_path(home)
-    with _short(path) as short, suppress(FileNotFoundError):
+    with short_path(path) as short, suppress(FileNotFoundError):
         os.unlink(short)
     server = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
-        with _short(path) as short:
+        with short_path(path) as short:
             server.bind(short)
     finally:
         os.umask(before)
@@ -173,37 +171,14 @@ def bound(home: str) -> Iterator[socket.socket]:
             os.unlink(path)
 
 
-def connected(home: str) -> socket.socket | None:
-    """A connection to the service; None: there is none to be had."""
-    pipe = socket.socket(socket.AF_UNIX)
-    pipe.settimeout(_PATIENCE)
-    try:
-        with _short(socket_path(home)) as short:
-            pipe.connect(short)
-    except OSError:
-        pipe.close()
-        return None
-    return pipe
-
-
-def poke(home: str, thread: str = "") -> bool:
-    """Let the service look at the store now; whether there is one."""
-    pipe = connected(home)
-    if pipe is None:
-        return False
-    with pipe, suppress(OSError):
-        pipe.sendall(line_of({"do": "poke", "thread": thread}))
-    return True
-
-
 def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
     """The service's answer to a question; empty: it has ended meanwhile, or is about to."""
-    pipe = connected(home)
+    pipe = connect(home)
     if pipe is None:
         raise NotFound(f"no service is running in {home}", hint=Hint("Start it", "start_service"))
     try:
         with pipe, pipe.makefile("rb") as answers:
-            pipe.sendall(line_of(question))
+            pipe.sendall(to_line(question))
             answer: dict[str, Any] = json.loads(answers.readline() or b"{}")
     except TimeoutError as error:
         raise StorageError(
@@ -216,7 +191,7 @@ def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
 
 def ended(home: str, *, finish: bool) -> None:
     """Stop the service, and come back when it has."""
-    held, pipe = held_by(home), connected(home)
+    held, pipe = held_by(home), connect(home)
     if pipe is None:
         raise NotFound(
             f"no service is running in {home}",
@@ -225,26 +200,9 @@ def ended(home: str, *, finish: bool) -> None:
     with pipe:
         pipe.settimeout(None)
         with suppress(OSError):
-            pipe.sendall(line_of({"do": "stop", "finish": finish}))
+            pipe.sendall(to_line({"do": "stop", "finish": finish}))
             while pipe.recv(4096):
                 pass
     # It has said good-bye, and is about to end. Not the lock is waited for: the next service may have it already.
     while held is not None and holder.is_alive(held, now=0):
         time.sleep(_GLANCE)
-
-
-def line_of(words: Mapping[str, Any]) -> bytes:
-    return json.dumps(words).encode() + b"\n"
-
-
-@contextmanager
-def _short(path: str) -> Iterator[str]:
-    """`path` by a name that is short enough for a socket's address."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH or not os.path.isdir("/proc/self/fd"):
-        yield path
-        return
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
-    finally:
-        os.close(folder)

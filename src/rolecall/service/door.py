@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from rolecall.service.control import line_of
+from rolecall.settings.service_socket import to_line
 
 Answer = Callable[[], Awaitable[Mapping[str, Any]]]
 
@@ -79,7 +79,7 @@ class Door:
         elif asked == "follow":
             await self._follow(name, reader, writer)
         elif asked in self._answers:
-            writer.write(line_of(await self._answers[asked]()))
+            writer.write(to_line(await self._answers[asked]()))
             await writer.drain()
 
     async def _follow(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -41,7 +41,9 @@ class Engine(Setup):
 
     async def step(self, name: str, *, cancel: Cancel) -> Outcome:
         """Take exactly one step."""
-        taken = lease.hold(self.store, name, self.token(), cancel, lease_ms=self.lease_ms)
+        taken = lease.hold(
+            self.store, name, self.token(), cancel, lease_ms=self.lease_ms, is_shared=self.shares_process
+        )
         async with taken as (held, stop):
             return await self._advance(held, stop)
 

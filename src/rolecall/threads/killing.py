@@ -12,11 +12,10 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from rolecall.agents.process import end_leftovers
-from rolecall.plan_run.taskflow import NAME as PLAN_TASK
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, workspace
+from rolecall.threads import lifecycle
 from rolecall.threads.state import ThreadRef, read_note, read_thread
 
 _STOP_SECONDS = 5.0
@@ -33,10 +32,10 @@ class Killed(NamedTuple):
 
 def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
-    # The runner of a plan runs other threads as well. It notices by itself, and so does a run in this process.
-    is_shared = ref.state.name == PLAN_TASK or (lease and lease.get("pid") == os.getpid())
+    # A process that runs other threads as well, this one perhaps, notices by itself.
+    is_shared = lease.get("shared") or lease.get("pid") == os.getpid()
     process = _ask_to_stop(lease) if lease and not is_shared else None
-    workspace.tell_service(ref)  # not before: it is quicker, and no process would be left to name
+    lifecycle.tell_service(ref)  # not before: it is quicker, and no process would be left to name
     was_stuck = process is not None and not _has_ended(lease)
     if was_stuck and process is not None:
         with suppress(ProcessLookupError):

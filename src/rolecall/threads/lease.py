@@ -1,23 +1,22 @@
-"""Who may move a thread's head: one process at a time, told by the lease in the thread's ref.
+"""Who may move a thread's head: one process at a time, named by the lease in the thread's ref.
 
-Taking a thread is a compare-and-swap that puts our lease into its ref. A living holder is named, a dead one
-is replaced. While a step runs the lease is renewed, and the step is told to stop once the thread is no
-longer ours. `holder.py` knows processes; what a step does is the engine's.
+Taking a thread is a compare-and-swap that puts our lease into its ref. A living holder is an error, a dead one is
+replaced. While a step runs, the lease is renewed, and the step is told to stop once the thread is no longer ours.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import Conflict, Hint, StorageError, UsageError
 from rolecall.store import holder
-from rolecall.store.store import Draft, Store
-from rolecall.threads import state, thread
-from rolecall.threads.state import Status, ThreadRef, ThreadState
+from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.threads.state import Status, ThreadRef, ThreadState, move, read_thread
 
 _GLANCE = 2.0
 """Seconds between two looks at whether the thread is still ours; of a short lease, a tenth of it."""
@@ -31,11 +30,11 @@ class Held:
     thread: str
     head: str
     token: str
-    limits: Mapping[str, float]
     lease_ms: int
 
     def ref(self) -> ThreadRef:
-        ref = state.read_thread(self.store, self.thread)
+        """The thread as it is now; Conflict if it is no longer ours."""
+        ref = read_thread(self.store, self.thread)
         if ref is None or ref.state.lease.get("token") != self.token or ref.head != self.head:
             raise Conflict(
                 f"thread {self.thread} was taken over or ended while this step ran",
@@ -43,37 +42,52 @@ class Held:
             )
         return ref
 
-    def commit(self, draft: Draft, head: str, after: ThreadState) -> None:
-        """Commit `draft` together with the thread's new head and state; the lease goes with it."""
-        state.move(draft, self.ref(), after, head=head)
-        draft.commit(durable=True)
-
 
 @asynccontextmanager
 async def hold(
-    store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int = holder.LEASE_MS
+    store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int, is_shared: bool
 ) -> AsyncIterator[tuple[Held, Cancel]]:
-    """Take a thread for one step; with it comes the signal that ends the step when the caller cancels it
-    or the thread is no longer ours, because it was killed or taken over."""
-    held = take(store, name, token, lease_ms=lease_ms)
+    """Take a thread for one step. The signal that comes with it ends the step when the caller cancels it, or when the
+    thread is no longer ours because it was killed or taken over."""
+    held = take(store, name, token, lease_ms=lease_ms, is_shared=is_shared)
     stop = asyncio.Event()
-    task = asyncio.create_task(_look_after(held, cancel, stop))
+    task = asyncio.create_task(_keep(held, cancel, stop))
     try:
         yield held, stop
     finally:
         task.cancel()
-        _let_go(held)
+        # A step that was interrupted, or failed by an error of ours, leaves its lease behind.
+        ref = read_thread(store, held.thread)
+        if ref is not None and ref.state.lease.get("token") == token:
+            _move(store, ref, ref.state._replace(status=Status.IDLE, lease={}), durable=True)
 
 
-def take(store: Store, name: str, token: str, *, lease_ms: int = holder.LEASE_MS) -> Held:
+def take(
+    store: Store, name: str, token: str, *, lease_ms: int = holder.LEASE_MS, is_shared: bool = False
+) -> Held:
     while True:
         ref = thread.find(store, name)
+        refuse_ended(ref)
+        if ref.state.status == Status.SUSPENDED:
+            raise UsageError(
+                f"thread {ref.id} is suspended: {ref.state.reason}",
+                hint=thread.continuation(ref) or "",
+            )
+        lease, now = ref.state.lease, store.now()
+        if lease and holder.is_alive(lease, now=now):
+            raise Conflict(
+                f"thread {ref.id} is being run by {holder.describe(lease)}",
+                hint=Hint("Follow it", "watch_thread", thread=ref.id),
+            )
+        mine = {**holder.me(token), "deadline": now + lease_ms} | ({"shared": True} if is_shared else {})
         try:
-            return _taken(store, ref, token, lease_ms)
+            _move(store, ref, ref.state._replace(status=Status.RUNNING, lease=mine), durable=False)
         except Conflict:
             # Whoever moved it first has left a trace that says more than the lost race does.
             if thread.find(store, name).ref.version == ref.ref.version:
                 raise
+            continue
+        return Held(store, ref.id, ref.head, token, lease_ms)
 
 
 def refuse_ended(ref: ThreadRef) -> None:
@@ -84,62 +98,26 @@ def refuse_ended(ref: ThreadRef) -> None:
         )
 
 
-def _taken(store: Store, ref: ThreadRef, token: str, lease_ms: int) -> Held:
-    refuse_ended(ref)
-    ident, known = ref.id, ref.state
-    if known.status == Status.SUSPENDED:
-        raise UsageError(
-            f"thread {ident} is suspended: {known.reason}",
-            hint=thread.continuation(ref) or "",
-        )
-    lease, now = known.lease, store.now()
-    if lease and holder.is_alive(lease, now=now):
-        raise Conflict(
-            f"thread {ident} is being run by {holder.describe(lease)}",
-            hint=Hint("Follow it", "watch_thread", thread=ident),
-        )
-    mine = {**holder.me(token), "deadline": now + lease_ms}
-    draft = store.draft()
-    state.move(draft, ref, known._replace(status=Status.RUNNING, lease=mine))
-    draft.commit(durable=False)
-    return Held(store, ident, ref.head, token, known.limits, lease_ms)
-
-
-def _let_go(held: Held) -> None:
-    """Give up a lease that a step left behind: an interruption, or an error of ours."""
-    ref = state.read_thread(held.store, held.thread)
-    if ref is None or ref.state.lease.get("token") != held.token:
-        return
-    draft = held.store.draft()
-    state.move(draft, ref, ref.state._replace(status=Status.IDLE, lease={}))
-    draft.commit(durable=True)
-
-
-async def _look_after(held: Held, cancel: Cancel, stop: asyncio.Event) -> None:
-    while not await _within(min(_GLANCE, held.lease_ms / 10_000), cancel):
+async def _keep(held: Held, cancel: Cancel, stop: asyncio.Event) -> None:
+    """Renew the lease until the caller cancels or the thread is lost, then tell the step to stop."""
+    while not cancel.is_set():
         try:
-            _renew(held)
-        except Conflict:
-            break
-        except StorageError:
-            continue  # the step's own commit meets the same trouble, and can report it
+            async with asyncio.timeout(min(_GLANCE, held.lease_ms / 10_000)):
+                await cancel.wait()
+        except TimeoutError:
+            try:
+                ref, now = held.ref(), held.store.now()
+                if ref.state.lease["deadline"] - now < held.lease_ms * 2 / 3:
+                    lease = {**ref.state.lease, "deadline": now + held.lease_ms}
+                    _move(held.store, ref, ref.state._replace(lease=lease), durable=False)
+            except Conflict:
+                break
+            except StorageError:
+                continue  # the step's own commit meets the same trouble, and can report it
     stop.set()
 
 
-async def _within(seconds: float, cancel: Cancel) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await cancel.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-def _renew(held: Held) -> None:
-    ref, now = held.ref(), held.store.now()
-    lease = ref.state.lease
-    if lease["deadline"] - now < held.lease_ms * 2 / 3:
-        lease = {**lease, "deadline": now + held.lease_ms}
-        draft = held.store.draft()
-        state.move(draft, ref, ref.state._replace(lease=lease))
-        draft.commit(durable=False)
+def _move(store: Store, ref: ThreadRef, state: ThreadState, *, durable: bool) -> None:
+    draft = store.draft()
+    move(draft, ref, state)
+    draft.commit(durable=durable)

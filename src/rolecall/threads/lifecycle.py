@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Conflict, Hint, UsageError
+from rolecall.settings import config
+from rolecall.settings.service_socket import poke
 from rolecall.store import holder
 from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
@@ -360,6 +362,12 @@ def kill(
             return load(draft.commit(durable=True)[0]), lease if is_running else {}
         except Conflict:  # whoever runs it renews its lease; killing it does not depend on that
             ref = thread.find(store, ref.id)
+
+
+def tell_service(ref: ThreadRef) -> None:
+    """Let the service look now at a thread that it runs; it would notice by itself a little later."""
+    if ref.state.service is not None:
+        poke(config.home(), ref.id)
 
 
 def refuse_running(store: Store, ref: ThreadRef) -> None:

@@ -86,6 +86,8 @@ class Setup:
     close: Callable[[], Awaitable[None]] = close_nothing
     """Ends what agents keep open between the steps of a run."""
     watch: Watch = lambda _kind, _body: None
+    shares_process: bool = False
+    """Whether this process runs other threads as well, so that killing one must not end it."""
     lease_ms: int = holder.LEASE_MS
     """How long a lease lasts unless it is renewed."""
 

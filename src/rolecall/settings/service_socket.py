@@ -1,0 +1,59 @@
+"""The socket of the service of a home. It carries no work: whoever moves a thread writes that into the store, then
+pokes the service, which looks at once instead of a little later."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_PATIENCE = 10.0
+_LONGEST_PATH = 100
+"""Bytes of a path that a socket can surely be bound to; the system's own limit is 108 or 104."""
+
+
+def socket_path(home: str) -> str:
+    return os.path.join(home, "service.sock")
+
+
+def connect(home: str) -> socket.socket | None:
+    """A connection to the service; None if no service listens."""
+    pipe = socket.socket(socket.AF_UNIX)
+    pipe.settimeout(_PATIENCE)
+    try:
+        with short_path(socket_path(home)) as short:
+            pipe.connect(short)
+    except OSError:
+        pipe.close()
+        return None
+    return pipe
+
+
+def poke(home: str, thread: str = "") -> bool:
+    """Let the service look at the store now; whether there is one."""
+    pipe = connect(home)
+    if pipe is None:
+        return False
+    with pipe, suppress(OSError):
+        pipe.sendall(to_line({"do": "poke", "thread": thread}))
+    return True
+
+
+def to_line(words: Mapping[str, Any]) -> bytes:
+    return json.dumps(words).encode() + b"\n"
+
+
+@contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """`path` by a name that is short enough for a socket's address."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH or not os.path.isdir("/proc/self/fd"):
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)

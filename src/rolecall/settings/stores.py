@@ -1,0 +1,50 @@
+"""Opens the store that an address or the configuration names."""
+
+from __future__ import annotations
+
+from rolecall.errors import NotFound, UsageError
+from rolecall.settings import config
+from rolecall.store.backend import Backend, Durability
+from rolecall.store.store import Store
+
+
+def open_store(url: str | None = None, *, create: bool = True) -> Store:
+    """The store at `url`, or the configured one. `create=False` never leaves a trace."""
+    settings = config.store_settings()
+    address = settings.url if url is None else url
+    return Store(open_backend(address, create=create, durability=settings.durability))
+
+
+def store_if_any(url: str | None = None) -> Store | None:
+    """The store; None when none has been made yet, unless it was asked for by name."""
+    try:
+        return open_store(url, create=False)
+    except NotFound:
+        if url is not None:
+            raise
+        return None
+
+
+def open_backend(url: str, *, create: bool = True, durability: Durability = "heads") -> Backend:
+    """A backend by its address. Only the driver that is asked for is imported."""
+    kind, path = config.store_address(url)
+    if kind in ("postgresql", "postgres"):
+        from rolecall.store.postgres import PostgresBackend
+
+        return PostgresBackend(url, create=create)
+    # Without a path, or in memory, what is put would be gone with the process.
+    if kind not in ("files", "sqlite") or path in ("", ":memory:"):
+        from rolecall.settings.mask import masked
+
+        raise UsageError(
+            f"{masked(url, '***')!r} is not a store this program knows",
+            hint="Use a path of a SQLite file (./NAME where it holds a colon), files:FOLDER, or "
+            "postgresql://USER@HOST/DATABASE.",
+        )
+    if kind == "files":
+        from rolecall.store.files import FilesBackend
+
+        return FilesBackend(path, create=create)
+    from rolecall.store.sqlite import SqliteBackend
+
+    return SqliteBackend(path, create=create, durability=durability)

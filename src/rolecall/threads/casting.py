@@ -1,0 +1,140 @@
+"""Which agent plays which role, by the workflow, the configuration and what the thread was started with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rolecall import agents
+from rolecall.agents.presence import check_present
+from rolecall.errors import RolecallError, UsageError
+from rolecall.settings import capabilities, config
+from rolecall.settings.settings import (
+    agent_for,
+    builtin_options,
+    configured_agent,
+    tier_model,
+    unknown_agent,
+)
+from rolecall.threads.setup import HUMAN, Cast
+from rolecall.workflow.playbook import Playbook
+
+_UNBOUND = ("env", "mcp")
+"""Options that may hold secrets: a thread does not store them, but reads them from the configuration at each step."""
+
+
+def cast(
+    settings: Mapping[str, Any],
+    book: Playbook,
+    role: str,
+    *,
+    override: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    tiers: Mapping[str, str] | None = None,
+) -> Cast:
+    """The agent that plays a role. An unknown agent, or one that cannot enforce the role's restrictions, is an error
+    before anything runs. `tiers` are the model tiers of roles that have one."""
+    made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
+    deniable = getattr(made.agent, "deniable", None)
+    if deniable is not None and made.name != HUMAN:  # a plain function is its author's to answer for
+        capabilities.check_supported(made.name, book.workflow.roles[role].capabilities, deniable)
+    return made
+
+
+def _make(
+    settings: Mapping[str, Any],
+    book: Playbook,
+    role: str,
+    override: str | None,
+    environment: Mapping[str, str] | None,
+    tier: str,
+) -> Cast:
+    named, bound = book.workflow.roles[role].agent, book.bound.get(role)
+    if named == HUMAN:  # a person was asked for, and nobody else may answer instead
+        return Cast(HUMAN, _refuse_asking)
+    if override is None and bound is None and role in book.agents:
+        agent = book.agents[role]
+        return Cast(getattr(agent, "name", getattr(agent, "__name__", "python")), agent)
+    if bound is None:
+        name = agent_for(settings, workflow=book.workflow.name, role=role, named=named, override=override)
+        spec, options = configured_agent(settings, name)
+    elif "spec" not in bound:
+        name = bound["name"]
+        spec, options = configured_agent(settings, name)
+    else:
+        name, spec = bound["name"], bound["spec"]
+        entry = (settings.get("agents") or {}).get(name)
+        unbound = {key: entry[key] for key in _UNBOUND if key in entry} if isinstance(entry, dict) else {}
+        options = {**unbound, **bound.get("options", {})}
+
+    kind, _, argument = spec.partition(":")
+    if kind == HUMAN:
+        return Cast(HUMAN, _refuse_asking)
+    if kind not in agents.ADAPTERS:
+        raise unknown_agent(settings, name, (*agents.ADAPTERS, HUMAN))
+    model = tier_model(settings, (name, kind), tier) if tier else ""
+    if model and (kind == "acp" or kind not in agents.SPOKEN):
+        options = {"model": model, **options}  # the agent's own entry and its spec take precedence
+    if kind == "builtin":
+        written = {**options, **agents.written("builtin", argument)}
+        given = builtin_options(settings, environment or config.environment(), written)
+        return Cast(name, agents.make("builtin", given))
+    return Cast(name, agents.resolve(spec, options))
+
+
+async def _refuse_asking(_prompt: str, _context: Any) -> str:
+    raise UsageError("a role played by a person is not asked by the engine")
+
+
+def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
+    """The roles whose agent is unknown or missing, with the reason."""
+    settings, found = config.load(), []
+    for role in book.workflow.roles:
+        if role in book.functions:
+            continue
+        try:
+            check_present(cast(settings, book, role, override=override).agent, env=config.environment())
+        except RolecallError as error:
+            found.append((role, error))
+    return found
+
+
+def refuse_miscast(book: Playbook, override: str | None) -> None:
+    """Refuse a role that no agent can play before any other role costs money."""
+    for _, error in miscast(book, override):
+        raise error
+
+
+def agent_from(folder: str, agent: str) -> str:
+    """An agent as it is named in a folder, also when the thread runs from another one: a script by its whole path."""
+    kind, _, file = agent.partition(":")
+    return f"scripted:{os.path.abspath(os.path.join(folder, file))}" if kind == "scripted" and file else agent
+
+
+def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
+    """A function that binds agents to the roles of a new thread from the current configuration: the agent's name and
+    its definition. A role without an agent takes it from the configuration when its turn comes."""
+
+    def bind(book: Playbook) -> dict[str, Any]:
+        settings, mask, bound = config.load(), config.mask(), dict[str, Any]()
+        for role, part in book.workflow.roles.items():
+            is_of_code = role in book.functions or (override is None and role in book.agents)
+            if is_of_code or part.agent == HUMAN:
+                continue
+            try:
+                name = agent_for(
+                    settings, workflow=book.workflow.name, role=role, named=part.agent, override=override
+                )
+                spec, options = configured_agent(settings, name)
+            except UsageError:
+                if override is not None:
+                    raise
+                continue
+            kept = {key: value for key, value in options.items() if key not in _UNBOUND}
+            definition = {"spec": spec} | ({"options": kept} if kept else {})
+            is_safe = mask.value(definition) == definition
+            bound[role] = {"name": mask.text(name)} | (definition if is_safe else {})
+        return bound
+
+    return bind

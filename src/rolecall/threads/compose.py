@@ -1,0 +1,156 @@
+"""Composes an engine from the configuration: agents, the extract model, the repository's knowledge.
+
+The last two are imported when a step needs them: few steps do, and importing them takes longer than a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rolecall.agents.presence import check_present
+from rolecall.errors import ExtractError, RolecallError, UsageError
+from rolecall.settings import config, yaml12
+from rolecall.settings.repository import nearest
+from rolecall.settings.settings import extract_endpoint
+from rolecall.settings.yaml12 import Problem
+from rolecall.store.clock import timestamp
+from rolecall.store.store import Store
+from rolecall.threads.casting import binder, cast
+from rolecall.threads.engine import Engine
+from rolecall.threads.setup import Cast, Recalled, Watch
+from rolecall.workflow import registry, versions
+from rolecall.workflow.model import Recall
+from rolecall.workflow.playbook import Playbook
+
+_EXTRACT_KEYS = ("provider", "baseUrl", "model", "apiKeyEnv", "timeout")
+"""What a project's file may say about the extract model; a key does not belong there."""
+
+
+def engine(
+    store: Store,
+    *,
+    agent: str | None = None,
+    folder: str | None = None,
+    watch: Watch = lambda _kind, _body: None,
+    tiers: Mapping[str, str] | None = None,
+    shares_process: bool = False,
+) -> Engine:
+    """An engine on `store` with the configured agents; `agent`, if given, plays every role. `folder` is where its
+    threads were started, whose project file applies; `tiers` are the model tiers of roles that have one.
+    With `shares_process`, this process runs other threads as well."""
+    settings, environment = config.load(), _for_children(config.environment())
+    loaded: dict[str, Playbook] = {}
+    hired: dict[tuple[str, str, str], Cast] = {}
+
+    def playbook(node: str) -> Playbook:
+        if node not in loaded:
+            loaded[node] = registry.load_node(store, node)
+        return loaded[node]
+
+    def hire(book: Playbook, role: str) -> Cast:
+        """Agents are made once, because some keep a connection from step to step."""
+        key = (book.workflow.name, role, repr(book.bound.get(role)))
+        if key not in hired:
+            made = cast(settings, book, role, override=agent, environment=environment, tiers=tiers)
+            check_present(made.agent, env=environment)
+            same = (other for other in hired.values() if other == made)
+            hired[key] = next(same, made)  # roles with the same agent and options share its connection
+        return hired[key]
+
+    async def read_answer(raw: str, schema: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> Any:
+        """Reads the configuration when an answer has to be read: most answers need nobody to read them."""
+        endpoint = extract_endpoint(settings_for(folder), environment, overrides)
+        if endpoint is None:
+            raise ExtractError(
+                "the answer carries no output and no model is configured to find it",
+                raw=raw,
+                hint="Nothing is lost. Configure `extract` to let a model read it, or resume with a word to the agent.",
+                is_outage=True,
+            )
+        from rolecall.threads.extract import Endpoint, extract
+
+        found = await extract(raw, schema, endpoint=Endpoint(**endpoint))
+        return found.output, found.usage
+
+    def find_workflow(name: str, folder: str) -> str:
+        """The id of a workflow by its name; one of the project's files is stored first."""
+        found = registry.find(store, name, folder=folder)
+        return registry.register(store, registry.load_file(found.path)) if found.path else found.node or ""
+
+    async def close() -> None:
+        for each in hired.values():
+            if hasattr(each.agent, "aclose"):
+                await each.agent.aclose()
+
+    return Engine(
+        store,
+        playbook=playbook,
+        cast=hire,
+        extract=read_answer,
+        can_extract=lambda role: (
+            extract_endpoint(settings_for(folder), environment, role.extract) is not None
+        ),
+        token=lambda: os.urandom(8).hex(),
+        environment=environment,
+        mask=config.mask(),
+        bind=binder(agent),
+        find_workflow=find_workflow,
+        work=config.work_folder(),
+        recall=recall,
+        close=close,
+        watch=watch,
+        shares_process=shares_process,
+    )
+
+
+def _for_children(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of agents, who work in other folders: the same home and store by absolute paths."""
+    kind, colon, rest = environment.get("ROLECALL_STORE", "").rpartition(":")
+    if rest and not rest.startswith("//") and kind in ("", "files", "sqlite"):
+        environment["ROLECALL_STORE"] = f"{kind}{colon}{os.path.abspath(rest)}"
+    if environment.get("ROLECALL_HOME"):
+        environment["ROLECALL_HOME"] = config.home(environment)
+    return environment
+
+
+def settings_for(folder: str | None) -> dict[str, Any]:
+    """The configuration, with the extract model that the file of the project around a folder names."""
+    settings = config.load()
+    path = nearest("rolecall.yaml", folder) if folder else None
+    if path is None:
+        return settings
+    project = yaml12.load(config.read_text(path), source=path)
+    section = project.get("extract") if isinstance(project, Mapping) else None
+    known = (
+        {key: section[key] for key in _EXTRACT_KEYS if key in section} if isinstance(section, Mapping) else {}
+    )
+    return {**settings, "extract": known} if known else settings
+
+
+def load_workflow(
+    path: str, *, store: str | None, warn: Callable[[Problem], object] = lambda _: None
+) -> Playbook:
+    """A workflow file for a thread of a store (its address, None: the configured one) that runs for long: one in
+    Python is loaded from a copy that does not change."""
+    playbook = registry.load_file(path, warn=warn)
+    if not path.endswith(".py"):
+        return playbook
+    return registry.load_file(versions.keep(path, config.versions_folder(store)))
+
+
+async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
+    """What the repository around a folder says about a question, indexed as it is now."""
+    from rolecall.knowledge import queries
+
+    try:
+        text, notes = await asyncio.to_thread(
+            queries.brief, question, folder, now=timestamp(), tokens=wanted.tokens, path=wanted.path
+        )
+    except RolecallError as error:
+        raise UsageError(
+            f"the repository's knowledge is not available: {error.message}", hint=error.hint
+        ) from error
+    return Recalled(text, notes)
