@@ -10,33 +10,51 @@ import asyncio
 import os
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
+from time import sleep
 from typing import TYPE_CHECKING, Any, Literal
 
-from rolecall.errors import RolecallError, UsageError
+from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.nexus import memory, project_paths, tools
 from rolecall.settings import config
+from rolecall.settings.stores import open_store
+from rolecall.settings.yaml12 import Problem
+from rolecall.store.ids import ThreadId
 from rolecall.store.store import Store
-from rolecall.threads import commit, lease, lifecycle, listing, report, thread, views, workspace
-from rolecall.threads.state import Status
+from rolecall.threads import (
+    casting,
+    commit,
+    compose,
+    handover,
+    html_report,
+    import_uwf,
+    killing,
+    lease,
+    lifecycle,
+    listing,
+    report,
+    thread,
+    views,
+)
+from rolecall.threads.state import Status, ThreadRef, ThreadState
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow import registry
+from rolecall.workflow.document import to_document
 from rolecall.workflow.playbook import Playbook
-from rolecall.workflow.python import Workflow, check
+from rolecall.workflow.python import Workflow, check, compile
 
 if TYPE_CHECKING:
     from rolecall.agents.protocol import Cancel
     from rolecall.knowledge.query import Answer
-    from rolecall.settings.yaml12 import Problem
-    from rolecall.threads.state import ThreadRef
 
 MEMORY = ":memory:"
+Folder = str | os.PathLike[str]
 
 
-def open(store: str | None = None, *, folder: str | os.PathLike[str] = ".") -> Rolecall:
+def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
     """Open a store: the configured one, one by its address (`sqlite:/path`, `files:/folder`, `postgresql://…`), or
     `:memory:` for one that lasts until it is closed. `folder` is where workflows and agents are looked up."""
     return Rolecall(store, folder=folder)
@@ -59,15 +77,19 @@ class Event:
 class Rolecall:
     """A store and the folder to work from. Use it as a context manager, or close it."""
 
-    def __init__(self, store: str | None = None, *, folder: str | os.PathLike[str] = ".") -> None:
+    def __init__(
+        self, store: str | Store | None = None, *, folder: Folder = ".", create: bool = True
+    ) -> None:
+        """`store` is an address or a store that is open already. Without `create`, a store that does not exist is an
+        error."""
         self.folder = os.path.abspath(folder)
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         if store == MEMORY:
             # In a file of its own, so that a run in another thread reaches the same store.
             self._scratch = tempfile.TemporaryDirectory(prefix="rolecall-")
             store = os.path.join(self._scratch.name, "store.db")
-        self._url = store
-        self.store: Store = workspace.open_store(store)
+        self._url = None if isinstance(store, Store) else store
+        self.store = store if isinstance(store, Store) else open_store(store, create=create)
 
     def __enter__(self) -> Rolecall:
         return self
@@ -89,10 +111,22 @@ class Rolecall:
         *,
         agent: str | None = None,
         limits: Mapping[str, float] | None = None,
-        folder: str | os.PathLike[str] | None = None,
+        folder: Folder | None = None,
+        priority: int | None = None,
+        sessions: Mapping[str, Mapping[str, str]] | None = None,
+        also: lifecycle.Also | None = None,
     ) -> Thread:
-        """Make a thread; nothing runs yet. `workflow` is a name, a path, an id, or a `Workflow`; `agent` plays every
-        role; `limits` on `steps`, `turns`, `tokens`, `cost` or `minutes` suspend the thread."""
+        """Make a thread; nothing runs yet.
+
+        Args:
+            workflow: a name, a path, an id, or a `Workflow`.
+            agent: plays every role.
+            limits: on `steps`, `turns`, `tokens`, `cost` or `minutes`; one that is reached suspends the thread.
+            folder: where it works, if not in the folder of this `Rolecall`.
+            priority: queues it for the service, 0 to 9.
+            sessions: for roles that begin in a session of an earlier thread: its `thread`, `step` and `tier`.
+            also: adds to the transaction that makes the thread.
+        """
         playbook = self._playbook(workflow)
         check_limits(limits or {}, playbook.workflow.roles)
         agent = self._agent(agent, playbook)
@@ -101,17 +135,21 @@ class Rolecall:
             self._stored(playbook),
             prompt,
             cwd=self.folder if folder is None else os.path.abspath(folder),
-            mask=workspace.mask(),
+            mask=config.mask(),
             limits=limits,
             agent=agent,
-            bind=workspace.binder(agent),
+            bind=casting.binder(agent),
             work=config.work_folder(),
+            sessions=sessions,
+            queue=priority,
+            also=also,
         )
-        return Thread(self, thread.id_of(ref))
+        lifecycle.tell_service(ref)
+        return Thread(self, ref.id)
 
     def thread(self, name: str) -> Thread:
         """A thread by its id, or by a part of the id that no other id contains."""
-        return Thread(self, thread.id_of(thread.find(self.store, name)))
+        return Thread(self, thread.find(self.store, name).id)
 
     def threads(
         self,
@@ -119,18 +157,33 @@ class Rolecall:
         status: str | Sequence[str] | None = None,
         workflow: str | None = None,
         text: str = "",
+        since: int = 0,
+        before: int | None = None,
+        after: str | None = None,
     ) -> Iterator[Thread]:
-        """Threads, newest first; all of them without `status`."""
-        every = {*Status}
-        wanted = every if status is None else {status} if isinstance(status, str) else set(status)
-        if unknown := wanted - every:
+        """Threads, newest first; all of them without `status`. `since` and `before` are times of their start in
+        milliseconds; `after` goes on after that thread."""
+        wanted = set(Status) if status is None else {status} if isinstance(status, str) else set(status)
+        if unknown := wanted - set(Status):
             raise UsageError(
                 f"there is no status {', '.join(sorted(unknown))}",
-                hint=f"A thread is {', '.join(sorted(every))}.",
+                hint=f"A thread is {', '.join(sorted(Status))}.",
             )
-        asked = listing.Filter(frozenset(wanted), workflow, 0, None, tuple(text.lower().split()))
-        for found in listing.listed(self.store, asked):
+        asked = listing.Filter(frozenset(wanted), workflow, since, before, tuple(text.lower().split()))
+        for found in listing.listed(self.store, asked, page=after):
             yield Thread(self, found["thread"])
+
+    def step(self, name: str) -> dict[str, Any]:
+        """Everything about a step or a failed attempt, by its id or as `THREAD#N`."""
+        return views.details_named(self.store, name)
+
+    def import_uwf(self, folder: Folder, *, cas: str | None = None) -> import_uwf.Imported:
+        """Take over the threads and workflows of a folder of uwf; `cas` names its folder of nodes, if it is apart."""
+        return import_uwf.import_threads(self.store, os.fspath(folder), cas=cas)
+
+    def prune_folders(self, *, is_dry: bool = False) -> dict[str, Any]:
+        """Remove the own folders and branches of ended threads whose work is merged."""
+        return handover.prune(self.store, is_dry=is_dry)
 
     # -- workflows --
 
@@ -141,8 +194,6 @@ class Rolecall:
 
     def workflow(self, name: str) -> Mapping[str, Any]:
         """A workflow in the form of its YAML."""
-        from rolecall.workflow.document import to_document
-
         return to_document(self._playbook(name).workflow)
 
     def workflows(self) -> list[str]:
@@ -157,8 +208,6 @@ class Rolecall:
 
     def _playbook(self, workflow: str | Workflow) -> Playbook:
         if isinstance(workflow, Workflow):
-            from rolecall.workflow.python import compile
-
             return compile(workflow, python=_address(workflow))
         found = registry.find(self.store, workflow, folder=self.folder)
         if found.path is not None:
@@ -168,8 +217,8 @@ class Rolecall:
     def _agent(self, agent: str | None, playbook: Playbook) -> str | None:
         """The agent that plays every role; an unknown or missing one is an error at once."""
         if agent:
-            agent = workspace.agent_from(self.folder, agent)
-            workspace.refuse_miscast(playbook, agent)
+            agent = casting.agent_from(self.folder, agent)
+            casting.refuse_miscast(playbook, agent)
         return agent
 
     def _stored(self, playbook: Playbook) -> str:
@@ -186,7 +235,7 @@ class Rolecall:
 
     def query(self, question: str, *, max: int = 5, path: str | None = None) -> list[Answer]:
         """The passages of this repository that answer a question best."""
-        from rolecall.knowledge import queries
+        from rolecall.knowledge import queries  # imported here: it takes longer than everything else together
         from rolecall.knowledge.place import root_of
 
         asking = queries.Desk(now=project_paths.now, tell=lambda _text: None)
@@ -219,7 +268,7 @@ def _address(workflow: Workflow) -> str:
 class Thread:
     """One run of a workflow. Properties read the store; verbs change it."""
 
-    def __init__(self, rolecall: Rolecall, ident: str) -> None:
+    def __init__(self, rolecall: Rolecall, ident: ThreadId) -> None:
         self._rolecall = rolecall
         self._store = rolecall.store
         self.id = ident
@@ -232,11 +281,16 @@ class Thread:
     @property
     def status(self) -> str:
         """`idle`, `queued`, `running`, `crashed`, `suspended`, `completed`, `failed`, `killed` or `discarded`."""
-        return views.status_of(self._store, self._ref)
+        return views.status_of(self._store, self._ref).value
+
+    @property
+    def state(self) -> ThreadState:
+        """What is known about it without reading its steps: title, folders, agents, limits, lease, …"""
+        return self._ref.state
 
     @property
     def has_ended(self) -> bool:
-        return self.status in thread.ENDED
+        return self.state.has_ended
 
     @property
     def role(self) -> str | None:
@@ -246,7 +300,13 @@ class Thread:
     @property
     def reason(self) -> str:
         """Why it is suspended, failed or killed."""
-        return self._ref.state.reason
+        return self.state.reason
+
+    @property
+    def continuation(self) -> Hint | None:
+        """What continues it, as a code with arguments; None when it has ended."""
+        ref = self._ref
+        return thread.continuation(ref, is_held=views.status_of(self._store, ref) == Status.RUNNING)
 
     @property
     def prompt(self) -> str:
@@ -268,9 +328,17 @@ class Thread:
         missing, not zero."""
         return {key: value for key, value in self.summary()["usage"].items() if key != "roles"}
 
+    def entry(self) -> dict[str, Any]:
+        """The thread in a few fields, as `rolecall thread list --json` prints it."""
+        return views.entry(self._store, self._ref)
+
     def summary(self) -> dict[str, Any]:
         """The state of the thread, as `rolecall thread show --json` prints it."""
         return views.card(self._store, self._ref)
+
+    def result(self) -> dict[str, Any] | None:
+        """The last answer, the files that agents reported, and the usage; None before any role has answered."""
+        return views.result(self._store, self._ref)
 
     @property
     def _ref(self) -> ThreadRef:
@@ -286,26 +354,30 @@ class Thread:
 
     # -- running --
 
-    def run(self, *, steps: int | None = None) -> Run:
+    def run(self, *, steps: int | None = None, agent: str | None = None) -> Run:
         """Begin to take steps until the thread ends, waits for a person, or `steps` were taken. Iterate over the
-        result to follow it, `wait()` for its end, or do something else meanwhile."""
-        self._check_begin()
-        return Run(self, steps)
+        result to follow it, `wait()` for its end, or do something else meanwhile. `agent` plays every role of this
+        run."""
+        self._check_begin(agent)
+        return Run(self, steps, agent)
 
-    def step(self) -> Thread:
+    def step(self, *, agent: str | None = None) -> Thread:
         """Take one step and wait for it."""
-        self.run(steps=1).wait()
+        self.run(steps=1, agent=agent).wait()
         return self
 
-    async def arun(self, *, steps: int | None = None) -> AsyncIterator[Event]:
-        """The same in a running event loop: events as they happen. Leaving the loop early stops the agent."""
-        self._check_begin()
+    async def arun(
+        self, *, steps: int | None = None, agent: str | None = None, cancel: asyncio.Event | None = None
+    ) -> AsyncIterator[Event]:
+        """The same in a running event loop: events as they happen. Leaving the loop early, or setting `cancel`, stops
+        the agent."""
+        self._check_begin(agent)
         events: asyncio.Queue[Event | None] = asyncio.Queue()
-        cancel = asyncio.Event()
+        stop = asyncio.Event() if cancel is None else cancel
 
         async def play() -> None:
             try:
-                await self._play(self._store, events.put_nowait, cancel, steps)
+                await self._play(self._store, events.put_nowait, stop, steps, agent)
             finally:
                 events.put_nowait(None)
 
@@ -314,44 +386,49 @@ class Thread:
             while (event := await events.get()) is not None:
                 yield event
         finally:
-            cancel.set()
+            stop.set()
             await playing
 
-    def _check_begin(self) -> None:
+    def _check_begin(self, agent: str | None) -> None:
         """Refuse here and now what would end a run at once."""
         ref = self._ref
         lease.refuse_ended(ref)
-        if ref.state.status != "suspended":
-            book = replace(self._playbook, bound=ref.state.agents)
-            workspace.refuse_miscast(book, ref.state.agent)
+        if ref.state.status != Status.SUSPENDED:
+            bound = {} if agent else ref.state.agents
+            casting.refuse_miscast(replace(self._playbook, bound=bound), agent or ref.state.agent)
 
-    async def _play(self, store: Store, tell: Any, cancel: Cancel, steps: int | None) -> None:
-        ref = thread.find(store, self.id)
-        if ref.state.status == "suspended":
+    async def _play(
+        self,
+        store: Store,
+        tell: Callable[[Event], None],
+        cancel: Cancel,
+        steps: int | None,
+        agent: str | None,
+    ) -> None:
+        state = thread.find(store, self.id).state
+        if state.status == Status.SUSPENDED:
             return
-        engine = workspace.engine(
+        engine = compose.engine(
             store,
-            agent=ref.state.agent,
-            folder=ref.state.cwd,
+            agent=agent or state.agent,
+            folder=state.cwd,
             watch=lambda kind, body: tell(Event(self.id, kind, body)),
         )
         try:
-            async for _ in engine.run(self.id, cancel=cancel, steps=steps):
+            async for _ in replace(engine, keeps_agents=not agent).run(self.id, cancel=cancel, steps=steps):
                 pass
         finally:
             await engine.close()
 
     def watch(self, *, after: int = 0) -> Iterator[Event]:
         """Events of the thread as recorded in the store, whichever process runs it, until it ends or waits."""
-        from time import sleep
-
         while True:
-            status = self.status  # before its events, which then hold what led to it
+            ref = self._ref  # before its events, which then hold what led to it
             while found := self._store.events(self.id, after=after, limit=500):
                 for event in found:
                     yield Event(self.id, event.kind, event.body)
                 after = found[-1].seq
-            if status in (*thread.ENDED, "suspended", "crashed"):
+            if ref.state.is_over or views.status_of(self._store, ref) == Status.CRASHED:
                 return
             sleep(0.2)
 
@@ -363,21 +440,39 @@ class Thread:
         *,
         limits: Mapping[str, float] | None = None,
         agent: str | None = None,
+        is_run_here: bool = False,
     ) -> Thread:
         """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again.
-        From here on `agent` plays every role, if one is given."""
+        From here on `agent` plays every role, if one is given. The service continues a thread that it ran before,
+        unless the thread `is_run_here`."""
+        if limits:
+            check_limits(limits, self._playbook.workflow.roles)
         agent = self._rolecall._agent(agent, self._playbook)
-        bind = workspace.binder(agent) if agent else None
         ref = lifecycle.resume(
-            self._store, self._ref, mask=workspace.mask(), answer=text, limits=limits, agent=agent, bind=bind
+            self._store,
+            self._ref,
+            mask=config.mask(),
+            answer=text,
+            limits=limits,
+            agent=agent,
+            bind=casting.binder(agent) if agent else None,
+            is_run_here=is_run_here,
         )
-        workspace.tell_service(ref)
+        lifecycle.tell_service(ref)
         return self
 
-    def answer(self, output: Mapping[str, Any], body: str = "") -> Thread:
+    def answer(self, output: Mapping[str, Any], body: str = "", *, is_run_here: bool = False) -> Thread:
         """Play the role as a person: `output` must fit its schema."""
-        ref = commit.answer(self._store, self._ref, self._playbook, output, body=body, mask=workspace.mask())
-        workspace.tell_service(ref)
+        ref = commit.answer(
+            self._store,
+            self._ref,
+            self._playbook,
+            output,
+            body=body,
+            mask=config.mask(),
+            is_run_here=is_run_here,
+        )
+        lifecycle.tell_service(ref)
         return self
 
     def fork(
@@ -395,21 +490,19 @@ class Thread:
         ref = lifecycle.fork(
             self._store,
             node,
-            mask=workspace.mask(),
+            mask=config.mask(),
             source=source,
             workflow=None if playbook is None else self._rolecall._stored(playbook),
             prompt=prompt,
             agent=agent,
-            bind=workspace.binder(agent or (source.state.agent if source else None)),
+            bind=casting.binder(agent or (source.state.agent if source else None)),
             work=config.work_folder(),
         )
-        return Thread(self._rolecall, thread.id_of(ref))
+        return Thread(self._rolecall, ref.id)
 
     def kill(self, reason: str = "killed by a program") -> Thread:
         """End the thread for good, the process that runs it, and its agent."""
-        from rolecall.threads.killing import kill
-
-        kill(self._store, self._ref, reason, mask=workspace.mask())
+        killing.kill(self._store, self._ref, reason, mask=config.mask())
         return self
 
     # -- reading --
@@ -418,19 +511,38 @@ class Thread:
         """The last common step of two threads, and the differences of prompts and outputs after it."""
         return views.difference(self._store, self._ref, other._ref)
 
-    def read(self, *, max_chars: int = 10_000) -> str:
-        """Prompts, actions and answers as Markdown: the newest steps that fit."""
-        text: str = views.read(self._store, self._ref, quota=max_chars, before=None, with_start=True)["text"]
-        return text
+    def read(self, *, max_chars: int = 10_000, before: str | None = None) -> str:
+        """Prompts, actions and answers as Markdown: the newest steps that fit, or those before a step."""
+        found = views.read(self._store, self._ref, quota=max_chars, before=before, with_start=before is None)
+        return str(found["text"])
 
-    def export(self, format: Literal["html", "markdown"] = "html") -> str:
-        """A report of the whole thread as one self-contained page, or as Markdown."""
+    def export(
+        self,
+        format: Literal["html", "markdown"] = "html",
+        *,
+        limit: int | None = report.SHORT,
+        warn: Callable[[str], object] = lambda _text: None,
+    ) -> str:
+        """A report of the whole thread as one self-contained page, or as Markdown. Texts are cut after `limit`
+        characters; None shows everything. `warn` is told what could not be shown."""
         card, steps = views.gather(self._store, self._ref)
         if format == "markdown":
-            return report.markdown(card, steps)
-        from rolecall.threads import html_report
+            return report.markdown(card, steps, limit=limit)
+        return html_report.page(self._store, self._ref, card, steps, limit=limit, warn=warn)
 
-        return html_report.page(self._store, self._ref, card, steps)
+    # -- its own folders --
+
+    def folders(self) -> list[dict[str, Any]]:
+        """The thread's own work folders, with what was changed in them."""
+        return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
+
+    def merge_folder(self) -> dict[str, Any]:
+        """Merge the thread's branch into the one that is checked out where the thread was started."""
+        return handover.merge(self._store, self._ref)
+
+    def remove_folders(self, *, force: bool = False) -> dict[str, Any]:
+        """Remove the thread's own folders and branch; work that exists nowhere else only with `force`."""
+        return handover.remove(self._store, self._ref, force=force)
 
 
 class Run:
@@ -439,9 +551,10 @@ class Run:
     Iterate over it for its events. Leaving the loop early stops the agent; the thread can be run again later.
     """
 
-    def __init__(self, of: Thread, steps: int | None) -> None:
+    def __init__(self, of: Thread, steps: int | None, agent: str | None = None) -> None:
         self.thread = of
         self._steps = steps
+        self._agent = agent
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self._error: BaseException | None = None
         self._is_followed = False
@@ -494,8 +607,8 @@ class Run:
         self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
         # A connection belongs to the thread that opened it.
-        with workspace.open_store(self.thread._rolecall._url) as store:
-            await self.thread._play(store, self._events.put, self._cancel, self._steps)
+        with open_store(self.thread._rolecall._url) as store:
+            await self.thread._play(store, self._events.put, self._cancel, self._steps, self._agent)
 
 
 class Project:
@@ -509,9 +622,11 @@ class Project:
         return tools.plan_status(self.folder)
 
     def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> dict[str, Any]:
+        """Begin a plan with the questions to decide; `research` sums up what is known."""
         return tools.plan_start(self.folder, topic=topic, issues=issues, research_summary=research)
 
     def decide(self, issue: int, decision: str) -> dict[str, Any]:
+        """Record the decision of an issue."""
         return tools.plan_decide(self.folder, issue_id=issue, decision=decision)
 
     def tasks(self) -> dict[str, Any]:
@@ -521,11 +636,13 @@ class Project:
     def add_task(
         self, title: str, context: str, *, deps: Sequence[int] = (), acceptance: str | None = None
     ) -> dict[str, Any]:
+        """Add a task that can begin when the tasks `deps` are completed."""
         return tools.task_add(
             self.folder, title=title, context=context, deps=list(deps), acceptance=acceptance
         )
 
     def update_task(self, task: int, status: str) -> dict[str, Any]:
+        """Set the status of a task: `pending`, `in_progress` or `completed`."""
         return tools.task_update(self.folder, id=task, status=status)
 
     def close_cycle(self) -> dict[str, Any]:
@@ -533,6 +650,7 @@ class Project:
         return tools.task_close(self.folder)
 
     def history(self, query: str = "", *, last: int = 10) -> dict[str, Any]:
+        """The newest closed cycles that contain the words of `query`."""
         return tools.history_search(self.folder, query=query, last_n=last)
 
     def memories(self) -> list[dict[str, Any]]:
@@ -541,7 +659,8 @@ class Project:
 
     def remember(self, name: str, text: str) -> dict[str, Any]:
         """Keep a lesson as a note; refused when a note that says much the same exists."""
-        return memory.add(self.folder, name, text, mask=workspace.mask())
+        return memory.add(self.folder, name, text, mask=config.mask())
 
     def recall(self, name: str) -> str:
+        """The text of a note."""
         return memory.read(self.folder, name).text
