@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from rolecall.settings.yaml12 import Marks, Node, Path, Place, Problem
+from rolecall.errors import UsageError
+from rolecall.settings.settings import agent_for
+from rolecall.settings.yaml12 import Marks, Path, Place, Problem
 
 if TYPE_CHECKING:
-    from rolecall.checks.doctor import Need
     from rolecall.workflow.playbook import Playbook
 
 
@@ -27,35 +28,56 @@ def problems(
     settings: Mapping[str, Any],
     env: Mapping[str, str],
     find: Callable[[str], Playbook],
+    marks: Marks | None,
     severity: Literal["error", "warning"] = "warning",
 ) -> Iterator[Problem]:
     """Roles that no agent here can play, and overrides in the configuration that match no role. `find` finds the
-    workflows that play roles. An agent or an option that cannot exist anywhere is always an error."""
-    from rolecall.checks.doctor import absence, needs_of
-    from rolecall.threads import workspace
-
+    workflows that play roles, `marks` the places in the file. An agent or an option that cannot exist anywhere is
+    always an error."""
     name = book.workflow.name
-    needs = needs_of([book], lambda book, role: workspace.cast(settings, book, role, environment=env), find)
-    marks: Marks | None = None
-    for need in needs:
-        trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
-        if need.workflow == name and trouble is not None:
-            path = _agent_path(settings, name, need)
-            marks = marks or (_marks_of(file) if path else None)
-            where = marks.at(path, key=True) if marks and path else nowhere_in(file)
-            is_own = bool(path) and bool(need.entry.agent)
-            kind = "error" if is_own and _cannot_exist(settings, need.entry.agent or "") else severity
-            yield Problem(kind, f"{need.role}: {trouble.text}", *where, trouble.fix)
+    for role, message, hint in _troubles(book, settings, env, find):
+        own = book.workflow.roles[role].agent
+        path = _agent_path(settings, name, role, own)
+        where = nowhere_in(file)
+        if path:
+            where = marks.at(path, key=True) if marks else Place(file, 1, 1)
+        kind = "error" if path and own and _cannot_exist(settings, own) else severity
+        yield Problem(kind, f"{role}: {message}", *where, hint)
     for role in _overridden(settings, name) - set(book.workflow.roles):
         message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
         yield Problem("warning", message, *nowhere_in(file), f"Roles: {', '.join(book.workflow.roles)}.")
+
+
+def _troubles(
+    book: Playbook, settings: Mapping[str, Any], env: Mapping[str, str], find: Callable[[str], Playbook]
+) -> Iterator[tuple[str, str, str]]:
+    """Roles that nobody can play, each with the reason and what to do about it."""
+    name, missing = book.workflow.name, dict[str, UsageError]()
+    others = False
+    for role, entry in book.workflow.roles.items():
+        try:
+            agent = agent_for(settings, workflow=name, role=role, named=entry.agent, override=None)
+            others = others or agent != "human" or role in book.agents
+        except UsageError as error:
+            if role not in (*book.functions, *book.agents, *book.bound):
+                missing[role] = error
+    if not others:  # the rest takes far longer to import than a workflow takes to check
+        yield from ((role, error.message, error.hint) for role, error in missing.items())
+        return
+    from rolecall.checks.doctor import absence, needs_of
+    from rolecall.threads import workspace
+
+    needs = needs_of([book], lambda book, role: workspace.cast(settings, book, role, environment=env), find)
+    for need in needs:
+        trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
+        if need.workflow == name and trouble is not None:
+            yield need.role, trouble.text, trouble.fix
 
 
 def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
     """Whether no configuration can define an agent. A name without a colon may be an alias on another machine."""
     from rolecall import agents
     from rolecall.agents.options import typed
-    from rolecall.errors import UsageError
     from rolecall.threads.engine import HUMAN
 
     name, colon, argument = agent.partition(":")
@@ -71,37 +93,15 @@ def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
     return False
 
 
-def _agent_path(settings: Mapping[str, Any], workflow: str, need: Need) -> Path:
+def _agent_path(settings: Mapping[str, Any], workflow: str, role: str, own: str | None) -> Path:
     """Where a definition names the agent of a role; empty when the configuration does."""
-    if need.role in _overridden(settings, workflow):
+    if role in _overridden(settings, workflow):
         return ()
-    if need.entry.agent:
-        return ("roles", need.role, "agent")
-    return () if settings.get("defaultAgent") else ("roles", need.role)
+    if own:
+        return ("roles", role, "agent")
+    return () if settings.get("defaultAgent") else ("roles", role)
 
 
 def _overridden(settings: Mapping[str, Any], workflow: str) -> set[str]:
     overrides = (settings.get("agentOverrides") or {}).get(workflow)
     return set(overrides) if isinstance(overrides, dict) else set()
-
-
-def _marks_of(file: str) -> Marks:
-    """The positions of the keys of a definition. Included files have positions of their own, so they are not read."""
-    from rolecall.settings import yaml12
-    from rolecall.workflow import rolefiles
-    from rolecall.workflow.yaml import is_index
-
-    unknown = Marks(Node(None, Place(file, 1, 1)))
-    if not file.endswith((".yaml", ".yml")):
-        return unknown
-
-    def include(path: str, _: str) -> tuple[str, str]:
-        return path, "{}"
-
-    with open(file, encoding="utf-8") as stream:
-        node = yaml12.read(stream.read(), source=file, include=include).node
-    if node is None:
-        return unknown
-    if is_index(file):
-        rolefiles.add(node, file, include)
-    return Marks(node)

@@ -170,6 +170,7 @@ def _agent_problems(checked: Checked, path: str, folder: str) -> list[Problem]:
         settings=settings,
         env=env,
         find=lambda name: _other(name, folder),
+        marks=checked.marks,
         severity="error",
     )
     return list(found)

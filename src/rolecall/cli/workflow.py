@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.cli import Verb
@@ -159,7 +160,11 @@ def _report(place: _Place, text: str) -> dict[str, Any]:
     from rolecall.workflow import registry
 
     try:
-        found = registry.find(place.store, _as_path(text), folder=os.getcwd())
+        name = _as_path(text)
+        store = (
+            None if registry.is_path(name) else place.store
+        )  # which takes longer to open than a file to check
+        found = registry.find(store, name, folder=os.getcwd())
         if found.path is not None:
             file, checked = found.path, registry.check_file(found.path)
         else:
@@ -192,7 +197,7 @@ def _check_stored(store: Store | None, node: str) -> Checked:
     if workflow.python is not None:
         return registry.Checked(registry.load_node(store, node), ())
     found = yaml.parse(to_yaml(workflow), source=node)
-    return registry.Checked(Playbook(workflow) if found.workflow else None, found.problems)
+    return registry.Checked(Playbook(workflow) if found.workflow else None, found.problems, found.marks)
 
 
 def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Problem]:
@@ -202,7 +207,9 @@ def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Prob
 
     if checked.playbook is not None:
         settings, env = config.load(), config.environment()
-        yield from agents.problems(checked.playbook, file, settings=settings, env=env, find=place.play)
+        yield from agents.problems(
+            checked.playbook, file, settings=settings, env=env, find=place.play, marks=checked.marks
+        )
 
 
 def _report_lines(report: dict[str, Any]) -> Iterator[str]:
@@ -312,15 +319,19 @@ class _Place:
     """The folder and, when there is one, the store in which workflows are looked for."""
 
     def __init__(self, options: Namespace) -> None:
+        self._address = options.store
+
+    @cached_property
+    def store(self) -> Store | None:
         from rolecall.threads.workspace import store_if_any
 
-        self.store = store_if_any(options.store)
+        return store_if_any(self._address)
 
     def __enter__(self) -> _Place:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.store is not None:
+        if "store" in self.__dict__ and self.store is not None:
             self.store.close()
 
     def choose(self, text: str) -> Chosen:

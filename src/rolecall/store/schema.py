@@ -101,9 +101,28 @@ def refusal(problems: list[str]) -> InvalidSchema:
 def problems_of(schema: Any) -> list[str]:
     """Everything wrong with a schema, each with the path to it; empty when it is accepted."""
     problems = list(_problems(schema, "", 0))
-    if not problems:
+    if not problems and _needs_compiler(schema):
         problems = list(_compile_problems(schema))
     return problems
+
+
+def _needs_compiler(schema: dict[str, Any]) -> bool:
+    """Whether only the validator, which takes long to import, can tell if a schema of the right form is accepted."""
+    for keyword, value in schema.items():
+        if keyword in ("pattern", "patternProperties", "multipleOf"):
+            return True
+        if keyword in _LENGTHS and not (isinstance(value, int) and value >= 0):
+            return True
+        if keyword in _NUMBERS and not abs(value) < float("inf"):
+            return True
+        if keyword in ("required", "type") and isinstance(value, list) and len(set(value)) < len(value):
+            return True
+        inner: list[Any] = value if keyword in _MANY_SCHEMAS else [value] if keyword in _ONE_SCHEMA else []
+        inner = list(value.values()) if keyword == "properties" else inner
+        inner += [value] if keyword == "additionalProperties" and isinstance(value, dict) else []
+        if any(map(_needs_compiler, inner)):
+            return True
+    return False
 
 
 def _problems(schema: Any, path: str, depth: int) -> Iterator[str]:

@@ -341,16 +341,14 @@ def _functions() -> frozenset[str]:
 
 # -- regular expressions --
 
-_TOKEN = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\)?)(\*|\+|\{(?:\d+(?:,\d*)?|,\d*)\})|([()|?])", re.DOTALL
-)
+_PARTS = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\)?)(\*|\+|\{(?:\d+(?:,\d*)?|,\d*)\})|([()|?])"
 
 
 def _bounded_regex(pattern: str, flags: Any) -> Any:
     if problem := _regex_problem(pattern):
         raise UsageError(f"the regular expression /{pattern}/ is not accepted: {problem}")
     options = (re.IGNORECASE if flags.case_insensitive else 0) | (re.MULTILINE if flags.multiline else 0)
-    repeats = any(repeat for _, repeat, _ in _TOKEN.findall(pattern))
+    repeats = any(repeat for _, repeat, _ in re.findall(_PARTS, pattern, re.DOTALL))
     longest = math.isqrt(MAX_REGEX_TEXT**2 // _regex_ways(pattern)) if repeats else MAX_REGEX_TEXT
     return _BoundedPattern(re.compile(pattern, options), longest)
 
@@ -360,7 +358,7 @@ def _regex_problem(pattern: str) -> str | None:
     if re.search(r"\(\?|\\[1-9]", pattern):
         return "groups with (? and references back are not accepted"
     repeats = optional = 0
-    for group_end, repeat, mark in _TOKEN.findall(pattern):
+    for group_end, repeat, mark in re.findall(_PARTS, pattern, re.DOTALL):
         if repeat and group_end:
             return "a repeated group can run away; repeat single characters or classes"
         repeats += bool(repeat)
@@ -379,7 +377,7 @@ def _regex_problem(pattern: str) -> str | None:
 def _regex_ways(pattern: str) -> int:
     """An upper bound on the ways in which groups and optional parts can match: alternatives in groups multiply."""
     ways, open_groups = 1, [1]
-    for _, _, mark in _TOKEN.findall(pattern):
+    for _, _, mark in re.findall(_PARTS, pattern, re.DOTALL):
         if mark == "(":
             open_groups.append(1)
         elif mark == "|":

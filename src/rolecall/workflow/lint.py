@@ -11,15 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 from rolecall.settings.capabilities import RESTRICTIONS, restrictions
 from rolecall.settings.form import did_you_mean
-from rolecall.workflow import condition, outcome, reply, template
+from rolecall.workflow import condition, outcome, template
 from rolecall.workflow.model import END, FAIL, START, SUSPEND, Edge, Limits, Role, Workflow
 from rolecall.workflow.outcome import Found, Variant
+from rolecall.workflow.route import STANDARD_FIELDS, STATUS_KEYS
 
 Path = tuple[str | int, ...]
 
 ENDINGS = (END, FAIL)
 RESERVED = (START, END, FAIL, SUSPEND)
-UNDECLARED_FIELDS = (*reply.STATUS_FIELDS, *reply.STANDARD_FIELDS, "reason")
+UNDECLARED_FIELDS = (*STATUS_KEYS, *STANDARD_FIELDS, "reason")
 """Fields an output may have although its schema does not name them."""
 
 _MOST_ORDERED = 300

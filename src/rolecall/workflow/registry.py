@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rolecall.errors import Conflict, Hint, NotFound, UsageError
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import root_around
-from rolecall.settings.yaml12 import Problem
+from rolecall.settings.yaml12 import Marks, Problem
 from rolecall.store import canonical
 from rolecall.store.ids import is_node_id, node_id
 from rolecall.store.store import META, Draft, Node, Store
@@ -54,6 +54,8 @@ class Checked(NamedTuple):
 
     playbook: Playbook | None
     problems: tuple[Problem, ...]
+    marks: Marks | None = None
+    """Where everything stands in a YAML file."""
 
 
 def ref_name(name: str) -> str:
@@ -214,7 +216,8 @@ def check_file(path: str) -> Checked:
 
     definition = load_yaml(path)
     workflow = definition.workflow
-    return Checked(Playbook(workflow) if workflow is not None else None, definition.problems)
+    playbook = Playbook(workflow) if workflow is not None else None
+    return Checked(playbook, definition.problems, definition.marks)
 
 
 def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:

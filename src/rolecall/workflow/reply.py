@@ -21,7 +21,7 @@ from rolecall.settings import yaml12
 from rolecall.store import canonical
 from rolecall.store.schema import Type, pattern_test
 from rolecall.workflow.model import SUSPEND
-from rolecall.workflow.route import STATUS_KEYS
+from rolecall.workflow.route import STANDARD_FIELDS, STATUS_KEYS
 
 MAX_FRONTMATTER = 256 * 1024
 """Bytes of frontmatter that are read at most; what is longer belongs into the text below it."""
@@ -31,9 +31,6 @@ MAX_BLOCKS = 64
 """How many blocks are compared before a text counts as ambiguous."""
 MAX_LINES = 100_000
 """Lines of an answer that are looked at; a flood of short ones would take many times its size in memory."""
-
-STATUS_FIELDS = STATUS_KEYS
-STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
 
 
 @dataclass(frozen=True)
@@ -116,13 +113,13 @@ class Shape:
             self._named += [_matcher(pattern) for pattern in branch.get("patternProperties", {})]
             if isinstance(branch.get("additionalProperties"), Mapping):
                 self._named.append(lambda _name: True)
-        self.status_field = next((name for name in STATUS_FIELDS if name in self.declared), None)
+        self.status_field = next((name for name in STATUS_KEYS if name in self.declared), None)
         items = self.declared.get(self.status_field or "", ())
         values = [value for item in items for value in (item.get("const"), *item.get("enum", ()))]
         self.statuses = tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
         self.variants = _variants(self.schema)
         self.strings = frozenset(name for name, items in self.declared.items() if all(map(_is_text, items)))
-        known = "|".join(map(re.escape, {*self.declared, *STATUS_FIELDS, *STANDARD_FIELDS}))
+        known = "|".join(map(re.escape, {*self.declared, *STATUS_KEYS, *STANDARD_FIELDS}))
         key = r"[^\s:,{]+" if self._named else known
         self._mention = re.compile(rf"(?:^|[{{,])[ \t]*[\"']?(?:{key})[\"']?[ \t]*:", re.MULTILINE)
         self._type = Type(self.schema)
@@ -131,7 +128,7 @@ class Shape:
         return isinstance(name, str) and (name in self.declared or any(test(name) for test in self._named))
 
     def knows(self, name: Any) -> bool:
-        return self.names(name) or name in STATUS_FIELDS or name in STANDARD_FIELDS
+        return self.names(name) or name in STATUS_KEYS or name in STANDARD_FIELDS
 
     def is_mentioned_in(self, text: str) -> bool:
         """Whether a field name stands where a YAML key can; much cheaper than reading the YAML."""
@@ -145,7 +142,7 @@ class Shape:
         misfits = tuple(self._type.misfits(output))
         # Of a schema with variants only the branch the status picks: "fits none of the branches" would not help.
         for variant in self.variants if misfits else ():
-            if any(output.get(name) == variant.status for name in STATUS_FIELDS):
+            if any(output.get(name) == variant.status for name in STATUS_KEYS):
                 return tuple(Type(dict(variant.schema)).misfits(output)) or misfits
         return misfits
 
@@ -167,7 +164,7 @@ def _variants(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
     found = []
     for branch in branches:
         declared = branch.get("properties", {})
-        status: Mapping[str, Any] = next((declared[name] for name in STATUS_FIELDS if name in declared), {})
+        status: Mapping[str, Any] = next((declared[name] for name in STATUS_KEYS if name in declared), {})
         values = [status["const"]] if "const" in status else status.get("enum", [])
         if len(values) != 1 or not isinstance(values[0], str):
             return ()
@@ -341,7 +338,7 @@ def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem
         given = {(wanted if name == other else name): value for name, value in given.items()}
     status = given.get("$status", given.get("status"))
     if isinstance(status, str) and status.strip().upper() == SUSPEND:
-        rest = {name: value for name, value in given.items() if name not in (*STATUS_FIELDS, "reason")}
+        rest = {name: value for name, value in given.items() if name not in (*STATUS_KEYS, "reason")}
         reason = given.get("reason")
         text = reason.strip() if isinstance(reason, str) else "" if reason is None else _scalar(reason)
         return Suspension(text, _lines(rest))

@@ -16,6 +16,8 @@ from rolecall.workflow.model import END, FAIL, SUSPEND, Edge, Workflow
 
 STATUS_KEYS = ("$status", "status")
 """The fields of an output that may carry its status, the preferred one first."""
+STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
+"""Fields that an output may have although its schema does not name them."""
 
 _FORK_HINT = "Answer the thread, or correct the workflow and fork the thread here."
 

@@ -33,7 +33,7 @@ from rolecall.settings.form import (
     Unreadable,
     did_you_mean,
 )
-from rolecall.settings.yaml12 import Path, Problem
+from rolecall.settings.yaml12 import Marks, Path, Problem
 from rolecall.store import canonical, schema
 from rolecall.workflow import lint
 from rolecall.workflow.model import (
@@ -58,7 +58,6 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _NOT_VERBS = frozenset(
     {"a", "an", "the", "my", "our", "new", "bug", "pr", "workflow", "pipeline", "automatic"}
 )
-_GERUND = re.compile(r"[a-z]{3,}ing")
 _VERBS_IN_ING = frozenset({"bring", "string", "spring", "swing", "fling", "cling", "sling", "sting", "wring"})
 
 
@@ -68,6 +67,8 @@ class Definition:
 
     workflow: Workflow | None
     problems: tuple[Problem, ...]
+    marks: Marks | None = None
+    """Where everything stands in the text."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -367,7 +368,7 @@ def parse(
     workflow = _read(node.value, reading, name)
     found = form.in_order(reading.problems, source)
     has_error = any(problem.severity == "error" for problem in found)
-    return Definition(None if has_error else workflow, found)
+    return Definition(None if has_error else workflow, found, Marks(node))
 
 
 def judge(
@@ -445,7 +446,7 @@ def _read(
 
 def _check_name(name: str, implied: str | None, at: At) -> None:
     first = name.split("-")[0]
-    is_gerund = _GERUND.fullmatch(first) and len(first) > 5 and first not in _VERBS_IN_ING
+    is_gerund = first.endswith("ing") and len(first) > 5 and first not in _VERBS_IN_ING
     if not NAME.fullmatch(name):
         hint = "Lower-case words joined by hyphens, a verb first: solve-issue."
         at.report(f"the name {name[:80]!r} is not in kebab-case", hint)
