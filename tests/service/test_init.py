@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ import pytest
 from fakeagent import fake_claude
 
 from rolecall.knowledge import settings as knowledge_settings
-from rolecall.service import policy, project_file, project_schema
-from rolecall.service.triggers import trigger
+from rolecall.service import policy, project_file
+from rolecall.service.triggers import trigger_form
 from rolecall.settings import yaml12
+from rolecall.settings.settings import EXTRACT
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -162,19 +164,20 @@ def test_editors_find_the_schemas_of_the_files_that_were_made(machine: Machine) 
 
 
 def test_the_schema_of_a_project_knows_every_key_and_no_other() -> None:
-    schema = project_schema.json_schema()
+    schema = project_file.json_schema()
     valid = jsonschema_rs.validator_for(schema).is_valid
     page = (Path(__file__).parents[2] / "docs" / "project-file.md").read_text()
     example = yaml12.load(page.split("```yaml\n")[1].partition("```")[0])
     assert set(example) == set(project_file.KEYS) and valid(example)
     parts = schema["properties"]
     assert tuple(parts) == project_file.KEYS
-    assert set(parts["extract"]["properties"]) == set(project_file._EXTRACT_KEYS)
-    assert set(parts["service"]["properties"]) == set(policy.SERVICE_KEYS)
-    assert set(parts["service"]["properties"]["worker"]["properties"]) == set(policy.WORKER_KEYS)
+    assert set(parts["extract"]["properties"]) == {*EXTRACT.keys}
+    assert set(parts["service"]["properties"]) == set(policy.SERVICE.keys)
+    worker = {field.name for field in fields(policy.WorkerLimits)}
+    assert set(parts["service"]["properties"]["worker"]["properties"]) == worker
     workflow = parts["workflows"]["additionalProperties"]["properties"]
-    assert set(workflow) == {*policy.WORKFLOW_KEYS, "triggers"}
-    assert set(workflow["triggers"]["additionalProperties"]["properties"]) == set(trigger.KEYS)
+    assert set(workflow) == {*policy.WORKFLOW_FIELDS, "triggers"}
+    assert set(workflow["triggers"]["additionalProperties"]["properties"]) == set(trigger_form.KEYS)
     assert set(parts["knowledge"]["properties"]) == set(knowledge_settings._KEYS)
     for wrong in (
         {"naem": "x"},

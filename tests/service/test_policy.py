@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from rolecall.service.policy import (
-    Rate,
-    ServicePolicy,
-    WorkerLimits,
-    WorkflowPolicy,
-    parse_rate,
-    read,
-)
+from rolecall.service import project_file
+from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy, parse_rate
+from rolecall.settings.yaml12 import Problem
+
+
+def read(service: Any, workflows: Any) -> tuple[ServicePolicy, tuple[Problem, ...]]:
+    text = json.dumps({"service": service, "workflows": workflows})
+    reading = project_file.parse(text, path="/work/shop/rolecall.yaml")
+    return reading.project.policy, reading.problems
 
 
 def test_sections_that_say_nothing_mean_the_defaults() -> None:
-    assert read(None, None) == (ServicePolicy(), [])
+    assert read(None, None) == (ServicePolicy(), ())
     assert read({}, {"review-code": None}) == (
         ServicePolicy(workflows={"review-code": WorkflowPolicy()}),
-        [],
+        (),
     )
 
 
@@ -33,10 +35,10 @@ def test_everything_that_can_be_said_is_read() -> None:
     }
     workflows = {
         "review-code": {"concurrency": 3, "overflow": "queue", "max_queue": 20, "priority": 9},
-        "clean-up": {"overflow": "drop", "triggers": [{"every": "1h"}]},
+        "clean-up": {"overflow": "drop", "triggers": {}},
     }
     policy, problems = read(service, workflows)
-    assert problems == []
+    assert problems == ()
     assert policy == ServicePolicy(
         limit=4,
         workflows={
@@ -90,23 +92,21 @@ def test_every_problem_is_told_with_its_place() -> None:
             "write-docs": 5,
         },
     )
-    assert {".".join(problem.path) for problem in problems} == {
-        "service.limit",
-        "service.lmit",
-        "service.rates.claude",
-        "service.rates.a b",
-        "service.spend_per_day",
-        "service.worker",
-        "workflows.review-code.concurrency",
-        "workflows.review-code.overflow",
-        "workflows.review-code.priority",
-        "workflows.review-code.concurency",
-        "workflows.clean-up.max_queue",
-        "workflows.write-docs",
-    }
-    said = {".".join(problem.path): str(problem) for problem in problems}
-    assert "Did you mean 'limit'?" in said["service.lmit"]
-    assert "Did you mean 'concurrency'?" in said["workflows.review-code.concurency"]
+    assert [f"{problem.message} {problem.hint}" for problem in problems] == [
+        "service.limit must be a whole number of 1 or more, not 0 ",
+        "service.rates.claude must be a rate, not 'often' Write 30/min, 5/s or 1/10s, with at most 1,000 calls.",
+        "the name 'a b' is not accepted It is not the name of an agent.",
+        "service.spend_per_day must be an amount of dollars, not true Write a number such as 20 or 7.5.",
+        "'lmit' is not a key of service Did you mean 'limit'? Keys: limit, rates, spend_per_day, worker.",
+        "service.worker must be a mapping, not 7 ",
+        "workflows.review-code.concurrency must be a whole number of 1 or more, not 'many' ",
+        "workflows.review-code.overflow must be one of queue, drop, not 'wait' ",
+        "workflows.review-code.priority must be a whole number from 0 to 9, not 10 ",
+        "'concurency' is not a key of a workflow Did you mean 'concurrency'? "
+        "Keys: concurrency, overflow, max_queue, priority, triggers.",
+        "nothing waits where overflow is drop Leave one of them out.",
+        "workflows.write-docs must be a mapping, not 5 ",
+    ]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, "20"])

@@ -12,8 +12,8 @@ from rolecall.knowledge.settings import Settings
 from rolecall.service import project_file
 from rolecall.service.policy import Rate, WorkflowPolicy
 from rolecall.service.project_file import Hooks, Reading
-from rolecall.service.triggers.trigger import KEYS as TRIGGER_KEYS
 from rolecall.service.triggers.trigger import Clock, Command, Cron, Every, Files, Hook, Sense, Trigger
+from rolecall.service.triggers.trigger_form import KEYS as TRIGGER_KEYS
 
 WHOLE = """\
 name: shop
@@ -129,25 +129,25 @@ workflows:
     assert lines == sorted(lines)
     told = "\n".join(found)
     for line, part in (
-        (1, "is no name of a project"),
+        (1, "name must be a name, not 'not a name!'"),
         (2, "Did you mean 'service'?"),
         (3, "extract.model must be text"),
         (3, "a key does not belong into the project's file"),
         (3, "extract.baseUrl must be an address"),
         (4, "service.limit"),
-        (4, "'often' is no rate"),
-        (5, "99999 is no port"),
-        (5, "'hooks.address' is not a key"),
+        (4, "service.rates.claude must be a rate"),
+        (5, "hooks.port must be a port, not 99999"),
+        (5, "'address' is not a key of hooks"),
         (8, "Did you mean 'concurrency'?"),
         (10, "does not say when"),
         (11, "`every` or `cron`, not both"),
-        (12, "is no schedule: Bad minute"),
+        (12, "is not a schedule: Bad minute"),
         (12, "there is no time zone 'Mars/Olympus'"),
         (13, "a signal has no {{outputt}}"),
         (14, "must be a list of texts"),
         (15, "the pattern '../other' is not accepted"),
-        (16, "a hook needs the name of the variable"),
-        (17, "'10ms' is no duration"),
+        (16, "'secret_env' is missing"),
+        (17, "every must be a duration from 1s to 366d, not '10ms'"),
         (18, "has no `prompt`"),
     ):
         assert any(problem.startswith(f"{line}:") and part in problem for problem in found), (part, told)

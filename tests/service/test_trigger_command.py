@@ -222,7 +222,7 @@ def test_an_invalid_change_stands_in_the_status_until_it_is_put_right(home: Home
     home.until_so(lambda: home.status()["problems"])
     [problem] = home.status()["problems"].values()
     assert "rolecall.yaml:2:" in problem
-    assert "'never' is no duration" in problem
+    assert "must be a duration" in problem
     home.configure(NIGHTLY)
     home.until_so(lambda: not home.status()["problems"])
 

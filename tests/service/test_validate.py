@@ -132,7 +132,7 @@ workflows:
     )
     found = project.problems()
     for wanted in (
-        "rolecall.yaml:1: service.limit: 'none' is no whole number 1 or more",
+        "rolecall.yaml:1: service.limit must be a whole number of 1 or more, not 'none'",
         "rolecall.yaml:1: there is no agent 'cluade' whose calls could be counted",
         "rolecall.yaml:3: there is no workflow 'solve-isue'",
         "rolecall.yaml:6: the program 'no-such-program' was not found",

@@ -103,7 +103,7 @@ class Made(NamedTuple):
 
 
 def _init(options: Namespace) -> None:
-    from rolecall.service import project_schema
+    from rolecall.service import project_file
     from rolecall.workflow import yaml
 
     folder = os.path.abspath(options.folder)
@@ -114,7 +114,7 @@ def _init(options: Namespace) -> None:
     files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): _example(agent)}
     if options.senses:
         files[os.path.join("senses", "disk_space.py")] = SENSE
-    for name, schema in (("project", project_schema.json_schema()), ("workflow", yaml.json_schema())):
+    for name, schema in (("project", project_file.json_schema()), ("workflow", yaml.json_schema())):
         files[os.path.join(".schemas", f"{name}.schema.json")] = (
             json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
         )

@@ -248,10 +248,10 @@ def _graph(options: Namespace) -> None:
 
 
 def _schema(options: Namespace) -> None:
-    from rolecall.service import project_schema
+    from rolecall.service import project_file
     from rolecall.workflow import yaml
 
-    show(options, project_schema.json_schema() if options.of == "project" else yaml.json_schema())
+    show(options, project_file.json_schema() if options.of == "project" else yaml.json_schema())
 
 
 def _history(options: Namespace) -> None:

@@ -7,8 +7,8 @@
     hooks:      {host, port}                                        where HTTP triggers are called
     knowledge:  {include, exclude, embedding, chunk, weights}       see knowledge/settings.py
 
-There is no registry of agents here: roles name theirs. What a workflow is, is not known here either; whether those
-that are named exist is `projectcheck.py`'s to say. Only `find` and `load` touch files.
+The file is declared as a form, from which its JSON Schema is derived as well. Whether the workflows that it names
+exist is checked in `project_check.py`. Only `find` and `load` touch files.
 """
 
 from __future__ import annotations
@@ -17,25 +17,35 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
+from rolecall.knowledge import settings as knowledge
 from rolecall.service import policy
-from rolecall.service.policy import ServicePolicy
-from rolecall.service.triggers import trigger
+from rolecall.service.policy import ServicePolicy, WorkflowPolicy
 from rolecall.service.triggers.trigger import Trigger
-from rolecall.settings import settings, yaml12
-from rolecall.settings.form import did_you_mean
+from rolecall.service.triggers.trigger_form import TRIGGERS
+from rolecall.settings import form, settings, yaml12
+from rolecall.settings.form import (
+    Anything,
+    At,
+    Field,
+    Form,
+    ListOf,
+    MapOf,
+    Number,
+    Record,
+    Refused,
+    Schema,
+    Text,
+    Unreadable,
+)
 from rolecall.settings.repository import nearest
 from rolecall.settings.yaml12 import Marks, Place, Problem
-
-if TYPE_CHECKING:
-    from rolecall.knowledge.settings import Settings as Knowledge
+from rolecall.workflow.yaml import read_text
 
 FILE = "rolecall.yaml"
 NERVE_FILE = "nerve.yaml"
-KEYS = ("name", "extract", "service", "workflows", "hooks", "knowledge")
-_EXTRACT_KEYS = ("provider", "baseUrl", "model", "apiKeyEnv", "timeout")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 
@@ -56,7 +66,7 @@ class Project:
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
-    knowledge: Knowledge | None = None
+    knowledge: knowledge.Settings | None = None
     """None: `knowledge.yaml` says it, or nobody does."""
 
 
@@ -94,8 +104,6 @@ def load(folder: str) -> Reading:
     path = find(folder)
     if path is None:
         return Reading(_empty(os.path.abspath(folder)), ())
-    from rolecall.workflow.yaml import read_text
-
     try:
         return parse(read_text(path), path=path)
     except FileNotFoundError:  # a link that leads nowhere
@@ -133,123 +141,121 @@ def _name_of(folder: str) -> str:
 # -- the text --
 
 
+class _Workflow(NamedTuple):
+    """What the file says about one workflow."""
+
+    policy: WorkflowPolicy
+    triggers: Mapping[str, Trigger]
+
+
+def _make_workflow(triggers: Mapping[str, Trigger] | None = None, **policy: Any) -> _Workflow:
+    return _Workflow(WorkflowPolicy(**policy), triggers or {})
+
+
+class _WorkflowForm(Record[_Workflow]):
+    """A workflow may be named with nothing said about it."""
+
+    def read(self, value: Any, at: At) -> _Workflow | Unreadable:
+        return super().read({} if value is None else value, at)
+
+    def schema(self) -> Schema:
+        return {**super().schema(), "type": ["object", "null"]}
+
+
+class _KnowledgeForm(Anything):
+    """Read by the search itself, which also reads it from a file of its own; described here for editors."""
+
+    def schema(self) -> Schema:
+        patterns = ListOf(Text(), allow_single=True)
+        chunk = {"tokens": Number(whole=True, least=50), "largestFile": Number(whole=True, least=1000)}
+        fields: dict[str, Field | Form[Any]] = {
+            "include": patterns,
+            "exclude": patterns,
+            "embedding": Anything(),
+            "chunk": Record(dict, "chunk", chunk),
+            "weights": MapOf(Anything()),
+        }
+        return Record(dict, "knowledge", fields).schema()
+
+
+_API_KEY = Refused(
+    "a key does not belong into the project's file",
+    "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
+)
+_FORM: Record[dict[str, Any]] = Record(
+    dict,
+    FILE,
+    {
+        "name": Field(
+            Text("a name", pattern=_NAME.pattern, hint="Letters, digits, '.', '_' and '-', at most 60."),
+            description="The name of the project; by default the name of its folder.",
+        ),
+        "extract": Field(
+            Record(dict, "extract", {**settings.EXTRACT.fields, "apiKey": _API_KEY}),
+            description="The model that reads answers without output.",
+        ),
+        "service": Field(policy.SERVICE, description="For `rolecall serve`."),
+        "workflows": Field(
+            MapOf(
+                _WorkflowForm(
+                    _make_workflow,
+                    "a workflow",
+                    {
+                        **policy.WORKFLOW_FIELDS,
+                        "triggers": Field(
+                            TRIGGERS, description="What starts threads automatically, by name."
+                        ),
+                    },
+                    check=lambda found, at: policy.check_workflow(found.policy, at),
+                )
+            ),
+            description="How threads of a workflow run, and what starts them.",
+        ),
+        "hooks": Field(
+            Record(
+                Hooks,
+                "hooks",
+                {
+                    "host": Text("an address such as 127.0.0.1", least=1),
+                    "port": Number("a port", whole=True, least=0, most=65535),
+                },
+            ),
+            description="The address of HTTP triggers.",
+        ),
+        "knowledge": Field(_KnowledgeForm(), description="What is indexed for `rolecall knowledge`."),
+    },
+)
+KEYS = _FORM.keys
+
+
+def json_schema() -> Schema:
+    """The JSON Schema of the file, for editors."""
+    return form.json_schema(_FORM, "Rolecall project")
+
+
 def parse(text: str, *, path: str) -> Reading:
     """The project a text describes; `path` is its file."""
     folder = os.path.dirname(os.path.abspath(path))
     node, problems = yaml12.read(text, source=path)
     if node is None:
         return Reading(_empty(folder), tuple(problems))
-    reader = _Reader(node.value, Marks(node), problems)
-    project = reader.project(folder)
-    placed = sorted(set(problems), key=lambda one: (one.line, one.column, one.message))
-    return Reading(project, tuple(placed), Marks(node))
-
-
-class _Reader:
-    def __init__(self, value: Any, marks: Marks, problems: list[Problem]) -> None:
-        self._marks = marks
-        self._problems = problems
-        self._top = self._mapping((), {} if value is None else value, KEYS)
-
-    def project(self, folder: str) -> Project:
-        return Project(
-            folder=folder,
-            name=self._name() or _name_of(folder),
-            extract=self._extract(),
-            policy=self._policy(),
-            triggers=self._triggers(),
-            hooks=self._hooks(),
-            knowledge=self._knowledge(),
-        )
-
-    def _name(self) -> str:
-        name = self._top.get("name")
-        if name is None:
-            return ""
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            self._report(
-                ("name",), "is no name of a project", "Letters, digits, '.', '_' and '-', at most 60."
-            )
-            return ""
-        return name
-
-    def _extract(self) -> Mapping[str, Any] | None:
-        section = self._mapping(("extract",), self._top.get("extract"), ())
-        if "apiKey" in section:
-            hint = "Name a variable of the environment with `apiKeyEnv`; this file is shared."
-            self._report(
-                ("extract", "apiKey"), "a key does not belong into the project's file", hint, key=True
-            )
-        known = {key: value for key, value in section.items() if key in _EXTRACT_KEYS}
-        for key in section:
-            if key not in known and key != "apiKey":
-                self._unknown(("extract", key), _EXTRACT_KEYS)
-        for problem in settings.shape_problems({"extract": known}):
-            self._report(_path_in(problem), problem)
-        return known or None
-
-    def _policy(self) -> ServicePolicy:
-        found, problems = policy.read(self._top.get("service"), self._top.get("workflows"))
-        self._take(problems)
-        return found
-
-    def _triggers(self) -> tuple[Trigger, ...]:
-        workflows = self._top.get("workflows")
-        found: list[Trigger] = []
-        for name, entry in workflows.items() if isinstance(workflows, Mapping) else ():
-            if isinstance(entry, Mapping):
-                triggers, problems = trigger.read(str(name), entry.get("triggers"))
-                found += triggers
-                self._take(problems)
-        return tuple(found)
-
-    def _hooks(self) -> Hooks:
-        section = self._mapping(("hooks",), self._top.get("hooks"), ("host", "port"))
-        host, port = section.get("host", Hooks.host), section.get("port", Hooks.port)
-        if not isinstance(host, str) or not host.strip():
-            self._report(("hooks", "host"), "must be an address such as 127.0.0.1")
-            host = Hooks.host
-        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
-            self._report(("hooks", "port"), f"{port!r} is no port")
-            port = Hooks.port
-        return Hooks(host, port)
-
-    def _knowledge(self) -> Knowledge | None:
-        from rolecall.knowledge.settings import read
-
-        if self._top.get("knowledge") is None:
-            return None
-        found, problems = read(self._top["knowledge"], self._marks, within=("knowledge",))
-        self._problems += problems
-        return found
-
-    # -- problems --
-
-    def _mapping(self, path: tuple[str, ...], value: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            self._report(path, f"{'.'.join(path) or 'the file'} must be a mapping")
-            return {}
-        for key in value if known else ():
-            if key not in known:
-                self._unknown((*path, key), known)
-        return value
-
-    def _unknown(self, path: tuple[str, ...], known: tuple[str, ...]) -> None:
-        hint = did_you_mean(path[-1], known, what="Keys")
-        self._report(path, f"{'.'.join(path)!r} is not a key of {FILE}", hint, key=True)
-
-    def _take(self, problems: list[policy.Problem]) -> None:
-        for problem in problems:
-            self._report(problem.path, f"{'.'.join(problem.path)}: {problem.message}", problem.hint)
-
-    def _report(self, path: tuple[str, ...], message: str, hint: str = "", *, key: bool = False) -> None:
-        # Where a value is missing, its owner's key says more about the place than the value around it.
-        place = self._marks.at(path, key=key)
-        self._problems.append(Problem("error", message, *place, hint))
-
-
-def _path_in(problem: str) -> tuple[str, ...]:
-    """The key that a problem of the configuration begins with."""
-    return tuple(problem.partition(" ")[0].split("."))
+    reading = form.Reading(node, problems)
+    read = _FORM.read({} if node.value is None else node.value, At(reading))
+    found: Mapping[str, Any] = {} if isinstance(read, Unreadable) else read
+    workflows: Mapping[str, _Workflow] = found.get("workflows", {})
+    marks, search = Marks(node), None
+    if "knowledge" in found:
+        search, wrong = knowledge.read(found["knowledge"], marks, within=("knowledge",))
+        reading.problems += wrong
+    project = Project(
+        folder=folder,
+        name=found.get("name") or _name_of(folder),
+        extract=found.get("extract") or None,
+        policy=ServicePolicy(
+            workflows={name: one.policy for name, one in workflows.items()}, **found.get("service", {})
+        ),
+        triggers=tuple(trigger for one in workflows.values() for trigger in one.triggers.values()),
+        hooks=found.get("hooks", Hooks()),
+        knowledge=search,
+    )
+    return Reading(project, form.in_order(reading.problems, path), marks)

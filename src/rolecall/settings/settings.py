@@ -91,7 +91,7 @@ _THRESHOLDS = {
     "superseded": Field(_PERCENT),
 }
 _MEMORY: Record[dict[str, Any]] = Record(dict, "memory", {"autoDelete": Flag(), **_THRESHOLDS})
-_EXTRACT: Record[dict[str, Any]] = Record(
+EXTRACT: Record[dict[str, Any]] = Record(
     dict,
     "extract",
     {
@@ -124,7 +124,7 @@ _SETTINGS: Record[dict[str, Any]] = Record(
         "agentOverrides": MapOf(MapOf(_LINE)),
         "modelOverrides": MapOf(_LINE),
         "modelTiers": MapOf(Record(dict, "modelTiers", {"high": _LINE, "standard": _LINE})),
-        "extract": _EXTRACT,
+        "extract": EXTRACT,
         "memory": _MEMORY,
         "project": Record(dict, "project", {"unplannedEdits": Choice(*_GATES)}),
         "catalog": Text("the path of a folder", is_line=True, is_secret=True),
@@ -441,7 +441,7 @@ def extract_endpoint(
     """
     levels = [level for level in (_as_mapping(overrides), _section(settings, "extract")) if level]
     for level in levels:
-        check_value(_EXTRACT, level, ("extract",))
+        check_value(EXTRACT, level, ("extract",))
     models = _section(settings, "models")
     scene = _section(settings, "modelOverrides").get("extract") or (
         "extract" if "extract" in models else None

@@ -88,7 +88,7 @@ def _ms(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def flaws(schedule: Cron) -> Iterator[tuple[str, str, str]]:
+def find_flaws(schedule: Cron) -> Iterator[tuple[str, str, str]]:
     """What is wrong with a schedule as it is written: the key, what, and what to do."""
     try:
         from cronsim import CronSim, CronSimError
@@ -105,6 +105,6 @@ def flaws(schedule: Cron) -> Iterator[tuple[str, str, str]]:
         next(CronSim(schedule.expression, datetime(2024, 1, 1)))
     except (CronSimError, ValueError, AssertionError) as error:
         hint = 'Minute, hour, day, month, weekday: "0 3 * * 1-5"'
-        yield "cron", f"{schedule.expression[:80]!r} is no schedule: {error}", hint
+        yield "cron", f"{schedule.expression[:80]!r} is not a schedule: {error}", hint
     except StopIteration:
         yield "cron", f"{schedule.expression[:80]!r} never comes round", ""
