@@ -13,7 +13,7 @@ from dataclasses import asdict
 from difflib import unified_diff
 from typing import Any, Literal, NamedTuple
 
-from rolecall.workflow.model import ANY_STATUS, START, Edge, Limits, Role, Workflow, recall_payload
+from rolecall.workflow.model import ANY_STATUS, START, Edge, Role, Workflow, given, recall_payload
 
 _FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
 _OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
@@ -53,19 +53,17 @@ def to_document(workflow: Workflow) -> dict[str, Any]:
     """The mapping that a workflow's YAML holds."""
     order = roles_in_order(workflow)
     sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
-    return _without_nothing(
+    edges = {source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph}
+    conditions = {name: _without_empty(asdict(one)) for name, one in sorted(workflow.conditions.items())}
+    return _without_empty(
         {
             "name": workflow.name,
             "description": workflow.description,
             "version": workflow.version,
             "roles": {name: _role(workflow.roles[name], f"{workflow.name}.{name}") for name in order},
-            "conditions": {
-                name: _without_nothing(asdict(one)) for name, one in sorted(workflow.conditions.items())
-            },
-            "graph": {
-                source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph
-            },
-            "limits": _limits(workflow.limits),
+            "conditions": conditions,
+            "graph": edges,
+            "limits": given(workflow.limits),
             "workdir": workflow.workdir,
         }
     )
@@ -77,46 +75,44 @@ def to_yaml(workflow: Workflow) -> str:
 
 
 def _role(role: Role, title: str) -> dict[str, Any]:
-    fields = {**asdict(role), "capabilities": list(role.capabilities), "limits": _limits(role.limits)}
-    del fields["schema"]
-    fields["extract"] = _sorted(role.extract)
-    fields["may_start_threads"] = role.may_start_threads or None
-    fields["knowledge"] = role.knowledge and recall_payload(role.knowledge)
-    schema: dict[str, Any] = _sorted(role.schema)
+    schema: dict[str, Any] = _sort_keys(role.schema)
     # Reading the document adds this title.
     if schema.get("title") == title:
         del schema["title"]
-    return {**_without_nothing(fields), "schema": schema}
+    fields = asdict(role) | {
+        "capabilities": list(role.capabilities),
+        "schema": None,
+        "limits": given(role.limits),
+        "extract": _sort_keys(role.extract),
+        "knowledge": role.knowledge and recall_payload(role.knowledge),
+        "may_start_threads": role.may_start_threads or None,
+    }
+    return {**_without_empty(fields), "schema": schema}
 
 
-def _sorted(value: Any) -> Any:
-    """A JSON value with its keys in one order, whatever order they had: what a reader looks for first, first."""
+def _sort_keys(value: Any) -> Any:
+    """A JSON value with its keys in one order, whatever order they had: the most telling ones first."""
     if isinstance(value, Mapping):
         keys = sorted(value, key=lambda key: (_FIRST_KEYS.index(key) if key in _FIRST_KEYS else 99, key))
-        return {key: _sorted(value[key]) for key in keys}
-    return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _limits(limits: Limits) -> dict[str, Any]:
-    return {key: value for key, value in asdict(limits).items() if value is not None}
+        return {key: _sort_keys(value[key]) for key in keys}
+    return [_sort_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _edges(edges: tuple[Edge, ...]) -> Any:
+    """Edges in the shortest form: a role, a map from status to target, or a list."""
     if len(edges) == 1 and edges[0] == Edge(edges[0].role):
         return edges[0].role
-    if all(edge.condition is None and edge.status is not None for edge in edges):
-        return {edge.status: _target(edge) for edge in edges}
-    if len(edges) == 1 and edges[0].condition is None:
-        return {edges[0].status or ANY_STATUS: _target(edges[0])}
-    return [_without_nothing(asdict(edge) | {"status": None}) for edge in edges]
+    has_conditions = any(edge.condition is not None for edge in edges)
+    if has_conditions or (len(edges) > 1 and any(edge.status is None for edge in edges)):
+        return [_without_empty(asdict(edge) | {"status": None}) for edge in edges]
+    targets = {}
+    for edge in edges:
+        fields = _without_empty({"role": edge.role, "prompt": edge.prompt, "location": edge.location})
+        targets[edge.status or ANY_STATUS] = edge.role if list(fields) == ["role"] else fields
+    return targets
 
 
-def _target(edge: Edge) -> Any:
-    fields = _without_nothing({"role": edge.role, "prompt": edge.prompt, "location": edge.location})
-    return edge.role if list(fields) == ["role"] else fields
-
-
-def _without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ())}
 
 
@@ -154,36 +150,27 @@ def diff(before: Workflow, after: Workflow, *, names: tuple[str, str]) -> str:
 
 def changes(before: Workflow, after: Workflow) -> list[Change]:
     """What differs, by role, schema, edge, condition and limits."""
-    return [
-        *_field_changes("workflow", "", _heads(before), _heads(after)),
-        *_limit_changes(before, after),
-        *_role_changes(before, after),
-        *_entry_changes("edge", _named_edges(before), _named_edges(after)),
-        *_entry_changes("condition", _parts(before.conditions), _parts(after.conditions)),
+    both = (before, after)
+    heads = [
+        {key: getattr(one, key) for key in ("name", "description", "version", "python", "workdir")}
+        for one in both
     ]
-
-
-def _heads(workflow: Workflow) -> dict[str, Any]:
-    return {key: getattr(workflow, key) for key in ("name", "description", "version", "python", "workdir")}
-
-
-def _limit_changes(before: Workflow, after: Workflow) -> Iterator[Change]:
-    return _field_changes("limits", "", asdict(before.limits), asdict(after.limits))
-
-
-def _role_changes(before: Workflow, after: Workflow) -> Iterator[Change]:
-    yield from _entry_changes("role", _without_schema(before), _without_schema(after))
-    for name in sorted(before.roles.keys() & after.roles.keys()):
-        if before.roles[name].schema != after.roles[name].schema:
-            yield Change("changed", "schema", name)
-
-
-def _without_schema(workflow: Workflow) -> dict[str, dict[str, Any]]:
-    return {name: asdict(role) | {"schema": None} for name, role in workflow.roles.items()}
-
-
-def _parts(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return {name: asdict(entry) for name, entry in entries.items()}
+    limits = [asdict(one.limits) for one in both]
+    roles = [{name: asdict(role) | {"schema": None} for name, role in one.roles.items()} for one in both]
+    conditions = [{name: asdict(entry) for name, entry in one.conditions.items()} for one in both]
+    schemas = [
+        Change("changed", "schema", name)
+        for name in sorted(before.roles.keys() & after.roles.keys())
+        if before.roles[name].schema != after.roles[name].schema
+    ]
+    return [
+        *_field_changes("workflow", "", *heads),
+        *_field_changes("limits", "", *limits),
+        *_entry_changes("role", *roles),
+        *schemas,
+        *_entry_changes("edge", _named_edges(before), _named_edges(after)),
+        *_entry_changes("condition", *conditions),
+    ]
 
 
 def _named_edges(workflow: Workflow) -> dict[str, dict[str, Any]]:
@@ -192,9 +179,8 @@ def _named_edges(workflow: Workflow) -> dict[str, dict[str, Any]]:
     for source, edges in workflow.graph.items():
         for index, edge in enumerate(edges):
             way = " and ".join(filter(None, (edge.status, edge.condition)))
-            name = f"{source} ({way})" if way else source
             position = None if edge.status is not None else index
-            found[name] = {**asdict(edge), "position": position}
+            found[f"{source} ({way})" if way else source] = {**asdict(edge), "position": position}
     return found
 
 
@@ -213,6 +199,5 @@ def _entry_changes(
 def _field_changes(
     what: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[Change]:
-    fields = tuple(key for key in before if before[key] != after[key])
-    if fields:
+    if fields := tuple(key for key in before if before[key] != after[key]):
         yield Change("changed", what, name, fields)

@@ -27,7 +27,7 @@ def keep(path: str, into: str) -> str:
     """The path of a workflow file in a copy of it, which is made when there is none yet."""
     folder = os.path.dirname(os.path.realpath(path))
     is_folder = os.path.basename(path) == "index.py"
-    files = sorted(_folder_files(folder) if is_folder else _imported(os.path.realpath(path)))
+    files = sorted(_folder_files(folder) if is_folder else _imported_files(os.path.realpath(path)))
     contents = dict(_contents(folder, files))
     digest = hashlib.sha256()
     for name, content in contents.items():
@@ -58,22 +58,17 @@ def clean(folder: str, needed: Collection[str], *, before: float) -> list[str]:
 
 def _contents(folder: str, files: list[str]) -> Iterator[tuple[str, bytes]]:
     left = MOST_BYTES
-    if len(files) > MOST_FILES:
-        raise _too_large(folder)
-    for file in files:
+    for number, file in enumerate(files):
         with open(file, "rb") as stream:
             content = stream.read(left + 1)
         left -= len(content)
-        if left < 0:
-            raise _too_large(folder)
+        if left < 0 or number >= MOST_FILES:
+            most = f"{MOST_FILES:,} files or {MOST_BYTES // 1_000_000} MB"
+            raise UsageError(
+                f"the workflow in {folder} has more than {most} beside it",
+                hint="Keep what it works on somewhere else: a copy is kept of every version.",
+            )
         yield os.path.relpath(file, folder), content
-
-
-def _too_large(folder: str) -> UsageError:
-    return UsageError(
-        f"the workflow in {folder} has more than {MOST_FILES:,} files or {MOST_BYTES // 1_000_000} MB beside it",
-        hint="Keep what it works on somewhere else: a copy is kept of every version.",
-    )
 
 
 def _write(copy: str, contents: dict[str, bytes]) -> None:
@@ -94,47 +89,40 @@ def _write(copy: str, contents: dict[str, bytes]) -> None:
 
 
 def _folder_files(folder: str) -> Iterator[str]:
-    for place, folders, files in os.walk(folder):
+    for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _IGNORED]
-        yield from (
-            os.path.join(place, name) for name in files if not name.startswith(".") and _is_plain(place, name)
-        )
+        for name in names:
+            file = os.path.join(place, name)
+            if not name.startswith(".") and not name.endswith((".pyc", ".pyo")) and os.path.isfile(file):
+                yield file
 
 
-def _is_plain(place: str, name: str) -> bool:
-    return not name.endswith((".pyc", ".pyo")) and os.path.isfile(os.path.join(place, name))
-
-
-def _imported(path: str) -> set[str]:
+def _imported_files(path: str) -> set[str]:
     """A file and all it imports from beside it, wherever in it the import stands."""
     found, waiting = {path}, [path]
     while waiting:
-        for other in _beside(waiting.pop()):
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
+        new = set(_imports_of(waiting.pop())) - found
+        found |= new
+        waiting += new
     return found
 
 
-def _beside(path: str) -> Iterator[str]:
+def _imports_of(path: str) -> Iterator[str]:
     try:
         with open(path, "rb") as stream:
             tree = ast.parse(stream.read(MOST_BYTES), filename=path)
-    except (OSError, SyntaxError, ValueError):  # said by whoever loads it
+    except (OSError, SyntaxError, ValueError):  # reported when the file is loaded
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
-        place = os.path.dirname(path)
-        for _ in range(node.level - 1):
+        place = path
+        for _ in range(node.level):
             place = os.path.dirname(place)
-        for part in (node.module or "").split(".") if node.module else ():
+        places = []
+        for part in node.module.split(".") if node.module else ():
             place = os.path.join(place, part)
-            yield from _module(place)
-        for alias in node.names:
-            yield from _module(os.path.join(place, alias.name))
-
-
-def _module(place: str) -> Iterator[str]:
-    """The file of a module or a package, if there is one."""
-    yield from (file for file in (f"{place}.py", os.path.join(place, "__init__.py")) if os.path.isfile(file))
+            places.append(place)
+        places += [os.path.join(place, alias.name) for alias in node.names]
+        files = (file for place in places for file in (f"{place}.py", os.path.join(place, "__init__.py")))
+        yield from filter(os.path.isfile, files)
