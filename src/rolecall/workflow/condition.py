@@ -72,17 +72,17 @@ class _Parsed(NamedTuple):
 
 def check(expression: str) -> str | None:
     """What is wrong with an expression as a condition; None when it is one."""
-    return _parsed(expression).problem
+    return _parse(expression).problem
 
 
 def window(expression: str) -> int | None:
     """How many of the latest steps the expression looks at; None when it may look at all of them."""
-    return _parsed(expression).window
+    return _parse(expression).window
 
 
 def output_fields(expression: str) -> tuple[Field, ...]:
     """The fields directly below `steps….output` that the expression looks at."""
-    return _parsed(expression).fields
+    return _parse(expression).fields
 
 
 def evaluate(
@@ -97,28 +97,21 @@ def evaluate(
 
     `steps` are the latest of the thread's `steps_count` steps, oldest first.
     """
-    parsed = _parsed(expression)
+    parsed = _parse(expression)
     if parsed.problem:
         raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
     count = len(steps) if steps_count is None else steps_count
-    seen = _seen(parsed.window, steps, count, expression)
-    view = {"start": dict(start), "steps": seen, "steps_count": count}
+    at_hand = min(len(steps), MAX_STEPS)
+    if parsed.window is None and count > at_hand:
+        raise UsageError(
+            f"the condition {expression!r} looks at every step, but only the last {at_hand} of {count} are at hand",
+            hint="Look at recent steps with steps[-1], steps[-2], …, and at steps_count for their number.",
+        )
+    first = 0 if parsed.window is None else max(0, len(steps) - parsed.window)
+    view = {"start": dict(start), "steps": [dict(step) for step in steps[first:]], "steps_count": count}
     if parsed.is_cheap:
         return _run(parsed.program, view, expression, seconds)
     return _run_in_child(view, expression, seconds)
-
-
-def _seen(
-    needed: int | None, steps: Sequence[Mapping[str, Any]], count: int, expression: str
-) -> list[dict[str, Any]]:
-    if needed is None and count > min(len(steps), MAX_STEPS):
-        raise UsageError(
-            f"the condition {expression!r} looks at every step, but only the last {min(len(steps), MAX_STEPS)} of "
-            f"{count} are at hand",
-            hint="Look at recent steps with steps[-1], steps[-2], …, and at steps_count for their number.",
-        )
-    first = 0 if needed is None else max(0, len(steps) - needed)
-    return [dict(step) for step in steps[first:]]
 
 
 def _run(program: Any, view: dict[str, Any], expression: str, seconds: float) -> bool:
@@ -135,7 +128,7 @@ def _run(program: Any, view: dict[str, Any], expression: str, seconds: float) ->
     except _TooLong:
         raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
     except Exception as exc:  # the interpreter raises its own errors and, on odd data, any of Python's
-        raise UsageError(f"the condition {expression!r} failed: {_reason(exc)}") from exc
+        raise UsageError(f"the condition {expression!r} failed: {_describe(exc)}") from exc
 
 
 class _TooLong(Exception):
@@ -168,7 +161,7 @@ def _main() -> None:
     import resource
 
     order = json.loads(sys.stdin.buffer.read())
-    parsed = _parsed(order["expression"])
+    parsed = _parse(order["expression"])
     resource.setrlimit(resource.RLIMIT_AS, (MAX_CHILD_MEMORY, MAX_CHILD_MEMORY))
     allowed = math.ceil(process_time() + order["seconds"])
     resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
@@ -181,16 +174,15 @@ def _main() -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-def _reason(exc: Exception) -> str:
-    text = str(exc).strip() or type(exc).__name__
-    return text[:200]
+def _describe(exc: Exception) -> str:
+    return (str(exc).strip() or type(exc).__name__)[:200]
 
 
 # -- checking --
 
 
 @lru_cache(maxsize=256)
-def _parsed(expression: str) -> _Parsed:
+def _parse(expression: str) -> _Parsed:
     from jsonata import Jsonata
 
     if not expression.strip():
@@ -207,14 +199,11 @@ def _parsed(expression: str) -> _Parsed:
     except RecursionError:
         return _Parsed(None, "it nests too deep", 0, ())
     except Exception as exc:  # the parser raises its own errors and, on odd text, any of Python's
-        return _Parsed(None, f"it is not JSONata: {_reason(exc)}{_where(exc)}", 0, ())
+        location = getattr(exc, "location", -1)
+        where = f" (at character {location})" if isinstance(location, int) and location > 0 else ""
+        return _Parsed(None, f"it is not JSONata: {_describe(exc)}{where}", 0, ())
     problem = "; ".join(dict.fromkeys(walk.problems)) or None
     return _Parsed(program, problem, walk.window, tuple(dict.fromkeys(walk.fields)), walk.is_cheap)
-
-
-def _where(exc: Exception) -> str:
-    location = getattr(exc, "location", -1)
-    return f" (at character {location})" if isinstance(location, int) and location > 0 else ""
 
 
 class _Walk:
@@ -236,19 +225,29 @@ class _Walk:
         if getattr(symbol, "focus", None) or getattr(symbol, "index", None):
             self.problems.append("variables (@$, #$) are not accepted in conditions")
         if kind == "variable":
-            self._variable(symbol.value, at_root)
+            self._visit_variable(symbol.value, at_root)
         elif kind in ("wildcard", "descendant", "parent") and at_root:
             self.window = None
         elif kind == "binary" and symbol.value == "..":
-            self._range(symbol)
+            first, last = (getattr(end, "value", None) for end in (symbol.lhs, symbol.rhs))
+            if not (isinstance(first, int) and isinstance(last, int) and last - first <= MAX_RANGE):
+                self.problems.append(f"a range needs two plain numbers at most {MAX_RANGE:,} apart")
         elif kind == "binary" and symbol.value == "&":
             self.is_cheap = False
-        if kind == "path":
-            self._path(symbol, at_root, depth)
-        for child, stays in _children(symbol, kind):
-            self.visit(child, at_root=at_root and stays, depth=depth + 1)
+        elif kind == "path":
+            if at_root and symbol.steps[0].type == "name":
+                self._visit_root(symbol.steps)
+            for position, step in enumerate(symbol.steps):
+                self.visit(step, at_root=at_root and position == 0, depth=depth + 1)
+        for name in _CHILDREN:
+            if name == "steps" and kind == "path":
+                continue
+            # The others are evaluated in the context of what they select.
+            is_same = name not in ("predicate", "stages", "group", "rhs_terms", "terms")
+            for child in _flatten(getattr(symbol, name, None)):
+                self.visit(child, at_root=at_root and is_same, depth=depth + 1)
 
-    def _variable(self, name: str, at_root: bool) -> None:
+    def _visit_variable(self, name: str, at_root: bool) -> None:
         if name == "$" or (name == "" and at_root):
             self.window = None
         elif name in _REFUSED_FUNCTIONS:
@@ -260,76 +259,46 @@ class _Walk:
         elif name and name not in _CHEAP_FUNCTIONS:
             self.is_cheap = False
 
-    def _range(self, symbol: Any) -> None:
-        first, last = (getattr(end, "value", None) for end in (symbol.lhs, symbol.rhs))
-        if not (isinstance(first, int) and isinstance(last, int) and last - first <= MAX_RANGE):
-            self.problems.append(f"a range needs two plain numbers at most {MAX_RANGE:,} apart")
-
-    def _path(self, symbol: Any, at_root: bool, depth: int) -> None:
-        first = symbol.steps[0]
-        if at_root and first.type == "name":
-            self._root_name(first, symbol.steps)
-        for position, step in enumerate(symbol.steps):
-            self.visit(step, at_root=at_root and position == 0, depth=depth + 1)
-
-    def _root_name(self, first: Any, steps: list[Any]) -> None:
+    def _visit_root(self, steps: list[Any]) -> None:
+        first = steps[0]
         names = [step.value if step.type == "name" else None for step in steps[1:3]] + [None, None]
         if first.value == "start":
             self._expect(names[0], START_FIELDS, "start")
         elif first.value == "steps":
-            recent = _recent(first)
+            # k when the step is picked as [-k], else None.
+            stages = getattr(first, "stages", None) or getattr(first, "predicate", None)
+            index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
+            is_recent = isinstance(index, int) and not isinstance(index, bool) and index < 0
+            recent = -index if is_recent and index is not None else None
             self.window = None if recent is None or self.window is None else max(self.window, recent)
             self._expect(names[0], STEP_FIELDS, "a step")
             if names[0] == "output" and names[1] is not None:
                 self.fields.append(Field(names[1], recent))
         elif first.value != "steps_count":
-            self._unknown_root(first.value)
-
-    def _unknown_root(self, name: str) -> None:
-        hint = f"did you mean steps[-1].{'' if name == 'output' else 'output.'}{name}?"
-        if close := _closest(name, ROOTS):
-            hint = f"did you mean {close}?"
-        self.problems.append(f"{name!r} is not known here, {hint} Known are {', '.join(ROOTS)}")
+            name = first.value
+            close = _closest(name, ROOTS) or f"steps[-1].{'' if name == 'output' else 'output.'}{name}"
+            known = f"Known are {', '.join(ROOTS)}"
+            self.problems.append(f"{name!r} is not known here, did you mean {close}? {known}")
 
     def _expect(self, name: str | None, known: tuple[str, ...], owner: str) -> None:
-        if name is None or name in known:
-            return
-        close = _closest(name, known)
-        guess = f", did you mean {close!r}?" if close else ""
-        self.problems.append(f"{owner} has no field {name!r}{guess} (it has {', '.join(known)})")
+        if name is not None and name not in known:
+            close = _closest(name, known)
+            guess = f", did you mean {close!r}?" if close else ""
+            self.problems.append(f"{owner} has no field {name!r}{guess} (it has {', '.join(known)})")
 
 
 def _closest(name: str, known: Iterable[str]) -> str | None:
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # only for a name that is not known
 
     return next(iter(get_close_matches(name, sorted(known), n=1)), None)
 
 
-def _children(symbol: Any, kind: str | None) -> Iterator[tuple[Any, bool]]:
-    """The parts of a symbol, each with whether it is evaluated in the same context as the symbol."""
-    for name in _CHILDREN:
-        if name == "steps" and kind == "path":
-            continue
-        stays = name not in ("predicate", "stages", "group", "rhs_terms", "terms")
-        for child in _flat(getattr(symbol, name, None)):
-            yield child, stays
-
-
-def _flat(value: Any) -> Iterator[Any]:
+def _flatten(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from _flat(item)
+            yield from _flatten(item)
     elif hasattr(value, "nud"):
         yield value
-
-
-def _recent(step: Any) -> int | None:
-    """k when the step is picked as [-k], else None."""
-    stages = getattr(step, "stages", None) or getattr(step, "predicate", None)
-    index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
-    if isinstance(index, int) and not isinstance(index, bool) and index < 0:
-        return -index
-    return None
 
 
 @lru_cache(maxsize=1)
