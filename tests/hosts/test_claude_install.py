@@ -107,7 +107,7 @@ def test_an_agent_has_a_server_of_its_own_that_knows_whose_it_is(tmp_path: Path)
         "rolecall-tester": {
             "type": "stdio",
             "command": COMMAND[0],
-            "args": ["mcp", "--project", setup.project, "--agent", "tester"],
+            "args": ["mcp", "--project", setup.project, "--as", "tester"],
         }
     }
     allowed = loaded(setup.project, ".claude", "settings.local.json")["permissions"]["allow"]

@@ -333,7 +333,7 @@ def test_on_port_80_a_host_without_a_port_is_ours(project: Path) -> None:
 @pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example", "[::1]", "a b", ""])
 def test_a_host_that_is_no_address_is_refused(project: Path, host: str) -> None:
     said = refused(project, "--http", "--host", host, "--token-env", "DOOR_TOKEN", DOOR_TOKEN=TOKEN)
-    assert f"--host {host!r} is no address that can be listened on" in said
+    assert f"--host {host!r} is not an address that can be listened on" in said
     assert "127.0.0.1" in said
 
 

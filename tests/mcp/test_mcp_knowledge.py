@@ -138,7 +138,7 @@ def test_damage_that_only_a_question_finds_is_mended_by_what_is_told(synced: Pat
 
 
 def test_who_may_not_change_files_may_ask_and_not_index(synced: Path) -> None:
-    for options, more in ((("--agent", "architect"), {}), ((), {"ROLECALL_RESTRICTIONS": "read_only"})):
+    for options, more in ((("--as", "architect"), {}), ((), {"ROLECALL_RESTRICTIONS": "read_only"})):
         with piped(synced, "--only", "knowledge", *options, **more) as pipe:
             pipe.initialize()
             assert pipe.tools() == ["knowledge_query"]

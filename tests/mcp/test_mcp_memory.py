@@ -44,7 +44,7 @@ def test_a_lesson_is_kept_and_read_in_the_name_of_the_caller(tmp_path: Path) -> 
             "frontend"
         ]
         assert lead.call("memory_read", name="external-retry-limits")["text"].startswith(LIMITS)
-    with piped(project, "--agent", "tester") as tester:
+    with piped(project, "--as", "tester") as tester:
         tester.initialize()
         assert tester.call("memory_read", name="external-retry-limits")["text"].startswith(LIMITS)
         assert tester.call("rule_read", name="style")["text"].endswith("Short lines.\n")
@@ -101,7 +101,7 @@ def cut_off(tmp_path: Path) -> Path:
     return project
 
 
-@pytest.mark.parametrize("who", [(), ("--agent", "writer")])
+@pytest.mark.parametrize("who", [(), ("--as", "writer")])
 def test_who_only_looks_is_told_what_was_cut_off_by_names_of_tools_and_changes_nothing(
     cut_off: Path, who: tuple[str, ...]
 ) -> None:
@@ -149,7 +149,7 @@ def test_only_the_lead_deletes_notes_and_adds_rules_and_notes_are_files(
     tmp_path: Path, agent: str | None, restrictions: str, may_add: bool
 ) -> None:
     project = repository(tmp_path)
-    who = ("--agent", agent) if agent else ()
+    who = ("--as", agent) if agent else ()
     with piped(project, "--only", "memory", *who, ROLECALL_RESTRICTIONS=restrictions) as pipe:
         pipe.initialize()
         assert set(pipe.tools()) == READERS | ({"memory_add"} if may_add else set())

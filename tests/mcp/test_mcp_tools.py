@@ -213,7 +213,7 @@ def allowed(pipe: Pipe) -> set[str]:
 def test_an_agent_sees_and_calls_only_what_its_capabilities_leave(
     project: Path, agent: str, denied: set[str]
 ) -> None:
-    with piped(project, *HERE, "--agent", agent) as pipe:
+    with piped(project, *HERE, "--as", agent) as pipe:
         assert allowed(pipe) == {*ELEVEN, *THREADS} - denied - set(LEADING)
         word = "no_task_create"
         told = {"error": f"nx_task_add is denied to this role by {word}"}
@@ -239,7 +239,7 @@ def test_what_the_environment_denies_is_denied(project: Path, word: str) -> None
 
 def test_the_environment_adds_to_what_an_agent_is_denied(project: Path) -> None:
     words = "no_task_update,no_shell_exec"
-    with piped(project, *HERE, "--agent", "engineer", ROLECALL_RESTRICTIONS=words) as pipe:
+    with piped(project, *HERE, "--as", "engineer", ROLECALL_RESTRICTIONS=words) as pipe:
         denied = {"nx_task_add", "nx_task_update", "nx_task_close"}
         assert allowed(pipe) == {*ELEVEN, *THREADS} - denied - set(LEADING)
 
@@ -249,7 +249,7 @@ def test_an_agent_is_looked_for_in_the_catalogue_that_is_configured(project: Pat
     home.mkdir(parents=True)
     package = project.parent / "package"
     (home / "config.yaml").write_text(f"catalog: {package}\n")
-    assert str(package / "manifest.json") in refusal(project, "--agent", "engineer", code=3)
+    assert str(package / "manifest.json") in refusal(project, "--as", "engineer", code=3)
 
 
 # -- groups --
@@ -329,8 +329,8 @@ def test_the_project_is_the_repository_around_the_folder(project: Path) -> None:
 
 def test_a_start_that_cannot_mean_what_was_meant_is_refused(project: Path) -> None:
     assert "there is no folder '/no/where'" in refusal(project, "--project", "/no/where")
-    assert "there is no agent 'enginer'" in refusal(project, "--agent", "enginer", code=3)
-    assert "engineer" in refusal(project, "--agent", "enginer", code=3)
+    assert "there is no agent 'enginer'" in refusal(project, "--as", "enginer", code=3)
+    assert "engineer" in refusal(project, "--as", "enginer", code=3)
     assert "there is no group of tools 'thread'" in refusal(project, "--without", "thread")
     assert f"Groups: {', '.join(GROUPS)}." in refusal(project, "--only", "nonsense")
     assert "'no_such_word', which is not known" in refusal(project, ROLECALL_RESTRICTIONS="no_such_word")
@@ -409,7 +409,7 @@ def test_initialize_is_answered_before_anything_heavy_is_imported(project: Path)
     assert not modules & groups
 
 
-@pytest.mark.parametrize("options", [(), ("--agent", "engineer")], ids=["lead", "agent"])
+@pytest.mark.parametrize("options", [(), ("--as", "engineer")], ids=["lead", "agent"])
 def test_a_server_is_light_enough_for_one_per_agent(project: Path, options: tuple[str, ...]) -> None:
     """150 ms of processor time up to the answer, and 40 MB after a call over an interpreter that does nothing."""
     idle = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]

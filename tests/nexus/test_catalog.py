@@ -594,7 +594,7 @@ def test_a_catalogue_that_is_named_wrongly_is_not_replaced_by_our_own_in_silence
 ) -> None:
     rolecall.home.mkdir(exist_ok=True)
     (rolecall.home / "config.yaml").write_text(f"{text}\n")
-    done = rolecall("mcp", "--agent", "engineer", "--project", ".", cwd=rolecall.home, check=2)
+    done = rolecall("mcp", "--as", "engineer", "--project", ".", cwd=rolecall.home, check=2)
     assert f"{rolecall.home / 'config.yaml'}: {told}" in done.stderr
     assert ("Did you mean 'catalog'?" in done.stderr) is ("not a key" in told)
 
@@ -603,7 +603,7 @@ def test_a_catalogue_that_is_named_wrongly_is_not_replaced_by_our_own_in_silence
 def test_without_a_catalogue_in_the_configuration_ours_is_used(rolecall: Rolecall, text: str) -> None:
     rolecall.home.mkdir(exist_ok=True)
     (rolecall.home / "config.yaml").write_text(f"{text}\n")
-    assert rolecall("mcp", "--agent", "engineer", "--project", ".", cwd=rolecall.home, check=0).stderr == ""
+    assert rolecall("mcp", "--as", "engineer", "--project", ".", cwd=rolecall.home, check=0).stderr == ""
 
 
 def test_the_check_of_the_configuration_knows_what_a_catalogue_is(rolecall: Rolecall) -> None:

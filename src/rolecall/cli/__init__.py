@@ -39,7 +39,7 @@ NOUNS = {
     "agents": ("rolecall.cli.agents", "list the agents there are adapters for, try one"),
     "doctor": ("rolecall.cli.doctor", "check that what workflows need is here, and say what to fix"),
     "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
-    "mcp": ("rolecall.cli.mcp", "serve the project's tools to an MCP host"),
+    "mcp": ("rolecall.mcp.command", "serve the project's tools to an MCP host"),
     "hook": ("rolecall.cli.hook", "tell what happens in a host, and what is to be done about it"),
     "install": ("rolecall.cli.install", "let Claude Code, Codex or OpenCode use Rolecall"),
     "uninstall": ("rolecall.cli.uninstall", "take out of a host what install wrote"),
@@ -278,7 +278,10 @@ def nearest(word: str, known: list[str]) -> str | None:
 def _verbs(noun: str) -> dict[str, Verb]:
     from importlib import import_module
 
-    verbs: dict[str, Verb] = import_module(NOUNS[noun][0]).VERBS
+    module = import_module(NOUNS[noun][0])
+    if not hasattr(module, "VERBS"):  # another door, which knows nothing of this one
+        return {"": Verb(module.run, module.HELP, module.EXAMPLE, module.add_arguments)}
+    verbs: dict[str, Verb] = module.VERBS
     return verbs
 
 

@@ -55,9 +55,11 @@ _PHRASES = {
     "uninstall_host": "rolecall uninstall {host}",
     "uninstall_scope": "`rolecall uninstall {host}` with --user or --project",
     # the service
+    "free_port": "add --port 0",
     "manage_service": "`rolecall serve status`, `rolecall serve stop`",
     "name_database": "rolecall serve --database postgresql://user@host/database",
     "name_machine": "add --machine NAME",
+    "name_token": "add --token-env NAME",
     "read_service_log": "rolecall serve logs",
     "start_service": "rolecall serve --detach",
     "stop_service": "rolecall serve stop",

@@ -362,19 +362,15 @@ def _forget(options: Namespace) -> None:
 
 
 def _serve(options: Namespace) -> None:
-    from rolecall.cli.mcp import token_in
     from rolecall.knowledge import queries as desk
     from rolecall.knowledge import serve
-    from rolecall.mcp import door
+    from rolecall.service import http
 
     vectors = desk.shared_model(options.model, _tell)
-    door.serve(
+    http.serve(
         lambda: serve.Service(vectors, options.model),
-        host=options.host,
-        port=options.port,
-        token=token_in(options.token_env),
+        options,
         path=serve.PATH,
-        names=options.allow_host,
         extra="knowledge",
         tell=lambda address: print(address, flush=True),
     )
@@ -386,6 +382,12 @@ def _serve(options: Namespace) -> None:
 def _limit(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1000:
         raise ArgumentTypeError(f"{text!r} is not a number from 1 to 1000")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f"{text!r} is not a port")
     return int(text)
 
 
@@ -440,12 +442,20 @@ def _forget_arguments(parser: ArgumentParser) -> None:
 
 
 def _serve_arguments(parser: ArgumentParser) -> None:
-    from rolecall.cli.mcp import LOOPBACK, add_door
-
     model = "embedded, or PROVIDER/NAME with a provider of the configuration (default: embedded)"
     parser.add_argument("--model", default="embedded", metavar="NAME", help=model)
-    add_door(parser)
-    parser.set_defaults(host=LOOPBACK, port=0)
+    parser.add_argument("--host", metavar="ADDRESS", help="listen here (default: 127.0.0.1)")
+    parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: a free one)")
+    parser.add_argument(
+        "--token-env", metavar="NAME", help="the variable that holds the token clients must give"
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name clients may call this machine by",
+    )
 
 
 VERBS = {

@@ -48,7 +48,7 @@ class Setup(NamedTuple):
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
         """Starts the MCP server; for an agent of the catalogue, one that enforces its limits."""
-        return (*self.command, "mcp", *self._options(), *(("--agent", agent) if agent else ()))
+        return (*self.command, "mcp", *self._options(), *(("--as", agent) if agent else ()))
 
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
         return (*self.command, "hook", host, event, *self._options())

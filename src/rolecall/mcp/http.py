@@ -1,23 +1,22 @@
-"""The HTTP door: streamable HTTP of the official SDK over the same table of tools.
+"""The HTTP door: streamable HTTP of the official SDK over the same table of tools. The SDK speaks every version.
 
-The SDK speaks every version; `door.py` listens and `guard.py` says who is let in.
+Imported for `--http` alone, because the SDK takes longer to import than everything a tool does.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from rolecall import __version__
 from rolecall.errors import UsageError
-from rolecall.mcp import door, protocol
+from rolecall.mcp import protocol
 from rolecall.mcp.stdio import LONGEST
 from rolecall.mcp.tools import Toolbox
+from rolecall.service import http
 
 if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
-    from mcp.server.transport_security import TransportSecuritySettings
     from starlette.types import ASGIApp
 
 PATH = "/mcp"
@@ -27,64 +26,35 @@ MOST_SESSIONS = 1000
 """Sessions that may be open at once; a request for one more gets 503."""
 
 
-def serve(
-    toolbox: Toolbox,
-    *,
-    host: str,
-    port: int,
-    token: str | None,
-    names: Iterable[str] = (),
-    instructions: str = "",
-    tell: Callable[[str], None],
-) -> None:
-    """Answer clients until a signal ends it; see `door.serve`."""
-
-    def make() -> ASGIApp:
-        _check_sdk()
-        app: ASGIApp = _server(toolbox, instructions).streamable_http_app(
-            streamable_http_path=PATH,
-            host=host,
-            transport_security=_unchecked(),
-            max_request_body_size=LONGEST,
-            session_idle_timeout=IDLE_SECONDS,
-            max_sessions=MOST_SESSIONS,
-        )
-        return app
-
-    door.serve(make, host=host, port=port, token=token, path=PATH, names=names, extra="mcp", tell=tell)
+def serve(toolbox: Toolbox, options: Namespace, instructions: str) -> None:
+    """Answer clients until a signal ends it."""
+    http.serve(
+        lambda: _make_app(toolbox, instructions, host=options.host or http.LOOPBACK),
+        options,
+        path=PATH,
+        extra="mcp",
+        tell=lambda address: print(address, flush=True),
+    )
 
 
-def _check_sdk() -> None:
-    """An error that can be acted on when the SDK is not installed."""
-    from importlib import import_module
-
+def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
     try:
-        import_module("mcp.server.lowlevel")
+        import mcp.types as types
+        from anyio import get_cancelled_exc_class, to_thread
+        from mcp.server.lowlevel import Server
+        from mcp.server.transport_security import TransportSecuritySettings
+        from mcp.shared.exceptions import MCPError
     except ImportError as error:
         raise UsageError(
             f"the HTTP door needs the MCP SDK, which is not installed ({error})",
             hint="Install it: pip install 'rolecall[mcp]'. Without --http nothing more is needed.",
         ) from error
 
-
-def _unchecked() -> TransportSecuritySettings:
-    """The SDK compares Host headers letter by letter; the guard has compared them as names."""
-    from mcp.server.transport_security import TransportSecuritySettings
-
-    return TransportSecuritySettings(enable_dns_rebinding_protection=False)
-
-
-def _server(toolbox: Toolbox, instructions: str) -> Server[Any]:
-    import mcp.types as types
-    from anyio import get_cancelled_exc_class, to_thread
-    from mcp.server.lowlevel import Server
-    from mcp.shared.exceptions import MCPError
-
     async def list_tools(_context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         if params is not None and params.cursor is not None:
             raise MCPError(code=protocol.INVALID_PARAMS, message="there is no page at this cursor")
         newest = protocol.STATELESS_VERSIONS[-1]
-        shown = [protocol.described(tool, newest) for tool in toolbox.listed()]
+        shown = [protocol.describe(tool, newest) for tool in toolbox.list_tools()]
         return types.ListToolsResult.model_validate({"tools": shown})
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -103,7 +73,7 @@ def _server(toolbox: Toolbox, instructions: str) -> Server[Any]:
         structure = json.loads(outcome.json) if outcome.is_sent_twice else None
         return types.CallToolResult(content=content, structured_content=structure, is_error=outcome.is_error)
 
-    return Server(
+    server: Server[Any] = Server(
         protocol.SERVER["name"],
         title=protocol.SERVER["title"],
         version=__version__,
@@ -111,3 +81,13 @@ def _server(toolbox: Toolbox, instructions: str) -> Server[Any]:
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
+    app: ASGIApp = server.streamable_http_app(
+        streamable_http_path=PATH,
+        host=host,
+        # The SDK compares Host headers letter by letter; our guard has compared them as names.
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        max_request_body_size=LONGEST,
+        session_idle_timeout=IDLE_SECONDS,
+        max_sessions=MOST_SESSIONS,
+    )
+    return app

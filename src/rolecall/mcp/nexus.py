@@ -16,34 +16,27 @@ _REPLACING = ("plan_update", "artifact_write")
 """After these something may be gone that stands nowhere else."""
 
 
-def _run(name: str) -> Run:
+def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
     def run(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> bytes:
         try:
             return dispatch.call_json(
                 place.project, name, arguments, restrictions=place.restrictions, mask=config.mask
             )
         except ToolError as error:
-            # The text is pinned and is the whole answer; the hint is for the command line.
+            # The text is pinned and is the whole answer.
             raise RolecallError(error.message) from error
 
-    return run
-
-
-def _effect(name: str, tool: dispatch.Tool) -> Effect:
-    if tool.is_reader:
-        return "reads"
-    return "changes" if name in _REPLACING else "adds"
-
-
-TOOLS = tuple(
-    Tool(
+    effect: Effect = "reads" if tool.is_reader else "changes" if name in _REPLACING else "adds"
+    carry_out: Run = run
+    return Tool(
         PREFIX + name,
         tool.description,
         dispatch.input_schema(tool),
-        _run(name),
-        _effect(name, tool),
+        carry_out,
+        effect,
         classes=tool.denied_as,
         is_for_lead=tool.is_for_lead,
     )
-    for name, tool in dispatch.TOOLS.items()
-)
+
+
+TOOLS = tuple(_make_tool(name, tool) for name, tool in dispatch.TOOLS.items())

@@ -1,11 +1,11 @@
 """The pipe: one JSON message a line on standard input, the replies on standard output.
 
-The calling thread reads and answers what needs no tool. Calls that may have to wait for other writers are carried
-out one after the other by a second thread, those that only read by a third, those that take long each by one of
-its own. So a cancellation is read while a call runs, and a call that was not begun by then never is.
+The calling thread reads and answers what needs no tool. A second thread carries out calls that may have to wait for
+other writers, one after the other, a third those that only read; a long call gets a thread of its own. So a
+cancellation is read while a call runs, and a call that had not begun by then never begins.
 
-The ends of the pipe are kept where nobody else finds them: descriptors 0 and 1 become the null device and
-standard error. A stray print, of ours or of a child, cannot get between two messages.
+The ends of the pipe are kept where nobody else finds them: descriptors 0 and 1 become the null device and standard
+error. A stray print, of ours or of a child, cannot get between two messages.
 """
 
 from __future__ import annotations
@@ -14,57 +14,80 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fcntl import F_GETFL, fcntl
 from queue import Full, Queue
 from select import POLLIN, poll
 from threading import Lock, Thread
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.mcp import protocol
-from rolecall.mcp.protocol import Call, Outcome, Refusal, Session, failure
+from rolecall.mcp.protocol import Call, Refusal, Session, failure
+from rolecall.mcp.tools import Toolbox
 
 LONGEST = 16 * 1024 * 1024
-"""Bytes of a line that is still read; a longer one is refused and passed over."""
+"""Bytes of the longest line that is read; a longer one is refused and skipped."""
 _CHUNK = 256 * 1024
 _WAITING = 1_000
 """Calls that may wait to be carried out; then reading waits too."""
 _GRACE = 1.0
-"""Seconds that what is under way gets when the server is told to end, and what waits for others when input ends."""
+"""Seconds for calls under way when the server is told to end, and for those that wait for a lock when input ends."""
+_AGENT_GRACE = 8.0
+"""Seconds for a long call then: an agent that does not end is killed meanwhile."""
 
-Work: TypeAlias = "Callable[[Call], Outcome]"
 
-
-def serve(session: Session, carry_out: Work) -> None:
+def serve(toolbox: Toolbox, instructions: str) -> None:
     """Answer the client until it closes its end; what had arrived by then is answered first."""
     for number, wrong, name in ((0, os.O_WRONLY, "input"), (1, os.O_RDONLY, "output")):
-        _check_end(number, wrong, name)
-    source, sink = _private_pipe()
+        try:
+            is_wrong = fcntl(number, F_GETFL) & os.O_ACCMODE == wrong
+        except OSError:
+            is_wrong = True
+        if is_wrong:  # a server that nobody can talk to would end at once, or wait, without a word
+            raise UsageError(
+                f"standard {name} is closed or leads the other way",
+                hint="A host has to start the server with a pipe to it and one from it; --http needs none.",
+            )
+    source, sink = _take_pipe()
     with _ending_on_sigterm() as woken:
-        server = _Server(session, carry_out, sink)
+        server = _Server(toolbox, Session(toolbox, instructions), sink)
         try:
             for line in lines(source, woken):
                 server.take(line)
         except _Ended:
-            server.cancel_all()
+            for call in list(server.session.running.values()):
+                call.cancel.set()
             server.finish(within=_GRACE)
             raise
         server.finish()
 
 
 class _Ended(BaseException):
-    """SIGTERM has come. Not an `Exception`: nothing between may take it for a failure of its own."""
+    """SIGTERM has come. Not an `Exception`, so that nothing in between takes it for a failure of its own."""
+
+
+class _Job(NamedTuple):
+    """What is answered together: one message, or a batch of them."""
+
+    parts: list[bytes | Call | None]
+    is_batch: bool = False
+
+    @property
+    def calls(self) -> list[Call]:
+        return [part for part in self.parts if isinstance(part, Call)]
 
 
 class _Server:
-    def __init__(self, session: Session, carry_out: Work, sink: int) -> None:
-        self._session = session
-        self._carry_out = carry_out
+    def __init__(self, toolbox: Toolbox, session: Session, sink: int) -> None:
+        self.session = session
+        self._toolbox = toolbox
         self._sink = sink
         self._writing = Lock()
         self._lines: dict[bool, Queue[_Job | None]] = {}
         """Calls that may have to wait for others, and those that only read, each in the order they came."""
-        self._threads: list[Thread] = []
+        self._threads: list[tuple[Thread, bool]] = []
+        """Each with whether it carries out one long call."""
 
     def take(self, line: bytes | None) -> None:
         """One line of the client; None stands for one that was too long."""
@@ -77,14 +100,21 @@ class _Server:
             message = protocol.decode(line)
         except Refusal as refusal:
             return self._write(failure(None, refusal.code, refusal.message))
-        if isinstance(message, list) and message and self._session.takes_batches:
-            parts = [self._receive(each, is_in_batch=True) for each in message]
-            return self._begin(_Job(parts, is_batch=True))
-        return self._begin(_Job([self._receive(message)], is_batch=False))
+        if isinstance(message, list) and message and self.session.takes_batches:
+            job = _Job([self._receive(each, is_in_batch=True) for each in message], is_batch=True)
+        else:
+            job = _Job([self._receive(message)])
+        if not job.calls:
+            self._do(job)
+        elif any(call.tool.is_long for call in job.calls):
+            self._start(lambda: self._do(job), is_long=True)
+        else:
+            self._queue(any(call.tool.may_wait for call in job.calls)).put(job)
+        return None
 
     def _receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | Call | None:
         try:
-            return self._session.receive(message, is_in_batch=is_in_batch)
+            return self.session.receive(message, is_in_batch=is_in_batch)
         except Exception as error:  # a front door: the request fails, the server does not
             import traceback
 
@@ -92,46 +122,40 @@ class _Server:
             ident = protocol.ident_of(message)
             return failure(ident, protocol.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 
-    def _begin(self, job: _Job) -> None:
-        """Have a job done: here when nothing is to be called, else where it does not hold up the reading."""
-        if not job.calls:
-            self._do(job)
-        elif any(call.tool.is_long for call in job.calls):
-            self._start(lambda: self._do(job))
-        else:
-            self._line(any(call.tool.may_wait for call in job.calls)).put(job)
-
-    def _line(self, may_wait: bool) -> Queue[_Job | None]:
+    def _queue(self, may_wait: bool) -> Queue[_Job | None]:
         if may_wait not in self._lines:
-            line: Queue[_Job | None] = Queue(_WAITING)
-            self._lines[may_wait] = line
-            self._start(lambda: self._work(line))
+            jobs: Queue[_Job | None] = Queue(_WAITING)
+            self._lines[may_wait] = jobs
+
+            def work() -> None:
+                while (job := jobs.get()) is not None:
+                    self._do(job)
+
+            self._start(work, is_long=False)
         return self._lines[may_wait]
 
-    def _start(self, work: Callable[[], None]) -> Thread:
+    def _start(self, work: Callable[[], None], *, is_long: bool) -> None:
         # A daemon, because the end of the program does not wait for what nobody reads any more.
         thread = Thread(target=work, daemon=True)
         thread.start()
-        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
-        return thread
-
-    def _work(self, line: Queue[_Job | None]) -> None:
-        while (job := line.get()) is not None:
-            self._do(job)
+        self._threads = [*(each for each in self._threads if each[0].is_alive()), (thread, is_long)]
 
     def _do(self, job: _Job) -> None:
-        replies = [reply for part in job.parts if (reply := self._reply(part)) is not None]
+        replies = []
+        for part in job.parts:
+            reply = part if not isinstance(part, Call) else self._carry_out(part)
+            replies += [reply] if reply is not None else []
         if replies:
             self._write(b"[%b]" % b", ".join(replies) if job.is_batch else replies[0])
 
-    def _reply(self, part: bytes | Call | None) -> bytes | None:
-        if not isinstance(part, Call):
-            return part
+    def _carry_out(self, call: Call) -> bytes | None:
         try:
-            outcome = None if part.cancel.is_set else self._carry_out(part)
-            return None if outcome is None or part.cancel.is_set else part.reply(outcome)
+            if call.cancel.is_set:
+                return None
+            outcome = self._toolbox.run(call.tool, call.arguments, call.cancel)
+            return None if call.cancel.is_set else call.reply(outcome)
         finally:
-            self._session.done(part)
+            self.session.running.pop(call.ident, None)
 
     def _write(self, frame: bytes) -> None:
         data = memoryview(frame + b"\n")
@@ -142,31 +166,18 @@ class _Server:
                 except OSError:  # nobody reads; the end of what they write follows
                     return
 
-    def cancel_all(self) -> None:
-        for call in self._session.running:
-            call.cancel.set()
-
     def finish(self, *, within: float | None = None) -> None:
-        """Wait for what is under way. A call that takes long is stopped: who waited for it is gone. So is one that
-        waits for others, after a while."""
-        for call in self._session.running:
+        """Wait for calls under way. A long one is stopped, because its client is gone; one that waits for a lock gives
+        up after a while."""
+        for call in list(self.session.running.values()):
             call.cancel.patience_ends = monotonic() + _GRACE
             if call.tool.is_long:
                 call.cancel.set()
-        for line in self._lines.values():
+        for jobs in self._lines.values():
             with suppress(Full):
-                line.put(None, timeout=within)
-        for thread in self._threads:
-            thread.join(within)
-
-
-class _Job:
-    """What is answered together: one message, or a batch of them."""
-
-    def __init__(self, parts: list[bytes | Call | None], *, is_batch: bool) -> None:
-        self.parts = parts
-        self.is_batch = is_batch
-        self.calls = [part for part in parts if isinstance(part, Call)]
+                jobs.put(None, timeout=within)
+        for thread, is_long in self._threads:
+            thread.join(_AGENT_GRACE if is_long and within else within)
 
 
 # -- the descriptors --
@@ -174,7 +185,7 @@ class _Job:
 
 def lines(source: int, woken: int) -> Iterator[bytes | None]:
     """The lines that come from a descriptor; None for one that is too long, of which nothing is kept. `woken` can be
-    read once a signal has come: a read that begins right behind it would not be interrupted."""
+    read once a signal has come: a read that begins right after it would not be interrupted."""
     held: list[bytes] = []
     size = 0
     either = poll()
@@ -192,22 +203,7 @@ def lines(source: int, woken: int) -> Iterator[bytes | None]:
         yield b"".join(held) if size <= LONGEST else None
 
 
-def _check_end(number: int, wrong: int, name: str) -> None:
-    """A server that nobody can talk to would end at once, or wait, without a word."""
-    from fcntl import F_GETFL, fcntl
-
-    try:
-        is_wrong = fcntl(number, F_GETFL) & os.O_ACCMODE == wrong
-    except OSError:
-        is_wrong = True
-    if is_wrong:
-        raise UsageError(
-            f"standard {name} is closed or leads the other way",
-            hint="A host has to start the server with a pipe to it and one from it; --http needs none.",
-        )
-
-
-def _private_pipe() -> tuple[int, int]:
+def _take_pipe() -> tuple[int, int]:
     """Our ends of the pipe, from now on under numbers that no child inherits and no print knows."""
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass  # a host may have closed one of the first three, and ours must not get its number
@@ -222,8 +218,8 @@ def _private_pipe() -> tuple[int, int]:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[int]:
-    """SIGTERM ends the program in order, and then as a signal does, so that who sent it sees that. Gives what can be
-    read once a signal has come."""
+    """SIGTERM ends the program in order, and then as a signal does, so that its sender sees that. Gives a descriptor
+    that can be read once a signal has come."""
 
     def end(_number: int, _frame: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough

@@ -1,20 +1,19 @@
 """The table of tools that can be called over MCP, by group, and how one is carried out.
 
-A group is a module with `TOOLS`; it is imported when tools are listed or called for the first time, because
-`initialize` has to be answered at once. A further group is one more line in `GROUPS`.
+A group is a module with `TOOLS`; it is imported when tools are first listed or called, because `initialize` has to be
+answered at once.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import InvalidPayload, RolecallError, UsageError
-from rolecall.mcp.protocol import Call, Cancel, Outcome, encode
+from rolecall.mcp.protocol import Cancel, Outcome, encode
 
 GROUPS: Mapping[str, str] = {
     "nexus": "rolecall.mcp.nexus",
@@ -28,20 +27,20 @@ _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Place(NamedTuple):
-    """What tools work on, and what whoever calls them may not do."""
+    """What tools work on, and what the caller may not do."""
 
     project: str
     store: str | None = None
     restrictions: tuple[str, ...] = ()
     agent: str | None = None
-    """The agent of the catalogue that calls; None is the lead, or whoever stands in for it."""
+    """The agent of the catalogue that calls; None for the lead."""
     may_start_threads: bool = True
     """False inside a step whose role may not start threads."""
 
 
 Effect: TypeAlias = Literal["reads", "adds", "changes"]
 Reply: TypeAlias = "Mapping[str, Any] | bytes"
-"""An object, or its JSON where that is had without making the object first."""
+"""An object, or its JSON where that is at hand."""
 Run: TypeAlias = "Callable[[Place, dict[str, Any], Cancel], Reply]"
 
 
@@ -50,47 +49,41 @@ class Tool(NamedTuple):
     description: str
     schema: dict[str, Any]
     """The JSON Schema of its arguments."""
-    run: Run
+    run: Run | tuple[str, str]
+    """A function, or its module and name: a module that takes long to import waits for the first call."""
     effect: Effect
     classes: tuple[str, ...] = ()
     """Classes of actions it takes: a restriction that denies one of them denies the tool."""
     is_for_lead: bool = False
-    """Planning, deciding and sending out agents is nobody else's."""
+    """Only the lead plans, decides and starts agents."""
     starts_threads: bool = False
-    """Whether the tool starts or moves threads."""
+    """It starts or moves threads."""
     is_long: bool = False
     """It may take minutes, so it must not hold up other calls; it ends when it is cancelled."""
     reaches_out: bool = False
-    """It has to do with more than the project's own files."""
+    """It acts on more than the project's own files."""
     notes_reads: bool = False
-    """It reads and may write something about that down."""
+    """It reads, and may record that it did."""
+    checks: bool = False
+    """Its arguments are checked against the schema before it runs."""
 
     @property
     def may_wait(self) -> bool:
-        """Whether it may have to wait until somebody else has written."""
+        """Whether it may have to wait for another writer."""
         return self.effect != "reads" or self.notes_reads
 
     @property
     def annotations(self) -> dict[str, bool]:
-        """What a host may tell its user before the tool is called."""
+        """What a host may show its user before the tool is called."""
         reads = self.effect == "reads"
         more = {} if reads else {"destructiveHint": self.effect == "changes"}
         return {"readOnlyHint": reads, **more, "openWorldHint": self.reaches_out}
 
 
-def schema_of(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The schema of arguments by name, and of no others."""
-    return {
-        "type": "object",
-        "properties": required | (optional or {}),
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
 def checked_tool(
+    module: str,
     name: str,
-    run: Run,
+    run: str,
     description: str,
     required: dict[str, Any],
     optional: dict[str, Any] | None = None,
@@ -98,24 +91,15 @@ def checked_tool(
     effect: Effect = "reads",
     **more: Any,
 ) -> Tool:
-    """A tool that is called only with arguments that fit their schemas; `more` are fields of `Tool`."""
-    schema = schema_of(required, optional)
-    return Tool(name, description, schema, _fitting(run, schema), effect, **more)
-
-
-def _fitting(run: Run, schema: dict[str, Any]) -> Run:
-    def check(place: Place, arguments: dict[str, Any], cancel: Cancel) -> Reply:
-        from rolecall.store.schema import Type
-
-        try:
-            misfits = Type(schema).misfits(arguments)
-        except ValueError as error:  # they nest deeper than can be looked into
-            raise UsageError(f"the arguments cannot be checked: {error}") from error
-        if misfits:
-            raise InvalidPayload(f"the arguments do not fit: {'; '.join(misfits)}", misfits)
-        return run(place, arguments, cancel)
-
-    return check
+    """A tool that the function `run` of `module` carries out, with arguments that fit their schemas; `more` are fields
+    of `Tool`."""
+    schema = {
+        "type": "object",
+        "properties": required | (optional or {}),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+    return Tool(name, description, schema, (module, run), effect, checks=True, **more)
 
 
 class Toolbox:
@@ -124,18 +108,18 @@ class Toolbox:
     def __init__(self, place: Place, groups: Iterable[str] = tuple(GROUPS)) -> None:
         self._place = place
         self._groups = tuple(groups)
-        self._tools: dict[str, Tool] | None = None
+        self._tools: dict[str, Tool] = {}
 
-    def listed(self) -> list[Tool]:
-        """Those that may be called here."""
-        return [tool for tool in self._known().values() if not self._denial(tool)]
+    def list_tools(self) -> list[Tool]:
+        """The tools that may be called here."""
+        return [tool for tool in self._load().values() if not self._denial(tool)]
 
     def find(self, name: str) -> Tool | None:
         """A tool of the groups, whether it may be called or not: the refusal says why."""
-        return self._known().get(name)
+        return self._load().get(name)
 
-    def _known(self) -> dict[str, Tool]:
-        if self._tools is None:
+    def _load(self) -> dict[str, Tool]:
+        if not self._tools:
             modules = (import_module(GROUPS[group]) for group in self._groups)
             self._tools = {tool.name: tool for module in modules for tool in module.TOOLS}
         return self._tools
@@ -159,69 +143,65 @@ class Toolbox:
             return error.message
         return ""
 
-    def carry_out(self, call: Call) -> Outcome:
-        return self.run(call.tool, call.arguments, call.cancel)
-
     def run(self, tool: Tool, arguments: dict[str, Any], cancel: Cancel) -> Outcome:
         """What a tool replies. Whatever goes wrong in it is its reply, and the server goes on."""
         if denial := self._denial(tool):
-            return _failed(denial)
+            return _fail(denial)
+        from rolecall.mcp import hints
+        from rolecall.nexus.state_file import is_taken_back
+
+        # A call that waits for the project's lock gives up when it is cancelled, and writes nothing.
+        before = is_taken_back.set(cancel.has_given_up)
         try:
-            _check_characters(arguments)
-            with _giving_up_with(cancel):
-                return Outcome(_json(tool.run(self._place, arguments, cancel)), is_error=False)
+            _check_arguments(tool, arguments)
+            run = tool.run if callable(tool.run) else getattr(import_module(tool.run[0]), tool.run[1])
+            return Outcome(_encode(run(self._place, arguments, cancel)), is_error=False)
         except RolecallError as error:
-            return self._refused(error)
+            return _fail(error.message, hints.word(error.hint, {known.name for known in self.list_tools()}))
         except (Exception, SystemExit) as error:  # a front door: the call fails, the server does not
             import traceback
 
             traceback.print_exc()
-            return _failed(f"{tool.name} failed: {type(error).__name__}: {error}")
-
-    def _refused(self, error: RolecallError) -> Outcome:
-        from rolecall.mcp import hints
-
-        return _failed(error.message, hints.word(error.hint, {tool.name for tool in self.listed()}))
+            return _fail(f"{tool.name} failed: {type(error).__name__}: {error}")
+        finally:
+            is_taken_back.reset(before)
 
 
-@contextmanager
-def _giving_up_with(cancel: Cancel) -> Iterator[None]:
-    """Whoever waits for the project's lock meanwhile gives up with the call, and writes nothing."""
-    from rolecall.nexus.state_file import is_taken_back
-
-    before = is_taken_back.set(cancel.has_given_up)
-    try:
-        yield
-    finally:
-        is_taken_back.reset(before)
-
-
-def _check_characters(arguments: dict[str, Any]) -> None:
-    """JSON can say half of a surrogate pair; no file, no store and no agent can be given it."""
+def _check_arguments(tool: Tool, arguments: dict[str, Any]) -> None:
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as error:  # which JSON can say, and no file, store or agent can take
         raise UsageError(
-            "the arguments hold half of a surrogate pair, which is no character",
+            "the arguments hold half of a surrogate pair, which is not a character",
             hint="Send the character itself, or both halves of its pair.",
         ) from error
+    if not tool.checks:
+        return
+    from rolecall.store.schema import Type
+
+    try:
+        misfits = Type(tool.schema).misfits(arguments)
+    except ValueError as error:
+        raise UsageError(f"the arguments cannot be checked: {error}") from error
+    if misfits:
+        raise InvalidPayload(f"the arguments do not fit: {'; '.join(misfits)}", misfits)
 
 
-def _json(reply: Reply) -> bytes:
+def _encode(reply: Reply) -> bytes:
     if not isinstance(reply, bytes):
         return encode(reply)
     if _MAYBE_HALF.search(reply):  # an escape of half a pair is JSON, and many clients refuse it
         return encode(json.loads(reply))
-    # Whoever wrote the file: in JSON these only stand between values, and a message is one line.
+    # In JSON these only stand between values, and a message is one line.
     return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")
 
 
-def _failed(message: str, hint: str = "") -> Outcome:
+def _fail(message: str, hint: str = "") -> Outcome:
     return Outcome(encode({"error": f"{message}\n{hint}" if hint else message}), is_error=True)
 
 
-def chosen(*, only: Iterable[str] = (), without: Iterable[str] = ()) -> tuple[str, ...]:
-    """The groups that are left; a name that is no group is an error, or a typing error would switch tools on."""
+def choose_groups(*, only: Iterable[str] = (), without: Iterable[str] = ()) -> tuple[str, ...]:
+    """The groups that are left; an unknown name is an error, or a typing error would switch tools on."""
     only, without = tuple(only), tuple(without)
     for name in (*only, *without):
         if name not in GROUPS:

@@ -1,0 +1,124 @@
+"""`rolecall mcp`: the project's tools over the Model Context Protocol, on a pipe or over HTTP.
+
+The command line has this module in its table of commands. Hosts start one server for each agent, so up to the first
+call next to nothing is imported; the imports of this room inside functions are here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+
+from rolecall.errors import UsageError
+from rolecall.mcp.tools import Place, Toolbox, choose_groups
+from rolecall.settings import capabilities, config
+
+HELP = "serve the project's tools to an MCP host"
+EXAMPLE = "rolecall mcp\nrolecall mcp --as engineer --without threads\nrolecall mcp --http --port 8765"
+_HTTP_ONLY = ("host", "port", "token_env", "allow_host")
+_INSTRUCTIONS = (
+    "Plans, decisions and tasks of the project {}, kept in its .nexus folder: they outlast this conversation. "
+    "Look with nx_context and nx_plan_status before you plan or begin work."
+)
+
+
+def run(options: Namespace) -> None:
+    is_host = config.is_host_key(options.host_key)
+    capabilities.check_host(config.restrictions(), "rolecall mcp", is_host=is_host)
+    if options.old_agent is not None:
+        print("note: `--agent` is now `--as`", file=sys.stderr)
+    agent = options.as_agent if options.as_agent is not None else options.old_agent
+    place = Place(
+        _find_project(options.project),
+        options.store,
+        tuple(dict.fromkeys((*config.restrictions(), *_read_restrictions(agent)))),
+        agent,
+        may_start_threads=not config.run() or config.may_start_threads(),
+    )
+    groups = choose_groups(only=options.only, without=options.without)
+    instructions = _INSTRUCTIONS.format(place.project) if "nexus" in groups else ""
+    if options.http:
+        from rolecall.mcp import http
+
+        http.serve(Toolbox(place, groups), options, instructions)
+        return
+    for name in _HTTP_ONLY:
+        if getattr(options, name) not in (None, []):
+            raise UsageError(f"--{name.replace('_', '-')} is for the HTTP door", hint="Add --http.")
+    from rolecall.mcp import stdio
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        print("waiting for an MCP host on standard input; Ctrl-C ends it", file=sys.stderr)
+    stdio.serve(Toolbox(place, groups), instructions)
+
+
+def _find_project(folder: str | None) -> str:
+    """The named folder, or the git repository around the current one."""
+    if folder is None:
+        from rolecall.nexus.project_paths import find
+
+        return find(os.getcwd())
+    if not os.path.isdir(folder):
+        raise UsageError(f"there is no folder {folder!r}", hint="--project names the folder of a project.")
+    return os.path.abspath(folder)
+
+
+def _read_restrictions(agent: str | None) -> tuple[str, ...]:
+    """What an agent may not do by its entry in the catalogue."""
+    if agent is None:
+        return ()
+    from rolecall.nexus import catalog
+
+    return catalog.effective(catalog.load(config.catalog_folder()).agent(agent))
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--project", metavar="DIR", help="the project (default: the git repository around here)"
+    )
+    parser.add_argument(
+        "--as",
+        dest="as_agent",
+        metavar="ID",
+        help="the agent of the catalogue that calls: it is held to its limits",
+    )
+    parser.add_argument("--agent", dest="old_agent", help=SUPPRESS)
+    parser.add_argument("--host-key", default="", metavar="FILE", help="the host key that `install` writes")
+    parser.add_argument(
+        "--only", type=_names, default=[], metavar="GROUP,…", help="only these groups of tools"
+    )
+    parser.add_argument("--without", type=_names, default=[], metavar="GROUP,…", help="all groups but these")
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
+    )
+    parser.add_argument(
+        "--http", action="store_true", help="serve HTTP instead of the pipe (needs rolecall[mcp])"
+    )
+    parser.add_argument("--host", metavar="ADDRESS", help="listen here (default: 127.0.0.1)")
+    parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: a free one)")
+    parser.add_argument(
+        "--token-env", metavar="NAME", help="the variable that holds the token clients must give"
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name clients may call this machine by",
+    )
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ArgumentTypeError(f"{text!r} is not a list of names")
+    return names
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)

@@ -1,0 +1,89 @@
+"""What the tools of a repository's knowledge do.
+
+A reply is for a model to read, so it is bounded: the best passages, each with its file and lines, and a long one cut.
+Asking writes nothing, because hosts may call a reader unasked; `knowledge_sync` rebuilds a damaged index.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+from rolecall.errors import UsageError
+from rolecall.knowledge import globs, queries, start
+from rolecall.knowledge.place import root_of
+from rolecall.knowledge.query import Answer
+from rolecall.mcp.protocol import Cancel
+from rolecall.mcp.tools import Place, Reply
+from rolecall.nexus.project_paths import now
+
+_LONGEST_PASSAGE = 3_000
+_LONGEST_REPLY = 24_000
+"""Characters of all passages together; some 6,000 tokens."""
+_NAMED = 20
+"""Files that a reply about a sync names."""
+
+_LOCK = Lock()
+"""Over HTTP calls come in several threads, and one desk keeps the indexes open for all of them."""
+_NOTES: list[str] = []
+_DESK = queries.Desk(now=now, tell=_NOTES.append, may_write=False)
+
+
+def query(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    pattern = arguments.get("path")
+    if pattern is not None and (wrong := globs.problem(pattern)):
+        raise UsageError(f"the pattern {pattern!r} {wrong}", hint="Patterns are as in a .gitignore.")
+    root = root_of(place.project)
+    with _LOCK:
+        _NOTES.clear()
+        found = _DESK.ask(arguments["query"], root, limit=arguments.get("limit", 8), path=pattern)
+        notes = [*found.notes, *_NOTES]
+    if any(answer.is_stale for answer in found.answers):
+        notes.append(
+            "files marked as stale have changed since they were indexed; knowledge_sync indexes them again"
+        )
+    # The best come first, so the text of the last ones is cut first; files and lines always stay.
+    room, results = _LONGEST_REPLY, []
+    for answer in found.answers:
+        results.append(_show(answer, min(_LONGEST_PASSAGE, room)))
+        room -= min(len(answer.text), _LONGEST_PASSAGE, room)
+    return {"results": results, **({"notes": notes} if notes else {})}
+
+
+def _show(answer: Answer, room: int) -> dict[str, Any]:
+    name = {"heading": " › ".join(answer.trail)} if answer.is_prose else {"symbol": ".".join(answer.trail)}
+    return {
+        "path": answer.path,
+        "lines": f"{answer.start}-{answer.end}",
+        **(name if answer.trail else {}),
+        "score": round(answer.score, 4),
+        **({"stale": True} if answer.is_stale else {}),
+        "text": answer.text[:room],
+        **({"cut": len(answer.text) - room} if len(answer.text) > room else {}),
+    }
+
+
+def init(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    started = start.init(place.project)
+    return {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
+
+
+def sync(place: Place, arguments: dict[str, Any], cancel: Cancel) -> Reply:
+    def check(_done: int, _total: int) -> None:
+        if cancel.is_set:
+            raise UsageError("the sync was cancelled, and the index is as it was before")
+
+    notes: list[str] = []
+    root, is_anew = root_of(place.project), arguments.get("rebuild", False)
+    report, _ = queries.sync(root, now=now(), tell=notes.append, is_anew=is_anew, progress=check)
+    assert report.state is not None  # noqa: S101 -- a sync that ended has one
+    return {
+        "indexed": len(report.indexed),
+        "removed": len(report.removed),
+        "unchanged": report.unchanged,
+        "files": report.state.files,
+        "passages": report.state.passages,
+        "skipped": [{"path": each.path, "reason": each.reason} for each in report.skipped[:_NAMED]],
+        "skippedInAll": len(report.skipped),
+        "notes": [*report.notes, *notes],
+    }

@@ -1,0 +1,69 @@
+"""What the tools of notes and rules do. Deleting without asking is not among them: the caller names what goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolecall.mcp.protocol import Cancel
+from rolecall.mcp.tools import Place, Reply
+from rolecall.nexus import memory, memory_access, memory_gc, rule
+from rolecall.settings.config import mask
+
+
+def add_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    return memory.add(
+        place.project,
+        arguments["name"],
+        arguments["text"],
+        mask=mask(),
+        category=arguments.get("category"),
+        into=arguments.get("into"),
+        is_new=arguments.get("new", False),
+        thresholds=memory.configured_thresholds(),
+    )
+
+
+def _warn(warning: str) -> dict[str, str]:
+    return {"warning": warning} if warning else {}
+
+
+def list_notes(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    return {"notes": memory.listed(place.project), **_warn(memory.unfinished(place.project))}
+
+
+def read_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    reader = place.agent or memory_access.LEAD
+    reading = memory.read(place.project, arguments["name"], agent=reader)
+    return {"text": reading.text, **_warn(reading.warning)}
+
+
+def merge_notes(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    return memory.merge(place.project, arguments["first"], arguments["second"], into=arguments.get("into"))
+
+
+def list_candidates(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    """Hosts may call a reader unasked, so a removal that was cut off waits for the next change of a note."""
+    return {
+        **_warn(memory.unfinished(place.project)),
+        "candidates": [
+            {"name": found.note.name, "signals": [signal._asdict() for signal in found.signals]}
+            for found in memory_gc.candidates(place.project, thresholds=memory.configured_thresholds())
+        ],
+    }
+
+
+def delete_notes(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    return {"deleted": memory_gc.delete(place.project, arguments["names"])}
+
+
+def add_rule(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    tags = arguments.get("tags", ())
+    return rule.add(place.project, arguments["name"], arguments["text"], mask=mask(), tags=tags)
+
+
+def list_rules(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    return {"rules": rule.listed(place.project, tag=arguments.get("tag"))}
+
+
+def read_rule(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+    return {"text": rule.read(place.project, arguments["name"])}
