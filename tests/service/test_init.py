@@ -178,7 +178,7 @@ def test_the_schema_of_a_project_knows_every_key_and_no_other() -> None:
     workflow = parts["workflows"]["additionalProperties"]["properties"]
     assert set(workflow) == {*policy.WORKFLOW_FIELDS, "triggers"}
     assert set(workflow["triggers"]["additionalProperties"]["properties"]) == set(trigger_form.KEYS)
-    assert set(parts["knowledge"]["properties"]) == set(knowledge_settings._KEYS)
+    assert set(parts["knowledge"]["properties"]) == set(knowledge_settings.SETTINGS.keys)
     for wrong in (
         {"naem": "x"},
         {"service": {"limit": 0}},

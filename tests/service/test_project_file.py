@@ -99,8 +99,8 @@ def test_an_empty_file_is_a_project_with_nothing_configured(text: str) -> None:
 def test_what_is_wrong_with_the_knowledge_settings_is_told_as_the_search_itself_tells_it() -> None:
     text = "knowledge:\n  includ: [x]\n  chunk: {tokens: 1}\n  weights: {words: -1}\n  embedding: {provider: mine}\n"
     found = problems(text)
-    assert [line.partition(": error: ")[0] for line in found] == ["2:3", "2:3", "3:19", "4:20", "5:14"], found
-    assert "Did you mean 'include'" in found[0]
+    assert [line.partition(": error: ")[0] for line in found] == ["1:1", "2:3", "3:19", "4:20", "5:14"], found
+    assert "Did you mean 'include'" in found[1]
 
 
 def test_every_problem_is_told_at_once_with_its_place() -> None:

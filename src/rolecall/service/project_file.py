@@ -27,11 +27,8 @@ from rolecall.service.triggers.trigger import Trigger
 from rolecall.service.triggers.trigger_form import TRIGGERS
 from rolecall.settings import form, settings, yaml12
 from rolecall.settings.form import (
-    Anything,
     At,
     Field,
-    Form,
-    ListOf,
     MapOf,
     Number,
     Record,
@@ -162,22 +159,6 @@ class _WorkflowForm(Record[_Workflow]):
         return {**super().schema(), "type": ["object", "null"]}
 
 
-class _KnowledgeForm(Anything):
-    """Read by the search itself, which also reads it from a file of its own; described here for editors."""
-
-    def schema(self) -> Schema:
-        patterns = ListOf(Text(), allow_single=True)
-        chunk = {"tokens": Number(whole=True, least=50), "largestFile": Number(whole=True, least=1000)}
-        fields: dict[str, Field | Form[Any]] = {
-            "include": patterns,
-            "exclude": patterns,
-            "embedding": Anything(),
-            "chunk": Record(dict, "chunk", chunk),
-            "weights": MapOf(Anything()),
-        }
-        return Record(dict, "knowledge", fields).schema()
-
-
 _API_KEY = Refused(
     "a key does not belong into the project's file",
     "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
@@ -222,7 +203,7 @@ _FORM: Record[dict[str, Any]] = Record(
             ),
             description="The address of HTTP triggers.",
         ),
-        "knowledge": Field(_KnowledgeForm(), description="What is indexed for `rolecall knowledge`."),
+        "knowledge": Field(knowledge.SETTINGS, description="What is indexed for `rolecall knowledge`."),
     },
 )
 KEYS = _FORM.keys
@@ -243,10 +224,7 @@ def parse(text: str, *, path: str) -> Reading:
     read = _FORM.read({} if node.value is None else node.value, At(reading))
     found: Mapping[str, Any] = {} if isinstance(read, Unreadable) else read
     workflows: Mapping[str, _Workflow] = found.get("workflows", {})
-    marks, search = Marks(node), None
-    if "knowledge" in found:
-        search, wrong = knowledge.read(found["knowledge"], marks, within=("knowledge",))
-        reading.problems += wrong
+    marks = Marks(node)
     project = Project(
         folder=folder,
         name=found.get("name") or _name_of(folder),
@@ -256,6 +234,6 @@ def parse(text: str, *, path: str) -> Reading:
         ),
         triggers=tuple(trigger for one in workflows.values() for trigger in one.triggers.values()),
         hooks=found.get("hooks", Hooks()),
-        knowledge=search,
+        knowledge=found.get("knowledge"),
     )
     return Reading(project, form.in_order(reading.problems, path), marks)
