@@ -244,7 +244,7 @@ def test_an_index_that_is_damaged_is_made_anew_and_it_is_said(synced: Repo, spoi
     for command in (("query", "elevated rights"), ("sync",)):
         synced.index.write_bytes(spoil(synced.index.read_bytes()))  # type: ignore[operator]
         done = synced(*command)
-        assert "made anew" in done.stderr, (command, done)
+        assert "rebuilt" in done.stderr, (command, done)
         (found, *_) = synced.query("elevated rights")
         assert found["path"] == "docs/guide.md" and found["stale"] is False
 
@@ -280,7 +280,7 @@ def test_damage_that_only_a_question_finds_is_told_with_what_mends_it(synced: Re
     assert synced.first("elevated rights") == "docs/guide.md"
     spoil(synced, statement)
     done = synced("query", "elevated rights", "--json")
-    assert "made anew" in done.stderr and json.loads(done.stdout)["results"][0]["path"] == "docs/guide.md"
+    assert "rebuilt" in done.stderr and json.loads(done.stdout)["results"][0]["path"] == "docs/guide.md"
 
 
 def test_looking_at_a_damaged_index_says_what_to_do(synced: Repo) -> None:
@@ -295,7 +295,7 @@ def test_two_syncs_that_find_it_damaged_leave_one_whole_index(remote: Repo, serv
     children = [remote.start("sync") for _ in range(4)]
     outs = [child.communicate(timeout=PATIENCE) for child in children]
     assert [child.returncode for child in children] == [0, 0, 0, 0], outs
-    assert sum(b"made anew" in err for _, err in outs) == 1
+    assert sum(b"rebuilt" in err for _, err in outs) == 1
     assert remote.json("status")["files"] == 3 and remote.first("elevated rights") == "docs/guide.md"
 
 
@@ -336,7 +336,7 @@ def test_an_older_version_is_made_anew(synced: Repo) -> None:
     db.execute("PRAGMA user_version=0")
     db.close()
     done = synced("query", "elevated rights", "--json")
-    assert "made anew" in done.stderr and json.loads(done.stdout)["results"][0]["path"] == "docs/guide.md"
+    assert "rebuilt" in done.stderr and json.loads(done.stdout)["results"][0]["path"] == "docs/guide.md"
 
 
 def test_another_programs_database_is_left_alone(repo: Repo) -> None:
@@ -375,7 +375,7 @@ def test_a_vector_that_was_damaged_in_the_cache_is_not_used(synced: Repo) -> Non
             db.execute("UPDATE vector SET vector = ? WHERE digest = ?", (spoiled, key))
     db.close()
     done = synced("sync", "--rebuild", "--json")
-    assert "were damaged: they are computed anew" in done.stderr and json.loads(done.stdout)["computed"] > 0
+    assert "were damaged: they are computed again" in done.stderr and json.loads(done.stdout)["computed"] > 0
     assert synced.query("elevated rights") == right
     assert synced("sync", "--rebuild").stderr == ""
 
@@ -438,10 +438,10 @@ def test_settings_that_are_no_file_hold_nothing_up(repo: Repo) -> None:
     (repo.folder / "knowledge.yaml").unlink()
     os.mkfifo(repo.folder / "knowledge.yaml")
     for command in (("sync",), ("query", "rights"), ("status",)):
-        assert "knowledge.yaml is no file" in repo.refused(*command, code=2)
+        assert "knowledge.yaml is not a file" in repo.refused(*command, code=2)
     (repo.folder / "knowledge.yaml").unlink()
     (repo.folder / "knowledge.yaml").symlink_to("/dev/zero")
-    assert "knowledge.yaml is no file" in repo.refused("sync", code=2)
+    assert "knowledge.yaml is not a file" in repo.refused("sync", code=2)
 
 
 def test_of_many_repositories_those_that_can_be_asked_are(

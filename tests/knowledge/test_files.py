@@ -116,7 +116,7 @@ def test_what_git_ignores_is_what_git_says_it_ignores(tmp_path: Path, seed: int)
     git = ["git", "-C", str(root)]
     subprocess.run([*git, "init", "--quiet"], check=True)
     told = subprocess.run([*git, "ls-files", "-coz", "--exclude-standard"], capture_output=True, check=True)
-    listing = files.listed(str(root), Settings(include=("*",)))
+    listing = files.list_files(str(root), Settings(include=("*",)))
     assert {*listing.paths, *(path for path, _ in listing.skipped)} == set(
         told.stdout.decode().split("\0")[:-1]
     )
@@ -139,7 +139,7 @@ def test_patterns_that_are_easily_misread(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     (tmp_path / ".gitignore").write_text("\n".join(patterns))
-    assert files.listed(str(tmp_path), Settings(include=("*", "!.gitignore"))).paths == kept
+    assert files.list_files(str(tmp_path), Settings(include=("*", "!.gitignore"))).paths == kept
 
 
 def test_what_a_worktrees_repository_excludes_is_not_indexed_in_it_either(repo: Repo, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_files_that_are_no_text_are_named_and_left_out(repo: Repo) -> None:
         "utf16.md": "is binary",
         "link.md": "is a symbolic link",
         "dangling.md": "is a symbolic link",
-        "pipe.md": "is no file",
+        "pipe.md": "is not a file",
     }
     assert not [path for path in indexed(repo) if path.startswith(("link", "outside", "loop"))]
     found = repo.query("lanterns")[0]
@@ -233,7 +233,7 @@ def test_a_socket_and_a_name_that_is_no_text_do_not_stop_anything(repo: Repo) ->
         os.chdir(where)
         done = repo.sync()
     told = [entry["reason"] for entry in done["skipped"]]
-    assert sorted(told) == ["has a name that is not UTF-8"] * 2 + ["is no file"] and done["files"] == 3
+    assert sorted(told) == ["has a name that is not UTF-8"] * 2 + ["is not a file"] and done["files"] == 3
     repo("sync", "--format", "text", "--verbose")
 
 
@@ -308,7 +308,7 @@ def test_a_file_that_does_not_say_its_size_is_read_to_its_end_and_no_further() -
     data = files.read("/proc", f"{os.getpid()}/status", largest=100_000)
     assert isinstance(data, bytes) and data.startswith(b"Name:")
     assert isinstance(files.read("/proc", f"{os.getpid()}/status", largest=100), files.Skipped)
-    assert files.read("/dev", "zero", largest=100) == files.Skipped("zero", "is no file")
+    assert files.read("/dev", "zero", largest=100) == files.Skipped("zero", "is not a file")
 
 
 def test_a_repository_inside_this_one_has_a_memory_of_its_own(repo: Repo) -> None:

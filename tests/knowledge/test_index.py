@@ -161,24 +161,6 @@ def test_what_an_index_says_about_itself_and_its_words_are_checked_when_it_is_op
     assert caught.value.hint == "Rebuild it."
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TRIGGER more AFTER INSERT ON file BEGIN DELETE FROM passage; END",
-        "CREATE VIEW other AS SELECT * FROM file",
-        "ALTER TABLE passage RENAME COLUMN text TO said",
-    ],
-)
-def test_tables_that_are_not_ours_are_not_trusted(path: str, statement: str) -> None:
-    db = sqlite3.connect(path)
-    db.execute(statement)
-    db.close()
-    with pytest.raises(Damaged, match="not ours"):
-        Reader(path)
-    with pytest.raises(Damaged, match="not ours"), writing(path):
-        pass
-
-
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
 def test_nothing_is_written_through_a_link(path: str, tmp_path: Path, suffix: str) -> None:
     """A repository may come with one."""

@@ -46,7 +46,7 @@ def test_another_repository_can_be_named(asked: Repo, tmp_path: Path) -> None:
     assert found[0]["path"] == "docs/sea.md"
     inside = asked.json("query", "herons", "--repo", str(asked.folder.parent / "other" / "src"), cwd=tmp_path)
     assert inside["results"][0]["path"] == "docs/sea.md"
-    assert "there is no folder" in asked.refused("query", "herons", "--repo", "/nowhere", code=2)
+    assert "is not a folder" in asked.refused("query", "herons", "--repo", "/nowhere", code=2)
     assert "has no knowledge.yaml" in asked.refused("query", "herons", "--repo", str(tmp_path))
 
 

@@ -159,7 +159,7 @@ def test_that_an_index_was_made_anew_is_told(stage: Stage) -> None:
     stage.repo.sync()
     stage.repo.index.write_bytes(b"garbage" * 1000)
     assert stage.run(True)["status"] == "completed"
-    assert "made anew" in stage.report() and "src/retry.py:1-3 retry_limit" in stage.prompt
+    assert "rebuilt" in stage.report() and "src/retry.py:1-3 retry_limit" in stage.prompt
 
 
 def test_a_search_that_finds_nothing_is_told(stage: Stage) -> None:

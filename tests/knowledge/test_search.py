@@ -14,7 +14,7 @@ from rolecall.knowledge.search import (
     marks,
     question,
     quotes,
-    ranked,
+    rank,
 )
 from rolecall.knowledge.words import stem
 
@@ -174,7 +174,7 @@ def candidate(number: int, *, file: int = 0, **given: float) -> Candidate:
 
 
 def order(kind: Kind, *candidates: Candidate) -> list[int]:
-    found = ranked(candidates, [Weights(1.0, 0.6)], [Scale(0.1, 0.9)], kind)
+    found = rank(candidates, [Weights(1.0, 0.6)], [Scale(0.1, 0.9)], kind)
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
     return [number for (_, number), _ in found]
 
@@ -215,7 +215,7 @@ def test_of_two_alike_the_one_whose_file_holds_more_that_fits_comes_first() -> N
 
 def test_vectors_alone_are_ranked_by_nothing_else() -> None:
     near, others = candidate(1, nearness=0.9, file=7), [candidate(n, nearness=0.8, file=8) for n in (2, 3, 4)]
-    found = ranked([near, *others], [Weights(0.0, 1.0)], [Scale(0.1, 0.9)], "prose")
+    found = rank([near, *others], [Weights(0.0, 1.0)], [Scale(0.1, 0.9)], "prose")
     assert [score for _, score in found] == pytest.approx([1.0, 0.875, 0.875, 0.875])
 
 

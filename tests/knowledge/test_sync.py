@@ -136,7 +136,7 @@ def test_another_model_embeds_everything_anew_and_says_so(remote: Repo, server: 
     )
     assert remote.first("ConfigParser", "--words") == "src/parser.py"
     status = remote("status", "--format", "text").stdout
-    assert "embeds everything anew" in status
+    assert "embeds everything again" in status
     done = remote.sync()
     assert len(done["indexed"]) == 3 and done["computed"] == done["passages"]
     assert any("the model was tiny of" in note and "large of" in note for note in done["notes"])
@@ -156,7 +156,7 @@ def test_from_the_embedded_model_to_another_and_back(synced: Repo, server: Vecto
 def test_passages_of_another_size_are_made_anew_and_it_is_said(synced: Repo) -> None:
     synced.write({"knowledge.yaml": f"{SETTINGS}chunk: {{tokens: 50}}\n"})
     done = synced.sync()
-    assert len(done["indexed"]) == 3 and any("indexed anew" in note for note in done["notes"])
+    assert len(done["indexed"]) == 3 and any("indexed again" in note for note in done["notes"])
     assert synced.sync()["notes"] == []
 
 

@@ -120,7 +120,7 @@ def test_a_damaged_index_is_not_made_anew_by_who_only_asks(synced: Path) -> None
         told = pipe.call("knowledge_query", query="rights")["error"]
         assert "damaged" in told and "Rebuild it: `knowledge_sync` with `rebuild`" in told
         assert index.read_bytes() == before
-        assert any("made anew" in note for note in pipe.call("knowledge_sync")["notes"])
+        assert any("rebuilt" in note for note in pipe.call("knowledge_sync")["notes"])
         assert pipe.call("knowledge_query", query="elevated rights")["results"][0]["path"] == "guide.md"
 
 

@@ -241,7 +241,7 @@ def _status(options: Namespace) -> None:
     if options.everywhere:
         rows = [
             {"repository": root, "indexed": os.path.exists(place.index_of(root))}
-            for root in place.remembered(config.home())
+            for root in place.list_remembered(config.home())
         ]
         text = "\n".join(
             _in_one_line(f"{row['repository']}{'' if row['indexed'] else '  (its index is gone)'}")

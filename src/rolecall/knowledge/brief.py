@@ -1,4 +1,4 @@
-"""What of a repository is put before an agent with its task: the best passages that fit, then where more is. Pure."""
+"""The passages of a repository that an agent gets with its task: the best that fit, then where to find more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rolecall.knowledge.query import Answer
 from rolecall.knowledge.words import tokens
 
 MOST = 24
-"""Passages that are asked for; those that do not fit are named, for the agent to open."""
+"""Passages that are asked for; those that do not fit are only named."""
 _OPENING = (
     "Passages that a search of the repository found for the task, the best first. They may not be all there is: "
     "open the files for what is around them."
@@ -19,15 +19,21 @@ _NOTHING = "A search of the repository found nothing for the task."
 
 
 def brief(answers: Sequence[Answer], *, budget: int) -> str:
-    """Passages up to `budget` tokens; that nothing was found, when there is none."""
+    """Passages up to `budget` tokens, or a sentence that nothing was found."""
     if not answers:
         return _NOTHING
     shown: list[str] = []
     named: list[str] = []
     left = budget - tokens(_OPENING) - tokens(_FURTHER)
     for answer in answers:
-        text = f"{_place(answer)}\n\n{_fenced(answer)}"
-        line = f"- {_place(answer).removeprefix('## ')}"
+        name = " ".join((" › " if answer.is_prose else ".").join(answer.trail).split())
+        path = answer.path.replace("\n", "\\n")
+        place = f"{path}:{answer.start}-{answer.end}{f' {name}' if name else ''}"
+        # In a fence longer than any that the text holds.
+        longest = max((len(run) for run in re.findall(r"`{3,}", answer.text)), default=2)
+        fence = "`" * (longest + 1)
+        text = f"## {place}\n\n{fence}\n{answer.text}\n{fence}"
+        line = f"- {place}"
         if not named and tokens(text) <= left:
             shown.append(text)
             left -= tokens(text)
@@ -36,16 +42,3 @@ def brief(answers: Sequence[Answer], *, budget: int) -> str:
             left -= tokens(line)
     further = ["\n".join([_FURTHER, "", *named])] if named else []
     return "\n\n".join([_OPENING, *shown, *further])
-
-
-def _place(answer: Answer) -> str:
-    name = (" › " if answer.is_prose else ".").join(answer.trail)
-    path = answer.path.replace("\n", "\\n")
-    return f"## {path}:{answer.start}-{answer.end}" + (f" {' '.join(name.split())}" if name else "")
-
-
-def _fenced(answer: Answer) -> str:
-    """The text in a fence longer than any it holds."""
-    longest = max((len(run) for run in re.findall(r"`{3,}", answer.text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{answer.text}\n{fence}"

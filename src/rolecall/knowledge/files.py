@@ -1,9 +1,8 @@
 """Which files of a repository are indexed, and what is read of one.
 
-A folder is walked once: what git ignores and what is excluded is not entered. What git ignores is told by the
-repository's own files, so that an index does not depend on who makes it. Links are not followed, because what they
-lead to is either indexed where it is or none of the repository's. A file that is no text is judged and named, not
-an error: a repository has them.
+A folder is walked once, and what git ignores or the settings exclude is not entered. The repository's own files
+say what git ignores, so that an index does not depend on the user. Links are not followed: what they lead to is
+either indexed where it is, or outside the repository. A file that is not text is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _SECRET_FILES = (
 )  # fmt: skip
 """Files that are there to hold secrets."""
 _MOST_RULES = 8_000_000
-"""Bytes of a .gitignore that are read; a larger one is none."""
+"""Bytes; a larger .gitignore is not read."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a pipe would wait for somebody at its other end.
+# Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -43,11 +42,12 @@ class Listing(NamedTuple):
     """What would be indexed but for a reason that can be told without reading it."""
 
 
-def listed(root: str, settings: Settings) -> Listing:
+def list_files(root: str, settings: Settings) -> Listing:
     include, exclude, secret = Globs(settings.include), Globs(settings.exclude), Globs(_SECRET_FILES)
     listing = Listing([], [])
-    for path, entry in _walked(root, exclude, listing.skipped):
-        if not include.has(path) or exclude.has(path) or _is_own(path):
+    for path, entry in _walk(root, exclude, listing.skipped):
+        is_index = path == INDEX or path.startswith((f"{INDEX}-", f"{INDEX}."))
+        if not include.has(path) or exclude.has(path) or is_index:
             continue
         reason = (
             "holds secrets by its name" if secret.has(path) else _unfit(path, entry, settings.largest_file)
@@ -61,7 +61,7 @@ def listed(root: str, settings: Settings) -> Listing:
 
 
 def is_ignored(root: str, path: str) -> bool:
-    """Whether git leaves a file of the root alone."""
+    """Whether git ignores a file of the root."""
     return _Ignored.of(root).has(path)
 
 
@@ -69,21 +69,21 @@ def exclude(root: str, pattern: str) -> None:
     """Add a pattern to `.git/info/exclude`, for this clone and all its worktrees."""
     folder = os.path.join(_git_folder(repository.root_around(root) or root), "info")
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "exclude"), "a+b") as file:
+    append_line(os.path.join(folder, "exclude"), pattern)
+
+
+def append_line(path: str, line: str) -> None:
+    with open(path, "a+b") as file:
         file.seek(0)
         is_ended = file.read()[-1:] in (b"\n", b"")
-        file.write(f"{'' if is_ended else os.linesep}{pattern}\n".encode())
-
-
-def _is_own(path: str) -> bool:
-    return path == INDEX or path.startswith((f"{INDEX}-", f"{INDEX}."))
+        file.write(f"{'' if is_ended else os.linesep}{line}\n".encode())
 
 
 def _unfit(path: str, entry: os.DirEntry[str], largest: int) -> str:
     if entry.is_symlink():
         return "is a symbolic link"
     if not entry.is_file(follow_symlinks=False):
-        return "is no file"
+        return "is not a file"
     try:
         path.encode()
         size = entry.stat(follow_symlinks=False).st_size
@@ -106,14 +106,14 @@ class _Rules(NamedTuple):
 
 
 class _Ignored:
-    """What the .gitignore files from the repository's root down to a folder say; the nearest one decides."""
+    """The .gitignore files from the repository's root down to a folder; the nearest one decides."""
 
     def __init__(self, rules: tuple[_Rules, ...] = ()) -> None:
         self._rules = rules
 
     @classmethod
     def of(cls, root: str) -> _Ignored:
-        """Those that hold for a whole folder, which need not be the root of its repository."""
+        """The rules for a whole folder, which need not be the root of its repository."""
         top = repository.root_around(root) or root
         inside = "" if top == root else f"{os.path.relpath(root, top)}/"
         ignored = cls().also(os.path.join(_git_folder(top), "info"), "exclude", before=inside)
@@ -123,13 +123,13 @@ class _Ignored:
             if any(
                 rules.globs.has(rules.before[: len(rules.before) - len(inside)]) for rules in ignored._rules
             ):
-                ignored = cls()  # whoever asks for a folder that git ignores means what is in it
+                ignored = cls()  # indexing an ignored folder means its contents
             top = os.path.join(top, part)
             ignored = ignored.also(top, before=inside)
         return ignored
 
     def also(self, folder: str, name: str = ".gitignore", *, before: str = "", cut: int = 0) -> _Ignored:
-        """With the rules of one more file, if it is there. Git follows no link there either."""
+        """With the rules of one more file, if it exists. Like git, this follows no link."""
         data = read(folder, name, largest=_MOST_RULES)
         if isinstance(data, Skipped):
             return self
@@ -147,90 +147,69 @@ class _Ignored:
 
 def _git_folder(top: str) -> str:
     """Where git keeps what all worktrees of a repository share."""
+
+    def line_of(folder: str, name: str) -> str:
+        data = read(folder, name, largest=10_000)
+        return "" if isinstance(data, Skipped) else os.fsdecode(data).strip()
+
     folder = os.path.join(top, ".git")
-    if named := _line(top, ".git").removeprefix("gitdir: "):
+    if named := line_of(top, ".git").removeprefix("gitdir: "):
         folder = os.path.join(top, named)
-    return os.path.normpath(os.path.join(folder, _line(folder, "commondir")))
+    return os.path.normpath(os.path.join(folder, line_of(folder, "commondir")))
 
 
-def _line(folder: str, name: str) -> str:
-    """What a file of git's says in its one line; empty when it is none."""
-    data = read(folder, name, largest=10_000)
-    return "" if isinstance(data, Skipped) else os.fsdecode(data).strip()
-
-
-def _walked(root: str, exclude: Globs, closed: list[Skipped]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _walk(root: str, exclude: Globs, closed: list[Skipped]) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Every file that git does not ignore, by its path from the root. Folders that cannot be read go to `closed`."""
     folders = [("", _Ignored.of(root))]
     while folders:
         folder, ignored = folders.pop()
-        for entry in _entries(root, folder, closed):
+        try:
+            with os.scandir(os.path.join(root, folder)) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):  # gone since it was listed
+            continue
+        except OSError as error:
+            closed.append(Skipped(folder or "./", f"cannot be read: {error.strerror}"))
+            continue
+        for entry in entries:
             path = f"{folder}{entry.name}"
             if not entry.is_dir(follow_symlinks=False):
                 if not ignored.has(path):
                     yield path, entry
-            elif not _is_apart(entry) and not exclude.has(f"{path}/") and not ignored.has(f"{path}/"):
+                continue
+            # A repository inside this one has knowledge of its own.
+            is_apart = entry.name == ".git" or os.path.lexists(os.path.join(entry.path, ".git"))
+            if not is_apart and not exclude.has(f"{path}/") and not ignored.has(f"{path}/"):
                 folders.append((f"{path}/", ignored.also(entry.path, cut=len(path) + 1)))
-
-
-def _entries(root: str, folder: str, closed: list[Skipped]) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(os.path.join(root, folder)) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):  # gone since it was listed
-        return []
-    except OSError as error:
-        closed.append(Skipped(folder or "./", f"cannot be read: {error.strerror}"))
-        return []
-
-
-def _is_apart(entry: os.DirEntry[str]) -> bool:
-    """Git's own folder, and a repository inside this one, which has a memory of its own."""
-    return entry.name == ".git" or os.path.lexists(os.path.join(entry.path, ".git"))
 
 
 # -- one file --
 
 
 def read(root: str, path: str, *, largest: int) -> bytes | Skipped:
-    """What a file holds; links are not followed, not even one that was put in the way since the walk."""
+    """The contents of a file. Each part of the path is opened by itself, so that no link is followed."""
+    *above, name = path.split("/")
     try:
-        file = _opened(root, path)
+        folder = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                return Skipped(path, "is no file")
-            data = _at_most(file, largest + 1)
+            for part in above:
+                inner = os.open(part, _FOLDER, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            opened = os.open(name, _FILE, dir_fd=folder)
         finally:
-            os.close(file)
+            os.close(folder)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            return Skipped(path, "is not a file")
+        with os.fdopen(opened, "rb") as file:
+            data = file.read(largest + 1)
     except OSError as error:
         return Skipped(path, f"cannot be read: {error.strerror}")
     return Skipped(path, f"is larger than {largest:,} bytes") if len(data) > largest else data
 
 
-def _opened(root: str, path: str) -> int:
-    """A file opened part by part, so that none of them is a link."""
-    *above, name = path.split("/")
-    folder = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
-    try:
-        for part in above:
-            inner = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        return os.open(name, _FILE, dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def _at_most(file: int, size: int) -> bytes:
-    """The beginning of a file, in as many reads as it takes: some files give less than there is."""
-    parts: list[bytes] = []
-    while size > 0 and (part := os.read(file, size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def decoded(path: str, data: bytes) -> str | Skipped:
+def decode(path: str, data: bytes) -> str | Skipped:
     """The text of a file, with line ends as `\\n`."""
     if b"\0" in data:
         return Skipped(path, "is binary")

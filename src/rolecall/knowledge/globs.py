@@ -1,8 +1,8 @@
 """Patterns as in a .gitignore, matched against paths with `/` between their parts. Pure.
 
-A pattern becomes a regular expression, and patterns in a row that mean the same become one, because a large
-repository is matched against many. Whatever is written into a pattern, matching takes no longer than its length
-times the path's in each part of the path: a repository's patterns may be anybody's.
+A pattern becomes a regular expression, and neighbouring patterns with the same verdict become one, because a large
+repository is matched against many. Patterns may come from anybody, so matching takes no longer than the length of
+the pattern times the length of the path, for each part of the path.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ANY, _DEEP, _SLASH, _ONE = "*", "**", "/", "[^/]"
 class Globs:
     """Some patterns in order: the last one that matches decides, and one with `!` decides against.
 
-    A pattern that matches a folder matches what is in it, too; with `is_exact` only the folder itself, as git has
-    it, which then does not look into it.
+    A pattern that matches a folder matches its contents, too; with `is_exact` only the folder itself, as in git, which
+    then does not enter it.
     """
 
     def __init__(self, patterns: Iterable[str], *, is_exact: bool = False) -> None:
@@ -39,7 +39,7 @@ class Globs:
         return bool(self._groups)
 
     def verdict(self, path: str) -> bool | None:
-        """Whether `path` is matched; None when no pattern has anything to say. A folder's path ends in `/`."""
+        """Whether `path` is matched; None if no pattern matches. A folder's path ends in `/`."""
         return next((verdict for verdict, regex in self._groups if regex.match(path)), None)
 
     def has(self, path: str) -> bool:
@@ -65,7 +65,7 @@ def problem(pattern: str) -> str:
 class _Glob(NamedTuple):
     verdict: bool
     is_folder: bool
-    """It matches folders alone."""
+    """It matches only folders."""
     body: str
 
     def regex(self, *, is_exact: bool) -> str:
@@ -74,7 +74,7 @@ class _Glob(NamedTuple):
 
 
 def _read(pattern: str) -> _Glob | None:
-    """None for what git passes over: nothing, a comment, or what can match nothing."""
+    """None for what git skips: an empty line, a comment, or a pattern that cannot match."""
     text = re.sub(r"(?<!\\) +\Z", "", pattern)
     if text.startswith("#"):
         return None
@@ -85,13 +85,13 @@ def _read(pattern: str) -> _Glob | None:
     tokens = _tokens(text)
     if not tokens or tokens == [_SLASH]:
         return None
-    if "/" not in text:  # a name, wherever it is; git takes one in brackets for a slash, too
+    if "/" not in text:  # a name at any depth; a slash in brackets counts as one, as in git
         return _Glob(verdict, is_folder, f"(?:.*/)?{_part(tokens)}")
     return _Glob(verdict, is_folder, _path(tokens[1:] if tokens[0] == _SLASH else tokens))
 
 
 def _tokens(text: str) -> list[str] | None:
-    """What a pattern is made of: wildcards, slashes, and expressions for one character each."""
+    """The parts of a pattern: wildcards, slashes, and expressions for one character each."""
     found: list[str] = []
     at = 0
     while at < len(text):
@@ -113,40 +113,31 @@ def _tokens(text: str) -> list[str] | None:
 
 def _path(tokens: list[str]) -> str:
     parts = [list(part) for is_slash, part in groupby(tokens, lambda token: token == _SLASH) if not is_slash]
-    first, *others = _split_at_any_depth(parts[:-1])
+    first, *others = _split(["" if part == [_DEEP] else f"{_part(part)}/" for part in parts[:-1]])
     # As in a name: what follows `**` is looked for once, unless nothing but the end comes after it.
     body = first + "".join(f"(?>(?:[^/]*/)*?{each})" for each in others[:-1])
     body += "".join(f"(?:.*/)?{each}" for each in others[-1:])
     return body + (".+" if parts[-1] == [_DEEP] else _part(parts[-1]))
 
 
-def _split_at_any_depth(folders: list[list[str]]) -> list[str]:
-    found = [""]
-    for part in folders:
-        if part == [_DEEP]:
-            found.append("")
-        else:
-            found[-1] += f"{_part(part)}/"
-    return found
-
-
 def _part(tokens: list[str]) -> str:
     """One name. What follows a wildcard is looked for once, where it comes first: if the rest does not fit then, it
-    would not fit later either, and to try that takes for ever."""
-    first, *others = _split_at_wildcards(tokens)
+    would not fit later either, and trying would take forever."""
+    first, *others = _split(["" if token in (_ANY, _DEEP) else token for token in tokens])
     if not others:
         return first
     begin = first or "(?=[^/])"  # a name has at least one character
     return begin + "".join(f"(?>[^/]*?{each})" for each in others[:-1]) + f"[^/]*{others[-1]}"
 
 
-def _split_at_wildcards(tokens: list[str]) -> list[str]:
+def _split(pieces: list[str]) -> list[str]:
+    """The pieces joined, and divided at the empty ones."""
     found = [""]
-    for token in tokens:
-        if token in (_ANY, _DEEP):
-            found.append("")
+    for piece in pieces:
+        if piece:
+            found[-1] += piece
         else:
-            found[-1] += token
+            found.append("")
     return found
 
 

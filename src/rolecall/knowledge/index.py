@@ -1,10 +1,10 @@
 """`knowledge.db`: the passages of a repository, their words and their vectors, in one SQLite file.
 
-It is a cache: whatever is wrong with it, it can be made again from the files. A sync is one transaction, so a
-reader sees the state before it or the state after it and never half of one, whoever is killed when. Vectors are
-those of one model, named in the file; they lie together by file, so that reading them all is a few large reads.
-Every piece carries a checksum, because a damaged vector looks like any other. The file may have come with the
-repository: links in its place are refused, and so are tables that are not ours.
+It is a cache that can always be rebuilt from the files. A sync is one transaction, so a reader sees the state
+before it or the state after it, even if a process is killed. Vectors belong to one model, which the file names;
+they lie together by file, so that reading them all takes a few large reads. Every piece carries a checksum,
+because a damaged vector looks like any other. A link in place of the file is refused: it may come with the
+repository, and lead out of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128_digest
 
@@ -37,14 +38,13 @@ _Value = TypeVar("_Value")
 FORMAT = 1
 _OURS = 0x524C4B4E  # "RLKN", which SQLite keeps in the header
 FILE_BITS = 20
-"""A passage's id is its file's, and below it which of the file's passages it is."""
+"""A passage's id is the id of its file, shifted by this, plus its number in the file."""
 _WAIT = 120
 """Seconds that a sync waits for another one."""
-_NAP = 0.05
 _BESIDE = ("", "-wal", "-shm", "-journal")
 """The file, and what SQLite keeps beside it."""
-ANEW = Hint("Rebuild it", "rebuild_index")
-_BETWEEN_NAMES = "\x1f"
+REBUILD = Hint("Rebuild it", "rebuild_index")
+_SEPARATOR = "\x1f"
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -113,22 +113,21 @@ class Reader:
             raise NotFound(
                 f"{path} is not there: nothing has been indexed yet", hint=Hint("Index it", "sync_knowledge")
             )
-        with _told(path):
+        with _translated(path):
             self._identity = _identity(path)
-            self._db = _opened_for_reading(path)
+            # A folder that cannot be written has no place for a log, and needs none.
+            has_log = os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-wal")
+            address = f"file:{quote(os.path.abspath(path))}?mode=ro{'' if has_log else '&immutable=1'}"
+            self._db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
             try:
-                self.state = self._begin()
+                _check_format(self._db, path)
+                self._db.execute("BEGIN")
+                self.state = _state(self._db, path)
+                _check_words(self._db, path, self.state)
             except BaseException:
                 self._db.close()  # or it would stay open for as long as the error is kept
                 raise
         self._vectors: Vectors | None = None
-
-    def _begin(self) -> State:
-        _check_format(self._db, self.path)
-        self._db.execute("BEGIN")
-        state = _state(self._db, self.path)
-        _check_words(self._db, self.path, state)
-        return state
 
     def close(self) -> None:
         self._db.close()
@@ -141,15 +140,15 @@ class Reader:
             return False
 
     def rest(self) -> None:
-        """Hold no state until `refresh`: a process that waits for questions must not keep the log from ending."""
+        """Hold no state until `refresh`, so that a process that waits for questions does not keep the log alive."""
         if self._db.in_transaction:
-            with _told(self.path):
+            with _translated(self.path):
                 self._db.execute("COMMIT")
 
     def refresh(self) -> None:
-        """Go on to the newest state; what was read of the old one is forgotten if it is another."""
+        """Go on to the newest state."""
         self.rest()
-        with _told(self.path):
+        with _translated(self.path):
             self._db.execute("BEGIN")
             state = _state(self._db, self.path)
             if state.generation != self.state.generation:
@@ -158,11 +157,11 @@ class Reader:
         self.state = state
 
     def digests(self) -> dict[str, bytes]:
-        with _told(self.path):
-            return _digests(self._db, self.path)
+        with _translated(self.path):
+            return _digests(self._db)
 
     def digests_of(self, paths: Collection[str]) -> dict[str, bytes]:
-        with _told(self.path):
+        with _translated(self.path):
             found = (
                 (path, self._db.execute("SELECT digest FROM file WHERE path = ?", (path,))) for path in paths
             )
@@ -171,12 +170,12 @@ class Reader:
 
     def counts(self) -> dict[str, int]:
         """How many passages each file has."""
-        with _told(self.path):
+        with _translated(self.path):
             return dict(self._db.execute("SELECT path, count FROM file ORDER BY path"))
 
     def frequencies(self, words: Iterable[str]) -> dict[str, int]:
         """In how many passages each of the words occurs."""
-        with _told(self.path):
+        with _translated(self.path):
             found = ((word, self._db.execute(_FREQUENCY, (word,)).fetchone()) for word in words)
             return {word: row[0] if row else 0 for word, row in found}
 
@@ -184,27 +183,24 @@ class Reader:
         self, expression: str, *, limit: int, files: Collection[int] | None = None
     ) -> dict[int, float]:
         """The passages that fit a full-text expression best, with their scores; those of `files` if given."""
-        where = "" if files is None else f" AND rowid >> {FILE_BITS} IN (SELECT value FROM json_each(?))"
-        among = (
-            () if files is None else (json.dumps(list(files)),)
-        )  # one value, because a statement has a limit
-        with _told(self.path):
+        where, among = "", tuple[str, ...]()
+        if files is not None:  # as one value, because a statement takes a limited number
+            where = f" AND rowid >> {FILE_BITS} IN (SELECT value FROM json_each(?))"
+            among = (json.dumps(list(files)),)
+        with _translated(self.path):
             rows = self._db.execute(_BY_WORDS.format(where), (*WORD_WEIGHTS, expression, *among, limit))
             return {row: -score for row, score in rows}
 
     def vectors(self) -> Vectors:
         """All vectors, in memory from the first call on."""
-        if self._vectors is None:
-            self._vectors = self._read_vectors()
-        return self._vectors
-
-    def _read_vectors(self) -> Vectors:
+        if self._vectors is not None:
+            return self._vectors
         import numpy as np
 
         dimensions, at = self.state.dimensions, 0
         ids = np.empty(self.state.passages, np.int64)
         matrix = np.empty((self.state.passages, dimensions), np.float32)
-        with _told(self.path):
+        with _translated(self.path):
             for file, count, blob, checksum in self._db.execute(
                 "SELECT id, count, vectors, checksum FROM file ORDER BY id"
             ):
@@ -216,15 +212,16 @@ class Reader:
                 at += count
         if at != len(ids):
             raise _damaged(self.path, "vectors are missing")
-        return Vectors(ids, matrix)
+        self._vectors = Vectors(ids, matrix)
+        return self._vectors
 
     def files_where(self, fits: Callable[[str], bool]) -> dict[int, str]:
-        with _told(self.path):
+        with _translated(self.path):
             return {file: path for file, path in self._db.execute("SELECT id, path FROM file") if fits(path)}
 
     def at_lines(self, places: Mapping[int, Collection[int]]) -> set[int]:
         """The passages of files that hold one of the lines given for them."""
-        with _told(self.path):
+        with _translated(self.path):
             return {
                 row
                 for file, lines in places.items()
@@ -236,17 +233,15 @@ class Reader:
 
     def stored(self, ids: Collection[int]) -> dict[int, Stored]:
         """Passages by their ids."""
-        listed = ",".join(str(int(each)) for each in ids)
-        with _told(self.path):
-            rows = self._db.execute(f"{_STORED} WHERE passage.id IN ({listed})")
-            found = {row[0]: _checked(row, self.path) for row in rows}
+        with _translated(self.path):
+            rows = self._db.execute(f"{_STORED} WHERE passage.id IN ({_join(ids)})")
+            found = {row[0]: _passage(row, self.path) for row in rows}
         return self._complete(found, set(ids))
 
     def outlines(self, ids: Collection[int]) -> dict[int, tuple[tuple[str, ...], int]]:
-        """The trails of passages and how many lines they have, without the work of reading their texts."""
-        listed = ",".join(str(int(each)) for each in ids)
-        query = f'SELECT id, trail, named, "end" - start + 1 FROM passage WHERE id IN ({listed})'
-        with _told(self.path):
+        """The trails of passages and how many lines they have, without reading their texts."""
+        query = f'SELECT id, trail, named, "end" - start + 1 FROM passage WHERE id IN ({_join(ids)})'
+        with _translated(self.path):
             rows = self._db.execute(query)
             found = {
                 row: (_names(trail), lines)
@@ -256,29 +251,30 @@ class Reader:
         return self._complete(found, set(ids))
 
     def _complete(self, found: dict[_Key, _Value], wanted: set[_Key]) -> dict[_Key, _Value]:
-        """What one table names, another one has; or the file is damaged."""
+        """`found`, or `Damaged` if one table lacks what another one names."""
         if found.keys() != wanted:
             raise _damaged(self.path, "its tables do not fit together")
         return found
 
     def of_file(self, path: str) -> list[Stored]:
-        with _told(self.path):
+        with _translated(self.path):
             rows = self._db.execute(f"{_STORED} WHERE file.path = ? ORDER BY passage.id", (path,))
-            return [_checked(row, self.path) for row in rows]
+            return [_passage(row, self.path) for row in rows]
 
 
-def _checked(row: tuple[Any, ...], index: str) -> Stored:
+def _passage(row: tuple[Any, ...], index: str) -> Stored:
     number, path, start, end, trail, text, checksum = row
     if _text_checksum(path, start, end, trail, text) != checksum:
         raise _damaged(index, f"a passage of {path} is not what was written")
     return Stored(number, path, start, end, _names(trail), text)
 
 
-def _digests(db: sqlite3.Connection, index: str) -> dict[str, bytes]:
-    found = dict(db.execute("SELECT path, digest FROM file"))
-    if not all(isinstance(path, str) for path in found):
-        raise _damaged(index, "a file has no name")
-    return found
+def _digests(db: sqlite3.Connection) -> dict[str, bytes]:
+    return {str(path): digest for path, digest in db.execute("SELECT path, digest FROM file")}
+
+
+def _join(ids: Collection[int]) -> str:
+    return ",".join(str(int(each)) for each in ids)
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -295,19 +291,6 @@ _FROM = f" FROM passage JOIN file ON file.id = passage.id >> {FILE_BITS}"
 _STORED = f'SELECT passage.id, file.path, start, "end", trail, text, passage.checksum{_FROM}'
 
 
-def _opened_for_reading(path: str) -> sqlite3.Connection:
-    has_log = os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-wal")
-    # A folder that nothing can be written to has no place for a log, and needs none.
-    address = f"file:{_quoted(path)}?mode=ro{'' if has_log else '&immutable=1'}"
-    return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
-
-
-def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(os.path.abspath(path))
-
-
 def _check_format(db: sqlite3.Connection, path: str) -> None:
     (kind,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -316,26 +299,21 @@ def _check_format(db: sqlite3.Connection, path: str) -> None:
             f"{path} was written by a newer version (format {version}, this one knows up to {FORMAT})",
             hint=Hint("Upgrade Rolecall, or index the repository again with this version", "index_again"),
         )
-    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if kind != _OURS and tables:
+    is_made = _has_tables(db)
+    if kind != _OURS and is_made:
         raise StorageError(f"{path} is another program's database", hint="Move it away, then try again.")
-    if not tables:  # the first sync has not come to its end
+    if not is_made:  # the first sync has not finished
         raise NotFound(f"nothing has been indexed in {path} yet", hint=Hint("Index it", "sync_knowledge"))
     if version != FORMAT:
-        raise Outdated(f"{path} has no index of this format", hint=ANEW)
-    found = db.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL")
-    # Full-text search has tables of its own, which are checked by what is in them.
-    ours = [sql for kind, name, sql in found if kind != "table" or not name.startswith("words_")]
-    if sorted(ours) != sorted(_STATEMENTS):
-        raise _damaged(path, "its tables are not ours")
+        raise Outdated(f"{path} has no index of this format", hint=REBUILD)
 
 
 class Outdated(Damaged):
-    """An index that an older version wrote, or that was never finished: to be made anew."""
+    """An index that an older version wrote, or that was never finished: it has to be rebuilt."""
 
 
 def _damaged(path: str, what: str) -> Damaged:
-    return Damaged(f"{path} is damaged: {what}", hint=ANEW)
+    return Damaged(f"{path} is damaged: {what}", hint=REBUILD)
 
 
 def _state(db: sqlite3.Connection, path: str) -> State:
@@ -344,15 +322,15 @@ def _state(db: sqlite3.Connection, path: str) -> State:
         state = State(**{field: found[field] for field in State._fields})
         checksum = found["checksum"]
     except KeyError as error:
-        raise Outdated(f"{path} was never written to its end", hint=ANEW) from error
+        raise Outdated(f"{path} was never written to its end", hint=REBUILD) from error
     if checksum != _text_checksum(*state):
         raise _damaged(path, "what it says about itself is not what was written")
     return state
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
-    """What SQLite says about the file, as what can be done about it."""
+def _translated(path: str) -> Iterator[None]:
+    """SQLite's errors as ours."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -365,26 +343,26 @@ def _told(path: str) -> Iterator[None]:
             raise _damaged(path, str(error)) from error
         raise StorageError(f"{path}: {error}", hint="Is there space, and may the file be written?") from error
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
-        raise  # a mistake of ours, and not the file's
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second from what SQLite says about it
+        raise  # a mistake of ours, not of the file
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second from SQLite's own message
         raise _damaged(path, str(error)) from error
 
 
 def _check_place(path: str) -> None:
-    """Refuse what is no file where ours are: through a link, something outside the repository would be written."""
+    """Refuse a link or a folder in place of our files: through a link we would write outside the repository."""
     for each in (path + suffix for suffix in _BESIDE):
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(each).st_mode):
                 raise UsageError(
-                    f"{each} is no file of ours, but a link or a folder", hint="Move it away, then try again."
+                    f"{each} is not our file, but a link or a folder", hint="Move it away, then try again."
                 )
 
 
 def remove(path: str) -> None:
-    """Take an index away, with what SQLite keeps beside it."""
+    """Delete an index, with what SQLite keeps beside it."""
     for each in (path + suffix for suffix in _BESIDE):
         if os.path.isdir(each) and not os.path.islink(each):
-            raise UsageError(f"{each} is a folder and no index", hint="Move it away, then try again.")
+            raise UsageError(f"{each} is a folder, not an index", hint="Move it away, then try again.")
         with suppress(FileNotFoundError):
             os.unlink(each)
 
@@ -394,31 +372,26 @@ def remove(path: str) -> None:
 
 @contextmanager
 def only_writer(folder: str, *, wait: float = _WAIT) -> Iterator[None]:
-    """Nobody else writes or removes the index of this folder meanwhile; `Conflict` if somebody does for long.
+    """Hold the lock on writing or removing the index of this folder; `Conflict` if another process has it for long.
 
-    SQLite lets one write at a time, but knows nothing of a file that is taken away and made anew.
+    SQLite's own lock does not cover a file that is removed and made again.
     """
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    until = time.monotonic() + wait
     try:
-        _lock(file, folder, wait)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise _busy(f"the index of {folder}") from None
+                time.sleep(0.05)
+            except OSError:  # a file system that cannot lock a folder: SQLite's own lock has to do
+                break
         yield
     finally:
         os.close(file)
-
-
-def _lock(file: int, folder: str, wait: float) -> None:
-    until = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise _busy(f"the index of {folder}") from None
-            time.sleep(_NAP)
-        except OSError:  # a file system that cannot lock a folder: SQLite's own lock is what there is
-            return
-        else:
-            return
 
 
 def _busy(path: str) -> Conflict:
@@ -426,7 +399,7 @@ def _busy(path: str) -> Conflict:
 
 
 class Writer:
-    """The one transaction of a sync. Nobody sees any of it before `writing` has ended without an error."""
+    """The one transaction of a sync. Nobody sees any of it before `writing` ends without an error."""
 
     def __init__(self, db: sqlite3.Connection, path: str) -> None:
         self._db = db
@@ -434,17 +407,16 @@ class Writer:
         self.is_changed = False
 
     def state(self) -> State | None:
-        """What is there; None when nothing has been written yet."""
+        """The present state; None when nothing has been written yet."""
         try:
             return _state(self._db, self.path)
         except Outdated:
             return None
 
     def digests(self) -> dict[str, bytes]:
-        return _digests(self._db, self.path)
+        return _digests(self._db)
 
     def clear(self) -> None:
-        """Begin anew."""
         for table in ("file", "passage"):
             self._db.execute(f"DELETE FROM {table}")
         self._db.execute("INSERT INTO words(words) VALUES ('delete-all')")
@@ -462,16 +434,15 @@ class Writer:
         file = self._db.execute(
             "INSERT INTO file (path, digest, count, vectors, checksum) VALUES (?, ?, ?, ?, ?)", row
         ).lastrowid
-        first = int(file or 0) << FILE_BITS
-        numbered = list(enumerate(passages, first))
-        self._db.executemany(
-            "INSERT INTO passage VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(number, *_kept(path, each)) for number, each in numbered],
-        )
-        self._db.executemany(
-            "INSERT INTO words (rowid, name, around, text) VALUES (?, ?, ?, ?)",
-            [(number, *_worded(path, each.trail, each.text)) for number, each in numbered],
-        )
+        for number, each in enumerate(passages, int(file or 0) << FILE_BITS):
+            trail = _SEPARATOR.join(each.trail)
+            whole = _text_checksum(path, each.start, each.end, trail, each.text)
+            kept = (number, each.start, each.end, trail, _text_checksum(trail), each.text, whole)
+            self._db.execute("INSERT INTO passage VALUES (?, ?, ?, ?, ?, ?, ?)", kept)
+            words = _words(path, each.trail, each.text)
+            self._db.execute(
+                "INSERT INTO words (rowid, name, around, text) VALUES (?, ?, ?, ?)", (number, *words)
+            )
         self.is_changed = True
 
     def remove(self, path: str) -> None:
@@ -480,18 +451,18 @@ class Writer:
             return
         first = found[0] << FILE_BITS
         among = "passage.id >= ? AND passage.id < ?", (first, first + found[1])
-        rows = [_checked(row, self.path) for row in self._db.execute(f"{_STORED} WHERE {among[0]}", among[1])]
-        # The words are not kept as text, so taking them out again needs the words that were put in.
+        rows = [_passage(row, self.path) for row in self._db.execute(f"{_STORED} WHERE {among[0]}", among[1])]
+        # The words are not kept as text, so removing them needs the words that were put in.
         self._db.executemany(
             "INSERT INTO words (words, rowid, name, around, text) VALUES ('delete', ?, ?, ?, ?)",
-            [(each.id, *_worded(path, each.trail, each.text)) for each in rows],
+            [(each.id, *_words(path, each.trail, each.text)) for each in rows],
         )
         self._db.execute(f"DELETE FROM passage WHERE {among[0]}", among[1])
         self._db.execute("DELETE FROM file WHERE id = ?", found[:1])
         self.is_changed = True
 
     def finish(self, *, model: str, dimensions: int, recipe: str, synced: str) -> State:
-        """Write down what the index is made from now."""
+        """Record what the index is made from now."""
         before = self.state()
         files, passages = self._db.execute("SELECT count(*), coalesce(sum(count), 0) FROM file").fetchone()
         generation = (before.generation if before else 0) + self.is_changed
@@ -504,67 +475,59 @@ class Writer:
 
 @contextmanager
 def writing(path: str) -> Iterator[Writer]:
-    """A sync's transaction: kept whole when the block ends, and not at all when it does not.
+    """A sync's transaction: committed when the block ends, undone when it raises.
 
-    Raises `Damaged` (or `Outdated`) for a file to be removed and made anew, `Conflict` while another sync writes.
+    Raises `Damaged` (or `Outdated`) for a file to be removed and rebuilt, `Conflict` while another sync writes.
     """
     _check_place(path)
-    with _told(path):
+    with _translated(path):
         db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT)
         try:
-            if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                _check_format(db, path)  # before anything of another program's is changed
+            if _has_tables(db):
+                _check_format(db, path)  # before anything of another program is changed
             use_wal(db, patience=_WAIT)
             db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is made again; a torn one cannot be
             db.execute("PRAGMA secure_delete=ON")  # what is gone from the files is gone from the index
             db.execute("BEGIN IMMEDIATE")
-            _prepare(db, path)
+            if not _has_tables(db):  # in the same transaction, so that a sync that fails leaves none
+                db.execute(f"PRAGMA application_id={_OURS}")
+                db.execute(f"PRAGMA user_version={FORMAT}")
+                for statement in _STATEMENTS:
+                    db.execute(statement)
+            _check_format(db, path)
             writer = Writer(db, path)
             if known := writer.state():
-                _check_words(db, path, known)  # or what is damaged would be taken for what was written
+                _check_words(db, path, known)  # or damaged words would get a new checksum
             yield writer
             db.execute("COMMIT")
-            db.execute(
-                "PRAGMA busy_timeout=0"
-            )  # what a reader still needs of the log is left to the next sync
+            # A part of the log that a reader still needs is left to the next sync.
+            db.execute("PRAGMA busy_timeout=0")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             db.close()  # which undoes what was not committed
 
 
-def _prepare(db: sqlite3.Connection, path: str) -> None:
-    """Tables, where there are none yet: part of the same transaction, so that a file without a state has none."""
-    if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-        db.execute(f"PRAGMA application_id={_OURS}")
-        db.execute(f"PRAGMA user_version={FORMAT}")
-        for statement in _STATEMENTS:
-            db.execute(statement)
-    _check_format(db, path)
+def _has_tables(db: sqlite3.Connection) -> bool:
+    return bool(db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
-def _worded(path: str, trail: Sequence[str], text: str) -> tuple[str, str, str]:
-    around = " ".join((path, *trail[:-1]))
-    return tuple(" ".join(terms(part)) for part in ("".join(trail[-1:]), around, text))  # type: ignore[return-value]
-
-
-def _kept(path: str, passage: Passage) -> tuple[int, int, str, int, str, int]:
-    trail = _BETWEEN_NAMES.join(passage.trail)
-    whole = _text_checksum(path, passage.start, passage.end, trail, passage.text)
-    return passage.start, passage.end, trail, _text_checksum(trail), passage.text, whole
+def _words(path: str, trail: Sequence[str], text: str) -> tuple[str, str, str]:
+    name, around = "".join(trail[-1:]), " ".join((path, *trail[:-1]))
+    return " ".join(terms(name)), " ".join(terms(around)), " ".join(terms(text))
 
 
 def _names(trail: str) -> tuple[str, ...]:
-    return tuple(trail.split(_BETWEEN_NAMES)) if trail else ()
+    return tuple(trail.split(_SEPARATOR)) if trail else ()
 
 
 def _text_checksum(*parts: object) -> int:
-    """Of texts and numbers; in a damaged file a value may be of any other kind, which then does not fit."""
-    return _checksum(_BETWEEN_NAMES.join(map(str, parts)).encode("utf-8", "surrogatepass"))
+    """The checksum of texts and numbers. A damaged file may hold a value of any other kind, which does not fit."""
+    return _checksum(_SEPARATOR.join(map(str, parts)).encode("utf-8", "surrogatepass"))
 
 
 def _words_checksum(db: sqlite3.Connection) -> int:
-    """Of everything that full-text search keeps. A damaged word is found in the wrong passages, or in none."""
-    db.execute("SAVEPOINT words_checksum")  # has it write down what it still holds back
+    """The checksum of all full-text tables: a damaged word is found in the wrong passages, or in none."""
+    db.execute("SAVEPOINT words_checksum")  # makes it write what it still holds back
     db.execute("RELEASE words_checksum")
     total = xxh3_64()
     for (block,) in db.execute("SELECT block FROM words_data ORDER BY id"):

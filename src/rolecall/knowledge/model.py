@@ -1,6 +1,7 @@
-"""What turns texts into vectors: one protocol, and which implementation the settings mean.
+"""What turns texts into vectors: one protocol, and the choice of its implementation.
 
-Vectors are compared only with vectors of the same name, so a name says everything that makes a difference.
+Vectors are compared only with vectors of a model with the same name, so a name says everything that makes a
+difference.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def titled(title: str, text: str) -> str:
     return f"{' '.join(title.split())}\n\n{text}" if title else text
 
 
-def chosen(embedding: Embedding, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Embedder:
-    """The model that is named; `settings` and `environment` are those of whoever runs us."""
+def choose(embedding: Embedding, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Embedder:
+    """The model that the settings of a repository name, with the user's own `settings` and `environment`."""
     if embedding.provider == EMBEDDED:
         from rolecall.knowledge.static import StaticModel
 

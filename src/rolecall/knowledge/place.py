@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
+from importlib.util import find_spec
 
 from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.knowledge import settings
-from rolecall.knowledge.extra import check_installed
 from rolecall.knowledge.settings import FILE, INDEX, Settings
 from rolecall.settings import repository
 
@@ -23,6 +22,16 @@ _PROJECT = "rolecall.yaml"
 _LARGEST = 1_000_000
 """Bytes of a file with settings."""
 _SECTION = re.compile(r"^[\"']?knowledge[\"']?\s*:", re.MULTILINE)
+_PACKAGES = ("numpy", "tokenizers", "tree_sitter")
+
+
+def check_installed() -> None:
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"knowledge needs packages that are not installed: {', '.join(missing)}",
+            hint="`pip install 'rolecall[knowledge]'`: the embedded model comes with it.",
+        )
 
 
 def root_of(folder: str) -> str:
@@ -31,7 +40,7 @@ def root_of(folder: str) -> str:
     check_installed()
     folder = os.path.realpath(folder)
     if not os.path.isdir(folder):
-        raise UsageError(f"there is no folder {folder!r}", hint="Name a repository's folder.")
+        raise UsageError(f"{folder!r} is not a folder", hint="Name a repository's folder.")
     found = repository.nearest(FILE, folder) or project_file(folder)
     if found is None:
         where = repository.root_around(folder) or folder
@@ -47,36 +56,34 @@ def _no_settings(root: str, repo: str = "") -> NotFound:
 def project_file(folder: str) -> str | None:
     """The file of the project around a folder, if it says what to index."""
     found = repository.nearest(_PROJECT, folder)
-    is_said = found is not None and _SECTION.search(_text(found))
-    return found if is_said else None
+    return found if found is not None and _SECTION.search(_read(found)) else None
 
 
 def settings_of(root: str) -> Settings:
-    """From `knowledge.yaml`, or from the project's file where there is none."""
+    """The settings in `knowledge.yaml`, or in the project's file if there is none."""
     path, project = os.path.join(root, FILE), os.path.join(root, _PROJECT)
     if os.path.lexists(path):
-        return settings.load(_text(path), source=path)
+        return settings.load(_read(path), source=path)
     if os.path.lexists(project):
-        return settings.load(_text(project), source=project, section="knowledge")
+        return settings.load(_read(project), source=project, section="knowledge")
     raise _no_settings(root)
 
 
-def _text(path: str) -> str:
+def _read(path: str) -> str:
+    def open_now(name: str, flags: int) -> int:
+        # Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
+        return os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=open_now) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UsageError(f"{path} is no file", hint="Put a file in its place.")
+                raise UsageError(f"{path} is not a file", hint="Put a file in its place.")
             data = file.read(_LARGEST + 1)
             if len(data) > _LARGEST:
                 raise UsageError(f"{path} is larger than {_LARGEST:,} bytes", hint="Correct the file.")
             return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="Correct the file.") from error
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe would wait for somebody at its other end."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def index_of(root: str) -> str:
@@ -92,7 +99,7 @@ def cache_folder(home: str) -> str:
 
 def remember(home: str, root: str) -> None:
     """Note that a repository has an index."""
-    path = _note(home, root)
+    path = _note_path(home, root)
     if os.path.exists(path):
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -104,24 +111,19 @@ def remember(home: str, root: str) -> None:
 
 def forget(home: str, root: str) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(_note(home, root))
+        os.unlink(_note_path(home, root))
 
 
-def remembered(home: str) -> list[str]:
-    return sorted(_noted(os.path.join(home, _FOLDER, "repositories")))
-
-
-def _noted(folder: str) -> Iterator[str]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return
-    for name in names:
+def list_remembered(home: str) -> list[str]:
+    folder = os.path.join(home, _FOLDER, "repositories")
+    found = []
+    for name in os.listdir(folder) if os.path.exists(folder) else ():
         if name.endswith(".path"):
             with open(os.path.join(folder, name), encoding="utf-8", errors="surrogateescape") as file:
-                yield file.read()
+                found.append(file.read())
+    return sorted(found)
 
 
-def _note(home: str, root: str) -> str:
+def _note_path(home: str, root: str) -> str:
     name = blake2b(os.fsencode(root), digest_size=12).hexdigest()
     return os.path.join(home, _FOLDER, "repositories", f"{name}.path")

@@ -1,7 +1,7 @@
 """Answers a question from one or more indexes: gathers what may answer it and has it ranked.
 
-An index that is open stays in memory, so a process that answers many questions pays for loading once. A file that
-has changed since it was indexed is told by its contents, and the answer says so.
+An open index stays in memory, so a process that answers many questions loads it once. An answer says whether its
+file has changed since it was indexed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _DEFINITIONS = 50
 _OF_FILES = 20
 """How many passages are gathered each way; more by words and by vectors where more answers are wanted."""
 _READINGS, _READINGS_PER_PASSAGE = 15_000, 0.4
-"""Occurrences of words that are looked at, whichever is more. Beyond it the commonest words of a question are left
-out: they tell least, and to look at all of them takes longest."""
+"""Occurrences of words that are looked at, whichever is more. Beyond that, the commonest words of a question are left
+out: they say least and take longest."""
 
 
 @dataclass(frozen=True)
@@ -90,44 +90,37 @@ def ask(
         )
     fits = Globs([path]) if path else None
     weights = [weights_of(knowledge.settings, asked.kind, by=by) for knowledge in among]
-    made: dict[str, Matrix] = {}
+    vectors: dict[str, Matrix] = {}  # each model is asked once
     found: list[Candidate] = []
     scales: list[Scale | None] = []
+    common: dict[str, Scale] = {}
     for number, (knowledge, own) in enumerate(zip(among, weights, strict=True)):
-        vector = _vector(knowledge, text, made) if own.vectors else None
-        candidates, scale = _gathered(
+        name = knowledge.embedder.name
+        if own.vectors:
+            knowledge.check_model()
+            if name not in vectors:
+                vectors[name] = knowledge.embedder.embed([text])
+        vector = vectors[name] if own.vectors else None
+        candidates, scale = _gather(
             number, knowledge, asked, vector=vector, fits=fits, weights=own, limit=limit
         )
         found += candidates
         scales.append(scale)
-    ranked = search.ranked(found, weights, _common(among, scales), asked.kind)
-    return _answers(among, [(key, score) for key, score in ranked[:limit] if score > 0])
-
-
-def _common(among: Sequence[Knowledge], scales: Sequence[Scale | None]) -> list[Scale | None]:
-    """One scale for all indexes of a model, or the best of each would count alike."""
-    names = [knowledge.embedder.name for knowledge in among]
-    of_model: dict[str, Scale] = {}
-    for name, scale in zip(names, scales, strict=True):
         if scale is not None:
-            known = of_model.get(name, scale)
-            of_model[name] = Scale(min(known.usual, scale.usual), max(known.best, scale.best))
-    return [None if scale is None else of_model[name] for name, scale in zip(names, scales, strict=True)]
-
-
-def _vector(knowledge: Knowledge, text: str, made: dict[str, Matrix]) -> Matrix:
-    """The question's vector by a repository's model; each model is asked once."""
-    knowledge.check_model()
-    name = knowledge.embedder.name
-    if name not in made:
-        made[name] = knowledge.embedder.embed([text])
-    return made[name]
+            known = common.get(name, scale)
+            common[name] = Scale(min(known.usual, scale.usual), max(known.best, scale.best))
+    # One scale for all indexes of a model, or the best of each would count alike.
+    shared = [
+        scale and common[knowledge.embedder.name] for knowledge, scale in zip(among, scales, strict=True)
+    ]
+    ranked = search.rank(found, weights, shared, asked.kind)
+    return _answers(among, [(key, score) for key, score in ranked[:limit] if score > 0])
 
 
 # -- gathering --
 
 
-def _gathered(
+def _gather(
     number: int,
     knowledge: Knowledge,
     asked: Question,
@@ -142,13 +135,19 @@ def _gathered(
     if chosen == [] or not reader.state.passages:
         return [], None
     frequencies = reader.frequencies({*asked.terms, *asked.parts})
-    files = _named_files(reader, asked, chosen)
+    # The files that the question names, and the lines of them.
+    named = reader.files_where(asked.is_file) if asked.files else {}
+    files = {
+        file: asked.lines_of(path) for file, path in named.items() if chosen is None or file in set(chosen)
+    }
     by_words, read = (
-        _by_words(reader, asked, frequencies, chosen, files, limit) if weights.words else ({}, {})
+        _find_by_words(reader, asked, frequencies, chosen, files, limit) if weights.words else ({}, {})
     )
     at_lines = reader.at_lines(files) if weights.words else set()
     also = {*by_words, *read, *at_lines}
-    near, scale = _near(reader, vector, chosen, also=also, limit=limit) if vector is not None else ({}, None)
+    near, scale = (
+        _find_near(reader, vector, chosen, also=also, limit=limit) if vector is not None else ({}, None)
+    )
     ids = sorted({*also, *near})
     outlines = reader.outlines(ids) if weights.words else dict.fromkeys(ids, ((), 1))
     share = search.shares(asked, frequencies, reader.state.passages)
@@ -170,14 +169,7 @@ def _gathered(
     ], scale
 
 
-def _named_files(reader: Reader, asked: Question, chosen: Sequence[int] | None) -> dict[int, set[int]]:
-    """The files that a question names, and the lines of them."""
-    found = reader.files_where(asked.is_file) if asked.files else {}
-    among = None if chosen is None else set(chosen)
-    return {file: asked.lines_of(path) for file, path in found.items() if among is None or file in among}
-
-
-def _by_words(
+def _find_by_words(
     reader: Reader,
     asked: Question,
     frequencies: Mapping[str, int],
@@ -185,8 +177,8 @@ def _by_words(
     files: Collection[int],
     limit: int,
 ) -> tuple[dict[int, float], dict[int, Stored]]:
-    """Passages by the words of a question, and those whose text has to be looked at: where its words stand side by
-    side, or where a name may be defined."""
+    """Passages by the words of a question, and those whose text must be read: where its words stand side by side, or
+    where a name may be defined."""
     most = max(_READINGS, int(_READINGS_PER_PASSAGE * reader.state.passages))
     costs = {word: frequencies[word] for word in asked.terms if frequencies[word]}
     telling = {word: costs[word] for word in asked.telling if word in costs}
@@ -206,7 +198,7 @@ def _by_words(
 
 
 def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
-    """Those that cost least, as many as `most` allows, and at least so many."""
+    """The cheapest ones, as many as `most` allows, but at least `least`."""
     kept: list[T] = []
     spent = 0
     for each in sorted(costs, key=lambda each: costs[each]):
@@ -217,10 +209,10 @@ def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
     return kept
 
 
-def _near(
+def _find_near(
     reader: Reader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int], limit: int
 ) -> tuple[dict[int, float], Scale]:
-    """The passages nearest to a vector, how near `also` are, and what that means here."""
+    """How near passages are to a vector, for the nearest ones and those in `also`; and the scale of the index."""
     import numpy as np
 
     ids, matrix = reader.vectors()
@@ -238,7 +230,7 @@ def _near(
     wanted = np.fromiter(also, np.int64)
     found = np.searchsorted(ids, wanted)
     if not np.array_equal(ids[np.minimum(found, len(ids) - 1)], wanted):
-        raise Damaged(f"{reader.path} is damaged: a passage has words and no vector")
+        raise Damaged(f"{reader.path} is damaged: a passage has words but no vector")
     rows = np.concatenate([top, found])
     scale = Scale(float(scores.mean()), float(scores.max()))
     return {int(ids[row]): float(scores[row]) for row in rows}, scale
@@ -270,6 +262,6 @@ def _answers(among: Sequence[Knowledge], best: Sequence[tuple[tuple[int, int], f
 
 
 def is_stale(root: str, path: str, digest: bytes, *, largest: int) -> bool:
-    """Whether a file holds something else than when it was indexed."""
+    """Whether a file has changed since it was indexed."""
     data = files.read(root, path, largest=largest)
     return not isinstance(data, bytes) or index.digest(data) != digest

@@ -1,9 +1,8 @@
 """Vectors from an OpenAI-compatible `/embeddings` endpoint.
 
-Texts go in batches; what may pass by itself (429, 5xx, a timeout, a broken connection) is tried again, and
-everything else is an error that says what to do. What comes back is checked before anybody sees it: a vector for
-each text, all of one size. Standard library only, as in `extract.py`: no proxy is used, no redirect is followed,
-and no message ever contains the key.
+Texts go in batches; a failure that may pass by itself (429, 5xx, a timeout, a broken connection) is retried, and
+every other one is an error that says what to do. A reply is checked before it is used: a vector for each text,
+all of one size. No proxy is used, no redirect is followed, and no message ever contains the key.
 """
 
 from __future__ import annotations
@@ -34,11 +33,21 @@ _LONGEST_PAUSE = 30.0
 """An endpoint may ask for a longer pause than ours, up to this."""
 _SECONDS = 10.0
 _SECONDS_PER_TEXT = 0.5
-"""How long a request may take: who asks a question waits for one text, and a slow machine gets time for many."""
+"""How long a request may take: a question waits for one text, and a slow machine gets time for many."""
+_HINTS = {
+    401: "Check the key: `apiKeyEnv` of the provider names the variable it is in.",
+    403: "Check the key: `apiKeyEnv` of the provider names the variable it is in.",
+    404: "Check the base URL of the provider and the name of the model.",
+    413: "Make passages smaller: `chunk: {tokens: …}` in knowledge.yaml.",
+    **dict.fromkeys(
+        range(300, 400),
+        "Redirects are not followed: set the base URL to where it leads, if you trust that place with the key.",
+    ),
+}
 
 
 class _Unavailable(Exception):
-    """What may pass by itself."""
+    """A failure that may pass by itself."""
 
     def __init__(self, why: str, pause: float = 0.0) -> None:
         super().__init__(why)
@@ -56,19 +65,29 @@ class Remote:
         seconds: float = _SECONDS,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._host, self._port, self._is_secure, self._path = _parsed(base_url)
+        try:
+            url = urlsplit(base_url)
+            host, self._port = url.hostname, url.port
+        except ValueError:
+            host = None
+        if host is None or url.scheme not in ("http", "https") or url.username is not None:
+            raise UsageError(
+                "the base URL of the embedding model is not of the form https://host/path",
+                hint=Hint("Set it, without the key", "set_setting", key="providers.NAME.baseUrl", value="…"),
+            )
         if not re.fullmatch(r"[\x21-\x7e]*", key or ""):
             raise UsageError(
                 "the key of the embedding model has spaces or control characters in it", hint="Set it again."
             )
+        self._host = host
+        self._is_secure = url.scheme == "https"
+        self._path = url.path.rstrip("/") + "/embeddings" + (f"?{url.query}" if url.query else "")
         self._model = model
         self._key = key
         self._dimensions = dimensions
         self._seconds = seconds
         self._wait = wait
-        self._place = (
-            f"{'https' if self._is_secure else 'http'}://{urlsplit(base_url).netloc}{urlsplit(base_url).path}"
-        )
+        self._place = f"{url.scheme}://{url.netloc}{url.path}"
         self.name = f"{model} of {self._place}" + (f" with {dimensions} dimensions" if dimensions else "")
 
     def embed(self, texts: Sequence[str]) -> Matrix:
@@ -76,7 +95,7 @@ class Remote:
 
         found: list[Matrix] = []
         for batch in _batches(texts):
-            rows = self._checked(self._answer(batch), len(batch))
+            rows = self._read_vectors(self._ask(batch), len(batch))
             if found and rows.shape[1] != found[0].shape[1]:
                 raise self._wrong(f"vectors of {found[0].shape[1]} numbers, then of {rows.shape[1]}")
             found.append(rows)
@@ -84,7 +103,7 @@ class Remote:
 
     # -- asking --
 
-    def _answer(self, texts: Sequence[str]) -> bytes:
+    def _ask(self, texts: Sequence[str]) -> bytes:
         asked: dict[str, Any] = {"model": self._model, "input": list(texts)}
         if self._dimensions:
             asked["dimensions"] = self._dimensions
@@ -92,7 +111,7 @@ class Remote:
         seconds = self._seconds + _SECONDS_PER_TEXT * (len(texts) - 1)
         for pause in (*_PAUSES, None):
             try:
-                return self._once(body, seconds)
+                return self._ask_once(body, seconds)
             except _Unavailable as error:
                 if pause is None:
                     raise StorageError(
@@ -107,74 +126,76 @@ class Remote:
                 self._wait(max(pause, error.pause))
         raise AssertionError("unreachable")
 
-    def _once(self, body: bytes, seconds: float) -> bytes:
+    def _ask_once(self, body: bytes, seconds: float) -> bytes:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=seconds)
-        clock = None
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        deadline = None
         try:
             connection.connect()
-            # A socket's own limit is for the time between two bytes, and this one for all of them.
-            clock = _Clock(connection.sock, seconds)
-            connection.request("POST", self._path, body, self._headers())
+            # A socket's own timeout is for the time between two bytes, and this one for all of them.
+            deadline = _Deadline(connection.sock, seconds)
+            connection.request("POST", self._path, body, headers)
             with connection.getresponse() as response:
                 data = response.read(_MOST_BYTES + 1)
                 if response.length and len(data) <= _MOST_BYTES:
                     raise http.client.IncompleteRead(data, response.length)
-                return self._accepted(response, data)
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, TimeoutError) or (clock and clock.has_rung):
+            if isinstance(error, TimeoutError) or (deadline and deadline.has_passed):
                 raise _Unavailable(f"did not answer within {seconds:g} s") from error
             reason = self._excerpt((str(error) or type(error).__name__).encode())
             raise _Unavailable(f"cannot be reached ({reason})") from error
         finally:
-            if clock:
-                clock.stop()
+            if deadline:
+                deadline.cancel()
             connection.close()
 
-    def _headers(self) -> dict[str, str]:
-        known = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        return {"Content-Type": "application/json", "Accept": "application/json", **known}
-
-    def _accepted(self, response: http.client.HTTPResponse, data: bytes) -> bytes:
         status = response.status
         if status == 429 or status >= 500:
-            raise _Unavailable(f"answered HTTP {status}: {self._excerpt(data)}", _pause(response))
+            asked = response.getheader("Retry-After", "")  # a date is not read
+            pause = min(float(asked), _LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}(\.\d+)?", asked) else 0.0
+            raise _Unavailable(f"answered HTTP {status}: {self._excerpt(data)}", pause)
         if status != 200:
             raise StorageError(
                 f"the embedding model at {self._place} refused with HTTP {status}: {self._excerpt(data)}",
-                hint=f"Nothing was changed. {_hint(status)}".strip(),
+                hint=f"Nothing was changed. {_HINTS.get(status, '')}".strip(),
             )
         if len(data) > _MOST_BYTES:
             raise self._wrong(f"more than {_MOST_BYTES:,} bytes")
         return data
 
     def _excerpt(self, data: bytes) -> str:
-        """The beginning of what was sent, in one line, without the key should it echo that."""
+        """The beginning of a reply in one line, without the key should it echo that."""
         text = data[:4000].decode("utf-8", "replace")
         if self._key:
             text = text.replace(self._key, "***")
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300] or "nothing"
 
-    # -- what came back --
+    # -- the reply --
 
-    def _checked(self, data: bytes, count: int) -> Matrix:
-        """A row of length 1 for each text, or an error: a vector that is wrong looks like any other later."""
+    def _read_vectors(self, data: bytes, count: int) -> Matrix:
+        """A row of length 1 for each text, or an error: later, a wrong vector would look like any other."""
         import numpy as np
 
         try:
-            rows = _in_order(json.loads(data))
-            matrix = np.array(rows, np.float32)
+            entries = json.loads(data)["data"]
+            by_number = {entry.get("index", at): entry["embedding"] for at, entry in enumerate(entries)}
+            if sorted(by_number) != list(range(len(entries))):
+                raise ValueError("the numbers of the vectors are not those of the texts")
+            matrix = np.array([by_number[number] for number in range(len(entries))], np.float32)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise self._wrong(f"what is no list of vectors ({self._excerpt(data)})") from error
-        if len(rows) != count:
-            raise self._wrong(f"{len(rows)} vectors for {count} texts")
+            raise self._wrong(f"something that is not a list of vectors ({self._excerpt(data)})") from error
+        if len(entries) != count:
+            raise self._wrong(f"{len(entries)} vectors for {count} texts")
         if matrix.ndim != 2 or not matrix.shape[1]:
-            raise self._wrong("what is no list of vectors")
+            raise self._wrong("something that is not a list of vectors")
         if self._dimensions and matrix.shape[1] != self._dimensions:
             raise self._wrong(f"vectors of {matrix.shape[1]} numbers, and {self._dimensions} were asked for")
         lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
         if not np.isfinite(lengths).all():
-            raise self._wrong("vectors with numbers that are none")
+            raise self._wrong("vectors that contain NaN or infinity")
         unit: Matrix = (matrix / np.where(lengths == 0, 1, lengths)).astype(np.float32)
         return unit
 
@@ -185,39 +206,24 @@ class Remote:
         )
 
 
-class _Clock:
+class _Deadline:
     """Cuts a connection when its time is over."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self.has_rung = False
+        self.has_passed = False
         self._connection = connection
-        self._timer = Timer(seconds, self._ring)
+        self._timer = Timer(seconds, self._cut)
         self._timer.daemon = True
         self._timer.start()
 
-    def _ring(self) -> None:
-        self.has_rung = True
+    def _cut(self) -> None:
+        self.has_passed = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         self._timer.cancel()
         self._timer.join()
-
-
-def _parsed(base_url: str) -> tuple[str, int | None, bool, str]:
-    try:
-        url = urlsplit(base_url)
-        host, port = url.hostname, url.port
-    except ValueError:
-        host, port = None, None
-    if host is None or url.scheme not in ("http", "https") or url.username is not None:
-        raise UsageError(
-            "the base URL of the embedding model is not of the form https://host/path",
-            hint=Hint("Set it, without the key", "set_setting", key="providers.NAME.baseUrl", value="…"),
-        )
-    path = url.path.rstrip("/") + "/embeddings" + (f"?{url.query}" if url.query else "")
-    return host, port, url.scheme == "https", path
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -231,31 +237,3 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
         size += len(text)
     if batch:
         yield batch
-
-
-def _in_order(answer: Any) -> list[Any]:
-    """The vectors in the order of the texts, which the numbers beside them say where there are any."""
-    entries = answer["data"]
-    numbers = [entry.get("index", at) for at, entry in enumerate(entries)]
-    if sorted(numbers) != list(range(len(entries))):
-        raise ValueError("the numbers of the vectors are not those of the texts")
-    by_number = dict(zip(numbers, entries, strict=True))
-    return [by_number[number]["embedding"] for number in range(len(entries))]
-
-
-def _pause(response: http.client.HTTPResponse) -> float:
-    """What the endpoint asks for, in seconds; a date is not read."""
-    asked = response.getheader("Retry-After", "")
-    return min(float(asked), _LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}(\.\d+)?", asked) else 0.0
-
-
-def _hint(status: int) -> str:
-    if status in (401, 403):
-        return "Check the key: `apiKeyEnv` of the provider names the variable it is in."
-    if status == 404:
-        return "Check the base URL of the provider and the name of the model."
-    if 300 <= status < 400:
-        return "Redirects are not followed: set the base URL to where it leads, if you trust that place with the key."
-    if status == 413:
-        return "Make passages smaller: `chunk: {tokens: …}` in knowledge.yaml."
-    return ""

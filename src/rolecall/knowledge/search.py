@@ -1,11 +1,11 @@
-"""How passages are ranked: what a question looks like, and what its words and its vector say together. Pure.
+"""How passages are ranked by what a question looks like, its words and its vector. Pure.
 
 Seven things speak for a passage. *Words*: it holds the words of the question, rare ones first (BM25, from the
-index). *Names*: its own name, or its whole trail, is made of them. *Definitions*: it is where the name that was
-asked for comes from. *Files*: the question names its file, or even its line. *Quotes*: it holds the words near each
-other and in order, as it does when the question is a message that a program printed. *Vectors*: it is about the
-same. *Company*: its file holds others for which all this speaks. How much each counts depends on what the question
-looks like, because a name is found by its letters and a thought by its meaning.
+index). *Names*: its own name, or its whole trail, is made of them. *Definitions*: it defines the name that was
+asked for. *Files*: the question names its file, or even its line. *Quotes*: it holds the words near each other and
+in order, as it does when the question is a message that a program printed. *Vectors*: it is about the same thing.
+*Company*: its file holds others for which all this speaks. How much each counts depends on what the question looks
+like, because a name is found by its letters and a thought by its meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rolecall.knowledge.words import NAME, part_terms, terms, terms_of
 Kind = Literal["identifier", "error", "prose"]
 
 MOST_TERMS = 48
-"""A longer question, such as a whole traceback, is asked by its rarest words."""
+"""Of a longer question, such as a whole traceback, only the rarest words are used."""
 MOST_PAIRS = 48
 _MOST_FILES = 20
 _LONGEST_NAME = 200
@@ -49,7 +49,7 @@ _COMPLAINT = re.compile(
 )
 _RAISED = re.compile(r"(?:E +)?(?:[\w.]+\.)?(?:[A-Z]\w+|(?i:error|warning|fatal|panic)[^:]{0,12}): ")
 _LONGEST_MESSAGE = 40
-"""In more words than this, some that complain are sure to be; only an exception that is named still tells a message."""
+"""A text of more words is sure to hold some that complain; then only a named exception makes it a message."""
 _TRACEBACK = re.compile(
     r"(?m)^(?:E +)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Warning)\b|^Traceback |^panic: |^[ \t]+at \S+ ?\("
 )
@@ -64,7 +64,7 @@ _FILLING = part_terms(
         "their then there these this those to use used using was were what when where which who will with you your",
     ]
 )
-"""Words of sentences. Source code has few of them, so they would seem to be rare and to tell much."""
+"""Words of sentences. Source code has few of them, so they would seem rare and important."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ class Question:
     terms: tuple[str, ...]
     """Its words in order, as the index knows them."""
     telling: tuple[str, ...]
-    """Those of them that passages are gathered by."""
+    """Those of them that select passages."""
     parts: frozenset[str]
     """Its words without whole names."""
     pairs: frozenset[tuple[str, str]]
     """Words that stand side by side in it."""
     name: str
-    """The name that is asked for, without outer ones; empty if the question is no name."""
+    """The name that is asked for, without outer ones; empty if the question is not a name."""
     definition: re.Pattern[str] | None
     """How a text defines that name."""
     files: tuple[tuple[str, int], ...]
@@ -123,33 +123,27 @@ class Question:
 
 def question(text: str) -> Question:
     kind, found = looks_like(text), tuple(terms(text))
-    # A message has other numbers each time.
-    lasting = [word for word in found if not word.isdecimal()] if kind == "error" else found
-    name = _name_in(text.strip()) if kind == "identifier" else ""
+    telling: tuple[str, ...] = found
+    lasting: Sequence[str] = found
+    if kind == "prose":
+        telling = tuple(word for word in found if word not in _FILLING)
+    elif kind == "error":  # values were filled in when it was printed, and numbers differ each time
+        telling = tuple(word for word in terms(_FILLED_IN.sub(" ", text)) if not word.isdecimal())
+        lasting = [word for word in found if not word.isdecimal()]
+    stripped = text.strip()
+    is_name = kind == "identifier" and not (
+        "/" in stripped or chunk.is_structured(stripped) or len(stripped) > _LONGEST_NAME
+    )
+    name = _OUTER.split(stripped.partition("(")[0])[-1] if is_name else ""
     return Question(
-        text, kind, terms=found, telling=_telling(text, kind) or found, parts=part_terms([text]),
+        text, kind, terms=found, telling=telling or found, parts=part_terms([text]),
         pairs=frozenset(pairwise(lasting)), name=name, definition=_definition_of(name) if name else None,
         files=tuple(dict.fromkeys(_files_in(text)))[:_MOST_FILES],
     )  # fmt: skip
 
 
-def _telling(text: str, kind: Kind) -> tuple[str, ...]:
-    if kind == "prose":
-        return tuple(word for word in terms(text) if word not in _FILLING)
-    if kind == "error":  # values were filled in when it was printed
-        return tuple(word for word in terms(_FILLED_IN.sub(" ", text)) if not word.isdecimal())
-    return tuple(terms(text))
-
-
-def _name_in(text: str) -> str:
-    """The last of the names that a name consists of; none in the path of a file, or in data."""
-    if "/" in text or chunk.is_structured(text) or len(text) > _LONGEST_NAME:
-        return ""
-    return _OUTER.split(text.partition("(")[0])[-1]
-
-
 def looks_like(text: str) -> Kind:
-    """What somebody who asks this has before them."""
+    """Whether a question is a name, a message of a program, or a sentence."""
     text = text.strip()
     if _IDENTIFIER.fullmatch(text):
         return "identifier"
@@ -170,12 +164,12 @@ def _files_in(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_named(path: str, name: str) -> bool:
-    """Whether a name is the end of a path, or all of it and what is before it, as tracebacks say it."""
+    """Whether a name is the end of a path, or an absolute name ends with the path, as in tracebacks."""
     return name.endswith(f"/{path}") if name.startswith("/") else f"/{path}".endswith(f"/{name}")
 
 
 def _definition_of(name: str) -> re.Pattern[str]:
-    """What a text holds that defines a name: a word that says so before it, or it begins a line and has a value."""
+    """A pattern for the definition of a name: after a word such as `def`, or at the start of a line with a value."""
     plain = re.escape(name)
     quoted = rf"| ['\"`]{plain}['\"`= ]" if name.startswith("-") else ""  # an option of a command
     return re.compile(
@@ -189,8 +183,7 @@ def _definition_of(name: str) -> re.Pattern[str]:
 
 
 def defines(trail: Sequence[str], text: str, asked: Question) -> bool:
-    """Whether a passage begins what the name in a question stands for: of a function that is cut into several, the
-    first does."""
+    """Whether a passage defines the name in a question: of a function that is cut into several, the first does."""
     if asked.definition is None:
         return False
     return (trail[-1:] == (asked.name,) and asked.name in text) or bool(asked.definition.search(text))
@@ -240,7 +233,7 @@ class Scale(NamedTuple):
 
 
 def shares(asked: Question, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
-    """How much of what a question says each of its words says: one that is everywhere tells nothing."""
+    """How much each word says of what a question says: a word that is everywhere says nothing."""
     rare = {
         word: math.log(1 + (passages - frequencies[word] + 0.5) / (frequencies[word] + 0.5))
         for word in asked.parts
@@ -251,13 +244,13 @@ def shares(asked: Question, frequencies: Mapping[str, int], passages: int) -> di
 
 def overlap(names: tuple[str, ...], share: Mapping[str, float]) -> float:
     """1 when names and a question consist of the same words."""
-    words = _words_in(names)
+    words = _cached_terms(names)
     common = [word for word in words if word in share]
     return math.sqrt(len(common) / len(words) * sum(share[word] for word in common)) if common else 0.0
 
 
 @lru_cache(20_000)
-def _words_in(names: tuple[str, ...]) -> frozenset[str]:
+def _cached_terms(names: tuple[str, ...]) -> frozenset[str]:
     return part_terms(names)
 
 
@@ -281,12 +274,12 @@ def _near_pairs(words: Iterable[str], asked: Question) -> set[tuple[str, str]]:
     return found
 
 
-def ranked(
+def rank(
     candidates: Iterable[Candidate], weights: Sequence[Weights], scales: Sequence[Scale | None], kind: Kind
 ) -> list[tuple[tuple[int, int], float]]:
     """Keys and scores, best first, with the weights and scale of each index.
 
-    The surer words are of a passage, the less vectors have to say, and the less the other passages of its file.
+    The surer the words are of a passage, the less vectors and the other passages of its file count.
     """
     found = list(candidates)
     best = max((each.words for each in found), default=0.0) or 1.0
@@ -295,9 +288,11 @@ def ranked(
     of_file: dict[tuple[int, int], list[float]] = defaultdict(list)
     for each in found:
         own, scale = weights[each.key[0]], scales[each.key[0]]
-        near = _relative(each.nearness, scale) if scale else 0.0
+        # 0 for a passage like any other, 1 for the nearest.
+        room = scale.best - scale.usual if scale else 0.0
+        near = max(0.0, (each.nearness - scale.usual) / room) if scale and room > 0 else 0.0
         leave = doubt if own.words else 1.0
-        scores.append(own.words * _said(each, best, kind) + own.vectors * leave * near)
+        scores.append(own.words * _score_words(each, best, kind) + own.vectors * leave * near)
         of_file[each.key[0], each.file].append(scores[-1])
     about = {file: sum(sorted(those)[-_COMPANY:]) / _COMPANY for file, those in of_file.items()}
     scored = [
@@ -308,8 +303,8 @@ def ranked(
 
 
 def _certainty(each: Candidate, kind: Kind) -> float:
-    """How sure words are that a passage is meant: it is called exactly what was asked, says exactly that, defines it or
-    holds the line. A name that is only met leaves that open. Half of a message is enough: the rest was filled in."""
+    """How sure the words are that a passage is meant: it has that name, says exactly that, defines it or holds the
+    line. Half of a message is enough: the rest was filled in."""
     if each.is_at_line:
         return 1.0
     if kind == "identifier":
@@ -318,9 +313,9 @@ def _certainty(each: Candidate, kind: Kind) -> float:
     return float(max(each.trail**4, quoted))
 
 
-def _said(each: Candidate, best: float, kind: Kind) -> float:
-    """What words say for a passage. A trail that is the whole question says more than many that are half of it, and
-    to a sentence a passage of a line or two is seldom the answer."""
+def _score_words(each: Candidate, best: float, kind: Kind) -> float:
+    """The score by words. A trail that is the whole question counts more than many that are half of it, and a passage
+    of a line or two is seldom the answer to a sentence."""
     least = _QUOTE_FROM[kind]
     quote = max(0.0, (each.quotes - least) / (1 - least))
     called = 0.3 * each.trail + 0.6 * each.trail**4 + (0.5 if kind == "prose" else 0.3) * each.name
@@ -329,16 +324,10 @@ def _said(each: Candidate, best: float, kind: Kind) -> float:
     return each.words / best + called + quote + each.is_definition + place + length
 
 
-def _relative(nearness: float, scale: Scale) -> float:
-    """0 for a passage like any other, 1 for the nearest."""
-    room = scale.best - scale.usual
-    return max(0.0, (nearness - scale.usual) / room) if room > 0 else 0.0
-
-
 # -- showing --
 
 
 def marks(text: str, asked: str) -> list[tuple[int, int]]:
-    """Where in a text words of the question stand."""
+    """Where words of the question stand in a text."""
     wanted = set(terms(asked))
     return [found.span() for found in NAME.finditer(text) if wanted.intersection(terms_of(found[0]))]

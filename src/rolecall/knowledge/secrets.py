@@ -1,7 +1,7 @@
-"""Takes keys and passwords out of a text before it is indexed. Pure.
+"""Removes keys and passwords from a text before it is indexed.
 
-What has the form of a secret is replaced, and so is a value that is written beside a name such as `api_key` and
-looks like no word. To lose a harmless string here costs little, so more is taken than where a text is refused.
+Anything with the form of a secret is replaced, and so is a random-looking value beside a name such as `api_key`.
+Losing a harmless string costs little here, so more is replaced than where a text is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rolecall.settings.keyscan import PATTERNS
 from rolecall.settings.mask import MASKED, Mask
 
 VERSION = 1
-"""Of the way secrets are found: an index made in another way is made anew."""
+"""Of the way secrets are found: an index with another version is rebuilt."""
 
 _PRIVATE_KEY = re.compile(
     r"""(?xs)
@@ -21,7 +21,7 @@ _PRIVATE_KEY = re.compile(
     (?: .{0,20000}? -----END\ [A-Z0-9\ ]*PRIVATE\ KEY(?:\ BLOCK)?----- | (?: \W* [A-Za-z0-9+/=]{16,} )* )
     """
 )
-"""Up to its end or, where there is none, as far as lines look like a key: a program may name the beginning alone."""
+"""Up to its end or, without one, as far as lines look like a key: a program may contain only the first line."""
 _BESIDE_A_NAME = re.compile(
     r"""(?x)
     (?P<name> [kK](?:ey|EY) | [sS](?:ecret|ECRET) | [tT](?:oken|OKEN) | [cC](?:redential|REDENTIAL)
@@ -30,8 +30,8 @@ _BESIDE_A_NAME = re.compile(
     (?P<value>[^\s"'`,;(){}<>$\[\]]{6,})
     """
 )
-"""In the ways names are written: to look for them without regard to case takes half as long again. Nothing that was
-passed is looked at again (`+`), or a text of nothing but names or spaces would take for ever."""
+"""With the usual spellings, because ignoring case takes half as long again. Possessive (`+`), because a text of nothing
+but names or spaces would otherwise take forever."""
 _PASSWORD_ALONE = re.compile(r"(?<=://:)(?![<${*…%])[^/\s@]+(?=@)")
 """In an address without a name."""
 _HOOK = re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]{20,}")
@@ -49,7 +49,7 @@ _ALWAYS = {
     "a bearer token": ("earer", "EARER"),
     "a password in an address": ("://",),
 }
-"""What secrets of a kind hold for certain. Most files hold none of it, and to look for it alone is fast."""
+"""What every secret of a kind contains. Most files contain none of it, and looking for it is fast."""
 
 
 def without_secrets(text: str, mask: Mask) -> str:

@@ -1,7 +1,7 @@
-"""The embedding service: an OpenAI-compatible endpoint before one model and the vectors that were computed before.
+"""The embedding service: an OpenAI-compatible endpoint in front of one model and its cached vectors.
 
 Several agents or machines share it, so that each text is computed once. It answers `POST /v1/embeddings` and
-`GET /v1/models` and nothing else; `mcp/door.py` listens and `mcp/guard.py` says who is let in.
+`GET /v1/models` and nothing else; `mcp/door.py` listens and `mcp/guard.py` decides who is let in.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 
 from rolecall.errors import RolecallError
 from rolecall.knowledge.words import tokens
@@ -17,7 +20,7 @@ from rolecall.knowledge.words import tokens
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from rolecall.knowledge.model import Embedder, Matrix
+    from rolecall.knowledge.model import Embedder
 
 PATH = "/v1"
 _MOST_BYTES = 32 * 1024 * 1024
@@ -32,11 +35,6 @@ class _Refused(Exception):
         self.status = status
 
 
-class _Asked(NamedTuple):
-    texts: list[str]
-    is_base64: bool
-
-
 class Service:
     """The application. `name` is what clients call the model."""
 
@@ -46,44 +44,45 @@ class Service:
         self._one_at_a_time = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _live(receive, send)
+        if scope["type"] == "lifespan":  # nothing to start or stop
+            while (kind := (await receive())["type"]) != "lifespan.shutdown":
+                await send({"type": f"{kind}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
             return
         try:
-            status, reply = 200, await self._reply(scope, receive)
+            status, reply = 200, await self._reply(Request(scope, receive))
         except _Refused as error:
             status, reply = error.status, _error(str(error), "invalid_request_error")
-        except RolecallError as error:  # the model behind us: whoever asked may try again
+        except RolecallError as error:  # from the model behind us: the client may try again
             status, reply = 502, _error(f"{error.message}. {error.hint}".strip(), "server_error")
-        body = json.dumps(reply).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await JSONResponse(reply, status)(scope, receive, send)
 
-    async def _reply(self, scope: Scope, receive: Receive) -> dict[str, Any]:
-        asked = scope["method"], scope["path"].rstrip("/")
+    async def _reply(self, request: Request) -> dict[str, Any]:
+        asked = request.method, request.url.path.rstrip("/")
         if asked == ("GET", f"{PATH}/models"):
             return {"object": "list", "data": [{"id": self._name, "object": "model", "owned_by": "rolecall"}]}
-        if asked == ("POST", f"{PATH}/embeddings"):
-            return await self._embeddings(await _body(receive))
-        raise _Refused(404, f"there is POST {PATH}/embeddings and GET {PATH}/models here, and nothing else")
-
-    async def _embeddings(self, body: bytes) -> dict[str, Any]:
-        asked = self._read(body)
+        if asked != ("POST", f"{PATH}/embeddings"):
+            raise _Refused(404, f"only POST {PATH}/embeddings and GET {PATH}/models are served here")
+        texts, is_base64 = self._parse(await _read_body(request))
         async with self._one_at_a_time:
-            vectors = await asyncio.to_thread(self._embedder.embed, asked.texts)
-        used = sum(map(tokens, asked.texts))
+            vectors = await asyncio.to_thread(self._embedder.embed, texts)
+        rows: list[Any]
+        if is_base64:
+            rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
+        else:  # seven digits are all that a number of 32 bits has
+            rows = [[round(number, 7) for number in row] for row in vectors.tolist()]
+        used = sum(map(tokens, texts))
         return {
             "object": "list",
             "model": self._name,
             "data": [
-                {"object": "embedding", "index": number, "embedding": row}
-                for number, row in enumerate(_written(vectors, is_base64=asked.is_base64))
+                {"object": "embedding", "index": number, "embedding": row} for number, row in enumerate(rows)
             ],
             "usage": {"prompt_tokens": used, "total_tokens": used},
         }
 
-    def _read(self, body: bytes) -> _Asked:
+    def _parse(self, body: bytes) -> tuple[list[str], bool]:
+        """The texts of a request, and whether their vectors are wanted in base64."""
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -97,63 +96,45 @@ class Service:
         form = asked.get("encoding_format") or "float"
         if form not in ("float", "base64"):
             raise _Refused(400, f"`encoding_format` is float or base64, not {form!r}")
-        return _Asked(_texts(asked.get("input")), form == "base64")
+
+        texts = asked.get("input")
+        texts = [texts] if isinstance(texts, str) else texts
+        first = texts[0] if isinstance(texts, list) and texts else None
+        if isinstance(first[0] if isinstance(first, list) and first else first, int):
+            raise _Refused(
+                400, "`input` holds numbers of tokens, which only one model understands: send texts"
+            )
+        if (
+            not isinstance(texts, list)
+            or not texts
+            or not all(isinstance(each, str) and each for each in texts)
+        ):
+            raise _Refused(400, "`input` must be a text or a list of texts, none of them empty")
+        if len(texts) > _MOST_TEXTS:
+            raise _Refused(
+                400, f"`input` has {len(texts):,} texts; at most {_MOST_TEXTS:,} are taken at once"
+            )
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError as error:
+            raise _Refused(400, "`input` holds half of a surrogate pair, which is not a character") from error
+        return texts, form == "base64"
 
 
-def _texts(given: Any) -> list[str]:
-    if _holds_numbers(given):
-        raise _Refused(
-            400, "`input` holds numbers of tokens, which mean something to one model alone: send texts"
-        )
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise _Refused(400, "`input` must be a text or a list of texts, none of them empty")
-    if len(texts) > _MOST_TEXTS:
-        raise _Refused(400, f"`input` has {len(texts):,} texts; at most {_MOST_TEXTS:,} are taken at once")
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError as error:
-        raise _Refused(400, "`input` holds half of a surrogate pair, which is no character") from error
-    return texts
-
-
-def _holds_numbers(given: Any) -> bool:
-    first = given[0] if isinstance(given, list) and given else None
-    return isinstance(first[0] if isinstance(first, list) and first else first, int)
-
-
-async def _body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    size = 0
+async def _read_body(request: Request) -> bytes:
+    body = bytearray()
     try:
         async with asyncio.timeout(_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _Refused(400, "the connection ended before the request")
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > _MOST_BYTES:
+            async for part in request.stream():
+                body += part
+                if len(body) > _MOST_BYTES:
                     raise _Refused(413, f"a request is at most {_MOST_BYTES:,} bytes")
-                if not message.get("more_body"):
-                    return b"".join(parts)
+    except ClientDisconnect as error:
+        raise _Refused(400, "the connection ended before the request") from error
     except TimeoutError as error:
         raise _Refused(408, f"the request did not come within {_SECONDS} s") from error
-
-
-def _written(vectors: Matrix, *, is_base64: bool) -> list[Any]:
-    if is_base64:
-        return [b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
-    # Seven digits are all that a number of 32 bits has.
-    return [[round(number, 7) for number in row] for row in vectors.tolist()]
+    return bytes(body)
 
 
 def _error(message: str, kind: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """What a server says about its own life; there is nothing to be done about it."""
-    while (kind := (await receive())["type"]) != "lifespan.shutdown":
-        await send({"type": f"{kind}.complete"})
-    await send({"type": "lifespan.shutdown.complete"})

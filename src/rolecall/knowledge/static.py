@@ -1,8 +1,8 @@
 """The embedded model: a vector for each word, from weights that come with the package `wordllama`.
 
-Only its files are used. Its code takes longer to import than a whole query takes, and looks for the tokenizer on
-the network; and it averages over every sign of a text, where in source code names carry the meaning. So here a
-text is the names in it: each word once, more when it comes often, and the title counts for itself.
+Only its files are used. Its code takes longer to import than a query takes, looks for the tokenizer on the network,
+and averages over all characters of a text, while in source code names carry the meaning. Here a text is its names:
+each word once, with more weight if it is frequent, and the title separately.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 DIMENSIONS = 256
 _TITLE = 0.3
-"""What the title counts beside the text. More finds names better, and what a text says worse."""
+"""The weight of the title. More of it finds names better, and contents worse."""
 _WEIGHTS = "weights/l2_supercat_256.safetensors"
 _TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 _MOST_WORDS = 50_000
-"""Vectors of words that are kept: 50 MB at the most."""
+"""Vectors of words that are kept in memory, at most 50 MB."""
 
 
 class StaticModel:
@@ -44,7 +44,13 @@ class StaticModel:
         self._tokenizer: Tokenizer | None = None
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        titles, bodies = zip(*map(_split, texts), strict=True) if texts else ((), ())
+        titles: list[str] = []
+        bodies: list[str] = []
+        for text in texts:
+            title, gap, body = text.partition("\n\n")
+            has_title = bool(gap) and "\n" not in title
+            titles.append(title if has_title else "")
+            bodies.append(body if has_title else text)
         return _unit(self._bags(bodies) + _TITLE * self._bags(titles))
 
     def _bags(self, texts: Sequence[str]) -> Matrix:
@@ -53,7 +59,7 @@ class StaticModel:
 
         bags = [Counter(parts(text)) for text in texts]
         self._learn({word for bag in bags for word in bag})
-        assert self._known is not None  # noqa: S101 -- learning has made it
+        assert self._known is not None  # noqa: S101 -- set by _learn
         sizes = np.array([len(bag) for bag in bags], np.int64)
         rows = np.fromiter((self._rows[word] for bag in bags for word in bag), np.int64, int(sizes.sum()))
         counts = np.fromiter(chain.from_iterable(bag.values() for bag in bags), np.float32, len(rows))
@@ -65,7 +71,7 @@ class StaticModel:
         return _unit(found)
 
     def _learn(self, words: set[str]) -> None:
-        """Look up the vectors of words that were not met before."""
+        """Look up the vectors of new words."""
         import numpy as np
 
         if len(self._rows) + len(words) > _MOST_WORDS:
@@ -84,12 +90,6 @@ class StaticModel:
         self._known = np.concatenate([self._known, found])
 
 
-def _split(text: str) -> tuple[str, str]:
-    """The title of a text, if it has one, and the text."""
-    title, gap, body = text.partition("\n\n")
-    return (title, body) if gap and "\n" not in title else ("", text)
-
-
 def _unit(rows: Any) -> Matrix:
     import numpy as np
 
@@ -99,32 +99,23 @@ def _unit(rows: Any) -> Matrix:
 
 
 def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
-    folder = _folder()
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(os.path.join(folder, _TOKENIZER)), _read_weights(
-        os.path.join(folder, _WEIGHTS)
-    )
-
-
-def _folder() -> str:
-    """Where the package lies; it is not imported."""
-    found = find_spec("wordllama")
+    found = find_spec("wordllama")  # only located, never imported
     folder = os.path.dirname(found.origin) if found and found.origin else ""
-    for file in (_WEIGHTS, _TOKENIZER):
-        if not os.path.isfile(os.path.join(folder, file)):
+    weights, tokenizer = (os.path.join(folder, file) for file in (_WEIGHTS, _TOKENIZER))
+    for path in (weights, tokenizer):
+        if not folder or not os.path.isfile(path):
             raise UsageError(
-                "the embedded model is not installed"
-                if not folder
-                else f"the package wordllama has no {file}",
+                f"the package wordllama has no {path}" if folder else "the embedded model is not installed",
                 hint="`pip install 'wordllama>=0.2.2,<0.4'`: later versions come without it. Or name another model "
                 "as `embedding` in knowledge.yaml.",
             )
-    return folder
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(tokenizer), _read_weights(weights)
 
 
 def _read_weights(path: str) -> NDArray[np.float16]:
-    """The one table in a safetensors file; the rows that are used are read when they are."""
+    """The one table in a safetensors file; a row is read when it is used."""
     import numpy as np
 
     with open(path, "rb") as file:

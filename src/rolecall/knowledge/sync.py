@@ -1,7 +1,7 @@
-"""Brings an index up to date with the files: what changed is indexed, what is gone is removed.
+"""Brings an index up to date with the files: changed files are indexed, deleted ones are removed.
 
 Files are compared by their contents. Everything happens in one transaction of the index; vectors that were paid
-for are in the cache by then, so a sync that was interrupted costs little to do again.
+for are in the cache by then, so repeating an interrupted sync costs little.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Report:
     unchanged: int = 0
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What else is to be known: that everything was done anew, and why."""
+    """Anything else the user should know, such as why everything was indexed again."""
     state: State | None = None
 
 
@@ -55,7 +55,8 @@ def sync(
     is_anew: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Index what changed. `progress` is told how many of the files to be indexed are done, and how many there are."""
+    """Index what changed, or with `is_anew` everything. `progress` gets how many files are done, and how many there
+    are to index."""
     path = os.path.join(root, INDEX)
     work = _Sync(root, settings, embedder, mask, progress or (lambda _done, _total: None))
     with index.only_writer(root):
@@ -66,7 +67,7 @@ def sync(
         # Here the error is gone, and with it what it held open of the old file.
         index.remove(path)
         report = work.run(path, now=now, is_anew=True)
-        report.notes.insert(0, f"{why}; it was made anew")
+        report.notes.insert(0, f"{why}; it was rebuilt")
         return report
 
 
@@ -80,41 +81,39 @@ class _Sync:
 
     def run(self, path: str, *, now: str, is_anew: bool) -> Report:
         report = Report(self.root)
+        versions = f"chunk {chunk.VERSION}, words {words.VERSION}, secrets {secrets.VERSION}"
+        recipe = f"{versions}, {self.settings.tokens} tokens"
         with index.writing(path) as writer:
-            dimensions = self._begin(writer, report, is_anew=is_anew)
+            dimensions = self._begin(writer, report, recipe, is_anew=is_anew)
             known = writer.digests()
-            listing = files.listed(self.root, self.settings)
+            listing = files.list_files(self.root, self.settings)
             changed = [each for each in listing.paths if self._is_changed(each, known.get(each))]
             report.unchanged = len(listing.paths) - len(changed)
             for gone in sorted(known.keys() - set(listing.paths)):
-                self._remove(writer, gone, report)
+                writer.remove(gone)
+                report.removed.append(gone)
             self.progress(0, len(changed))
-            for batch in _batches(self._files(writer, changed, known, report)):
+            for batch in self._batches(writer, changed, known, report):
                 dimensions = self._put(writer, batch, dimensions)
                 report.indexed += [file.path for file in batch]
                 self.progress(len(report.indexed) + len(report.skipped), len(changed))
             report.skipped[:0] = listing.skipped
             report.state = writer.finish(
-                model=self.embedder.name, dimensions=dimensions, recipe=self._recipe, synced=now
+                model=self.embedder.name, dimensions=dimensions, recipe=recipe, synced=now
             )
         return report
 
-    @property
-    def _recipe(self) -> str:
-        versions = f"chunk {chunk.VERSION}, words {words.VERSION}, secrets {secrets.VERSION}"
-        return f"{versions}, {self.settings.tokens} tokens"
-
-    def _begin(self, writer: Writer, report: Report, *, is_anew: bool) -> int:
-        """Clear an index that was made in another way, and say so; how long its vectors are."""
+    def _begin(self, writer: Writer, report: Report, recipe: str, *, is_anew: bool) -> int:
+        """The length of the vectors in the index; 0 after clearing an index that was made in another way."""
         state = writer.state()
         if state is None:
             return 0
         if state.passages and state.model != self.embedder.name:
             report.notes.append(
-                f"the model was {state.model}: everything is embedded anew by {self.embedder.name}"
+                f"the model was {state.model}: everything is embedded again by {self.embedder.name}"
             )
-        elif state.recipe != self._recipe:
-            report.notes.append("passages are made in another way than before: everything is indexed anew")
+        elif state.recipe != recipe:
+            report.notes.append("passages are made in another way than before: everything is indexed again")
         elif not is_anew:
             return state.dimensions
         writer.clear()
@@ -126,36 +125,44 @@ class _Sync:
         data = files.read(self.root, path, largest=self.settings.largest_file)
         return not isinstance(data, bytes) or index.digest(data) != known
 
-    def _files(
+    def _batches(
         self, writer: Writer, paths: Iterable[str], known: Container[str], report: Report
-    ) -> Iterator[_File]:
-        """The passages of files. Contents are read once here, so they and their digest belong together."""
+    ) -> Iterator[list[_File]]:
+        """The passages of files, enough at once for one request to the model."""
+        batch: list[_File] = []
         for path in paths:
-            read = self._passages(path)
+            read = self._read(path)
             if isinstance(read, _File):
-                yield read
-                continue
-            report.skipped.append(read)
-            if path in known:
-                self._remove(writer, path, report)
+                batch.append(read)
+            else:
+                report.skipped.append(read)
+                if path in known:
+                    writer.remove(path)
+                    report.removed.append(path)
+            if sum(len(file.passages) for file in batch) >= _BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
-    def _passages(self, path: str) -> _File | Skipped:
+    def _read(self, path: str) -> _File | Skipped:
+        """The contents are read once, so the passages and the digest belong together."""
         data = files.read(self.root, path, largest=self.settings.largest_file)
         if isinstance(data, Skipped):
             return data
-        text = files.decoded(path, data)
+        text = files.decode(path, data)
         if isinstance(text, Skipped):
             return text
         safe = secrets.without_secrets(text, self.mask)
         return _File(path, index.digest(data), chunk.passages(path, safe, limit=self.settings.tokens))
 
-    def _remove(self, writer: Writer, path: str, report: Report) -> None:
-        writer.remove(path)
-        report.removed.append(path)
-
     def _put(self, writer: Writer, batch: Sequence[_File], dimensions: int) -> int:
-        """Embed the passages of some files and write them; how long the vectors are."""
-        texts = [titled(_title(file.path, each), each.text) for file in batch for each in file.passages]
+        """Embed the passages of some files and write them; the length of the vectors."""
+        texts = [
+            titled(" ".join(each.trail) or file.path.rpartition("/")[2], each.text)
+            for file in batch
+            for each in file.passages
+        ]
         vectors = self.embedder.embed(texts)
         if len(texts) and dimensions and vectors.shape[1] != dimensions:
             raise StorageError(
@@ -172,20 +179,3 @@ class _Sync:
             writer.put(file.path, file.digest, file.passages, vectors[at : at + len(file.passages)])
             at += len(file.passages)
         return vectors.shape[1] if len(texts) else dimensions
-
-
-def _title(path: str, passage: Passage) -> str:
-    return " ".join(passage.trail) or path.rpartition("/")[2]
-
-
-def _batches(found: Iterable[_File]) -> Iterator[list[_File]]:
-    batch: list[_File] = []
-    count = 0
-    for file in found:
-        batch.append(file)
-        count += len(file.passages)
-        if count >= _BATCH:
-            yield batch
-            batch, count = [], 0
-    if batch:
-        yield batch

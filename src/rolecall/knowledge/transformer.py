@@ -28,7 +28,7 @@ class Transformer:
             self._loaded = self._load()
         try:
             rows = self._loaded.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
-        except Exception as error:  # whatever it meets: memory, a device, a text it cannot read
+        except Exception as error:  # memory, a device, a text it cannot read
             raise StorageError(
                 f"sentence-transformers cannot embed with {self._model!r}: {error}",
                 hint="Nothing was changed.",
@@ -45,7 +45,7 @@ class Transformer:
             ) from error
         try:
             return library.SentenceTransformer(self._model)
-        except Exception as error:  # whatever it meets: files, the network, weights of another kind
+        except Exception as error:  # files, the network, weights of another kind
             raise StorageError(
                 f"sentence-transformers cannot load {self._model!r}: {error}",
                 hint="The model is a folder, or a name that can be downloaded. Nothing was changed.",

@@ -1,7 +1,7 @@
-"""Texts as words: what the index is asked by. Names are taken whole and in their parts. Pure.
+"""Texts as the words of the index. Names are taken whole and in their parts.
 
-`getHTTPStatus`, `get_http_status` and "gets the HTTP status" meet in the words get, http and status; the whole
-name is a word as well, so that somebody who knows it finds it first. Common endings are cut off.
+`getHTTPStatus`, `get_http_status` and "gets the HTTP status" have the words get, http and status in common; the whole
+name is a word as well, so that a query for it finds it first. Common endings are cut off.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 VERSION = 1
-"""Of the way words are made: an index made in another way is made anew."""
+"""Of the way words are made: an index with another version is rebuilt."""
 BYTES_PER_TOKEN = 3.5
-"""What models count a text by is estimated: their tokenizers differ from each other more than from this."""
+"""An estimate: the tokenizers of models differ from each other more than from this."""
 
 NAME = re.compile(r"\w+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
-# These scripts put no space between words; two characters side by side do for a word.
+# These scripts put no space between words, so two neighbouring characters count as a word.
 _UNSPACED = re.compile("[぀-ヿ㐀-䶿一-鿿가-힯฀-๿]+")
 _LONGEST = 64
 """A longer word is a digest or data; its beginning is enough to find it by."""
@@ -69,7 +69,7 @@ def _part_terms_of(name: str) -> tuple[str, ...]:
 @lru_cache(_KNOWN_NAMES)
 def parts_of(name: str) -> tuple[str, ...]:
     found = (part.lower() for part in _PART.findall(name))
-    return tuple(piece[:_LONGEST] for part in found for piece in _spaced(part))
+    return tuple(piece[:_LONGEST] for part in found for piece in _split_unspaced(part))
 
 
 def stem(word: str) -> str:
@@ -82,7 +82,7 @@ def stem(word: str) -> str:
     return word
 
 
-def _spaced(part: str) -> Iterator[str]:
+def _split_unspaced(part: str) -> Iterator[str]:
     if part.isascii() or not _UNSPACED.search(part):
         yield part
         return

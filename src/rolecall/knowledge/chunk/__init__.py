@@ -1,8 +1,7 @@
 """A file's text cut into passages that follow its structure.
 
-One module for each kind of structure; each is a function from a text to the sections that cover it. What is the
-same for all, the limit on a passage's size, is here. Pure, but for grammars that are loaded when a language is
-first met.
+Each kind of structure has a function from a text to the sections that cover it. The limit on the size of a passage,
+which is the same for all, is here. A grammar is loaded when its language is first met.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rolecall.knowledge.chunk import code, keyed, markdown, rst
+from rolecall.knowledge.chunk import code, headings, keyed
 from rolecall.knowledge.chunk.section import Section
 from rolecall.knowledge.words import BYTES_PER_TOKEN, tokens
 
 VERSION = 1
-"""Of the way texts are cut: an index made in another way is made anew."""
+"""Of the way texts are cut: an index with another version is rebuilt."""
 
 _OUTLINES: dict[str, Callable[[str], list[Section]]] = {
-    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), markdown.outline),
-    **dict.fromkeys((".rst", ".rest"), rst.outline),
+    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), headings.outline_markdown),
+    **dict.fromkeys((".rst", ".rest"), headings.outline_rst),
     **dict.fromkeys((".yaml", ".yml"), keyed.outline_yaml),
     ".toml": keyed.outline_toml,
 }
@@ -54,21 +53,19 @@ def suffix_of(path: str) -> str:
 
 
 def passages(path: str, text: str, *, limit: int) -> list[Passage]:
-    """The passages of a file, none longer than `limit` tokens, in order and without what holds no word."""
+    """The passages of a file in order, none longer than `limit` tokens; parts without a word are left out."""
     lines = text.split("\n")
+    suffix = suffix_of(path)
+    sections = [Section(1, len(lines), ())]
+    if suffix in code.LANGUAGES:
+        sections = code.outline(text, suffix)
+    elif suffix in _OUTLINES:
+        sections = _OUTLINES[suffix](text)
     found: list[Passage] = []
-    for section in _sections(path, text, len(lines)):
-        for start, end in _parts(lines, section.start, section.end, limit):
+    for section in sections:
+        for start, end in _split(lines, section.start, section.end, limit):
             found += _passage(lines, start, end, section.trail, limit)
     return found
-
-
-def _sections(path: str, text: str, count: int) -> list[Section]:
-    suffix = suffix_of(path)
-    if suffix in code.LANGUAGES:
-        return code.outline(text, suffix)
-    outline = _OUTLINES.get(suffix)
-    return outline(text) if outline else [Section(1, count, ())]
 
 
 def _passage(lines: list[str], start: int, end: int, trail: tuple[str, ...], limit: int) -> Iterator[Passage]:
@@ -83,15 +80,15 @@ def _passage(lines: list[str], start: int, end: int, trail: tuple[str, ...], lim
     if len(text) <= room * 2:
         yield Passage(start, end, trail, text)
         return
-    # One line that is longer than a passage may be: data, or code that a program has squeezed.
+    # A single line that is too long for a passage: data, or minified code.
     for at in range(0, len(text), room):
         piece = text[at : at + room]
         if _WORD.search(piece):
             yield Passage(start, end, trail, piece)
 
 
-def _parts(lines: list[str], start: int, end: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Lines from `start` to `end` in parts that fit, cut where the text itself makes a break if it can be."""
+def _split(lines: list[str], start: int, end: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Lines from `start` to `end` in parts that fit, cut where the text itself has a break if possible."""
     sizes = [tokens(line) for line in lines[start - 1 : end]]
     left = sum(sizes)
     while left > limit and start < end:
@@ -114,13 +111,9 @@ def _cut(lines: list[str], sizes: list[int], start: int, limit: int) -> int:
         used, last = used + size, number
     if last - start < 4 or last >= start + len(sizes) - 1:
         return last
-    candidates = range(start + (last - start) // 2, last + 1)
-    return min(reversed(candidates), key=lambda number: _breaks(lines, number))
 
+    def badness(number: int) -> int:
+        following = lines[number]
+        return len(following) - len(following.lstrip()) if following.strip() else -1
 
-def _breaks(lines: list[str], number: int) -> int:
-    """How bad a cut after this line is."""
-    following = lines[number]
-    if not following.strip():
-        return -1
-    return len(following) - len(following.lstrip())
+    return min(reversed(range(start + (last - start) // 2, last + 1)), key=badness)

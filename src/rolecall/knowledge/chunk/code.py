@@ -1,7 +1,7 @@
-"""Source code by its functions and classes, told by tree-sitter, which also reads what does not compile.
+"""Source code by its functions and classes, found by tree-sitter, which also reads what does not compile.
 
-A function is a section; a class, module or namespace gives its name to what stands in it, and what is left of
-it between its functions are sections of its own. A comment or attribute right above belongs to what it is above.
+A function is a section; a class, module or namespace gives its name to what it contains, and the parts between its
+functions are sections of their own. A comment or attribute belongs to the definition right below it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Language(NamedTuple):
     holders: frozenset[str] = frozenset()
     """Definitions that hold further ones."""
     wrappers: frozenset[str] = frozenset()
-    """What stands around definitions and has no name."""
+    """What encloses definitions and has no name."""
     attached: frozenset[str] = frozenset({"comment"})
     """What belongs to the definition below it."""
     loader: str = "language"
@@ -112,13 +112,13 @@ _FUNCTIONS = _kinds("arrow_function function_expression function generator_funct
 _LEADING = _kinds("decorated_definition template_declaration export_statement type_definition")
 """Wrappers of one definition, which begins where they do."""
 _SMALL = 12
-"""Tokens that go with what follows them."""
+"""So few tokens belong to what follows them."""
 _PATIENCE = 3.0
-"""Processor seconds for one file. Code takes less than one; other texts give the parser many ways to recover."""
+"""Processor seconds for one file. Code takes less than one; other texts can take the parser much longer."""
 _PIECE = 4_096
 """Bytes that the parser reads at once; it can be stopped in between."""
 _DEEPEST = 100
-"""Code does not nest like this; data that is written as code may."""
+"""Code does not nest deeper than this; data written as code may."""
 
 
 def outline(text: str, suffix: str) -> list[Section]:
@@ -156,8 +156,9 @@ class _Outline:
             if first > last or not name:
                 continue
             is_heading = at == start and bool(trail)  # the line that begins a class says what it is
-            if first > at and not is_heading and self._is_small(at, first - 1):
-                first = at
+            between = "".join(map(str.strip, self._lines[at - 1 : first - 1]))
+            if first > at and not is_heading and tokens(between) <= _SMALL:
+                first = at  # a heading of comments or a constant is too little to stand alone
             elif first > at:
                 yield Section(at, first - 1, trail)
             inner = (*trail, *name)
@@ -168,10 +169,6 @@ class _Outline:
             at = last + 1
         if at <= end:
             yield Section(at, end, trail)
-
-    def _is_small(self, start: int, end: int) -> bool:
-        """Whether lines between definitions are too little to stand alone: a heading of comments, a constant."""
-        return tokens("".join(map(str.strip, self._lines[start - 1 : end]))) <= _SMALL
 
     def _definitions(self, holder: Node, depth: int = 0) -> Iterator[tuple[int, Node]]:
         """Definitions right inside a node, each with the line from which on things belong to it."""
@@ -225,10 +222,7 @@ class _Outline:
         named = node.child_by_field_name("name")
         if named is not None:
             return tuple(_plain(part) for part in _text(named).split("::"))
-        return self._declared(node)
-
-    def _declared(self, node: Node) -> tuple[str, ...]:
-        """The name inside a C declarator, or that of a `typedef struct {…} name`."""
+        # The name inside a C declarator, or that of a `typedef struct {…} name`.
         inner = node.child_by_field_name("declarator")
         if inner is None and node.parent is not None and node.parent.type == "type_definition":
             inner = node.parent.child_by_field_name("declarator")

@@ -1,4 +1,4 @@
-"""YAML by its outer keys, TOML by its tables. Told by the lines: files that a template makes are no YAML yet."""
+"""YAML by its outer keys, TOML by its tables, line by line: a template of a YAML file does not parse as YAML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rolecall.knowledge.chunk.section import Section, between
 from rolecall.knowledge.words import tokens
 
 _LARGE = 120
-"""Tokens from which on a key is divided into the keys below it."""
+"""A key with this many tokens is divided into the keys below it."""
 _KEY = re.compile(r"""( *)(?:- +)?("[^"]+"|'[^']+'|[^\s#'"{}\[\]&*!|>%@`,-][^#:]*?)\s*:(?:\s|$)""")
 _BLOCK = re.compile(r":\s*(?:[&!][^\s]+\s+)*[|>][-+0-9]*\s*(?:#.*)?$")
 _TABLE = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -17,15 +17,15 @@ _MULTILINE = re.compile(r'"""|\'\'\'')
 
 def outline_yaml(text: str) -> list[Section]:
     lines = text.split("\n")
-    keys = _keys(lines)
+    keys = _find_keys(lines)
     marks = _with_comments(lines, [(start, (name,)) for start, indent, name in keys if indent == 0])
     found: list[Section] = []
     for section in between(marks, len(lines)):
-        found += _divided(lines, section, keys)
+        found += _divide(lines, section, keys)
     return found
 
 
-def _divided(lines: list[str], section: Section, keys: list[tuple[int, int, str]]) -> list[Section]:
+def _divide(lines: list[str], section: Section, keys: list[tuple[int, int, str]]) -> list[Section]:
     if not section.trail or tokens("\n".join(lines[section.start - 1 : section.end])) < _LARGE:
         return [section]
     inner = [key for key in keys if section.start <= key[0] <= section.end and key[1] > 0]
@@ -39,7 +39,7 @@ def _divided(lines: list[str], section: Section, keys: list[tuple[int, int, str]
     return [Section(start, end, trail) for (start, trail), end in zip(below, ends, strict=True)]
 
 
-def _keys(lines: list[str]) -> list[tuple[int, int, str]]:
+def _find_keys(lines: list[str]) -> list[tuple[int, int, str]]:
     """(line, indent, name) of every key that is not inside a block of text."""
     found: list[tuple[int, int, str]] = []
     block: int | None = None

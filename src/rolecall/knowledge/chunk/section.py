@@ -1,4 +1,4 @@
-"""What the outline of a file consists of. Sections are in order, do not overlap and cover the file."""
+"""The sections of a file: in order, without overlap, covering all lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Section(NamedTuple):
     end: int
     """Its last line."""
     trail: tuple[str, ...]
-    """What it stands in, from the outside in, itself last."""
+    """The names around it, from the outside in, its own last."""
 
 
 def between(marks: list[tuple[int, tuple[str, ...]]], count: int) -> list[Section]:
