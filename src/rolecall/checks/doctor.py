@@ -1,8 +1,7 @@
-"""What there is of the agents that workflows need: programs, versions, sign-ins, flags.
+"""The agents that workflows need: their programs, versions, sign-ins and flags.
 
-Everything is told as values; `cli/doctor.py` prints them. Nothing is spent: a program is asked for its
-version and its help, and a sign-in is told by the names of variables and files. Which agent plays a role is
-`workspace.cast`'s to say, and handed in; the machine and the home are `checkup.py`'s.
+Results are values; `cli/doctor.py` prints them. Nothing is spent: a program is asked for its version and its help,
+and signs of a sign-in are variables that are set and files that exist.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rolecall.agents import ADAPTERS, PROGRAMS
 from rolecall.agents.presence import adapter_of, check_present, env_of, find_program, locate, program_of
 from rolecall.agents.program import Program
 from rolecall.checks.machine import Check, check_extract
@@ -43,15 +44,15 @@ _QUIET = {
     "COPILOT_AUTO_UPDATE": "false",
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
 }
-"""What keeps programs that are only asked for their version from looking for a newer one: the switches they
-have and, for those that have none, a proxy that leads nowhere."""
+"""Keeps programs from looking for a newer version when asked for theirs: their own switches and, for programs that
+have none, a proxy that leads nowhere."""
 
 
 State = Literal["ready", "not installed", "does not run", "does not fit", "not signed in"]
 
 
 class Trouble(NamedTuple):
-    """What is wrong; `fix` is the command or the deed that puts it right."""
+    """What is wrong; `fix` says how to repair it."""
 
     text: str
     fix: str = ""
@@ -60,25 +61,25 @@ class Trouble(NamedTuple):
 class SignIn(NamedTuple):
     state: Literal["yes", "no", "unknown"]
     how: str
-    """By what it is told: the name of a variable or of a file, never what is in it."""
+    """The sign of it: the name of a variable or of a file, never its contents."""
 
 
 class Place(NamedTuple):
-    """Where is looked: the environment agents would run in, and the folder threads would work in."""
+    """The environment agents would run in, and the folder threads would work in."""
 
     env: Mapping[str, str]
     folder: Path
     patience: float = 10.0
-    """Seconds a program is waited for."""
+    """Seconds to wait for a program."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What there is of one agent."""
+    """What is known about one agent."""
 
     agent: str
     program: str = ""
-    """What it is started by; empty when it needs no program."""
+    """The command that starts it; empty when it needs none."""
     path: str | None = None
     version: str | None = None
     signed_in: SignIn | None = None
@@ -94,14 +95,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Need:
-    """A role, and who would play it."""
+    """A role, and the agent that would play it."""
 
     workflow: str
     role: str
     entry: Role
     workdir: Workdir
     cast: Cast | None
-    """None where nobody could be found, which `trouble` explains."""
+    """None if no agent was found, which `trouble` explains."""
     trouble: Trouble | None = None
 
 
@@ -120,7 +121,7 @@ class Diagnosis:
         return [need for need in self.needs if need.cast is not None and label_of(need.cast) == label]
 
     def troubles(self) -> list[Trouble]:
-        """What keeps workflows from being run; an agent that nobody needs keeps nothing."""
+        """What keeps workflows from running. An agent that no role needs does not count."""
         found = [Trouble(check.text, check.fix) for check in self.checks if check.state == "problem"]
         for need in self.needs:
             if need.trouble is not None:
@@ -139,7 +140,7 @@ async def diagnose(
     besides: Sequence[Cast] = (),
     checks: Sequence[Check] = (),
 ) -> Diagnosis:
-    """Look at every agent that is needed and at those named `besides`, at git and at the endpoints."""
+    """Check every agent that is needed and those named `besides`, git and the endpoints."""
     wanted = [*(need.cast for need in needs if need.cast is not None), *besides]
     casts: dict[str, Cast] = {}
     for cast in wanted:
@@ -167,41 +168,32 @@ def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], 
         for role in book.workflow.roles:
             if role in book.functions:
                 continue
-            need, played = _need(book, role, casting, find)
+            need = Need(
+                book.workflow.name, role, book.workflow.roles[role], workdir_of(book.workflow, role), None
+            )
+            try:
+                cast = casting(book, role)
+                need = replace(need, cast=cast)
+                if adapter_of(cast.agent) == "workflow" and (played := getattr(cast.agent, "workflow", "")):
+                    waiting.append(find(played))
+            except RolecallError as error:
+                need = replace(need, cast=None, trouble=Trouble(error.message, error.hint))
             needs.append(need)
-            waiting += [played] if played else []
     return needs
-
-
-def _need(
-    book: Playbook, role: str, casting: Casting, find: Callable[[str], Playbook]
-) -> tuple[Need, Playbook | None]:
-    """A role's need, and the workflow that plays the role, if one does."""
-    workflow = book.workflow
-    need = Need(workflow.name, role, workflow.roles[role], workdir_of(workflow, role), None)
-    try:
-        cast = casting(book, role)
-        played: str = getattr(cast.agent, "workflow", "") if adapter_of(cast.agent) == "workflow" else ""
-        return replace(need, cast=cast), find(played) if played else None
-    except RolecallError as error:
-        return replace(need, trouble=Trouble(error.message, error.hint)), None
 
 
 # -- agents --
 
 
 def known_agents() -> list[Cast]:
-    """The agents that have adapters of their own, as they are without options."""
-    from importlib import import_module
-
-    from rolecall.agents import ADAPTERS, PROGRAMS
-    from rolecall.threads.engine import Cast
+    """The agents with adapters of their own, without options."""
+    from rolecall.threads.engine import Cast  # not needed to validate a workflow
 
     return [Cast(name, import_module(ADAPTERS[name]).default) for name in (*PROGRAMS, "builtin")]
 
 
 def preset_agents() -> list[Cast]:
-    """The agents of which it is known how they speak the Agent Client Protocol."""
+    """The agents with a preset for the Agent Client Protocol."""
     from rolecall.agents.acp_presets import PRESETS
     from rolecall.agents.adapters.acp import acp
     from rolecall.threads.engine import Cast
@@ -210,7 +202,7 @@ def preset_agents() -> list[Cast]:
 
 
 def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:
-    """Why an agent cannot be started, as far as that is seen without starting it."""
+    """Why an agent cannot be started, as far as can be seen without starting it."""
     try:
         check_present(agent, env=env, folder=folder)
     except NotFound as error:
@@ -219,7 +211,7 @@ def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -
 
 
 def label_of(cast: Cast) -> str:
-    """Agents of one label are looked at once: a program is the same with whatever model."""
+    """Agents with the same label are checked once: a program is the same with any model."""
     agent = cast.agent
     if isinstance(agent, Program) and not agent.executable and not getattr(agent, "env", None):
         return agent.name
@@ -227,50 +219,53 @@ def label_of(cast: Cast) -> str:
 
 
 async def examine(casts: Iterable[Cast], place: Place, *, has_flags: bool = True) -> list[Finding]:
-    """What there is of each agent, a few at once; `has_flags`: also whether its flags are the adapter's."""
+    """Check each agent, a few at once; `has_flags` also compares its flags with those the adapter uses."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(cast: Cast) -> Finding:
         async with gate:
-            return await _examined(cast, place, has_flags=has_flags)
+            return await _examine(cast, place, has_flags=has_flags)
 
     return await asyncio.gather(*map(one, casts))
 
 
-async def _examined(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
+async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
     agent, program = cast.agent, program_of(cast.agent)
-    found = Finding(label_of(cast), program, signed_in=_signed_in(agent, place.env))
+    found = Finding(label_of(cast), program, signed_in=_find_sign_in(agent, place.env))
     absent = absence(agent, place.env, place.folder)
     if absent is not None:
         trouble = absent._replace(fix=absent.fix.removeprefix("Install it: "))
         return replace(found, state="not installed", troubles=(trouble,))
     if program:
         found = replace(found, path=locate(agent, env=place.env, folder=place.folder))
-    # Anybody's command is not run to ask for its version: nobody knows what it would do.
+    # An unknown command is not run for its version: it could do anything.
     if isinstance(agent, Program):
-        found = await _asked(agent, found, place, has_flags=has_flags)
+        found = await _ask_program(agent, found, place, has_flags=has_flags)
     if found.signed_in is None or found.signed_in.state != "no" or found.state == "does not run":
         return found
-    text = f"there is no sign that it is signed in ({found.signed_in.how})"
-    trouble = Trouble(text, _how_to_sign_in(agent))
+    known = _find_program(agent)
+    signs = known.signed_in if known else ()
+    variable = next((sign for sign in signs if not sign.startswith("~")), "")
+    fix = f"Run `{known.command if known else ''}` and sign in{f', or set {variable}' if variable else ''}."
+    trouble = Trouble(f"no sign that it is signed in ({found.signed_in.how})", fix)
     state: State = "not signed in" if found.is_ready else found.state
     return replace(found, state=state, troubles=(*found.troubles, trouble))
 
 
-async def _asked(agent: Program, found: Finding, place: Place, *, has_flags: bool) -> Finding:
-    """Adds the version of a program, and the flags that its help does not name."""
+async def _ask_program(agent: Program, found: Finding, place: Place, *, has_flags: bool) -> Finding:
+    """Add the version of a program, and the flags that its help does not name."""
     path, place = found.path or "", place._replace(env=env_of(agent, place.env))
     try:
-        told = await _run([path, "--version"], place)
-        if told.ending != "completed":
-            raise told.error()
+        version = await _run([path, "--version"], place)
+        if version.ending != "completed":
+            raise version.error()
         help = await _run([path, *agent.help_arguments], place) if has_flags and agent.needed_flags else None
         if help is not None and help.ending == "timeout":
             raise help.error()
     except AgentError as error:
         fix = f"Run it by hand, or install it again: {agent.install}"
         return replace(found, state="does not run", troubles=(Trouble(error.message[:_MAX_QUOTE], fix),))
-    found = replace(found, version=_version_in(f"{told.stdout}\n{told.stderr}"))
+    found = replace(found, version=_version_in(f"{version.stdout}\n{version.stderr}"))
     words = set(re.findall(r"[\w-]+", f"{help.stdout}\n{help.stderr}")) if help else set(agent.needed_flags)
     missing = tuple(flag for flag in agent.needed_flags if flag not in words)
     if not missing:
@@ -281,8 +276,8 @@ async def _asked(agent: Program, found: Finding, place: Place, *, has_flags: boo
 
 
 async def _run(argv: Sequence[str], place: Place) -> Exit:
-    """Run a program that only tells something: in a folder of its own, without input, within bounds."""
-    from tempfile import TemporaryDirectory
+    """Run a program that only prints something: in a folder of its own, without input, within bounds."""
+    from tempfile import TemporaryDirectory  # not needed to validate a workflow
 
     from rolecall.agents import process
 
@@ -309,12 +304,8 @@ _SIGN_IN_OF = {"acp:codex-acp": "codex", "acp:claude-agent-acp": "claude"}
 """Agents that use the sign-in of another one."""
 
 
-def _program_signed_in(agent: object) -> Program | None:
-    """The adapter that knows how this agent's sign-in is told."""
-    from importlib import import_module
-
-    from rolecall.agents import ADAPTERS, PROGRAMS
-
+def _find_program(agent: object) -> Program | None:
+    """The adapter that knows the signs of this agent's sign-in."""
     if isinstance(agent, Program):
         return agent
     name = str(getattr(agent, "name", "")) if adapter_of(agent) == "acp" else ""
@@ -323,38 +314,31 @@ def _program_signed_in(agent: object) -> Program | None:
     return found
 
 
-def _how_to_sign_in(agent: object) -> str:
-    known = _program_signed_in(agent)
-    signs = known.signed_in if known else ()
-    variable = next((sign for sign in signs if not sign.startswith("~")), "")
-    return f"Run `{known.command if known else ''}` and sign in{f', or set {variable}' if variable else ''}."
+def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
+    """The sign of a sign-in: a variable that is set or a file that exists. A name with `?` is that of a settings file,
+    which may hold a sign-in or not."""
 
+    def exists(sign: str) -> bool:
+        if not sign.startswith("~"):
+            return bool(env.get(sign))
+        return bool(env.get("HOME")) and os.path.exists(os.path.join(env["HOME"], sign.removeprefix("~/")))
 
-def _signed_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
-    """Told by a variable that is set or a file that is there, without a look into either. One with a `?` behind
-    it is of settings, among which a sign-in may be."""
-    known = _program_signed_in(agent)
+    known = _find_program(agent)
     if known is None:
         return None
     signs, env = known.signed_in, env_of(agent, env)
-    there = [sign for sign in signs if _is_there(sign.removesuffix("?"), env)]
+    there = [sign for sign in signs if exists(sign.removesuffix("?"))]
     sure = [sign for sign in there if not sign.endswith("?")]
     if sure:
         return SignIn("yes", f"{sure[0]} is {'there' if sure[0].startswith('~') else 'set'}")
     if there:
         return SignIn("unknown", f"it may be in what {there[0].removesuffix('?')} holds")
     if not signs:
-        return SignIn("unknown", "nothing tells it from outside")
-    # On macOS programs keep what they were given in the keychain, which asks its owner before it answers.
+        return SignIn("unknown", "it cannot be seen from outside")
+    # On macOS programs keep keys in the keychain, which would ask its owner.
     is_hidden = sys.platform == "darwin" or not env.get("HOME")
     looked = ", ".join(sign for sign in signs if not sign.endswith("?"))
     return SignIn("unknown" if is_hidden else "no", f"looked for {looked}")
-
-
-def _is_there(sign: str, env: Mapping[str, str]) -> bool:
-    if not sign.startswith("~"):
-        return bool(env.get(sign))
-    return bool(env.get("HOME")) and os.path.exists(os.path.join(env["HOME"], sign.removeprefix("~/")))
 
 
 # -- git --
@@ -370,6 +354,6 @@ async def _check_git(place: Place, *, is_needed: bool) -> Check:
     if is_needed:
         head = await _run([path, "-C", str(place.folder), "rev-parse", "--verify", "HEAD"], place)
         if head.ending != "completed":
-            text = f"a role works in a worktree, and {place.folder} is no git repository with a commit"
+            text = f"a role works in a worktree, and {place.folder} is not a git repository with a commit"
             return Check("git", "problem", text, "git init && git add --all && git commit")
     return Check("git", "ok", _version_in(ended.stdout))

@@ -1,7 +1,7 @@
 """Checks of the machine: Python, git, the home and what is in it, the endpoint that reads answers.
 
 Nothing is created and nothing is spent. The one request that leaves the machine goes to the configured
-endpoint, with the key that is meant for it. Agents are `doctor.py`'s.
+endpoint, with its own key. `doctor.py` checks agents.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
+from rolecall.agents import ADAPTERS
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
+from rolecall.settings import config
+from rolecall.settings.mask import secrets_of
+from rolecall.settings.settings import extract_endpoint, problems
 
 if TYPE_CHECKING:
     from rolecall.store.store import Store
 
 PATIENCE = 5.0
-"""Seconds an endpoint is waited for."""
+"""Seconds to wait for an endpoint."""
 
 
 class Check(NamedTuple):
-    """One thing that was looked at; `fix` is the command or the deed that puts it right."""
+    """The result of one check; `fix` says how to repair it."""
 
     name: str
     state: Literal["ok", "warning", "problem"]
@@ -39,26 +44,20 @@ def check_home(open_store: Callable[[str], Store], *, url: str | None = None) ->
     """Python, the home and what is in it; `open_store` opens a store (at `url`, or the configured one) without
     making it."""
     python = Check("python", "ok", f"{sys.version.split()[0]} ({sys.executable})")
-    return [python, _folder(), *_configuration(), *_readable_keys(), _store(open_store, url)]
+    return [python, _check_folder(), *_check_configuration(), *_check_keys(), _check_store(open_store, url)]
 
 
-def _folder() -> Check:
-    from rolecall.settings import config
-
-    home = there = config.home()
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
-    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
-        fix = f"Make {there} a folder you can write, or name another home with ROLECALL_HOME."
+def _check_folder() -> Check:
+    home = nearest = config.home()
+    while not os.path.lexists(nearest):
+        nearest = os.path.dirname(nearest)
+    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+        fix = f"Make {nearest} a folder you can write, or name another home with ROLECALL_HOME."
         return Check("home", "problem", f"the home {home} cannot be written", fix)
-    return Check("home", "ok", home if there == home else f"{home} (made when it is needed)")
+    return Check("home", "ok", home if nearest == home else f"{home} (made when it is needed)")
 
 
-def _configuration() -> list[Check]:
-    from rolecall.agents import ADAPTERS
-    from rolecall.settings import config
-    from rolecall.settings.settings import problems
-
+def _check_configuration() -> list[Check]:
     path = config.config_path()
     try:
         settings = config.load()
@@ -69,17 +68,13 @@ def _configuration() -> list[Check]:
     if found:
         fix = Hint("Correct it", "change_setting")
         return [Check("configuration", "problem", f"{path}: {problem}", fix) for problem in found]
-    has_file = os.path.exists(path)
-    return [Check("configuration", "ok", path if has_file else f"{path} (not written yet)")]
+    return [Check("configuration", "ok", path if os.path.exists(path) else f"{path} (not written yet)")]
 
 
-def _readable_keys() -> list[Check]:
-    """Files with keys in them that others may read."""
-    from rolecall.settings import config
-    from rolecall.settings.mask import secrets_of
-
+def _check_keys() -> list[Check]:
+    """Warn about files with keys that others may read."""
     paths = [os.path.join(config.home(), ".env")]
-    with suppress(RolecallError):  # a file that cannot be read is told of by the check of the configuration
+    with suppress(RolecallError):  # the check of the configuration reports a file that cannot be read
         paths += [config.config_path()] if secrets_of(config.load()) else []
     return [
         Check("keys", "warning", f"{path} can be read by others", f"chmod 600 {path}")
@@ -88,9 +83,7 @@ def _readable_keys() -> list[Check]:
     ]
 
 
-def _store(open_store: Callable[[str], Store], url: str | None) -> Check:
-    from rolecall.settings import config
-
+def _check_store(open_store: Callable[[str], Store], url: str | None) -> Check:
     try:
         url = url or config.store_settings().url
         with open_store(url):
@@ -107,9 +100,7 @@ def _store(open_store: Callable[[str], Store], url: str | None) -> Check:
 async def check_extract(
     overrides: Sequence[Mapping[str, Any] | None], settings: Mapping[str, Any], env: Mapping[str, str]
 ) -> list[Check]:
-    """The configured endpoint and those that roles name by their overrides, each once."""
-    from rolecall.settings.settings import extract_endpoint
-
+    """The configured endpoint and those that roles name in their overrides, each once."""
     endpoints: dict[tuple[str, str], Mapping[str, Any]] = {}
     wrong: dict[str, Check] = {}
     for level in [None, *overrides]:
@@ -121,13 +112,8 @@ async def check_extract(
         if endpoint is not None:
             endpoints[endpoint["base_url"], endpoint["api_key"] or ""] = endpoint
     if not endpoints and not wrong:
-        return [
-            Check(
-                "extract",
-                "ok",
-                "optional, not configured: a model that finds the output in answers without one",
-            )
-        ]
+        text = "optional, not configured: a model that finds the output in answers without one"
+        return [Check("extract", "ok", text)]
     return [*wrong.values(), *await asyncio.gather(*map(check_endpoint, endpoints.values()))]
 
 
@@ -148,7 +134,7 @@ async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIE
     if 300 <= status < 400:
         return _no_answer(place, f"redirects (HTTP {status}), which is not followed")
     if status == 404 and "html" in kind:
-        return _no_answer(place, "sent a web page (HTTP 404), so it is no model endpoint")
+        return _no_answer(place, "sent a web page (HTTP 404), so it is not a model endpoint")
     state: Literal["ok", "warning"] = "warning" if status >= 500 else "ok"
     return Check("extract", state, f"{place} answers (HTTP {status}), model {endpoint['model']}")
 
@@ -164,8 +150,6 @@ def _without_password(url: str) -> str:
 
 async def _get(base_url: str, key: str) -> tuple[int, str]:
     """Status and content type of GET base_url/models: no proxy, no redirect, no more than the head."""
-    from urllib.parse import urlsplit
-
     url = urlsplit(base_url)
     if not url.hostname or not re.fullmatch(r"[\x21-\x7e]*", key + url.path + url.query):
         raise ValueError("its address or key has characters that cannot be sent")

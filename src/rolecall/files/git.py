@@ -1,10 +1,8 @@
-"""Runs git: by argument lists, in the repository that is named and no other.
+"""Runs git by argument lists, in the repository that is named and no other.
 
-Whoever started us may itself be a hook of git, with variables set that point to its own repository; they are
-taken away. Those that say who commits are not: whoever sets them means it. Hooks do not run, because nothing
-here is what they were written for: an agent's half-done work must be kept even where a hook would refuse it as
-a commit. The one exception is a merge, which is the user's.
-What the answers mean is up to the caller.
+A hook of git may have started us with variables that point to its own repository; these are removed. Variables that
+say who commits are kept. Hooks do not run, because an agent's unfinished work must be kept even if a hook would
+refuse it as a commit; the one exception is a merge, which is the user's.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _MISLEADING = (
     *("GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
     *("GIT_REFLOG_ACTION", "GIT_DIFF_OPTS", "GIT_EXTERNAL_DIFF"),
 )
-# A repository's configuration may be an agent's work: nothing it names is run just because we look.
+# An agent may have written the repository's configuration, so nothing that it names is run.
 _SETTINGS = ("core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0")
 _NO_HOOKS = "core.hooksPath=/dev/null"
 _OURSELVES = ("user.name=Rolecall", "user.email=rolecall@localhost")
@@ -54,43 +52,14 @@ def ask(
     with_hooks: bool = False,
     holding: tuple[int, ...] = (),
 ) -> Result:
-    """What git answers in `folder`, whether it succeeded or not. `holding` are locks of ours, open files, that
-    are free again when git has ended, also where we end before it."""
+    """The result of a git command in `folder`, even if it failed. `holding` are open lock files that git inherits, so
+    that they stay locked until git ends, even if we end before it."""
     given = (*_SETTINGS, *(() if with_hooks else (_NO_HOOKS,)), *settings)
-    return _run(folder, args, given, env or {}, holding)
-
-
-def run(
-    folder: str,
-    *args: str,
-    settings: tuple[str, ...] = (),
-    env: Mapping[str, str] | None = None,
-    holding: tuple[int, ...] = (),
-) -> Result:
-    """The same where it has to succeed."""
-    result = ask(folder, *args, settings=settings, env=env, holding=holding)
-    if result.code:
-        raise StorageError(
-            f"git {args[0]} failed in {folder}: {result.err}", hint="Put that right, then try again."
-        )
-    return result
-
-
-def _run(
-    folder: str,
-    args: tuple[str, ...],
-    settings: tuple[str, ...],
-    env: Mapping[str, str],
-    holding: tuple[int, ...],
-) -> Result:
-    # By way of `env`, so that ours is neither read nor changed.
+    # Through `env`, so that our own environment is neither read nor changed.
     argv = ["env", *(word for name in _MISLEADING for word in ("-u", name))]
-    argv += [
-        "GIT_OPTIONAL_LOCKS=0",
-        "GIT_TERMINAL_PROMPT=0",
-        *(f"{key}={value}" for key, value in env.items()),
-    ]
-    argv += ["git", "-C", folder, *(word for setting in settings for word in ("-c", setting)), *args]
+    argv += ["GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0"]
+    argv += [f"{key}={value}" for key, value in (env or {}).items()]
+    argv += ["git", "-C", folder, *(word for setting in given for word in ("-c", setting)), *args]
     done = subprocess.run(  # noqa: S603 -- no shell is involved
         argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, pass_fds=holding
     )
@@ -100,17 +69,33 @@ def _run(
     return Result(done.returncode, done.stdout, " ".join(said.split())[:1000])
 
 
+def run(
+    folder: str,
+    *args: str,
+    settings: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    holding: tuple[int, ...] = (),
+) -> Result:
+    """Like `ask`, but failing is an error."""
+    result = ask(folder, *args, settings=settings, env=env, holding=holding)
+    if result.code:
+        raise StorageError(
+            f"git {args[0]} failed in {folder}: {result.err}", hint="Repair that, then try again."
+        )
+    return result
+
+
 # -- small questions --
 
 
 def commit(folder: str, name: str) -> str | None:
-    """The commit that a name stands for; None when there is none."""
+    """The commit that a name stands for, or None."""
     return ask(folder, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}").text or None
 
 
 def identity(folder: str) -> tuple[str, ...]:
-    """Who commits, as settings: whoever the environment names, else git's configuration, else ourselves."""
-    # Git would make up a name from the account and the machine's.
+    """Who commits, as settings: from the environment, else git's configuration, else Rolecall."""
+    # Without this setting git would make up a name from the account and the machine.
     known = (
         ask(folder, "var", who, settings=("user.useConfigOnly=true",)).code == 0
         for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")
@@ -119,7 +104,7 @@ def identity(folder: str) -> tuple[str, ...]:
 
 
 def contains(folder: str, name: str, commit: str) -> bool:
-    """Whether a commit is in the history of what a name stands for."""
+    """Whether a commit is in the history of the commit that a name stands for."""
     return ask(folder, "merge-base", "--is-ancestor", commit, name).code == 0
 
 
@@ -131,7 +116,7 @@ class Entry(NamedTuple):
 
 
 def staged(folder: str, *paths: str, index: str | None = None) -> dict[str, Entry]:
-    """What git's index, or another one, has under these paths; files with conflicts are left out."""
+    """The entries of git's index, or of another one, under these paths, without files that have conflicts."""
     env = {"GIT_LITERAL_PATHSPECS": "1", **({"GIT_INDEX_FILE": index} if index else {})}
     found = {}
     for record in run(folder, "ls-files", "--stage", "-z", "--full-name", "--", *paths, env=env).words:
@@ -146,11 +131,11 @@ def has_branch(folder: str, name: str) -> bool:
 
 
 def branch(folder: str) -> str | None:
-    """The branch that is checked out; None when HEAD is on none."""
+    """The branch that is checked out; None if HEAD is detached."""
     return ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD").text or None
 
 
 def uncommitted(folder: str) -> list[str]:
-    """What in the work tree is not as it was committed, by path."""
+    """The paths in the work tree that differ from what is committed."""
     options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
     return [record[3:] for record in run(folder, "status", *options).words]

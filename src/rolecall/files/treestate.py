@@ -1,11 +1,10 @@
-"""Whether anything changed in a work folder between two moments: what a read-only role is checked by.
+"""Whether anything changed in a work folder between two moments: the check of a read-only role.
 
-In a git work tree git is asked: what is not as it was committed, each with its size, time and mode, so that a
-file that was changed already and is changed again is seen; and where HEAD is, so that a commit is seen. Files
-that git ignores do not count (build caches), nor does what lies deeper in a submodule that was changed before.
-Elsewhere the folder is walked, `.git` folders left out, up to a number of entries.
+In a git work tree, git lists what differs from the commit; size, time and mode of each file show a second change,
+and HEAD shows a commit. Ignored files such as build caches do not count, nor do deeper changes in a submodule that
+had changed before. Outside git the folder is walked without `.git` folders, up to a number of entries.
 
-A change that restores a file's size and time is only seen where git notices it. Nothing here is written.
+A change that restores a file's size and time is only seen if git notices it. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MOST_ENTRIES = 200_000
 MOST_TOLD = 100
 
 Mark = tuple[str, tuple[int, ...]]
-"""What an entry is compared by: what git says of it, then its mode, size and time; none where it is gone."""
+"""What git says of an entry, then its mode, size and time; the latter empty if it is gone."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,13 @@ class State:
     head: str
     """The commit and the branch that are checked out; empty outside git."""
     entries: Mapping[str, Mark]
-    """By path: in git what is not as it was committed, elsewhere everything."""
+    """By path: in git what differs from the commit, elsewhere everything."""
     is_partial: bool = False
-    """There was more than is looked at."""
+    """Whether there were more entries than are read."""
 
 
 def take(folder: str) -> State:
-    """How the work tree that `folder` lies in, or outside git the folder, is now."""
+    """The present state of the work tree around `folder` or, outside git, of the folder."""
     folder = os.path.realpath(folder)
     top = root_around(folder)
     if top is None or (top != folder and git.ask(top, "check-ignore", "-q", "--", folder).code == 0):
@@ -46,20 +45,18 @@ def take(folder: str) -> State:
 
 def changes(before: State, after: State) -> list[str]:
     """What was added, changed or removed, by path; at most 100 of them and how many more there are."""
-    entries = sorted(f"{word} {_told(path)}" for word, path in differences(before, after))
-    found = [*_head_changes(before, after), *entries]
+    found: list[str] = []
+    if before.head != after.head and before.head and after.head:
+        found.append(f"HEAD moved from {before.head} to {after.head}")
+    elif before.head != after.head:
+        found.append(f"the git repository {'is new' if after.head else 'can no longer be read'}")
+    found += sorted(
+        f"{word} {os.fsencode(path).decode('utf-8', 'backslashreplace')}"
+        for word, path in differences(before, after)
+    )
     if len(found) > MOST_TOLD:
         found[MOST_TOLD:] = [f"and {len(found) - MOST_TOLD:,} more"]
     return found
-
-
-def _head_changes(before: State, after: State) -> Iterator[str]:
-    if before.head == after.head:
-        return
-    if not before.head or not after.head:
-        yield f"the git repository {'is new' if after.head else 'can no longer be read'}"
-    else:
-        yield f"HEAD moved from {before.head} to {after.head}"
 
 
 def differences(before: State, after: State) -> Iterator[tuple[str, str]]:
@@ -79,15 +76,11 @@ def differences(before: State, after: State) -> Iterator[tuple[str, str]]:
         yield "changed" if is_known else "removed", path
 
 
-def _told(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 # -- in git --
 
 
 def _status(top: str) -> State | None:
-    """None where git cannot tell: the repository is broken, or it is somebody else's."""
+    """None if git refuses: the repository is broken, or belongs to another user."""
     options = ("--branch", "--no-ahead-behind", "--untracked-files=all", "--no-renames")
     result = git.ask(top, "status", "--porcelain=v2", "-z", *options, "--ignore-submodules=none")
     if result.code:
@@ -99,34 +92,24 @@ def _status(top: str) -> State | None:
             _, name, value = record.split(" ", 2)
             head[name] = value
         elif len(entries) < MOST_ENTRIES:
-            entries.update(_entries(top, record))
-    told = f"{head['branch.oid'][:12]} ({head['branch.head']})"
-    return State(told, entries, is_partial=len(entries) >= MOST_ENTRIES)
-
-
-def _entries(top: str, record: str) -> Iterator[tuple[str, Mark]]:
-    kind = record[0]
-    *facts, path = record.split(" ", {"1": 8, "u": 10}.get(kind, 1))
-    if not path.endswith("/"):
-        yield path, (" ".join(facts), _stat(os.path.join(top, path)))
-        return
-    # A repository inside this one that is no submodule: git does not look into it.
-    for inner, mark in scan(os.path.join(top, path)).entries.items():
-        yield path + inner, (" ".join(facts), mark[1])
+            *facts, path = record.split(" ", {"1": 8, "u": 10}.get(record[0], 1))
+            if not path.endswith("/"):
+                entries[path] = (" ".join(facts), _stat(os.path.join(top, path)))
+                continue
+            # Git does not look into a repository inside this one that is not a submodule.
+            for inner, mark in scan(os.path.join(top, path)).entries.items():
+                entries[path + inner] = (" ".join(facts), mark[1])
+    where = f"{head['branch.oid'][:12]} ({head['branch.head']})"
+    return State(where, entries, is_partial=len(entries) >= MOST_ENTRIES)
 
 
 def _stat(path: str) -> tuple[int, ...]:
     try:
-        return _facts(os.lstat(path))
+        found = os.lstat(path)
     except OSError:
         return ()
-
-
-def _facts(found: os.stat_result) -> tuple[int, ...]:
     # A folder's own time and size say only what its entries say better.
-    if S_ISDIR(found.st_mode):
-        return (found.st_mode,)
-    return found.st_mode, found.st_size, found.st_mtime_ns
+    return (found.st_mode,) if S_ISDIR(found.st_mode) else (found.st_mode, found.st_size, found.st_mtime_ns)
 
 
 # -- elsewhere --
@@ -138,7 +121,13 @@ def scan(folder: str, *, most: int = MOST_ENTRIES) -> State:
     waiting = [""]
     while waiting and len(entries) < most:
         inner = waiting.pop()
-        for entry in _listed(os.path.join(folder, inner)):
+        try:
+            with os.scandir(os.path.join(folder, inner)) as found:
+                # Sorted, so that the same part of a folder that is too large is read again.
+                listed = sorted(found, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        for entry in listed:
             path = f"{inner}{entry.name}"
             facts = _stat(entry.path)
             if not facts or S_IFMT(facts[0]) in (S_IFSOCK, S_IFIFO):  # a socket or a pipe holds nothing
@@ -147,12 +136,3 @@ def scan(folder: str, *, most: int = MOST_ENTRIES) -> State:
             if entry.is_dir(follow_symlinks=False) and entry.name != ".git":
                 waiting.append(f"{path}/")
     return State("", entries, is_partial=bool(waiting))
-
-
-def _listed(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            # In one order, so that of a folder that is too large the same part is looked at again.
-            return sorted(found, key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []
