@@ -6,7 +6,7 @@ one `Change`, applied whole or not at all, so a thread's new nodes, its head, it
 events become visible in the same instant.
 
 A ref without a target is a small fact rather than a pointer (a lease is one): it moves by
-compare-and-swap like any other, is no root for garbage collection and keeps no history.
+compare-and-swap like any other, does not keep nodes from garbage collection and has no history.
 """
 
 # No `from __future__ import annotations` here: it would make every field of a NamedTuple a string
@@ -25,7 +25,7 @@ loses nothing in any case; only a power cut can take what was not waited for."""
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 FRESH_MS = 1_000
-"""A node put again this soon after its last put need not be written anew to count as just put."""
+"""A node put again this soon after its last put counts as just put without being written again."""
 
 
 class Record(NamedTuple):
@@ -129,8 +129,7 @@ class Backend(Protocol):
 
     @property
     def clock(self) -> Callable[[], int] | None:
-        """Milliseconds by the clock of the server that all who share it go by; None: by that of this machine, where
-        all of them are."""
+        """The server's clock in milliseconds, which all machines share; None if all users are on this machine."""
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         """Apply `change` whole or not at all; the refs as moved, in the order of the moves.
@@ -149,7 +148,7 @@ class Backend(Protocol):
         ...
 
     def stored(self, nodes: Sequence[str]) -> set[str]:
-        """Those of `nodes` under which something is stored, without a look at it."""
+        """Those of `nodes` that are stored, without reading them."""
         ...
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
@@ -180,7 +179,7 @@ class Backend(Protocol):
         ...
 
     def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
-        """Names of refs, last first, without a look at what is kept with them: it may be damaged.
+        """Names of refs, last first, without reading their states, which may be damaged.
         `before` starts below that name."""
         ...
 
@@ -283,7 +282,7 @@ def collision(record: Record, sha256: bytes | None) -> Collision:
 
 
 def stored_object(text: str, what: str) -> dict[str, Any]:
-    """What is kept as JSON with a ref or an event; `Damaged` when it is no object, or no text at all."""
+    """The JSON object kept with a ref or an event; `Damaged` if it is anything else."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as exc:

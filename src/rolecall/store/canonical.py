@@ -36,8 +36,8 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes) -> Any:
     """The value of canonical bytes; `Damaged` when they are not one whole value.
 
-    What other programs write and this one refuses is told apart: NaN comes as it is, and a value that
-    nests too deep is an `InvalidValue`.
+    Other programs write values that this one refuses to write: NaN is returned, and a value that nests too deep
+    is an `InvalidValue`.
     """
     value, end = decode_at(data, 0)
     if end != len(data):

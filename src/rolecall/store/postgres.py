@@ -204,7 +204,15 @@ class PostgresBackend(SqlTables):
             # A connection lives on when the server's clock is set or this machine stands still for a while.
             self._set_clock(row[2], asked=asked)
             yield
-            self._end()
+            try:
+                self._db.execute("COMMIT")
+            except psycopg.OperationalError as exc:
+                if not self._db.closed:
+                    raise
+                raise StorageError(
+                    f"the connection to {self._server} broke during a commit, which may have happened or not",
+                    hint="Look whether the ref moved or the node is there before doing it again.",
+                ) from exc
         except BaseException:
             if not self._db.closed:
                 self._db.execute("ROLLBACK")
@@ -220,17 +228,6 @@ class PostgresBackend(SqlTables):
                 raise
             self._db = self._connect()
             self._db.execute(begin)
-
-    def _end(self) -> None:
-        try:
-            self._db.execute("COMMIT")
-        except psycopg.OperationalError as exc:
-            if not self._db.closed:
-                raise
-            raise StorageError(
-                f"the connection to {self._server} broke during a commit: it is not known whether it happened",
-                hint="Look whether the ref moved or the node is there before doing it again.",
-            ) from exc
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -343,7 +340,7 @@ class PostgresBackend(SqlTables):
         shut_down(self._db)
 
     def _damaged(self, reason: str) -> Damaged:
-        return Damaged(f"{self._server} is damaged: {reason}", hint="Restore the database from a backup.")
+        return Damaged(f"{self._server} is damaged: {reason}", hint=_DAMAGED)
 
     # -- the connection --
 
@@ -363,16 +360,16 @@ class PostgresBackend(SqlTables):
         return steady_ms() + self._clock_ahead_ms
 
     def _set_clock(self, server_ms: int, *, asked: int) -> None:
-        """The server's clock showed `server_ms` at some moment between `asked` and now. What is known stays as far
-        as that allows it: an answer that took long says little, and time must not go back a bit at each write."""
+        """The server's clock showed `server_ms` at some moment between `asked` and now. The known difference changes
+        only as far as it must: a slow answer says little, and time must not go back a bit at each write."""
         least, most = server_ms - steady_ms(), server_ms - asked
         self._clock_ahead_ms = min(max(self._clock_ahead_ms, least), most)
 
     def _prepare(self, *, create: bool) -> None:
         version = self._format()
+        if version is None and not create:
+            raise no_store(str(self._server))
         if version is None:
-            if not create:
-                raise no_store(str(self._server))
             version = self._create_tables()
         if version > _FORMAT:
             raise StorageError(
@@ -442,22 +439,19 @@ class _Server:
         try:
             yield
         except psycopg.Error as exc:
-            raise self._translate(exc) from exc
-
-    def _translate(self, exc: psycopg.Error) -> RolecallError:
-        said = " ".join(str(exc).split())
-        if self._password:
-            said = said.replace(self._password, "…")
-        for kinds, error, message, hint in _TRANSLATIONS:
-            if isinstance(exc, kinds):
-                return error(f"{self} {message}: {said}", hint=hint)
-        return StorageError(f"{self}: {said}", hint="Check the server and its log, then run it again.")
+            said = " ".join(str(exc).split())
+            if self._password:
+                said = said.replace(self._password, "…")
+            for kind, error, message, hint in _TRANSLATIONS:
+                if isinstance(exc, kind):
+                    raise error(f"{self} {message}: {said}", hint=hint) from exc
+            hint = "Check the server and its log, then run it again."
+            raise StorageError(f"{self}: {said}", hint=hint) from exc
 
 
 # The first entry that fits decides, so the driver's general class comes last.
-_TRANSLATIONS: tuple[
-    tuple[type[psycopg.Error] | tuple[type[psycopg.Error], ...], type[RolecallError], str, str], ...
-] = (
+_DAMAGED = Hint("Restore the database from a backup; see what can be read", "verify_store")
+_TRANSLATIONS: tuple[tuple[type[psycopg.Error], type[RolecallError], str, str], ...] = (
     (
         pg.DiskFull,
         StorageError,
@@ -468,16 +462,12 @@ _TRANSLATIONS: tuple[
         pg.ReadOnlySqlTransaction,
         StorageError,
         "cannot be written",
-        "It is a standby or set to read only; use the primary's address.",
+        "It is read only; use the primary's address.",
     ),
     (pg.InsufficientPrivilege, StorageError, "refuses this user", "Grant the user all rights on the schema."),
     (pg.LockNotAvailable, StorageError, "stayed locked for 60 s", "Another process is writing; try again."),
-    (
-        (pg.DataCorrupted, pg.IndexCorrupted),
-        Damaged,
-        "is damaged",
-        Hint("Restore the database from a backup; see what can be read", "verify_store"),
-    ),
+    (pg.DataCorrupted, Damaged, "is damaged", _DAMAGED),
+    (pg.IndexCorrupted, Damaged, "is damaged", _DAMAGED),
     (
         psycopg.OperationalError,
         StorageError,

@@ -79,10 +79,30 @@ KEYWORDS = frozenset(META_SCHEMA["properties"])
 _ONE_SCHEMA = ("items", "if", "then", "else", "not", "contains", "propertyNames")
 _MANY_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 _LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_TEXTS = ("format", "title", "description", "pattern", "$comment")
-_FLAGS = ("uniqueItems", "readOnly", "writeOnly", "deprecated")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", *_LENGTHS)
+_PLAIN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("format", "title", "description", "pattern", "$comment"), (_is_text, "a string")),
+    **dict.fromkeys(
+        ("uniqueItems", "readOnly", "writeOnly", "deprecated"),
+        (lambda value: isinstance(value, bool), "true or false"),
+    ),
+    **dict.fromkeys(_NUMBERS, (_is_number, "a number")),
+    "required": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
+    "enum": (lambda value: isinstance(value, list) and bool(value), "a list of at least one value"),
+    "examples": (lambda value: isinstance(value, list), "a list"),
+}
+"""Keywords with a plain value: whether a value fits, and what it must be. `const` and `default` take any value."""
 
 
 # -- which schemas are accepted --
@@ -101,9 +121,17 @@ def refusal(problems: list[str]) -> InvalidSchema:
 def problems_of(schema: Any) -> list[str]:
     """Everything wrong with a schema, each with the path to it; empty when it is accepted."""
     problems = list(_problems(schema, "", 0))
-    if not problems and _needs_compiler(schema):
-        problems = list(_compile_problems(schema))
-    return problems
+    if problems or not _needs_compiler(schema):
+        return problems
+    import jsonschema_rs  # slow to import
+
+    try:
+        _validator(schema)
+    except jsonschema_rs.ValidationError as exc:
+        return [f"{_pointer(exc.instance_path)}: {exc.message}"]
+    except ValueError as exc:
+        return [str(exc)]
+    return []
 
 
 def _needs_compiler(schema: dict[str, Any]) -> bool:
@@ -128,7 +156,7 @@ def _needs_compiler(schema: dict[str, Any]) -> bool:
 def _problems(schema: Any, path: str, depth: int) -> Iterator[str]:
     place = path or "the schema"
     if not isinstance(schema, dict):
-        yield f"{place} must be an object, not {_named(schema)}"
+        yield f"{place} must be an object, not {_describe(schema)}"
         return
     if depth > MAX_DEPTH // 2:
         yield f"{path[:40]}… nests deeper than {MAX_DEPTH // 2} schemas"
@@ -137,82 +165,34 @@ def _problems(schema: Any, path: str, depth: int) -> Iterator[str]:
         here = f"{path}/{keyword}"
         if keyword not in KEYWORDS:
             yield f"{here} is not an accepted keyword"
-        else:
-            yield from _keyword_problems(keyword, value, here, depth)
-
-
-def _keyword_problems(keyword: str, value: Any, here: str, depth: int) -> Iterator[str]:
-    if keyword in _ONE_SCHEMA:
-        yield from _problems(value, here, depth + 1)
-    elif keyword in _MANY_SCHEMAS:
-        yield from _list_problems(value, here, depth)
-    elif keyword in _NAMED_SCHEMAS:
-        yield from _map_problems(value, here, depth)
-    elif keyword == "additionalProperties":
-        if not isinstance(value, bool):
+        elif keyword in _ONE_SCHEMA or (keyword == "additionalProperties" and not isinstance(value, bool)):
             yield from _problems(value, here, depth + 1)
-    elif keyword == "type":
-        yield from _type_problems(value, here)
-    elif (expected := _simple_misfit(keyword, value)) is not None:
-        yield f"{here} must be {expected}, not {_named(value)}"
+        elif keyword in _MANY_SCHEMAS:
+            if not isinstance(value, list) or not value:
+                yield f"{here} must be a list of at least one schema, not {_describe(value)}"
+                continue
+            for index, item in enumerate(value):
+                yield from _problems(item, f"{here}/{index}", depth + 1)
+        elif keyword in _NAMED_SCHEMAS:
+            if not isinstance(value, dict):
+                yield f"{here} must be an object of schemas, not {_describe(value)}"
+                continue
+            for name, item in value.items():
+                yield from _problems(item, f"{here}/{name}", depth + 1)
+        elif keyword == "type":
+            names = value if isinstance(value, list) else [value]
+            if not names:
+                yield f"{here} must name at least one type"
+            for name in names:
+                if name not in TYPE_NAMES:
+                    yield f"{here} must be one of {', '.join(TYPE_NAMES)}, not {_describe(name)}"
+        elif keyword in _PLAIN:
+            fits, expected = _PLAIN[keyword]
+            if not fits(value):
+                yield f"{here} must be {expected}, not {_describe(value)}"
 
 
-def _list_problems(value: Any, here: str, depth: int) -> Iterator[str]:
-    if not isinstance(value, list) or not value:
-        yield f"{here} must be a list of at least one schema, not {_named(value)}"
-        return
-    for index, item in enumerate(value):
-        yield from _problems(item, f"{here}/{index}", depth + 1)
-
-
-def _map_problems(value: Any, here: str, depth: int) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{here} must be an object of schemas, not {_named(value)}"
-        return
-    for name, item in value.items():
-        yield from _problems(item, f"{here}/{name}", depth + 1)
-
-
-def _type_problems(value: Any, here: str) -> Iterator[str]:
-    names = value if isinstance(value, list) else [value]
-    if not names:
-        yield f"{here} must name at least one type"
-    for name in names:
-        if name not in TYPE_NAMES:
-            yield f"{here} must be one of {', '.join(TYPE_NAMES)}, not {_named(name)}"
-
-
-def _simple_misfit(keyword: str, value: Any) -> str | None:
-    """What a plain keyword expects, when `value` is not that; None when it fits."""
-    if keyword in _TEXTS:
-        return None if isinstance(value, str) else "a string"
-    if keyword in _FLAGS:
-        return None if isinstance(value, bool) else "true or false"
-    if keyword in _NUMBERS or keyword in _LENGTHS:
-        return None if isinstance(value, (int, float)) and not isinstance(value, bool) else "a number"
-    if keyword == "required":
-        fits = isinstance(value, list) and all(isinstance(name, str) for name in value)
-        return None if fits else "a list of strings"
-    if keyword == "enum":
-        return None if isinstance(value, list) and value else "a list of at least one value"
-    if keyword == "examples":
-        return None if isinstance(value, list) else "a list"
-    return None  # const and default take any value
-
-
-def _compile_problems(schema: dict[str, Any]) -> Iterator[str]:
-    """What only the validator itself notices: a pattern that is no regular expression, a length of 1.5."""
-    import jsonschema_rs
-
-    try:
-        _validator(schema)
-    except jsonschema_rs.ValidationError as exc:
-        yield f"{_pointer(exc.instance_path)}: {exc.message}"
-    except ValueError as exc:
-        yield str(exc)
-
-
-def _named(value: Any) -> str:
+def _describe(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return repr(value) if isinstance(value, (str, int, float)) else "a " + type(value).__name__
@@ -226,7 +206,7 @@ class Type:
 
     def __init__(self, schema: dict[str, Any], *, is_checked: bool = False) -> None:
         # A store made elsewhere may hold anything as a schema. One that is not understood in full
-        # could hide references, so it is no type here.
+        # could hide references, so it is refused as a type.
         if not is_checked and (problems := list(_problems(schema, "", 0))):
             raise refusal(problems)
         self.schema = schema
@@ -246,7 +226,13 @@ class Type:
                 return [f"/: the schema of the type cannot be used: {str(exc).splitlines()[0]}"]
         if self._compiled.is_valid(payload):
             return []
-        return [_misfit(error) for error in self._compiled.iter_errors(payload)]
+        misfits = []
+        for error in self._compiled.iter_errors(payload):
+            text = error.message  # quotes the value; one of a megabyte is shown by its beginning and its end
+            if len(text) > 400:
+                text = f"{text[:200]} … {text[-150:]}"
+            misfits.append(f"{_pointer(error.instance_path)}: {text}")
+        return misfits
 
     def refs(self, payload: Any) -> tuple[str, ...]:
         """The ids `payload` refers to, each once, in the order met."""
@@ -262,14 +248,6 @@ def _validator(schema: dict[str, Any]) -> Any:
     import jsonschema_rs
 
     return jsonschema_rs.Draft202012Validator(schema, formats={REF_FORMAT: is_node_id}, validate_formats=True)
-
-
-def _misfit(error: Any) -> str:
-    # The validator quotes the value; one of a megabyte is shown by its beginning and its end.
-    text = error.message
-    if len(text) > 400:
-        text = f"{text[:200]} … {text[-150:]}"
-    return f"{_pointer(error.instance_path)}: {text}"
 
 
 def _pointer(path: list[str | int]) -> str:
@@ -298,12 +276,17 @@ def _ref_finder(schema: Any) -> _Finder | None:
     """A function that collects the references of a payload, or None when the schema has none."""
     if not isinstance(schema, dict):
         return None
-    parts = [
-        part
-        for part in (_own_ref(schema), _branch_refs(schema), _list_refs(schema), _object_refs(schema))
-        if part
-    ]
-    return _all_of(parts)
+    branches = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
+    branches += [schema[keyword] for keyword in ("if", "then", "else", "not") if keyword in schema]
+    parts: list[_Finder | None] = [_find_own if schema.get("format") == REF_FORMAT else None]
+    parts += [_all_of([finder for branch in branches if (finder := _ref_finder(branch))])]
+    parts += [_list_refs(schema), _object_refs(schema)]
+    return _all_of([part for part in parts if part])
+
+
+def _find_own(value: Any, found: dict[str, None]) -> None:
+    if isinstance(value, str) and is_node_id(value):
+        found[value] = None
 
 
 def _all_of(parts: list[_Finder]) -> _Finder | None:
@@ -315,23 +298,6 @@ def _all_of(parts: list[_Finder]) -> _Finder | None:
             part(value, found)
 
     return find
-
-
-def _own_ref(schema: dict[str, Any]) -> _Finder | None:
-    if schema.get("format") != REF_FORMAT:
-        return None
-
-    def find(value: Any, found: dict[str, None]) -> None:
-        if isinstance(value, str) and is_node_id(value):
-            found[value] = None
-
-    return find
-
-
-def _branch_refs(schema: dict[str, Any]) -> _Finder | None:
-    branches = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
-    branches += [schema[keyword] for keyword in ("if", "then", "else", "not") if keyword in schema]
-    return _all_of([finder for branch in branches if (finder := _ref_finder(branch))])
 
 
 def _list_refs(schema: dict[str, Any]) -> _Finder | None:

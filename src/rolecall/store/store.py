@@ -14,7 +14,6 @@ from rolecall.errors import (
     Damaged,
     Hint,
     InvalidPayload,
-    InvalidSchema,
     InvalidValue,
     NotFound,
     RolecallError,
@@ -61,16 +60,18 @@ class Dangling(NamedTuple):
 
 
 class Store:
-    """Nodes, refs and events in one place. `now` gives the time in milliseconds."""
+    """Nodes, refs and events in one place.
+
+    `now` gives the time in milliseconds; by default it is the clock that all users of the backend share.
+    """
 
     def __init__(self, backend: Backend, *, now: Callable[[], int] | None = None) -> None:
-        """`now` is the time in milliseconds, if it is not what whoever shares the backend goes by."""
         self.backend = backend
         self.now = now or backend.clock or _wall_ms
         self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
         self._has_builtins = False
         self.registered: dict[int, tuple[Record, dict[str, Any]]] = {}
-        """Types of `Draft.put_as` by the identity of their schemas, which are kept so that no other gets it."""
+        """Types of `Draft.put_as` by the identity of their schemas, which are kept so that no other object gets it."""
         self._recent: dict[str, Node] = {}
 
     # -- writing --
@@ -118,11 +119,11 @@ class Store:
         if node in self._recent and not self.backend.stored([node]):
             del self._recent[node]
         known = self.linked(node)
-        return known._replace(payload=copied(known.payload))
+        return known._replace(payload=copy_json(known.payload))
 
     def linked(self, node: str) -> Node:
-        """A node that a stored one refers to, so it is stored as long as that one is: `get` without another look
-        whether it is. Its payload is shared and must not be changed."""
+        """A node that a stored node refers to: `get` without checking again that it is still stored. Its payload is
+        shared and must not be changed."""
         known = self._recent.pop(node, None)
         if known is None:
             return self._read(self.record(node))
@@ -137,7 +138,7 @@ class Store:
             for record in self.backend.records(wanted) if wanted else ():
                 self._read(record)
         except RolecallError:
-            pass  # `linked` says of each what is wrong with it
+            pass  # `linked` reports what is wrong with each
 
     def _read(self, record: Record) -> Node:
         check(record)
@@ -177,7 +178,9 @@ class Store:
 
     def refs_of(self, node: str) -> tuple[str, ...]:
         """The ids that a node's payload refers to."""
-        return self.derive_refs(self._record(node))
+        record = self.record(node)
+        check(record)
+        return self.derive_refs(record)
 
     def of_type(self, type_id: str) -> Iterator[str]:
         """Ids of one type, oldest first."""
@@ -224,8 +227,9 @@ class Store:
                 visited += 1
                 record = records.get(name)
                 if record is None:
-                    if referrer >= 0 and not checked:
-                        self._check_refs(node_from_number(referrer))
+                    source = self.backend.record(node_from_number(referrer)) if referrer >= 0 else None
+                    if source is not None and not checked:
+                        self._refs_in(source, checked=True)  # or the references kept with it are damaged
                     yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
                     continue
                 check(record)
@@ -235,10 +239,24 @@ class Store:
                     enqueue((record.type,), number)
 
     def type(self, type_id: str) -> Type:
-        """A stored schema, compiled; `NotFound` when there is none of that id."""
+        """A stored schema, compiled; `NotFound` if it is not stored."""
         known = self._types.get(type_id)
-        if known is None:
-            known = self._types[type_id] = self._load_type(type_id)
+        if known is not None:
+            return known
+        if type_id in _BUILTIN_SCHEMAS:
+            schema = _BUILTIN_SCHEMAS[type_id]
+        else:
+            record = self.backend.record(_checked_id(type_id))
+            if record is None:
+                raise missing_type(type_id)
+            check(record)
+            if record.type not in (META, record.id):
+                raise UsageError(
+                    f"{type_id} is not a schema, so it cannot be a type",
+                    hint=Hint("See the types", "list_schemas"),
+                )
+            schema = payload_of(record)
+        known = self._types[type_id] = Type(schema)
         return known
 
     # -- reading refs and events --
@@ -284,11 +302,6 @@ class Store:
             )
         return record
 
-    def _record(self, node: str) -> Record:
-        record = self.record(node)
-        check(record)
-        return record
-
     def _refs_in(self, record: Record, *, checked: bool = False) -> tuple[str, ...]:
         if record.refs is not None and not checked:
             return record.refs
@@ -314,30 +327,10 @@ class Store:
         kind = self.type(record.type)
         return kind.refs(payload_of(record)) if kind.has_refs else ()
 
-    def _check_refs(self, node: str) -> None:
-        """Raise `Damaged` when the references kept with a node are not those of its payload."""
-        record = self.backend.record(node)
-        if record is not None:
-            self._refs_in(record, checked=True)
-
-    def _load_type(self, type_id: str) -> Type:
-        if type_id in _BUILTIN_SCHEMAS:
-            return Type(_BUILTIN_SCHEMAS[type_id])
-        record = self.backend.record(_checked_id(type_id))
-        if record is None:
-            raise missing_type(type_id)
-        check(record)
-        if record.type not in (META, record.id):
-            raise UsageError(
-                f"{type_id} is not a schema, so it cannot be a type",
-                hint=Hint("See the types", "list_schemas"),
-            )
-        return Type(payload_of(record))
-
     def remember(
         self, types: Mapping[str, Type], registered: Mapping[int, tuple[Record, dict[str, Any]]]
     ) -> None:
-        """What a committed draft has registered need not be compiled again."""
+        """Keep the types that a committed draft has compiled."""
         self._has_builtins = True
         self._types.update(types)
         self.registered.update(registered)
@@ -347,11 +340,16 @@ class Store:
         self.remember(other._types, other.registered)
 
     def builtins(self) -> list[Record]:
-        """The builtin types that every store holds, when this one does not yet, or no longer."""
+        """The records of the builtin types if they are not all stored."""
         if not self._has_builtins:
             builtin = (META, *BUILTIN.values())
             self._has_builtins = len(self.backend.records(builtin)) == len(builtin)
-        return [] if self._has_builtins else _builtin_records(self.now())
+        if self._has_builtins:
+            return []
+        now, meta = self.now(), canonical.encode(META_SCHEMA)
+        schemas = [canonical.encode(schema) for schema in _BUILTIN_SCHEMAS.values()]
+        records = [make_record(META, schema, (), now) for schema in schemas]
+        return [Record(META, META, meta, now, (), sha256_of("", meta)), *records]
 
 
 class Draft:
@@ -371,9 +369,15 @@ class Draft:
         kind = self._types.get(type_id) or self._store.type(_checked_id(type_id))
         # The bytes come first: encoding finds what has no canonical form before a validator meets it.
         data = canonical.encode(payload)
-        misfits = kind.misfits(payload)
-        if misfits:
-            raise _misfit(type_id, misfits)
+        if misfits := kind.misfits(payload):
+            if type_id == META:
+                raise refusal(misfits)
+            listed = "".join(f"\n  {misfit}" for misfit in misfits)
+            raise InvalidPayload(
+                f"the payload does not fit type {type_id}:{listed}",
+                misfits,
+                hint=Hint("See the type", "show_schema", type=type_id),
+            )
         record = make_record(type_id, data, kind.refs(payload), self._store.now())
         self._records[record.id] = record
         self._used.add(type_id)
@@ -460,7 +464,7 @@ def check(record: Record) -> None:
     ):
         raise _damaged(record.id, "its bytes do not give its id")
     if not is_time(record.created):
-        raise _damaged(record.id, "the time kept with it is none")
+        raise _damaged(record.id, "the time kept with it is not a time")
 
 
 def _damaged(node: str, reason: str) -> Damaged:
@@ -491,22 +495,11 @@ def payload_of(record: Record) -> Any:
         ) from exc
 
 
-def copied(value: Any) -> Any:
-    """A JSON value of its own for every caller, who may change it."""
+def copy_json(value: Any) -> Any:
+    """A copy of a JSON value, which the caller may change."""
     if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if type(value) is list else value
-
-
-def _misfit(type_id: str, misfits: list[str]) -> InvalidSchema | InvalidPayload:
-    if type_id == META:
-        return refusal(misfits)
-    listed = "".join(f"\n  {misfit}" for misfit in misfits)
-    return InvalidPayload(
-        f"the payload does not fit type {type_id}:{listed}",
-        misfits,
-        hint=Hint("See the type", "show_schema", type=type_id),
-    )
+        return {key: copy_json(item) for key, item in value.items()}
+    return [copy_json(item) for item in value] if type(value) is list else value
 
 
 def _checked_id(node: str) -> str:
@@ -540,19 +533,8 @@ def _wall_ms() -> int:
 # -- builtin types --
 
 
-def _builtin_schemas() -> dict[str, dict[str, Any]]:
-    schemas = ({"type": name} for name in TYPE_NAMES)
-    return {node_id(META, canonical.encode(schema)): schema for schema in schemas}
-
-
-_BUILTIN_SCHEMAS = _builtin_schemas()
+_BUILTIN_SCHEMAS: dict[str, dict[str, Any]] = {
+    node_id(META, canonical.encode({"type": name})): {"type": name} for name in TYPE_NAMES
+}
 BUILTIN = {schema["type"]: type_id for type_id, schema in _BUILTIN_SCHEMAS.items()}
 """The ids of the primitive types by name: string, number, integer, boolean, object, array, null."""
-
-
-def _builtin_records(now: int) -> list[Record]:
-    meta = canonical.encode(META_SCHEMA)
-    records = [Record(META, META, meta, now, (), sha256_of("", meta))]
-    for schema in _BUILTIN_SCHEMAS.values():
-        records.append(make_record(META, canonical.encode(schema), (), now))
-    return records

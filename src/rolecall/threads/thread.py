@@ -20,7 +20,7 @@ from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
 from rolecall.store.backend import Ref
 from rolecall.store.ids import is_thread_id, node_id, thread_id
-from rolecall.store.store import META, Draft, Node, Store, copied
+from rolecall.store.store import META, Draft, Node, Store, copy_json
 from rolecall.threads.state import ENDED as ENDED
 from rolecall.threads.state import STATUSES as STATUSES
 from rolecall.threads.state import Status, ThreadRef, load, read_thread
@@ -387,7 +387,7 @@ class Step:
 
     @property
     def output(self) -> Any:
-        return copied(self._store.linked(self._stored["output"]).payload)
+        return copy_json(self._store.linked(self._stored["output"]).payload)
 
     @property
     def is_ours(self) -> bool:
