@@ -94,11 +94,11 @@ class Marks:
     """Finds the place of any path of a value that was read."""
 
     def __init__(self, root: Node) -> None:
-        self.root = root
+        self._root = root
 
     def at(self, path: Path, *, key: bool = False) -> Place:
         """The place of the value at `path`, or of its key; of the nearest thing around it when it is absent."""
-        node, place = self.root, self.root.place
+        node, place = self._root, self._root.place
         for step in path:
             part = node.parts.get(step)
             if part is None:
