@@ -386,7 +386,7 @@ def test_outside_git_a_project_has_to_be_named(rolecall: Rolecall, tmp_path: Pat
         (("plan", "add", "A"), 3, "No active plan session"),
         (("plan", "decide", "1", "x"), 3, "No active plan session"),
         (("task", "update", "1", "completed"), 3, "tasks.json not found"),
-        (("plan", "start", "", "--research", "x"), 2, "topic is not a text"),
+        (("plan", "start", "", "--research", "x"), 2, "topic is empty"),
         (("plan", "start", "T"), 2, "--research"),
         (("task", "add", "T"), 2, "--context"),
         (("task", "update", "1", "done"), 2, "invalid choice: 'done'"),

@@ -42,7 +42,7 @@ from rolecall.hosts.event import (
     SubagentSpawn,
     UserMessage,
 )
-from rolecall.nexus import memory_access, shape, tools
+from rolecall.nexus import memory_access, tools, tracker
 from rolecall.store import holder
 
 SESSION_IDS = st.sampled_from(["s1", "s2"])
@@ -117,7 +117,7 @@ def check(project: Path) -> None:
     """Everything that lies there can be read and has its shape."""
     found = read(project, TRACKER)
     if found is not None:
-        assert shape.TRACKED(found) == ""
+        assert tracker.problem_of(found) == ""
         ids = Counter(entry["agent_id"] for entry in found)
         assert not ids or max(ids.values()) == 1
     sessions.load(str(project))

@@ -25,7 +25,7 @@ from typing import Any
 from project_stage import HISTORY, PLAN, TASKS, cycle, plan, read, task, tasks_file, write
 
 from rolecall.errors import RolecallError
-from rolecall.nexus import dispatch, longlist, state_file
+from rolecall.nexus import dispatch, state, state_file
 
 
 def say(*words: object) -> None:
@@ -133,7 +133,7 @@ def is_acknowledged(work: Callable[[], object], step: int) -> bool | None:
 
 BIG = 12
 LONG = "x" * 10_000
-"""So many entries with such a text in each make a file that gets an index."""
+"""So many entries with such a text in each make a file that is remembered."""
 
 
 def seed(project: Path, *, is_big: bool) -> None:
@@ -215,7 +215,7 @@ def kill_everywhere(folder: Path, scenario: str, size: str) -> None:
         acknowledged = is_acknowledged(lambda project=project: work(project), step)  # type: ignore[misc]
         if acknowledged is None:
             return
-        longlist._known.clear()
+        state._known.clear()
         found = left(project)
         next_work(project)
         say(json.dumps({"step": step, "acknowledged": acknowledged, "left": found, "then": left(project)}))

@@ -1,4 +1,4 @@
-"""The files of a project: what is made, what is left alone, what is refused, and that no index is believed."""
+"""The files of a project: what is made, what is left alone, what is refused."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
 
 from rolecall.errors import Damaged, StorageError, UsageError
-from rolecall.nexus import dispatch, history, longlist, project_paths, state_file, tools
+from rolecall.nexus import dispatch, state, state_file, tools
 
 OURS = ".nexus/state/rolecall"
-INDEX = f"{OURS}/{{}}.index.json"
 
 
 def call(project: Path, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -216,8 +215,6 @@ DAMAGE: dict[str, Callable[[str], str]] = {
     "an unknown field": lambda text: '{"later": 1,' + text[1:],
     "a merge of two": lambda text: text + text,
     "a list for a name": lambda text: "{[1]: 2," + text[1:],
-    "a field twice": lambda text: text[:-1] + ", " + text[1:],
-    "an inner field twice": lambda text: text.replace('"id": ', '"id": 7, "id": ', 1),
     "NaN": lambda text: text.replace(": 1,", ": NaN,", 1),
     "infinite": lambda text: text.replace(": 1,", ": 1e999,", 1),
     "an id of zero": lambda text: text.replace(": 1,", ": 0,", 1),
@@ -332,7 +329,7 @@ def test_once_the_damaged_file_is_moved_away_work_goes_on(tmp_path: Path) -> Non
     assert add(tmp_path)["task"]["id"] == 1
 
 
-# -- large files: the index, and that it is never believed about other bytes --
+# -- large files, which are not read again while they have not changed --
 
 
 def large(project: Path, name: str, *, indent: int | None) -> dict[str, Any]:
@@ -393,19 +390,7 @@ def test_a_large_history_is_added_to_and_searched_like_a_small_one(
 
 def forget() -> None:
     """What another process would not remember."""
-    longlist._known.clear()
-
-
-@pytest.mark.parametrize("name", [TASKS, HISTORY])
-def test_the_next_process_finds_its_way_by_the_index_without_parsing(tmp_path: Path, name: str) -> None:
-    large(tmp_path, name, indent=2)
-    kind = tools.TASKS if name == TASKS else history.HISTORY
-    add(tmp_path) if name == TASKS else call(tmp_path, "task_close")
-    data = (tmp_path / name).read_bytes()
-    forget()
-    parsed, _ = longlist._parsed(data, kind)
-    indexed = longlist._indexed(tmp_path, kind, data, state_file.digest(data))
-    assert indexed == parsed
+    state._known.clear()
 
 
 @pytest.mark.parametrize("does_remember", [True, False])
@@ -420,9 +405,10 @@ def test_a_change_by_somebody_else_is_noticed_even_with_the_same_size_and_time(
     data = path.read_bytes()
     changed = data.replace(b'"id": 700,', b'"id": 999,').replace(b'"id":1001,', b'"id":8888,')
     assert len(changed) == len(data) and changed != data
-    with path.open("r+b") as file:
-        file.write(changed)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of a file system may tick slowly
+        with path.open("r+b") as file:
+            file.write(changed)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     if not does_remember:
         forget()
     assert call(tmp_path, "history_search", query='"id":8888,')["total"] == 1
@@ -452,136 +438,6 @@ def test_a_large_tasks_file_put_in_the_place_of_the_history_is_no_history(tmp_pa
     (tmp_path / HISTORY).write_bytes((tmp_path / TASKS).read_bytes())
     with pytest.raises(Damaged, match="history"):
         call(tmp_path, "history_search")
-
-
-@pytest.mark.parametrize("index", ["", "{", "[]", "null", '{"version": 1}', '{"version": 1, "digest": "x"}'])
-def test_an_index_that_is_damaged_is_as_good_as_none(tmp_path: Path, index: str) -> None:
-    large(tmp_path, TASKS, indent=None)
-    add(tmp_path)
-    forget()
-    write(tmp_path, INDEX.format("tasks"), index)
-    assert add(tmp_path)["task"]["id"] == 1502
-    assert len(read(tmp_path, TASKS)["tasks"]) == 1502
-
-
-FORGED: dict[str, Any] = {
-    "head": [
-        *([], {}, None, "x", {"goal": 5, "decisions": []}, {"goal": "", "decisions": [], "tasks": []}),
-        {"goal": "Forged", "decisions": []},
-    ],
-    "opening": ["1", None, 0, -5, 10**9, 1.0, True],
-    "closing": ["1", None, 0, -5, 10**9, []],
-    "starts": [None, {}, "12", ["40"], [None], [40, 40], [90, 40], [10**9], [-1], [0], [True]],
-    "highest": [None, "7", [], 7.5, 10**400, -1, 0, 7],
-    "is_in_order": [None, 1, "yes"],
-    "is_literal": [None, 0, []],
-}
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [(field, value) for field, values in FORGED.items() for value in values]
-)
-def test_an_index_of_the_right_file_that_holds_nonsense_is_made_anew(
-    tmp_path: Path, field: str, value: Any
-) -> None:
-    large(tmp_path, TASKS, indent=None)
-    add(tmp_path)
-    index = read(tmp_path, INDEX.format("tasks"))
-    for tool, arguments in (
-        ("task_list", {}),
-        ("context", {}),
-        ("task_update", {"id": 700, "status": "completed"}),
-        ("task_add", {"title": "T", "context": "C", "goal": "Another"}),
-    ):
-        index["digest"] = state_file.digest((tmp_path / TASKS).read_bytes())
-        write(tmp_path, INDEX.format("tasks"), {**index, field: value})
-        forget()
-        assert call(tmp_path, tool, **arguments)
-    stored = read(tmp_path, TASKS)
-    assert [task["id"] for task in stored["tasks"]] == list(range(1, 1503))
-    assert (stored["tasks"][699]["status"], stored["goal"]) == ("completed", "Another")
-    forget()
-    data = (tmp_path / TASKS).read_bytes()
-    parsed, _ = longlist._parsed(data, tools.TASKS)
-    assert longlist._indexed(tmp_path, tools.TASKS, data, state_file.digest(data)) == parsed
-
-
-def forged(project: Path, name: str, **fields: Any) -> None:
-    """An index of the file as it is, with some fields that are not true."""
-    forget()
-    index = read(project, INDEX.format(name))
-    write(project, INDEX.format(name), {**index, **fields})
-
-
-def test_an_index_that_has_the_list_elsewhere_destroys_nothing(tmp_path: Path) -> None:
-    odd = "a[" + "x" * 120_000 + '},{"y": 1}, {z] } ]}'
-    add(tmp_path, title=odd, context='], "goal":', goal=odd)
-    add(tmp_path, title="second")
-    index, data = read(tmp_path, INDEX.format("tasks")), (tmp_path / TASKS).read_bytes()
-    ends = [at for at in range(len(data)) if data[at : at + 1] == b"]"]
-    openings = [at + 1 for at in range(len(data)) if data[at : at + 1] == b"["]
-    begins = [at for at in range(len(data)) if data[at : at + 1] == b"{"]
-    wrong: list[dict[str, Any]] = [{"closing": at} for at in ends if at != index["closing"]]
-    wrong += [{"opening": at} for at in openings if at != index["opening"]]
-    wrong += [
-        {"starts": sorted({*index["starts"], at}), "highest": 3} for at in begins if at not in index["starts"]
-    ]
-    wrong += [
-        {"starts": index["starts"][1:], "highest": 1},
-        {"starts": [], "highest": 0, "is_in_order": False},
-    ]
-    assert len(wrong) > 10
-    for fields in wrong:
-        forged(tmp_path, "tasks", **fields)
-        digest = state_file.digest(data)
-        assert longlist._indexed(tmp_path, tools.TASKS, data, digest) is None, fields
-    assert add(tmp_path)["task"]["id"] == 3
-    assert [task["title"] for task in read(tmp_path, TASKS)["tasks"]][:2] == [odd, "second"]
-
-
-def test_an_entry_that_an_index_has_elsewhere_is_told_and_is_no_traceback(tmp_path: Path) -> None:
-    inner = [task(number, context="x" * 1_000) for number in range(1, 200)]
-    write(tmp_path, HISTORY, {"cycles": [cycle(1, tasks=inner), cycle(2)]}, indent=None)
-    call(tmp_path, "task_close")
-    index, data = read(tmp_path, INDEX.format("history")), (tmp_path / HISTORY).read_bytes()
-    inside = data.index(b"{", data.index(b'"id": 100,') - 5)
-    forged(tmp_path, "history", starts=sorted({*index["starts"], inside}))
-    with pytest.raises(StorageError, match=r"index"):
-        call(tmp_path, "history_search")
-
-
-@pytest.mark.parametrize("what", ["a folder", "a link out"])
-def test_an_index_that_can_be_neither_read_nor_written_is_done_without(tmp_path: Path, what: str) -> None:
-    project, outside = tmp_path / "project", tmp_path / "outside"
-    project.mkdir()
-    large(project, TASKS, indent=None)
-    index = project / INDEX.format("tasks")
-    index.parent.mkdir(parents=True)
-    if what == "a folder":
-        (index / "full").mkdir(parents=True)
-    else:
-        outside.write_text("precious")
-        index.symlink_to(outside)
-    for number in (1501, 1502):
-        assert add(project)["task"]["id"] == number
-        forget()
-    assert len(call(project, "task_list")["tasks"]) == 1502
-    assert what == "a folder" or outside.read_text() == "precious"
-
-
-def test_an_index_of_an_older_program_is_not_used(tmp_path: Path) -> None:
-    large(tmp_path, TASKS, indent=None)
-    add(tmp_path)
-    forget()
-    index = read(tmp_path, INDEX.format("tasks"))
-    write(tmp_path, INDEX.format("tasks"), {**index, "version": 0, "highest": 7})
-    assert add(tmp_path)["task"]["id"] == 1502
-
-
-def test_a_small_file_has_no_index(tmp_path: Path) -> None:
-    add(tmp_path)
-    call(tmp_path, "task_close")
-    assert [path.name for path in (tmp_path / OURS).iterdir()] == ["lock"]
 
 
 names = st.text(st.sampled_from('aä"\\\n,{}[]🎲\ud83c \u2028'), min_size=1, max_size=6)
@@ -618,9 +474,7 @@ def test_changes_to_a_file_of_any_writing_do_what_they_do_to_its_value(
         content["goal"] = goal or content["goal"]
         assert read(project, TASKS) == content
     assert tools.task_list(project)["tasks"] == content["tasks"]
-    loaded = longlist.load(project, project_paths.state(project, "tasks.json"), tools.TASKS)
-    assert loaded is not None
-    assert [loaded.entry(number) for number in range(loaded.count)] == content["tasks"]
+    assert json.loads(tools.task_list_json(project))["tasks"] == content["tasks"]
 
 
 # -- what a dead writer noted --

@@ -187,7 +187,7 @@ def test_what_can_be_had_at_once_is_had_also_when_patience_has_ended(tmp_path: P
         add(tmp_path)
         lock = os.open(tmp_path / ".nexus/state/rolecall/lock", os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(Conflict, match="rolecall/lock is kept by another process"):
+        with pytest.raises(Conflict, match=r"another process still holds .*rolecall/lock"):
             add(tmp_path)
         os.close(lock)
         add(tmp_path)
@@ -218,7 +218,7 @@ def test_the_context_leaves_out_tasks_that_are_a_folder(tmp_path: Path) -> None:
 
 def test_a_pipe_in_the_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(state(tmp_path).parent / "plan.json")
-    with pytest.raises(RolecallError, match="no regular file"):
+    with pytest.raises(RolecallError, match="not a regular file"):
         tools.plan_status(str(tmp_path))
 
 
@@ -237,12 +237,6 @@ def test_a_note_that_is_not_ours_is_named_and_kept(tmp_path: Path, note: str) ->
     with pytest.raises(RolecallError, match=r"archiving\.json"):
         add(tmp_path)
     assert path.read_text() == note
-
-
-def test_an_index_that_is_nonsense_is_done_without(tmp_path: Path) -> None:
-    add(tmp_path)
-    (tmp_path / ".nexus/state/rolecall/tasks.index.json").write_text(DEEP)
-    assert tools.task_list(str(tmp_path))["summary"]["total"] == 1
 
 
 def test_a_log_of_reads_that_is_nonsense_is_named(tmp_path: Path) -> None:

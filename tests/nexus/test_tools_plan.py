@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, plan, read, task, tasks_file, write
 
-from rolecall.nexus import dispatch, shape, tools
+from rolecall.nexus import dispatch, project_paths, tools
 from rolecall.nexus.tool_error import ToolError
 
 
@@ -42,7 +42,7 @@ def test_plan_start_writes_the_plan_and_tells_what_it_made(tmp_path: Path) -> No
         "previousArchived": False,
     }
     written = read(tmp_path, PLAN)
-    assert shape._time(written.pop("created_at")) == ""
+    assert project_paths.is_time(written.pop("created_at"))
     assert written == {
         "id": 1,
         "topic": "Storage",
@@ -76,7 +76,7 @@ def test_plan_start_puts_the_active_plan_into_the_history_without_tasks(tmp_path
     before = read(tmp_path, TASKS)
     assert start(tmp_path, "B")["previousArchived"] is True
     (archived,) = read(tmp_path, HISTORY)["cycles"]
-    assert shape._time(archived.pop("completed_at")) == ""
+    assert project_paths.is_time(archived.pop("completed_at"))
     # The plan inside a cycle has no version of its own: the cycle has one.
     assert archived == {"schema_version": "0.10", "branch": "unknown", "plan": plan(7, "A"), "tasks": []}
     assert read(tmp_path, TASKS) == before
@@ -111,9 +111,7 @@ def test_plan_start_refuses_what_would_make_a_plan_nobody_could_read(
 ) -> None:
     write(tmp_path, PLAN, plan(1, "A"))
     before = files(tmp_path)
-    assert "at least one character" in error(
-        tmp_path, "plan_start", topic=topic, issues=issues, research_summary="x"
-    )
+    assert "is empty" in error(tmp_path, "plan_start", topic=topic, issues=issues, research_summary="x")
     assert files(tmp_path) == before
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from rolecall.nexus.overview import REUSE_POLICIES
 from rolecall.nexus.resume import Decision, Prior, Touch, decide
-from rolecall.nexus.shape import REUSE_POLICIES
 
 FILES = some.frozensets(some.sampled_from(["a.py", "b.py", "c.md"]))
 TIMES = some.sampled_from([f"2026-01-01T00:00:0{second}.000Z" for second in range(6)])

@@ -11,7 +11,7 @@ from rolecall.cli.asking import can_ask, say
 from rolecall.cli.output import printable, read_input, show, table
 from rolecall.cli.project_call import add_project, call, look
 from rolecall.errors import UsageError
-from rolecall.nexus import shape, task_graph
+from rolecall.nexus import overview, task_graph
 
 _MOST_NAMED = 20
 _LONG = ("context", "approach", "acceptance", "risk")
@@ -161,7 +161,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--owner-agent-id", metavar="ID", help="the id of the instance that does it")
     parser.add_argument(
         "--owner-reuse-policy",
-        choices=shape.REUSE_POLICIES,
+        choices=overview.REUSE_POLICIES,
         help="whether an earlier instance goes on with it",
     )
     add_project(parser)
@@ -174,7 +174,7 @@ def _close_arguments(parser: ArgumentParser) -> None:
 
 def _update_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=int, help="the task")
-    parser.add_argument("status", choices=shape.TASK_STATUSES, help="its new status")
+    parser.add_argument("status", choices=overview.TASK_STATUSES, help="its new status")
     add_project(parser)
 
 

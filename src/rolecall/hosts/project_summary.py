@@ -6,14 +6,13 @@ that nobody takes "no tasks" for an answer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.sessions import Session
-from rolecall.nexus import knowledge_files, longlist, project_paths, shape, state_file, tools, tracker
+from rolecall.nexus import knowledge_files, overview, tools, tracker
 
 Task: TypeAlias = Mapping[str, Any]
 
@@ -51,8 +50,8 @@ class Standing:
     """Plan and tasks as they are on disk now."""
 
     def __init__(self, project: str) -> None:
-        self.plan, self.plan_problem = _read(tools.plan_status, project)
-        found, self.tasks_problem = _read(_task_list, project)
+        self.plan, self.plan_problem = _read(overview.plan_status, project)
+        found, self.tasks_problem = _read(overview.task_list, project)
         self.goal: str = found.get("goal", "")
         self.tasks: list[Task] = found.get("tasks", [])
         self.summary: Mapping[str, Any] = found.get("summary", {})
@@ -82,13 +81,9 @@ class Standing:
 
 
 def checked_tasks(project: str) -> tuple[list[Task], str]:
-    """The tasks as a tool has them that is about to change one, or why it cannot: whoever does change one then does not
-    have them checked twice."""
-    try:
-        file = longlist.load(project, project_paths.state(project, project_paths.TASKS), tools.TASKS)
-    except RolecallError as exc:
-        return [], exc.message[:_LONGEST_PROBLEM]
-    return (file.entries() if file else []), ""
+    """The tasks as a tool has them that is about to change one, or why it cannot."""
+    found, problem = _read(tools.task_list, project)
+    return found.get("tasks", []), problem
 
 
 def _read(tool: Any, project: str) -> tuple[Mapping[str, Any], str]:
@@ -96,22 +91,6 @@ def _read(tool: Any, project: str) -> tuple[Mapping[str, Any], str]:
         return tool(project), ""
     except RolecallError as exc:
         return {}, exc.message[:_LONGEST_PROBLEM]
-
-
-def _task_list(project: str) -> Mapping[str, Any]:
-    """What `tools.task_list` replies. A thousand tasks that another harness wrote take it three times as long, because
-    it checks them before they are changed; here they are only read, and judged by it when something is odd."""
-    data = state_file.read(project_paths.state(project, project_paths.TASKS))
-    if data is None:
-        return {}
-    try:
-        found = json.loads(data)
-        goal, tasks = str(found["goal"]), list(found["tasks"])
-        summary = tools.summary_of([tools.standing(task) for task in tasks])
-        is_plain = all(type(task["title"]) is str and task["status"] in shape.TASK_STATUSES for task in tasks)
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return tools.task_list(project)
-    return {"goal": goal, "tasks": tasks, "summary": summary} if is_plain else tools.task_list(project)
 
 
 # -- beside a message --

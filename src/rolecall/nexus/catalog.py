@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import macros, vocabulary
 from rolecall.nexus.catalog_file import Flag, Many, Reader, Record, Text, Unread, near
-from rolecall.nexus.shape import TASK_STATUSES
+from rolecall.nexus.overview import TASK_STATUSES
 from rolecall.nexus.tags import ANY_VARIANT
 from rolecall.nexus.vocabulary import CATEGORIES, ID, MODEL_TIERS, RESUME_TIERS, SENTENCE, Vocabulary
 from rolecall.settings.capabilities import RESTRICTIONS

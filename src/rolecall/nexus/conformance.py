@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError
-from rolecall.nexus import dispatch, documented, expectation, longlist, project_paths, shape
+from rolecall.nexus import dispatch, documented, expectation, project_paths, tools, tracker
 from rolecall.nexus.fixture import Action, Case, Expected, Mistake, Step
 from rolecall.nexus.server_child import ServerChild
 from rolecall.settings import capabilities
@@ -177,7 +177,7 @@ def _in_process(project: str) -> Call:
             reply = dispatch.call(project, tool, copy.deepcopy(params))
         except RolecallError as error:
             return {"error": error.message}
-        return json.loads(longlist.json_bytes(reply))
+        return json.loads(tools.to_json(reply))
 
     return call
 
@@ -305,8 +305,8 @@ def _trace_failures(
 
 
 def _tracker_failures(path: str, data: bytes) -> Iterator[Failure]:
-    if problem := shape.TRACKED(json.loads(data)):
-        yield _failure(ALWAYS, path, "", "the fields of the contract", f"it{problem}")
+    if problem := tracker.problem_of(json.loads(data)):
+        yield _failure(ALWAYS, path, "", "the fields of the contract", problem)
 
 
 def _written_failures(path: str, data: bytes) -> Iterator[Failure]:

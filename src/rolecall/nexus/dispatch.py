@@ -1,8 +1,7 @@
-"""Tools called from outside: by name, with arguments nobody has looked at yet, by callers that may be restricted.
+"""Tools called from outside: by name, with unchecked arguments, by callers that may be restricted.
 
-The table says for every tool what it is for and what it takes; the doors make their help and their schemas
-from it. Kinds of arguments are checked here, in the words of the contract where it has any. What a call
-means is left to `tools`.
+The table says what every tool is for and what it takes; doors make their help and their schemas from it. The types of
+arguments are checked here, in the contract's words where it has any; `tools` does the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.nexus import longlist, project_paths, shape, tools
+from rolecall.nexus import overview, project_paths, tools
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import WrongCall
 from rolecall.settings.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
@@ -24,17 +23,25 @@ class Kind(NamedTuple):
     schema: Mapping[str, Any]
 
 
-_TEXT = Kind("a string", shape.is_text, {"type": "string"})
-_NUMBER = Kind(shape.A_NUMBER, shape.is_number, {"type": "number"})
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+_TEXT = Kind("a string", _is_text, {"type": "string"})
+_NUMBER = Kind(tools.A_NUMBER, tools.is_number, {"type": "number"})
 _TEXTS = Kind(
-    "a list of strings", shape.is_list_of(shape.is_text), {"type": "array", "items": {"type": "string"}}
+    "a list of strings",
+    lambda value: type(value) is list and all(map(_is_text, value)),
+    {"type": "array", "items": {"type": "string"}},
 )
 _NUMBERS = Kind(
-    "a list of numbers", shape.is_list_of(shape.is_number), {"type": "array", "items": {"type": "number"}}
+    "a list of numbers",
+    lambda value: type(value) is list and all(map(tools.is_number, value)),
+    {"type": "array", "items": {"type": "number"}},
 )
 _MAP = Kind(
     "an object of strings",
-    shape.is_map_of_texts,
+    lambda value: type(value) is dict and all(map(_is_text, value.values())),
     {"type": "object", "additionalProperties": {"type": "string"}},
 )
 
@@ -123,7 +130,9 @@ TOOLS: Mapping[str, Tool] = {
             "owner": Parameter(_TEXT, 'The agent that does it, or "lead".'),
             "owner_agent_id": Parameter(_TEXT, "The id of the instance that does it."),
             "owner_reuse_policy": Parameter(
-                _TEXT, "Whether an instance that worked before goes on with it.", choices=shape.REUSE_POLICIES
+                _TEXT,
+                "Whether an instance that worked before goes on with it.",
+                choices=overview.REUSE_POLICIES,
             ),
         },
         TASK_CREATION,
@@ -139,7 +148,7 @@ TOOLS: Mapping[str, Tool] = {
         "Set the status of a task. A completed one may be set back.",
         {
             "id": _needed(_NUMBER, "The task."),
-            "status": _needed(_TEXT, "Its new status.", *shape.TASK_STATUSES),
+            "status": _needed(_TEXT, "Its new status.", *overview.TASK_STATUSES),
         },
         TASK_UPDATE,
     ),
@@ -188,22 +197,18 @@ def input_schema(tool: Tool) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _no_secrets() -> Mask:
-    return Mask(())
-
-
 def call(
     project: Folder,
     name: str,
     arguments: Any = None,
     *,
     restrictions: Iterable[str] = (),
-    mask: Callable[[], Mask] = _no_secrets,
+    mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> dict[str, Any]:
     """The reply of a tool to arguments from outside. `mask` hides secrets that must not be stored; it is called only if
     the tool writes."""
-    tool, checked = _checked_call(project, name, arguments, restrictions, mask)
-    return tool.run(project, **checked)
+    given = _check_call(project, name, arguments, restrictions, mask)
+    return TOOLS[name].run(project, **given)
 
 
 def call_json(
@@ -212,22 +217,28 @@ def call_json(
     arguments: Any = None,
     *,
     restrictions: Iterable[str] = (),
-    mask: Callable[[], Mask] = _no_secrets,
+    mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> bytes:
-    """The same as JSON; megabytes of tasks are passed on as they stand in their file."""
-    tool, checked = _checked_call(project, name, arguments, restrictions, mask)
+    """The same as JSON."""
+    given = _check_call(project, name, arguments, restrictions, mask)
     if name == "task_list":
         return tools.task_list_json(project)
-    return longlist.json_bytes(tool.run(project, **checked))
+    return tools.to_json(TOOLS[name].run(project, **given))
 
 
-def _checked_call(
+def _check_call(
     project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
-) -> tuple[Tool, dict[str, Any]]:
+) -> dict[str, Any]:
+    """The arguments as the tool takes them."""
     if name not in TOOLS:
         raise WrongCall(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
-    tool = TOOLS[name]
-    _check_allowed(name, tool, tuple(restrictions))
+    tool, held_to = TOOLS[name], tuple(restrictions)
+    try:
+        if tool.is_for_lead:
+            check_lead(held_to, name)
+        check_allowed(held_to, name, tool.denied_as)
+    except UsageError as exc:
+        raise WrongCall(exc.message, hint=exc.hint) from None
     if tool.needs:
         tools.check_there(project, tool.needs)
     given = {} if arguments is None else arguments
@@ -235,21 +246,7 @@ def _checked_call(
         raise WrongCall(f"the arguments of {name} are not an object")
     # Many hosts send null for what they leave out.
     given = {key: value for key, value in given.items() if value is not None}
-    _check_parameters(name, tool, given)
-    return tool, given if tool.is_reader or not given else mask().value(given)
-
-
-def _check_allowed(name: str, tool: Tool, restrictions: tuple[str, ...]) -> None:
-    try:
-        if tool.is_for_lead:
-            check_lead(restrictions, name)
-        check_allowed(restrictions, name, tool.denied_as)
-    except UsageError as exc:
-        raise WrongCall(exc.message, hint=exc.hint) from None
-
-
-def _check_parameters(name: str, tool: Tool, given: Mapping[str, Any]) -> None:
-    # By the contract an unknown action is the answer, whatever else is wrong: then the tool itself is asked.
+    # By the contract an unknown action is the answer, whatever else is wrong: the tool itself gives it.
     action = given.get("action") if name == "plan_update" else None
     is_unknown_action = isinstance(action, str) and action not in tools.ACTIONS
     for key, value in given.items():
@@ -264,3 +261,7 @@ def _check_parameters(name: str, tool: Tool, given: Mapping[str, Any]) -> None:
     for key, parameter in tool.parameters.items():
         if parameter.is_required and key not in given:
             raise WrongCall(f"{key} is required for {name}")
+    if tool.is_reader or not given:
+        return given
+    masked: dict[str, Any] = mask().value(given)
+    return masked

@@ -1,172 +1,197 @@
-"""The history: cycles that were closed. One is added, none is ever changed or dropped; they can be searched.
+"""The history of closed cycles: cycles are added and searched, never changed or dropped.
 
-Archiving takes several files: the cycle goes into the history first, then the plan and the tasks are removed.
-A note of ours, written before either, says which cycle is about to be added and from which bytes. Whoever
-takes the lock next finishes what the note tells of: if the cycle is in the history, the files that went into
-it are removed, and nothing is archived twice.
+Archiving takes several files: the cycle goes into the history first, then plan and tasks are removed. Before either, a
+note of ours says which cycle is about to be added and from which bytes. Whoever takes the lock next finishes what a
+killed writer noted: if the cycle is in the history, the files it was made from are removed.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import accumulate
+from typing import Annotated, Literal, NamedTuple
 
-from rolecall.nexus import longlist, project_paths, shape, state_file
-from rolecall.nexus.longlist import Kind, Layout, LongList
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from rolecall.nexus import project_paths, state, state_file
 from rolecall.nexus.project_paths import Folder
+from rolecall.nexus.state import Cycle, Plan, Task
 
 SCHEMA_VERSION = "0.10"
-"""What cycles say of the contract they were written under."""
+"""The version of the contract that cycles are written under."""
 _NOTE = "archiving.json"
-_BLOCK = 200
-"""How many cycles are looked through at once: a copy of all in lower case would be paid for in page faults."""
+_OPENING = re.compile(rb'"cycles"\s*:\s*\[')
 
 
-def _plan_id(cycle: Mapping[str, Any]) -> float:
-    return cycle["plan"]["id"] if cycle["plan"] else 0
+class _File(Struct, forbid_unknown_fields=True):
+    cycles: list[msgspec.Raw]
+    schema_version: state.Version | UnsetType = UNSET
 
 
-HISTORY = Kind("history", "cycles", shape.HISTORY_HEAD, shape.CYCLE, _plan_id)
+class _Searchable(NamedTuple):
+    text: bytes
+    """The compact JSON of all cycles in lower case, a line for each."""
+    starts: list[int]
 
 
-def load(project: Folder) -> LongList:
-    """The history; one without cycles when there is none."""
-    return longlist.load(project, project_paths.history(project), HISTORY) or longlist.empty(HISTORY, {})
+class History:
+    """The cycles and the bytes around them, so that adding one leaves all others as they were written."""
+
+    def __init__(
+        self, cycles: Sequence[bytes | msgspec.Raw], front: Sequence[bytes], back: bytes, highest: int
+    ) -> None:
+        self.cycles = cycles
+        self._front, self._back = front, back
+        self.highest_plan = highest
+        """The highest id of a plan."""
+        self._searchable: _Searchable | None = None
+
+    def cycle(self, number: int) -> Cycle:
+        return state.CYCLE.read(self.cycles[number])
+
+    def save_with(self, project: Folder, cycle: Cycle) -> History:
+        """Add a cycle to the file; the history it then holds."""
+        text = state.encode(cycle)
+        entry = (b",\n" if self.cycles else b"\n") + text
+        front = [*self._front, entry] if len(self._front) < 100 else [b"".join(self._front), entry]
+        path = project_paths.history(project)
+        stamp = state_file.replace(project, path, *front, b"\n", self._back)
+        highest = max(self.highest_plan, int(cycle.plan.id) if cycle.plan else 0)
+        longer = History([*self.cycles, text], front, self._back, highest)
+        state.remember(path, stamp, longer)
+        return longer
+
+    def search(self, query: str) -> Sequence[int]:
+        """The numbers of the cycles whose compact JSON contains the query in any case, oldest first."""
+        wanted = query.lower()
+        if not wanted:
+            return range(len(self.cycles))
+        if "\n" in wanted:
+            return []  # JSON escapes it
+        if self._searchable is None:
+            lines = [_lower_json(cycle) for cycle in self.cycles]
+            starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+            self._searchable = _Searchable(b"\n".join(lines), starts)
+        text, starts = self._searchable
+        # A regular expression finds its first byte several times faster than bytes.find does.
+        pattern = re.compile(re.escape(wanted.encode(errors="surrogatepass")))
+        found: list[int] = []
+        match = pattern.search(text)
+        while match:
+            found.append(bisect_right(starts, match.start()) - 1)
+            match = pattern.search(text, starts[found[-1] + 1])
+        return found
 
 
-# -- adding a cycle --
+def _lower_json(cycle: bytes | msgspec.Raw) -> bytes:
+    """Compact JSON in lower case, with its fields in the order of the file."""
+    try:
+        text = msgspec.json.encode(msgspec.json.decode(cycle)).decode()
+    except msgspec.DecodeError:
+        text = state.encode(state.parse_json(bytes(cycle))).decode()
+    return text.lower().encode(errors="surrogatepass")
+
+
+def load(project: Folder) -> History:
+    """The history; one without cycles if there is no file."""
+    found = state.load(project_paths.history(project), _parse)
+    return found or History([], [b'{"cycles":['], b"]}\n", 0)
+
+
+def _parse(data: bytes) -> History:
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # With a lone surrogate in it, the file is written out once more, every cycle on a line of its own.
+        plain = state.parse_json(data)
+        lines = [state.encode(cycle) for cycle in plain["cycles"]] if isinstance(plain, dict) else []
+        head = {key: value for key, value in plain.items() if key != "cycles"}
+        opening = state.encode({**head, "cycles": []})[:-2]
+        data = opening + b"\n" * bool(lines) + b",\n".join(lines) + b"\n]}\n"
+        file = msgspec.convert({**head, "cycles": [msgspec.Raw(line) for line in lines]}, _File)
+    highest = 0
+    for number, cycle in enumerate(file.cycles):
+        try:
+            plan = state.CYCLE.read(cycle).plan
+        except ValueError as exc:
+            raise ValueError(f"cycles[{number}]: {exc}") from exc
+        highest = max(highest, int(plan.id) if plan else 0)
+    if file.cycles:
+        last = bytes(file.cycles[-1])
+        end = data.rindex(last) + len(last)
+    else:
+        opened = _OPENING.search(data)
+        end = opened.end() if opened else 0
+    return History(file.cycles, [data[:end]], data[data.index(b"]", end) :], highest)
+
+
+# -- archiving --
 
 
 @contextmanager
 def writing(project: Folder) -> Iterator[None]:
-    """The project is ours to change, and nothing an earlier writer began is left half done."""
+    """Hold the project's lock, after finishing what an earlier writer left half done."""
     with state_file.locked(project):
         _finish(project)
         yield
 
 
-def add(
-    project: Folder,
-    history: LongList,
-    plan: dict[str, Any] | None,
-    tasks: Sequence[Any],
-    *,
-    sources: Mapping[str, bytes],
-) -> tuple[dict[str, Any], Layout]:
-    """Add a cycle made from the bytes of these state files, which the caller then removes or replaces."""
-    cycle = {
-        "schema_version": SCHEMA_VERSION,
-        "completed_at": project_paths.now(),
-        "branch": project_paths.branch(project),
-        "plan": plan and {key: value for key, value in plan.items() if key != "schema_version"},
-        "tasks": list(tasks),
-    }
-    note = {
-        "cycle": history.count,
-        "completed_at": cycle["completed_at"],
-        "sources": {name: state_file.digest(data) for name, data in sources.items()},
-    }
-    state_file.replace(project, project_paths.ours(project, _NOTE), longlist.json_bytes(note))
-    change = longlist.appended(history, HISTORY, cycle)
-    longlist.save(project, project_paths.history(project), HISTORY, change)
-    return cycle, change.layout
+def archive(
+    project: Folder, plan: Plan | None, tasks: Sequence[Task], *, sources: Mapping[str, str]
+) -> tuple[Cycle, History]:
+    """Add a cycle made from these state files, which the caller then removes or replaces. `sources` has their
+    digests."""
+    history = load(project)
+    cycle = Cycle(
+        schema_version=SCHEMA_VERSION,
+        completed_at=project_paths.now(),
+        branch=project_paths.branch(project),
+        plan=plan and msgspec.structs.replace(plan, schema_version=UNSET),
+        tasks=list(tasks),
+    )
+    note = {"cycle": len(history.cycles), "completed_at": cycle.completed_at, "sources": sources}
+    state_file.replace(project, project_paths.ours(project, _NOTE), state.encode(note))
+    return cycle, history.save_with(project, cycle)
 
 
 def remove_sources(project: Folder, names: Sequence[str]) -> None:
-    """The end of archiving: the files are gone, and then the note about them."""
+    """End archiving: remove the files, then the note about them."""
     for name in names:
         state_file.remove(project_paths.state(project, name))
     state_file.sync_folder(project_paths.state(project))
-    forget_note(project)
+    remove_note(project)
 
 
-def forget_note(project: Folder) -> None:
+def remove_note(project: Folder) -> None:
     state_file.remove(project_paths.ours(project, _NOTE))
 
 
+class _Note(Struct, forbid_unknown_fields=True):
+    cycle: Annotated[int, Meta(ge=0)]
+    completed_at: str
+    sources: dict[Literal["plan.json", "tasks.json"], str]
+
+
 def _finish(project: Folder) -> None:
-    data = state_file.read(project_paths.ours(project, _NOTE))
+    path = project_paths.ours(project, _NOTE)
+    data = state_file.read(path)
     if data is None:
         return
     try:
-        note = json.loads(data)
-        number, completed_at, sources = int(note["cycle"]), note["completed_at"], dict(note["sources"])
-        if number < 0 or not set(sources) <= {project_paths.PLAN, project_paths.TASKS}:
-            raise ValueError(f"cycle {number} of {sorted(sources)}")
-    except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise state_file.DamagedFile(
-            project_paths.ours(project, _NOTE), data, f"no note of ours: {exc!r}"
-        ) from exc
+        note = msgspec.json.decode(data, type=_Note)
+    except ValueError as exc:
+        raise state_file.DamagedFile(path, data, f"it is not a note of ours: {exc}") from exc
     history = load(project)
-    if number < history.count and history.entry(number)["completed_at"] == completed_at:
-        archived = [name for name in sources if _is_as_archived(project, name, sources[name])]
+    is_added = note.cycle < len(history.cycles)
+    if is_added and history.cycle(note.cycle).completed_at == note.completed_at:
+        # A file with other bytes came later and was not archived.
+        archived = [name for name, digest in note.sources.items() if state.digest_of(project, name) == digest]
         remove_sources(project, archived)
     else:
-        forget_note(project)
-
-
-def _is_as_archived(project: Folder, name: str, digest: str) -> bool:
-    """Whether a file still has the bytes that were archived: others came later and were not."""
-    data = state_file.read(project_paths.state(project, name))
-    return data is not None and state_file.digest(data) == digest
-
-
-# -- searching --
-
-
-_BREAKS = re.compile(r'[\s"\\{}\[\]:,]+')
-"""What JSON may write with or without spaces around it, or in several ways."""
-
-
-def search(history: LongList, query: str) -> Sequence[int]:
-    """The cycles whose JSON holds the query, whatever the case of letters; by number, oldest first.
-
-    The JSON meant is the one without spaces between its parts, whoever wrote the file and however. A query
-    that is plain words reads the same in every writing, so it is looked for in the bytes. Of any other the
-    longest word is, and only the cycles that have it are read.
-    """
-    wanted = query.lower()
-    if not wanted:
-        return range(history.count)
-    words = [word for word in _BREAKS.split(wanted) if word]
-    if " ".join(words) == wanted:
-        return _holding(history, wanted)
-    likely = _holding(history, max(words, key=len)) if words else range(history.count)
-    return [number for number in likely if wanted in _json_text(history.entry(number))]
-
-
-def _holding(history: LongList, words: str) -> Sequence[int]:
-    """The cycles that have these words, which JSON does not write in any other way."""
-    data = history.data
-    if not history.layout.is_literal:
-        return [n for n in range(history.count) if words in _json_text(history.entry(n))]
-    if not _is_bytewise(data, words):
-        return [n for n in range(history.count) if words in history.slice(n).decode().lower()]
-    wanted = words.encode(errors="surrogatepass")
-    blocks = range(0, history.count, _BLOCK)
-    return [number for first in blocks for number in _found_in_block(history, first, wanted)]
-
-
-def _is_bytewise(data: bytes, words: str) -> bool:
-    """Whether lower case can be had byte by byte: two letters beyond ASCII have one within it."""
-    if data.isascii():
-        return True
-    return words.isascii() and "\u0130".encode() not in data and "\u212a".encode() not in data
-
-
-def _found_in_block(history: LongList, first: int, words: bytes) -> Iterator[int]:
-    starts = [*history.layout.starts[first : first + _BLOCK + 1], history.layout.closing][: _BLOCK + 1]
-    block = history.data[starts[0] : starts[-1]].lower()
-    at = block.find(words)
-    while at >= 0:
-        number = bisect_right(starts, starts[0] + at) - 1
-        yield first + number
-        at = block.find(words, starts[number + 1] - starts[0])
-
-
-def _json_text(cycle: Any) -> str:
-    return longlist.json_bytes(cycle).decode().lower()
+        remove_note(project)

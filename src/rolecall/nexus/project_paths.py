@@ -7,6 +7,7 @@ than any tool does.
 from __future__ import annotations
 
 import os
+import re
 from typing import TypeAlias
 
 from rolecall.errors import Hint, UsageError
@@ -42,15 +43,22 @@ _harness = HARNESS
 def use_harness(name: str) -> None:
     """From here on, keep the files of hooks under the name of that harness."""
     global _harness
-    if name != HARNESS:
-        from rolecall.nexus import shape
-
-        if not shape.is_harness_id(name):
-            raise UsageError(
-                f"{name!r} is not the name of a harness",
-                hint="Use lower-case letters, digits and hyphens.",
-            )
+    check_harness(name)
     _harness = name
+
+
+def check_harness(name: str) -> None:
+    if not is_harness_id(name):
+        raise UsageError(
+            f"{name!r} is not the name of a harness", hint="Use lower-case letters, digits and hyphens."
+        )
+
+
+def is_harness_id(value: object) -> bool:
+    """Whether this is lower-case letters, digits and hyphens, with a letter first."""
+    if type(value) is not str or not value.isascii() or not value[:1].isalpha():
+        return False
+    return value == value.lower() and value.replace("-", "").isalnum()
 
 
 def of_harness(project: Folder, name: str) -> str:
@@ -78,6 +86,18 @@ def find(start: Folder) -> str:
 
 
 now = timestamp
+
+
+_TIME = re.compile(
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])[Tt](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?"
+    r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
+)
+
+
+def is_time(value: object) -> bool:
+    """Whether this is the text of an RFC 3339 time."""
+    return type(value) is str and _TIME.fullmatch(value) is not None
 
 
 def branch(project: Folder) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 FRESH, SAME_ARTIFACT, RESUME = "fresh", "resume_if_same_artifact", "resume"
-"""What a task may say itself, of `shape.REUSE_POLICIES`."""
+"""What a task may say itself, of `overview.REUSE_POLICIES`."""
 REREAD = "Read the files again before you change anything; they may have changed."
 """What an agent is told first that goes on with files it knows."""
 

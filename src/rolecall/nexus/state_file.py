@@ -1,11 +1,9 @@
-"""The files of `.nexus/` as bytes: read, replaced at once, kept aside when damaged; one lock over all of them.
+"""The files of `.nexus/` as bytes: read, replaced atomically, copied aside when damaged, under one lock.
 
-The lock is the kernel's, on a file of ours, so it ends with its holder however that ends. Readers need none:
-a file is only ever replaced as a whole. Whatever is to replace a file is written in our own folder first,
-always under the same name, so that what a killed writer leaves is removed by the next. Nothing is read or
-written through a link: a repository may come from anybody, with links in it that lead anywhere.
-
-What the bytes mean is not known here; above are `longlist`, `archive`, `tools` and `artifact`.
+The lock is the kernel's, on a file of ours, so it ends with the process that holds it. Readers take no lock, because a
+file is only ever replaced as a whole. A replacement is first written to our own folder, always under the same name, so
+the next writer removes what a killed one left. Nothing is read or written through a link: a repository may come from
+anybody, with links in it that lead anywhere.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from stat import S_ISREG
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import xxhash
 
@@ -27,32 +25,63 @@ from rolecall.nexus import project_paths
 from rolecall.nexus.project_paths import Folder
 
 Bytes: TypeAlias = "bytes | memoryview"
+Stamp: TypeAlias = "tuple[int, ...]"
+"""Inode, size and times of a large file: while they are the same, so is the file."""
+
 _LOCK, _DRAFT = "lock", "draft"
+_LARGE = 100_000
+"""Bytes from which on it pays not to read a file again. Within the same tick of the clock a smaller one could be
+written twice; a larger one takes longer than that to write."""
 _FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
 
 is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)
-"""Whether the caller has given up meanwhile, asked while the lock is waited for; None: nobody can."""
+"""Whether the caller has given up; asked while waiting for the lock. None: the caller never does."""
 patience_ends: ContextVar[float | None] = ContextVar("patience_ends", default=None)
-"""Until when the lock is waited for, on the clock of `time.monotonic`; if it is free it is taken also later. None: for
-ever."""
+"""When to stop waiting for the lock, by `time.monotonic`; a free lock is taken even later. None: never."""
+
+
+class Found(NamedTuple):
+    data: bytes | None
+    """None if the file still has the stamp that the caller knows."""
+    stamp: Stamp | None
+    """None for a small file."""
 
 
 def read(path: str) -> bytes | None:
-    """The whole of a file below `.nexus/`; None when there is none."""
+    """The bytes of a file below `.nexus/`, or None if it does not exist."""
+    found = read_unless(path, None)
+    return found.data if found else None
+
+
+def read_unless(path: str, known: Stamp | None) -> Found | None:
+    """Like `read`, but without reading a file that still has the stamp `known`."""
     refuse_links(path)
     try:
-        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
-            if not S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file", path)
-            return file.readall()
+        with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file", path)
+            stamp = _stamp(status)
+            return Found(None if stamp and stamp == known else file.readall(), stamp)
     except FileNotFoundError:
         return None
     except OSError as exc:
         raise refused(exc, path) from exc
 
 
+def _open_without_waiting(path: str, flags: int) -> int:
+    # Opening a pipe would wait for a process at its other end.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+
+def _stamp(status: os.stat_result) -> Stamp | None:
+    if status.st_size < _LARGE:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def refuse_links(path: str) -> None:
-    """Refuse a path below `.nexus/` that has a link on its way or at its end, `.nexus` itself included."""
+    """Refuse a path below `.nexus/` with a link in it, `.nexus` itself included."""
     at, _, inner = f"{path}/".rpartition("/.nexus/")
     for name in (".nexus", *inner.split("/")[:-1]):
         at = f"{at}/{name}"
@@ -63,32 +92,28 @@ def refuse_links(path: str) -> None:
             )
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe would wait for somebody at its other end."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
-
-
 def digest(*parts: Bytes) -> str:
-    """Tells bytes apart: a file that still has the same is still the same."""
     hashed = xxhash.xxh3_128()
     for part in parts:
         hashed.update(part)
     return hashed.hexdigest()
 
 
-# -- writing, under the lock --
+# -- the lock --
 
 
 @contextmanager
 def locked(project: Folder) -> Iterator[int]:
-    """Nobody else writes to this project meanwhile; folders that are missing are made. Gives the open lock."""
+    """Hold the project's lock, and create the folders that are missing. Yields the open lock file."""
     try:
         _make_folders(project)
-        lock = _take(project_paths.ours(project, _LOCK))
+        lock = _take_lock(project_paths.ours(project, _LOCK))
     except OSError as exc:
         raise refused(exc, project_paths.ours(project)) from exc
     try:
-        _ignore_state(project)
+        ignored = os.path.join(project_paths.nexus(project), ".gitignore")
+        if not os.path.exists(ignored):
+            replace(project, ignored, b"state/\n")
         yield lock
     except DamagedFile as exc:
         raise kept_aside(project, exc) from exc
@@ -100,7 +125,18 @@ def locked(project: Folder) -> Iterator[int]:
         os.close(lock)
 
 
-def _take(path: str) -> int:
+def _make_folders(project: Folder) -> None:
+    ours = project_paths.ours(project)
+    refuse_links(ours)
+    if os.path.isdir(ours):
+        return
+    if not os.path.isdir(project):
+        raise UsageError(f"there is no folder {os.fspath(project)!r}", hint="Name the project's folder.")
+    for folder in (project_paths.nexus(project), project_paths.state(project), ours):
+        make_folder(folder)
+
+
+def _take_lock(path: str) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
@@ -112,66 +148,45 @@ def _take(path: str) -> int:
         except BaseException:
             os.close(file)
             raise
-        # Somebody removed the folder while we waited: this lock keeps nobody out.
+        # The lock was removed while we waited, so this one keeps nobody out.
         os.close(file)
         os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
 def _wait_for(file: int, path: str) -> None:
-    """Take the lock, unless the caller gives up before it is ours."""
     has_given_up, end = is_taken_back.get(), patience_ends.get()
     if has_given_up is None and end is None:
         fcntl.flock(file, fcntl.LOCK_EX)
         return
     nap = _FIRST_NAP
     while has_given_up is None or not has_given_up():
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if end is not None and time.monotonic() > end:
-                raise _kept(path) from None
-            time.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
-        else:
             return
+        if end is not None and time.monotonic() > end:
+            raise Conflict(
+                f"another process still holds {path}, and the time to wait for it is over: nothing was finished",
+                hint=f"See which one (`fuser {path}`); if it was stopped, continue or end it.",
+            )
+        time.sleep(nap)
+        nap = min(2 * nap, _LONGEST_NAP)
     raise Conflict("the call was taken back while somebody else wrote", hint="Nothing was written.")
 
 
-def _kept(lock: str) -> Conflict:
-    return Conflict(
-        f"{lock} is kept by another process, and the time to wait for it is over: what was begun is not finished",
-        hint=f"See which (`fuser {lock}`); if it was stopped, let it go on or end it.",
-    )
-
-
-def _make_folders(project: Folder) -> None:
-    ours = project_paths.ours(project)
-    refuse_links(ours)
-    if not os.path.isdir(ours):
-        if not os.path.isdir(project):
-            raise UsageError(f"there is no folder {os.fspath(project)!r}", hint="Name the project's folder.")
-        for folder in (project_paths.nexus(project), project_paths.state(project), ours):
-            make_folder(folder)
-
-
-def _ignore_state(project: Folder) -> None:
-    """The state of a running cycle is nobody's to commit."""
-    ignored = os.path.join(project_paths.nexus(project), ".gitignore")
-    if not os.path.exists(ignored):
-        replace(project, ignored, b"state/\n")
-
-
 def ignore_state(project: Folder) -> None:
-    """Make git ignore the state if an existing `.nexus/.gitignore` does not."""
+    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `locked` makes a missing one."""
     path = os.path.join(project_paths.nexus(project), ".gitignore")
     data = None if os.path.islink(path) else read(path)
-    lines = {line.strip().strip(b"/") for line in (data or b"").split(b"\n")}
-    if data is None or not lines.isdisjoint(
-        (b"state", b"state/*", b"state/**", b"*", b"**", b"!state", b"!/state")
-    ):
-        return  # `locked` makes a missing one
+    if data is None:
+        return
+    lines = {line.strip().strip(b"/") for line in data.split(b"\n")}
+    if lines & {b"state", b"state/*", b"state/**", b"*", b"**", b"!state", b"!/state"}:
+        return
     with locked(project):
         replace(project, path, data.rstrip(b"\n") + b"\n" * bool(data.strip()) + b"state/\n")
+
+
+# -- writing, under the lock --
 
 
 def make_folder(path: str) -> None:
@@ -184,43 +199,41 @@ def make_folder(path: str) -> None:
     sync_folder(os.path.dirname(path))
 
 
-def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -> None:
-    """Put these bytes in the place of `path` at once, and on the disk before this returns. A file that is there
-    keeps its mode."""
+def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -> Stamp | None:
+    """Replace `path` with these bytes atomically, on the disk before this returns unless not `must_last`. An existing
+    file keeps its mode."""
     refuse_links(path)
     with drafted(project, *parts, mode=_mode(path), must_last=must_last) as draft:
         os.replace(draft, path)
     if must_last:
         sync_folder(os.path.dirname(path))
+    return _stamp(os.stat(path))
 
 
 @contextmanager
 def drafted(project: Folder, *parts: Bytes, mode: int | None = None, must_last: bool = True) -> Iterator[str]:
-    """A file with these bytes, to be moved to its place; gone if it is not."""
+    """A file with these bytes to be moved to its place; removed if an error occurs."""
     draft = project_paths.ours(project, _DRAFT)
     try:
-        _write(draft, *parts, mode=mode, must_last=must_last)
+        remove(draft)  # what a killed writer left, or a link
+        file = os.open(
+            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else 0o600
+        )
+        try:
+            if mode is not None:
+                os.fchmod(file, mode)
+            for part in parts:
+                rest = memoryview(part)
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+            if must_last:
+                os.fsync(file)
+        finally:
+            os.close(file)
         yield draft
     except BaseException:
         remove(draft)
         raise
-
-
-def _write(path: str, *parts: Bytes, mode: int | None, must_last: bool) -> None:
-    remove(path)  # what a killed writer left, or a link that somebody laid there
-    narrow = 0o666 if mode is None else 0o600
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, narrow)
-    try:
-        if mode is not None:
-            os.fchmod(file, mode)
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                rest = rest[os.write(file, rest) :]
-        if must_last:
-            os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _mode(path: str) -> int | None:
@@ -231,10 +244,8 @@ def _mode(path: str) -> int | None:
 
 
 def remove(path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return
 
 
 def sync_folder(path: str) -> None:
@@ -261,13 +272,13 @@ class DamagedFile(Damaged):
 
 
 def kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
-    """The same, once there is a copy for whoever corrects the file. Under the lock."""
+    """Copy a damaged file to our own folder, for whoever corrects it. Under the lock."""
     folder = project_paths.ours(project, "damaged")
     make_folder(folder)
     copy = os.path.join(folder, f"{os.path.basename(file.path)}.{digest(file.data)}")
     refuse_links(copy)
     if not os.path.exists(copy):
-        # Nobody is to read more of it here than where it lies.
+        # The copy is no more readable than the file.
         with drafted(project, file.data, mode=_mode(file.path) or 0o600) as draft:
             os.replace(draft, copy)
         sync_folder(folder)

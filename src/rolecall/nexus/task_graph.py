@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import groupby
 from typing import Any
 
-from rolecall.nexus.tools import ready, standing
+from rolecall.nexus.overview import progress_of, ready_ids
 
 Task = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def ids(numbers: Iterable[float]) -> str:
 
 
 def to_text(tasks: Sequence[Task]) -> str:
-    can_begin = set(ready([standing(task) for task in tasks]))
+    can_begin = set(ready_ids([progress_of(task) for task in tasks]))
     width = max((len(str(task["id"])) for task in tasks), default=0)
     lines: list[str] = []
     for is_left_out, waves in groupby(_waves(tasks), lambda wave: len(tasks) > _SCREEN and _is_done(wave[1])):

@@ -1,76 +1,85 @@
-"""The eleven tools: plan, decide, task, close, look back. Each is a function over a project folder.
+"""The eleven tools: plan, decide, add and close tasks, look back. Each is a function over a project folder.
 
-Parameters, replies, effects and the texts of errors are those of the contract at 0.10.0, and a reply has no
-other fields. Readers take no lock and leave no trace; writers take the one lock of the project. Arguments
-from outside come through `dispatch`, which checks their kinds; what the files may hold is checked here.
+Parameters, replies, effects and error texts are those of the contract at 0.10.0, and a reply has no other fields.
+Readers take no lock and leave no trace; writers take the one lock of the project. Arguments from outside come through
+`dispatch`, which checks their types.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Damaged, Hint, StorageError, UsageError
-from rolecall.nexus import history as archive
-from rolecall.nexus import longlist, project_paths, shape, state_file
-from rolecall.nexus.longlist import Change, Kind, LongList
+from rolecall.nexus import overview, project_paths
+from rolecall.nexus.lazy import Lazy
+from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import NotThere, WrongCall
 
-Reply = dict[str, Any]
+if TYPE_CHECKING:
+    from rolecall.nexus import artifact, history, state
+    from rolecall.nexus.state import Issue, Plan, Task
+else:
+    # The program's own verbs import this module, and few of them read the state of a project.
+    artifact, history, state = (Lazy(f"rolecall.nexus.{name}") for name in ("artifact", "history", "state"))
 
 ACTIONS = ("add", "remove", "edit", "reopen")
 DEFAULT_LAST = 10
+A_NUMBER = "a finite number below 1e300"
 
-T = TypeVar("T")
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number that an id can be; JSON has numbers that Python reads as infinite."""
+    return type(value) in (int, float) and -1e300 < value < 1e300  # type: ignore[operator]
 
 
 # -- plan --
 
 
 def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> Reply:
-    """Begin a plan; one that is active goes into the history."""
-    issues = _listed("issues", issues)
-    plan = {
-        "id": 1,
-        "topic": topic,
-        "issues": [_new_issue(number, title) for number, title in enumerate(issues, 1)],
-        "research_summary": research_summary,
-        "created_at": project_paths.now(),
-    }
-    _fit(shape.PLAN(plan))
-    with archive.writing(project):
-        previous = _read_plan(project)
-        history = archive.load(project)
-        highest = history.layout.highest
+    """Start a plan; one that is active goes into the history."""
+    plan = _convert(
+        state.PLAN,
+        id=1,
+        topic=topic,
+        issues=[
+            {"id": number, "title": title, "status": "pending"}
+            for number, title in enumerate(_as_list("issues", issues), 1)
+        ],
+        research_summary=research_summary,
+        created_at=project_paths.now(),
+    )
+    with history.writing(project):
+        sources = {project_paths.PLAN: state.digest_of(project, project_paths.PLAN)}
+        previous = state.load_plan(project)
         if previous:
-            old, data = previous
-            highest = archive.add(project, history, old, [], sources={project_paths.PLAN: data})[1].highest
-        plan["id"] = highest + 1
-        _write_plan(project, plan)
-        archive.forget_note(project)
+            past = history.archive(project, previous, [], sources=sources)[1]
+        else:
+            past = history.load(project)
+        plan.id = past.highest_plan + 1
+        state.save_plan(project, plan)
+        history.remove_note(project)
     return {
         "created": True,
-        "plan_id": plan["id"],
+        "plan_id": plan.id,
         "topic": topic,
-        "issueCount": len(issues),
+        "issueCount": len(plan.issues),
         "previousArchived": previous is not None,
     }
 
 
 def plan_status(project: Folder) -> Reply:
     """The active plan with all its issues."""
-    found = _read_plan(project)
-    if found is None:
+    plan = state.load_plan(project)
+    if plan is None:
         return {"active": False}
-    plan, _ = found
-    decided = len(_decided(plan))
-    reply = {"active": True, "plan_id": plan["id"], "topic": plan["topic"], "issues": plan["issues"]}
-    if "research_summary" in plan:
-        reply["research_summary"] = plan["research_summary"]
-    total = len(plan["issues"])
-    return {**reply, "summary": {"total": total, "pending": total - decided, "decided": decided}}
+    reply: Reply = {"active": True, "plan_id": plan.id, "topic": plan.topic, "issues": _plain(plan.issues)}
+    if plan.research_summary is not state.UNSET:
+        reply["research_summary"] = plan.research_summary
+    return {**reply, "summary": overview.summarize_plan([issue.status for issue in plan.issues])}
 
 
 def plan_update(
@@ -78,42 +87,34 @@ def plan_update(
 ) -> Reply:
     """Add, remove, rename or reopen an issue of the active plan."""
     check_there(project, project_paths.PLAN)
-    with archive.writing(project):
-        plan = _active_plan(project)
-        _check_action(action, issue_id, title)
-        issue = _new_issue(_next_id(plan["issues"]), title) if action == "add" else _issue(plan, issue_id)
+    with history.writing(project):
+        plan = _load_active_plan(project)
+        if action not in ACTIONS:
+            raise WrongCall("Unknown action", hint=f"There are {', '.join(ACTIONS)}.")
+        if action == "add" and not title:
+            raise WrongCall("title is required for add")
+        if action == "edit" and (issue_id is None or not title):
+            raise WrongCall("issue_id and title are required for edit")
+        if action in ("remove", "reopen") and issue_id is None:
+            raise WrongCall(f"issue_id is required for {action}")
+
         if action == "add":
-            plan["issues"].append(issue)
-        elif action == "remove":
-            plan["issues"].remove(issue)
-        elif action == "edit":
-            issue["title"] = title
+            issue = state.Issue(_next_id(plan.issues), str(title), "pending")
+            plan.issues.append(issue)
+            reply = {"added": True, "issue": _brief(issue)}
         else:
-            issue["status"] = "pending"
-            issue.pop("decision", None)
-        _fit(shape.PLAN(plan))
-        _write_plan(project, plan)
-    flag, fields = _UPDATED[action]
-    return {flag: True, "issue": {field: issue[field] for field in fields}}
-
-
-_UPDATED = {
-    "add": ("added", ("id", "title", "status")),
-    "remove": ("removed", ("id",)),
-    "edit": ("edited", ("id", "title")),
-    "reopen": ("reopened", ("id", "title", "status")),
-}
-
-
-def _check_action(action: str, issue_id: float | None, title: str | None) -> None:
-    if action not in ACTIONS:
-        raise WrongCall("Unknown action", hint=f"There are {', '.join(ACTIONS)}.")
-    if action == "add" and not title:
-        raise WrongCall("title is required for add")
-    if action == "edit" and (issue_id is None or not title):
-        raise WrongCall("issue_id and title are required for edit")
-    if action in ("remove", "reopen") and issue_id is None:
-        raise WrongCall(f"issue_id is required for {action}")
+            issue = _find_issue(plan, issue_id)
+            if action == "remove":
+                plan.issues.remove(issue)
+                reply = {"removed": True, "issue": {"id": issue.id}}
+            elif action == "edit":
+                issue.title = str(title)
+                reply = {"edited": True, "issue": {"id": issue.id, "title": issue.title}}
+            else:
+                issue.status, issue.decision = "pending", state.UNSET
+                reply = {"reopened": True, "issue": _brief(issue)}
+        state.save_plan(project, plan)
+    return reply
 
 
 def plan_decide(
@@ -125,96 +126,51 @@ def plan_decide(
     how_summary: Mapping[str, str] | None = None,
     how_agent_ids: Mapping[str, str] | None = None,
 ) -> Reply:
-    """Record the decision on an issue of the active plan, and who was asked on the way."""
+    """Record the decision on an issue of the active plan, and which agents were asked."""
     check_there(project, project_paths.PLAN)
-    how = {"how_agents": how_agents, "how_summary": how_summary, "how_agent_ids": how_agent_ids}
-    with archive.writing(project):
-        plan = _active_plan(project)
-        issue = _issue(plan, issue_id)
-        issue |= {"status": "decided", "decision": decision}
-        issue |= {key: _plain(key, value) for key, value in how.items() if value is not None}
-        _fit(shape.PLAN(plan))
-        _write_plan(project, plan)
-    remaining = [issue for issue in plan["issues"] if issue["status"] != "decided"]
-    reply = {"decided": True, "issue": issue["title"], "allComplete": not remaining}
-    if not remaining:
-        return {**reply, "message": "Every issue is decided."}
-    return {
-        **reply,
-        "remaining": [{key: left[key] for key in ("id", "title", "status")} for left in remaining],
+    given = {
+        "decision": decision,
+        "how_agents": None if how_agents is None else _as_list("how_agents", how_agents),
+        "how_summary": None if how_summary is None else dict(how_summary),
+        "how_agent_ids": None if how_agent_ids is None else dict(how_agent_ids),
     }
+    given = {key: value for key, value in given.items() if value is not None}
+    with history.writing(project):
+        plan = _load_active_plan(project)
+        issue = _find_issue(plan, issue_id)
+        changed = _convert(state.ISSUE, **{**_plain(issue), "status": "decided", **given})
+        plan.issues[plan.issues.index(issue)] = changed
+        state.save_plan(project, plan)
+    reply = {"decided": True, "issue": issue.title}
+    remaining = [_brief(other) for other in plan.issues if other.status != "decided"]
+    if remaining:
+        return {**reply, "allComplete": False, "remaining": remaining}
+    return {**reply, "allComplete": True, "message": "Every issue is decided."}
 
 
-def _read_plan(project: Folder) -> tuple[dict[str, Any], bytes] | None:
-    """The active plan and the bytes it was read from."""
-    path = project_paths.state(project, project_paths.PLAN)
-    data = state_file.read(path)
-    if data is None:
-        return None
-    try:
-        plan = longlist.parse(data)
-        problem = shape.PLAN(plan)
-    except (ValueError, RecursionError) as exc:
-        problem = f" is not JSON: {exc}"
-    if problem:
-        raise state_file.DamagedFile(path, data, f"the plan{problem}")
-    return plan, data
-
-
-def _active_plan(project: Folder) -> dict[str, Any]:
-    found = _read_plan(project)
-    if found is None:
+def _load_active_plan(project: Folder) -> Plan:
+    plan = state.load_plan(project)
+    if plan is None:
         raise _missing(project_paths.PLAN)
-    return found[0]
+    return plan
 
 
-def _write_plan(project: Folder, plan: Mapping[str, Any]) -> None:
-    state_file.replace(
-        project, project_paths.state(project, project_paths.PLAN), longlist.json_bytes(plan) + b"\n"
-    )
-
-
-def _new_issue(number: int, title: str | None) -> dict[str, Any]:
-    return {"id": number, "title": title, "status": "pending"}
-
-
-def _issue(plan: Mapping[str, Any], issue_id: float | None) -> dict[str, Any]:
-    for issue in plan["issues"]:
-        if issue["id"] == issue_id:
-            found: dict[str, Any] = issue
-            return found
+def _find_issue(plan: Plan, issue_id: float | None) -> Issue:
+    for issue in plan.issues:
+        if issue.id == issue_id:
+            return issue
     raise NotThere(f"Issue {_whole(issue_id)} not found")
 
 
-def _decided(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [issue for issue in plan["issues"] if issue["status"] == "decided"]
+def _brief(issue: Issue) -> Reply:
+    return {"id": issue.id, "title": issue.title, "status": issue.status}
 
 
-def _next_id(numbered: Sequence[Mapping[str, Any]]) -> int:
-    return int(max((entry["id"] for entry in numbered), default=0)) + 1
+def _next_id(entries: Sequence[Issue] | Sequence[Task]) -> int:
+    return int(max((entry.id for entry in entries), default=0)) + 1
 
 
 # -- tasks --
-
-
-def _task_id(task: Mapping[str, Any]) -> float:
-    number: float = task["id"]
-    return number
-
-
-class Standing(NamedTuple):
-    """A task as far as it matters for what can be done next."""
-
-    id: float
-    status: str
-    deps: tuple[float, ...]
-
-
-def standing(task: Mapping[str, Any]) -> Standing:
-    return Standing(task["id"], task["status"], tuple(task["deps"]))
-
-
-TASKS = Kind("tasks", "tasks", shape.TASKS_HEAD, shape.TASK, _task_id, standing)
 
 
 def task_add(
@@ -234,141 +190,124 @@ def task_add(
     owner_reuse_policy: str | None = None,
 ) -> Reply:
     """Add a task to the running cycle, which begins with its first task."""
-    task = {
-        "id": 1,
+    given = {
         "title": title,
         "context": context,
         "approach": approach,
         "acceptance": acceptance,
         "risk": risk,
-        "status": "pending",
-        "deps": [_whole(number) for number in _listed("deps", deps)],
+        "deps": [_whole(number) for number in _as_list("deps", deps)],
         "plan_issue": _whole(plan_issue),
         "owner": owner,
         "owner_agent_id": owner_agent_id,
         "owner_reuse_policy": owner_reuse_policy,
-        "created_at": project_paths.now(),
     }
-    task = {field: value for field, value in task.items() if value is not None}
-    decisions = _listed("decisions", decisions)
-    _fit(shape.TASK(task))
-    with archive.writing(project):
-        file = _load_tasks(project) or longlist.empty(TASKS, {"goal": "", "decisions": []})
-        task["id"] = file.layout.highest + 1
-        file = _with_head(file, goal or file.layout.head["goal"] or _topic(project) or title, decisions)
-        _save_tasks(project, longlist.appended(file, TASKS, task))
-    return {"task": task}
+    given = {field: value for field, value in given.items() if value is not None}
+    task = _convert(state.TASK, id=1, status="pending", created_at=project_paths.now(), **given)
+    binding = _as_list("decisions", decisions)
+    _convert(state.TASK_FILE, goal=goal or "", decisions=binding, tasks=[])
+    with history.writing(project):
+        file = state.load_tasks(project) or state.TaskFile(goal="", decisions=[], tasks=[])
+        task.id = _next_id(file.tasks)
+        longer = state.replace(
+            file,
+            goal=goal or file.goal or _topic(project) or title,
+            decisions=[*file.decisions, *binding],
+            tasks=[*file.tasks, task],
+        )
+        state.save_tasks(project, longer)
+    return {"task": _plain(task)}
 
 
 def _topic(project: Folder) -> str:
     """The topic of the active plan, which is the goal of its tasks; empty if there is no readable plan."""
     try:
-        found = _read_plan(project)
+        plan = state.load_plan(project)
     except Damaged:
         return ""
-    return str(found[0]["topic"]) if found else ""
-
-
-def _with_head(file: LongList, goal: str, decisions: Sequence[str]) -> LongList:
-    head = dict(file.layout.head)
-    if goal == head["goal"] and not decisions:
-        return file
-    head["goal"] = goal
-    head["decisions"] = [*head["decisions"], *decisions]
-    _fit(shape.TASKS_HEAD(head))
-    return longlist.with_head(file, TASKS, head)
+    return plan.topic if plan else ""
 
 
 def task_list(project: Folder) -> Reply:
-    """The tasks of the running cycle, and which of them can be begun."""
-    file = _load_tasks(project)
-    if file is None:
-        return {"exists": False}
-    tasks = file.entries()
-    summary = summary_of([standing(task) for task in tasks])
-    return {"goal": file.layout.head["goal"], "tasks": tasks, "summary": summary}
+    """The tasks of the running cycle, and which of them can be started."""
+    reply: Reply = _plain(_list_tasks(project))
+    return reply
 
 
 def task_list_json(project: Folder) -> bytes:
-    """The same reply as JSON. Thousands of tasks are not written anew: they stand in the file already."""
-    file = _load_tasks(project)
+    """The same reply as JSON."""
+    return to_json(_list_tasks(project))
+
+
+def to_json(reply: Reply) -> bytes:
+    data: bytes = state.encode(reply)
+    return data
+
+
+def _list_tasks(project: Folder) -> Reply:
+    file = state.load_tasks(project)
     if file is None:
-        return longlist.json_bytes({"exists": False})
-    goal = longlist.json_bytes(file.layout.head["goal"])
-    summary = longlist.json_bytes(summary_of(file.briefs(TASKS)))
-    return b"".join((b'{"goal":', goal, b',"tasks":', file.list_json(), b',"summary":', summary, b"}"))
-
-
-def summary_of(tasks: Sequence[Standing]) -> dict[str, Any]:
-    """How many tasks stand how, and which of them can be begun."""
-    statuses = [task.status for task in tasks]
-    return {
-        "total": len(tasks),
-        "completed": statuses.count("completed"),
-        "pending": statuses.count("pending"),
-        "blocked": statuses.count("in_progress"),  # the contract's name for what is being worked on
-        "ready": ready(tasks),
-    }
-
-
-def ready(tasks: Sequence[Standing]) -> list[float]:
-    """The pending tasks whose dependencies are all completed; one that does not exist is not."""
-    done = {task.id for task in tasks if task.status == "completed"}
-    return [task.id for task in tasks if task.status == "pending" and done.issuperset(task.deps)]
+        return {"exists": False}
+    return {"goal": file.goal, "tasks": file.tasks, "summary": overview.summarize(file.tasks)}
 
 
 def task_update(project: Folder, *, id: float, status: str) -> Reply:
     """Set the status of a task; every change of it is allowed."""
-    if status not in shape.TASK_STATUSES:
-        raise WrongCall(f"status is {status!r}, not one of {', '.join(shape.TASK_STATUSES)}")
+    if status not in overview.TASK_STATUSES:
+        raise WrongCall(f"status is {status!r}, not one of {', '.join(overview.TASK_STATUSES)}")
     check_there(project, project_paths.TASKS)
-    with archive.writing(project):
-        file = _existing_tasks(project)
-        number, task = _find_task(file, id)
-        return {"task": _with_status(project, file, number, task, status)}
+    with history.writing(project):
+        task = _set_status(project, id, status)
+    return {"task": _plain(task)}
 
 
 def update_as_read(project: Folder, read: Mapping[str, Any], status: str) -> bool:
-    """Set the status of a task if it still is as it was read, for whoever decided on what it read; is it?"""
-    with archive.writing(project):
+    """Set the status of a task if it is still as the caller read it; whether it was."""
+    with history.writing(project):
         try:
-            file = _existing_tasks(project)
-            number, task = _find_task(file, read["id"])
+            _set_status(project, read["id"], status, expected=read)
         except NotThere:
             return False
-        if task != read:
-            return False
-        _with_status(project, file, number, task, status)
-        return True
+    return True
 
 
-def _with_status(
-    project: Folder, file: LongList, number: int, task: dict[str, Any], status: str
-) -> dict[str, Any]:
-    task["status"] = status
-    _save_tasks(project, longlist.replaced(file, TASKS, number, task))
-    return task
+def _set_status(
+    project: Folder, id: float, status: str, *, expected: Mapping[str, Any] | None = None
+) -> Task:
+    file = state.load_tasks(project)
+    if file is None:
+        raise _missing(project_paths.TASKS)
+    number = next((number for number, task in enumerate(file.tasks) if task.id == id), None)
+    if number is None:
+        raise NotThere(f"Task id {_whole(id)} not found")
+    task = file.tasks[number]
+    if expected is not None and _plain(task) != expected:
+        raise NotThere(f"Task id {_whole(id)} was changed")
+    changed = state.replace(task, status=status)
+    tasks = [*file.tasks[:number], changed, *file.tasks[number + 1 :]]
+    state.save_tasks(project, state.replace(file, tasks=tasks))
+    return changed
 
 
 def task_close(project: Folder) -> Reply:
     """Close the cycle: plan and tasks go into the history, finished or not, and a new cycle can begin."""
-    with archive.writing(project):
-        plan, data = _read_plan(project) or (None, b"")
-        file = _load_tasks(project)
-        tasks = file.entries() if file else []
-        sources = {project_paths.PLAN: data} if plan else {}
-        sources |= {project_paths.TASKS: file.data} if file else {}
-        cycle, layout = archive.add(project, archive.load(project), plan, tasks, sources=sources)
-        archive.remove_sources(project, list(sources))
-    decisions = len(_decided(plan)) if plan else 0
-    topics = [plan["topic"] if plan else "", file.layout.head["goal"] if file else ""]
+    with history.writing(project):
+        # Digests before values: a file that another program changes in between is not taken for the archived one.
+        names = (project_paths.PLAN, project_paths.TASKS)
+        sources = {name: digest for name in names if (digest := state.digest_of(project, name))}
+        plan, file = state.load_plan(project), state.load_tasks(project)
+        tasks = file.tasks if file else []
+        cycle, past = history.archive(project, plan, tasks, sources=sources)
+        history.remove_sources(project, list(sources))
+    decisions = len(plan.decided) if plan else 0
+    topics = [plan.topic if plan else "", file.goal if file else ""]
     return {
         "closed": True,
-        "cycle": cycle["completed_at"],
-        "branch": cycle["branch"],
+        "cycle": cycle.completed_at,
+        "branch": cycle.branch,
         "archived": {"plan": plan is not None, "decisions": decisions, "tasks": len(tasks)},
         "deleted": list(sources),
-        "total_cycles": len(layout.starts),
+        "total_cycles": len(past.cycles),
         "memoryHint": {
             "taskCount": len(tasks),
             "decisionCount": decisions,
@@ -377,94 +316,59 @@ def task_close(project: Folder) -> Reply:
     }
 
 
-def _load_tasks(project: Folder) -> LongList | None:
-    return longlist.load(project, project_paths.state(project, project_paths.TASKS), TASKS)
-
-
-def _existing_tasks(project: Folder) -> LongList:
-    file = _load_tasks(project)
-    if file is None:
-        raise _missing(project_paths.TASKS)
-    return file
-
-
-def _save_tasks(project: Folder, change: Change) -> None:
-    longlist.save(project, project_paths.state(project, project_paths.TASKS), TASKS, change)
-
-
-def _find_task(file: LongList, number: float) -> tuple[int, dict[str, Any]]:
-    """A task and its place in the file."""
-    if file.layout.is_in_order:
-        if number in range(1, file.count + 1):
-            place_in_file = int(number) - 1
-            return place_in_file, file.entry(place_in_file)
-    else:
-        for place_in_file, task in enumerate(file.entries()):
-            if task["id"] == number:
-                return place_in_file, task
-    raise NotThere(f"Task id {_whole(number)} not found")
-
-
 # -- looking back --
 
 
 def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> Reply:
-    """The most recent cycles that have the query anywhere in them, in short."""
-    if not shape.is_number(last_n):
-        raise WrongCall(f"last_n must be {shape.A_NUMBER}")
+    """The most recent cycles that contain the query, in short."""
+    if not is_number(last_n):
+        raise WrongCall(f"last_n must be {A_NUMBER}")
     if last_n < 0 or last_n != int(last_n):
         raise WrongCall(f"last_n is {last_n}, not a whole number of 0 or more")
-    history = archive.load(project)
-    found = archive.search(history, query)
-    shown = found[max(0, len(found) - int(last_n)) :]
-    cycles = [_in_short(history.entry(number)) for number in shown]
+    past = history.load(project)
+    found = past.search(query)
+    cycles: list[Reply] = []
+    for number in found[max(0, len(found) - int(last_n)) :]:
+        cycle = past.cycle(number)
+        short: Reply = {"completed_at": cycle.completed_at, "branch": cycle.branch}
+        if cycle.plan:
+            short["topic"] = cycle.plan.topic
+            short["decisions"] = [
+                {"title": issue.title, "decision": issue.decision or ""} for issue in cycle.plan.decided
+            ]
+        cycles.append({**short, "task_count": len(cycle.tasks)})
     return {"total": len(found), "showing": len(cycles), "cycles": cycles}
 
 
-def _in_short(cycle: Mapping[str, Any]) -> dict[str, Any]:
-    short = {"completed_at": cycle["completed_at"], "branch": cycle["branch"]}
-    if plan := cycle["plan"]:
-        decisions = [
-            {"title": issue["title"], "decision": issue.get("decision", "")} for issue in _decided(plan)
-        ]
-        short |= {"topic": plan["topic"], "decisions": decisions}
-    return {**short, "task_count": len(cycle["tasks"])}
-
-
 def context(project: Folder) -> Reply:
-    """Where the project stands, in a few words; what cannot be read is left out, as the contract has it."""
-    reply: Reply = {"branch": project_paths.branch(project), "activeMode": None, "decisions": []}
+    """A short account of the project; the contract leaves out what cannot be read."""
+    branch = project_paths.branch(project)
     try:
-        file = _load_tasks(project)
+        file = state.load_tasks(project)
     except (Damaged, StorageError, UsageError):
-        return {**reply, "activeMode": "team"}
+        return {"branch": branch, "activeMode": "team", "decisions": []}
     if file is None:
-        return reply
-    summary = summary_of(file.briefs(TASKS))
+        return {"branch": branch, "activeMode": None, "decisions": []}
+    summary = overview.summarize(file.tasks)
     return {
-        "branch": reply["branch"],
+        "branch": branch,
         "activeMode": "team",
-        "goal": file.layout.head["goal"],
+        "goal": file.goal,
         "tasksSummary": {key: summary[key] for key in ("total", "completed", "pending")},
-        "decisions": file.layout.head["decisions"],
+        "decisions": list(file.decisions),
     }
-
-
-# -- artifacts --
 
 
 def artifact_write(project: Folder, *, filename: str, content: str) -> Reply:
     """Write a file among the artifacts of the running cycle, over one of the same name."""
-    from rolecall.nexus.artifact import write_artifact  # no hook needs it, and all of them are in a hurry
-
-    return {"success": True, "path": write_artifact(project, filename, content)}
+    return {"success": True, "path": artifact.write_artifact(project, filename, content)}
 
 
-# -- what is refused --
+# -- arguments --
 
 
 def check_there(project: Folder, name: str) -> None:
-    """Refuse before the lock is taken, which would leave folders in a project that has none."""
+    """Refuse before the lock is taken, which would create folders in a project that has none."""
     if not os.path.exists(project_paths.state(project, name)):
         raise _missing(name)
 
@@ -475,20 +379,29 @@ def _missing(name: str) -> NotThere:
     return NotThere("tasks.json not found", hint=Hint("Add a task", "add_task"))
 
 
-def _fit(problem: str) -> None:
-    """Refuse arguments that would make a file nobody could read."""
-    if problem:
-        raise WrongCall(problem.lstrip(" ."))
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
 
 
-def _listed(name: str, given: Sequence[T]) -> list[T]:
+def _convert(form: state.Form[state.T], **fields: Any) -> state.T:
+    """A value from arguments; those that would make an unreadable file are refused."""
+    try:
+        return form.convert(fields)
+    except ValueError as exc:
+        reason = _PLACE.sub("", str(exc))
+        place = _PLACE.search(str(exc))
+        name = place[1] if place else "the call"
+        raise WrongCall(f"{name} is empty" if "length >= 1" in reason else f"{name}: {reason}") from exc
+
+
+def _as_list(name: str, given: Sequence[Any]) -> list[Any]:
     if isinstance(given, str) or not isinstance(given, Sequence):  # a text would come apart into its letters
         raise WrongCall(f"{name} is not a list")
     return list(given)
 
 
-def _plain(name: str, given: Sequence[str] | Mapping[str, str]) -> list[str] | dict[str, str]:
-    return dict(given) if isinstance(given, Mapping) else _listed(name, given)
+def _plain(value: Any) -> Any:
+    """Dictionaries and lists instead of structs."""
+    return state.to_builtins(value)
 
 
 def _whole(number: Any) -> Any:

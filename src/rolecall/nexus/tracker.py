@@ -1,11 +1,9 @@
-"""Which agents of a session were started and what became of them: `state/<harness>/agent-tracker.json`.
+"""Which agents of a session were started and how they ended: `state/<harness>/agent-tracker.json`.
 
-A list in the shape of the contract, one entry for each instance of an agent. It lives no longer than the sessions
-that it tells of. Events may come twice, late or not at all: an agent that is running and is started is still the
-same one, and an agent that ends without having been started gets its entry then.
-
-Written as a whole under the project's lock; readers need none. Which task an agent works on is not known here:
-the shape has no place for it, so sessions keep it.
+A list in the shape of the contract, one entry for each instance of an agent. It lives no longer than the sessions it
+describes. Events may come twice, late or not at all: the start of a running agent changes nothing, and an agent that
+ends without having been started gets its entry then. The list is written as a whole under the project's lock; readers
+need none. The shape has no place for the task of an agent, so sessions keep it.
 """
 
 from __future__ import annotations
@@ -17,43 +15,37 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from rolecall.errors import UsageError
-from rolecall.nexus import project_paths, shape, state_file
+from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import HARNESS, Folder
 
 FILE = "agent-tracker.json"
 _LONGEST_MESSAGE = 2_000
-"""Characters of an agent's last message: enough to know what it was, in a file that is read at every start and end."""
+"""Characters of an agent's last message: the file is read at every start and end."""
 _LATEST_SECONDS = 120
 _MOST, _LARGEST = 100, 50_000
-"""Entries and bytes that are kept, as long as not more are running: a host waits while the file is read."""
+"""Entries and bytes to keep, unless more agents are running: a host waits while the file is read."""
 
 Entry: TypeAlias = dict[str, Any]
 
 
 def path(project: Folder, harness: str = HARNESS) -> str:
-    if not shape.is_harness_id(harness):
-        raise UsageError(
-            f"{harness!r} is not the name of a harness", hint="It is lower-case letters, digits and hyphens."
-        )
+    project_paths.check_harness(harness)
     return os.path.join(project_paths.state(project, harness), FILE)
 
 
 def entries(project: Folder, *, harness: str = HARNESS) -> list[Entry]:
-    """Every agent of the sessions that are open, in the order they were started."""
-    return _parsed(path(project, harness))
+    """Every agent of the open sessions, in the order they were started."""
+    return _load(path(project, harness))
 
 
 def spawned(project: Folder, *, agent_name: str, agent_id: str, at: str, harness: str = HARNESS) -> Entry:
-    """An agent was started, or was taken up again when it had ended before."""
-    _check_id(agent_id)
-    started = {"harness_id": harness, "started_at": at, **_named(agent_name), "agent_id": agent_id}
+    """Record that an agent was started, or resumed after it had ended."""
+    started = _new_entry(harness, agent_name, agent_id, at)
 
     def edit(entry: Entry | None) -> Entry:
         if entry is None:
             return {**started, "resume_count": 0, "status": "running"}
-        if entry.get("status") == "running":
-            return entry
-        if _came_late(entry, at):
+        if entry.get("status") == "running" or _came_late(entry, at):
             return entry
         count = entry.get("resume_count", 0) + 1
         resumed = {"last_resumed_at": at, "resume_count": count, "status": "running"}
@@ -72,11 +64,11 @@ def completed(
     agent_name: str = "",
     harness: str = HARNESS,
 ) -> Entry:
-    """An agent ended; `agent_name` is needed only where its start was never told."""
-    _check_id(agent_id)
+    """Record that an agent ended; `agent_name` is needed only if its start was never reported."""
+    started = _new_entry(harness, agent_name, agent_id, at)
 
     def edit(entry: Entry | None) -> Entry:
-        known = entry or {"harness_id": harness, "started_at": at, **_named(agent_name), "agent_id": agent_id}
+        known = entry or started
         touched = dict.fromkeys([*known.get("files_touched", ()), *files])
         ended = {"status": "completed", "files_touched": list(touched)}
         if known.get("status") != "completed":
@@ -88,25 +80,45 @@ def completed(
     return _change(project, harness, agent_id, edit)
 
 
+def _new_entry(harness: str, agent_name: str, agent_id: str, at: str) -> Entry:
+    if not agent_id:
+        raise UsageError("an agent without an id cannot be tracked", hint="Give the instance's id.")
+    # Hosts also have names such as `Explore`, which the shape does not allow.
+    letters = [letter if letter.isascii() and letter.isalnum() else " " for letter in agent_name.lower()]
+    name = "-".join("".join(letters).split()).lstrip("-0123456789")
+    named = {"agent_name": name} if name else {}
+    return {"harness_id": harness, "started_at": at, **named, "agent_id": agent_id}
+
+
 def _came_late(entry: Entry, at: str) -> bool:
-    """Whether this is the start of an agent whose end was told first: hosts do not wait for one hook to end."""
+    """Whether this is the start of an agent whose end was reported first: hosts do not wait for a hook to end."""
     if "resume_count" in entry or entry["started_at"] != entry.get("stopped_at"):
         return False
+    from datetime import datetime  # takes a hook longer to import than the rest of this module
+
     try:
-        return _seconds(at) - _seconds(entry["stopped_at"]) < _LATEST_SECONDS
-    except ValueError:  # a day that does not exist, by another's hand
+        started, ended = (datetime.fromisoformat(time.upper()) for time in (at, entry["stopped_at"]))
+    except ValueError:  # another program wrote a day that does not exist
         return False
+    return started.timestamp() - ended.timestamp() < _LATEST_SECONDS
 
 
-def _seconds(at: str) -> float:
-    from datetime import datetime  # takes a hook longer to import than all the rest of this does
-
-    return datetime.fromisoformat(at.upper()).timestamp()
+def _change(project: Folder, harness: str, agent_id: str, edit: Callable[[Entry | None], Entry]) -> Entry:
+    file = path(project, harness)
+    with state_file.locked(project):
+        state_file.make_folder(os.path.dirname(file))
+        before = _load(file)
+        at = next((n for n, entry in enumerate(before) if entry.get("agent_id") == agent_id), len(before))
+        entry = edit(before[at] if at < len(before) else None)
+        after = [*before[:at], entry, *before[at + 1 :]]
+        if after != before:
+            _save(project, file, after, entry)
+    return entry
 
 
 def reset(project: Folder, keep: Collection[str] = (), *, harness: str = HARNESS) -> str:
-    """Begin anew with the entries of the agents in `keep`. A file that cannot be read is replaced as well, because
-    only sessions that are gone would miss it; then it says so, and where the copy is."""
+    """Start over with the entries of the agents in `keep`. An unreadable file is replaced as well, because only ended
+    sessions would miss it; the answer then says so and where the copy is."""
     with state_file.locked(project):
         return keep_only(project, keep, harness=harness)
 
@@ -114,72 +126,88 @@ def reset(project: Folder, keep: Collection[str] = (), *, harness: str = HARNESS
 def keep_only(
     project: Folder, keep: Collection[str], *, also: tuple[str, ...] = (), harness: str = HARNESS
 ) -> str:
-    """The same for those who hold the lock already; `also` are beginnings of ids that are kept."""
+    """Like `reset`, for callers that hold the lock; `also` are beginnings of ids to keep."""
     file, problem = path(project, harness), ""
     state_file.make_folder(os.path.dirname(file))
     try:
-        found = _parsed(file)
+        found = _load(file)
     except state_file.DamagedFile as exc:
         copy = state_file.kept_aside(project, exc).copy
-        problem, found = f"{file} could not be used ({exc.problem}) and began anew. A copy is in {copy}", []
+        problem, found = f"{file} could not be used ({exc.problem}) and was replaced. A copy is in {copy}", []
     ids = ((entry, entry.get("agent_id", "")) for entry in found)
     kept = [entry for entry, name in ids if name in keep or name.startswith(also)]
     if kept != found or problem or not os.path.exists(file):
-        _write(project, file, kept)
+        _save(project, file, kept)
     return problem
 
 
 def remove(project: Folder, *, harness: str = HARNESS) -> None:
-    """Nobody is left to be told of."""
     if os.path.lexists(path(project, harness)):
         with state_file.locked(project):
             discard(project, harness=harness)
 
 
 def discard(project: Folder, *, harness: str = HARNESS) -> None:
-    """The same for those who hold the lock already."""
+    """Like `remove`, for callers that hold the lock."""
     state_file.remove(path(project, harness))
 
 
-def _change(project: Folder, harness: str, agent_id: str, edit: Callable[[Entry | None], Entry]) -> Entry:
-    file = path(project, harness)
-    with state_file.locked(project):
-        state_file.make_folder(os.path.dirname(file))
-        before = _parsed(file)
-        at = next((n for n, entry in enumerate(before) if entry.get("agent_id") == agent_id), len(before))
-        entry = edit(before[at] if at < len(before) else None)
-        after = [*before[:at], entry, *before[at + 1 :]]
-        if after != before:
-            _write(project, file, after, entry)
-    return entry
+# -- the file --
 
 
-def _parsed(file: str) -> list[Entry]:
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "harness_id": project_paths.is_harness_id,
+    "started_at": project_paths.is_time,
+    "agent_name": project_paths.is_harness_id,
+    "agent_id": lambda value: _is_text(value) and bool(value),
+    "last_resumed_at": project_paths.is_time,
+    "resume_count": lambda value: type(value) is int and value >= 0,
+    "status": lambda value: value in ("running", "completed"),
+    "stopped_at": project_paths.is_time,
+    "last_message": _is_text,
+    "files_touched": lambda value: type(value) is list and all(map(_is_text, value)),
+}
+
+
+def problem_of(found: Any) -> str:
+    """Why this is not a list of agents in the shape of the contract; empty if it is."""
+    if type(found) is not list:
+        return "it is not a list"
+    for number, entry in enumerate(found):
+        if type(entry) is not dict or not {"harness_id", "started_at"} <= entry.keys():
+            return f"[{number}] is not an object with harness_id and started_at"
+        for key, value in entry.items():
+            if key not in _FIELDS:
+                return f"[{number}] has an unknown field {key!r}"
+            if not _FIELDS[key](value):
+                return f"[{number}].{key} cannot be {value!r}"
+    return ""
+
+
+def _load(file: str) -> list[Entry]:
     data = state_file.read(file)
-    return [] if data is None else list(_judged(file, data))
+    return [] if data is None else list(_parse(file, data))
 
 
 @lru_cache(maxsize=1)
-def _judged(file: str, data: bytes) -> tuple[Entry, ...]:
-    """What the bytes of a list say. An event looks at it and then changes it; entries themselves never change."""
+def _parse(file: str, data: bytes) -> tuple[Entry, ...]:
+    """The entries of a file, which nobody changes. An event reads the list and then changes it: it is parsed once."""
     try:
         found = json.loads(data)
-        problem = shape.TRACKED(found)
+        problem = problem_of(found)
     except (ValueError, RecursionError) as exc:
-        problem = f" is not JSON: {exc}"
+        problem = f"not JSON: {exc}"
     if problem:
-        raise state_file.DamagedFile(file, data, f"the list of agents{problem}")
+        raise state_file.DamagedFile(file, data, f"the list of agents: {problem}")
     return tuple(found)
 
 
-def _write(project: Folder, file: str, found: list[Entry], latest: Entry | None = None) -> None:
-    text = "[" + ",\n".join(_kept(found, latest)) + "]\n"
-    # What a power failure takes is gone with the sessions it was about, so nobody waits for the disk.
-    state_file.replace(project, file, text.encode(errors="backslashreplace"), must_last=False)
-
-
-def _kept(found: list[Entry], latest: Entry | None) -> list[str]:
-    """A line for each entry; without the first of those that ended, where they are too many. The latest one stays."""
+def _save(project: Folder, file: str, found: list[Entry], latest: Entry | None = None) -> None:
+    """Write the list, without the oldest ended agents if there are too many; `latest` stays."""
     lines = [json.dumps(entry, ensure_ascii=False) for entry in found]
     count, size, gone = len(lines), sum(map(len, lines)), set()
     for number, entry in enumerate(found):
@@ -188,16 +216,6 @@ def _kept(found: list[Entry], latest: Entry | None) -> list[str]:
         if entry.get("status") == "completed" and entry is not latest:
             gone.add(number)
             count, size = count - 1, size - len(lines[number])
-    return [line for number, line in enumerate(lines) if number not in gone]
-
-
-def _named(agent_name: str) -> Mapping[str, str]:
-    """The kind of agent as the shape has it; hosts also have names such as `Explore`."""
-    letters = [letter if letter.isascii() and letter.isalnum() else " " for letter in agent_name.lower()]
-    name = "-".join("".join(letters).split()).lstrip("-0123456789")
-    return {"agent_name": name} if name else {}
-
-
-def _check_id(agent_id: str) -> None:
-    if not agent_id:
-        raise UsageError("an agent without an id cannot be kept track of", hint="Give the instance's id.")
+    text = "[" + ",\n".join(line for number, line in enumerate(lines) if number not in gone) + "]\n"
+    # What a power failure takes is about sessions that ended with it, so nobody waits for the disk.
+    state_file.replace(project, file, text.encode(errors="backslashreplace"), must_last=False)

@@ -1,0 +1,109 @@
+"""Plan and tasks for readers in a hurry, such as hooks: read without msgspec, whose import takes longer than the rest.
+
+A file that is plain is taken as it is. One with anything odd about it is left to `tools`, which checks every field and
+says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from rolecall.nexus import project_paths, state_file
+from rolecall.nexus.project_paths import Folder
+
+Reply = dict[str, Any]
+
+ISSUE_STATUSES = ("pending", "decided")
+TASK_STATUSES = ("pending", "in_progress", "completed")
+REUSE_POLICIES = ("fresh", "resume_if_same_artifact", "resume")
+
+
+class HasProgress(Protocol):
+    """What decides whether a task can be started."""
+
+    @property
+    def id(self) -> float: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def deps(self) -> Sequence[float]: ...
+
+
+class Progress(NamedTuple):
+    id: float
+    status: str
+    deps: Sequence[float]
+
+
+def progress_of(task: Mapping[str, Any]) -> Progress:
+    return Progress(task["id"], task["status"], task["deps"])
+
+
+def summarize(tasks: Sequence[HasProgress]) -> Reply:
+    """How many tasks have which status, and the ids of those that can be started."""
+    statuses = [task.status for task in tasks]
+    return {
+        "total": len(tasks),
+        "completed": statuses.count("completed"),
+        "pending": statuses.count("pending"),
+        "blocked": statuses.count("in_progress"),  # the contract's name for it
+        "ready": ready_ids(tasks),
+    }
+
+
+def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
+    """The pending tasks whose dependencies are all completed; one that does not exist is not."""
+    done = {task.id for task in tasks if task.status == "completed"}
+    return [task.id for task in tasks if task.status == "pending" and done.issuperset(task.deps)]
+
+
+def summarize_plan(statuses: Sequence[str]) -> Reply:
+    decided = statuses.count("decided")
+    return {"total": len(statuses), "pending": len(statuses) - decided, "decided": decided}
+
+
+def plan_status(project: Folder) -> Reply:
+    """The reply of `tools.plan_status`."""
+
+    def reply(plan: Any) -> Reply:
+        issues = list(plan["issues"])
+        summary = summarize_plan([_plain_status(issue, ISSUE_STATUSES) for issue in issues])
+        research = {"research_summary": plan["research_summary"]} if "research_summary" in plan else {}
+        named = {"plan_id": plan["id"], "topic": str(plan["topic"]), "issues": issues}
+        return {"active": True, **named, **research, "summary": summary}
+
+    return _read(project, project_paths.PLAN, reply, {"active": False}, "plan_status")
+
+
+def task_list(project: Folder) -> Reply:
+    """The reply of `tools.task_list`."""
+
+    def reply(file: Any) -> Reply:
+        tasks = list(file["tasks"])
+        for task in tasks:
+            _plain_status(task, TASK_STATUSES)
+        summary = summarize([progress_of(task) for task in tasks])
+        return {"goal": str(file["goal"]), "tasks": tasks, "summary": summary}
+
+    return _read(project, project_paths.TASKS, reply, {"exists": False}, "task_list")
+
+
+def _plain_status(entry: Any, statuses: Sequence[str]) -> str:
+    if type(entry["title"]) is not str or entry["status"] not in statuses:
+        raise ValueError("odd")
+    return str(entry["status"])
+
+
+def _read(project: Folder, name: str, reply: Callable[[Any], Reply], missing: Reply, tool: str) -> Reply:
+    data = state_file.read(project_paths.state(project, name))
+    if data is None:
+        return missing
+    try:
+        return reply(json.loads(data))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        from rolecall.nexus import tools
+
+        checked: Reply = getattr(tools, tool)(project)
+        return checked

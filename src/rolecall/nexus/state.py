@@ -1,0 +1,240 @@
+"""Plan, tasks and cycles as typed values, and how they are read from their files.
+
+The shapes are those of the contract at 0.10.0 and closed: a field that it does not have makes a file unusable. What
+older and other harnesses are known to write is accepted: cycles without `schema_version`, archived plans with one, an
+empty goal, an empty branch. Importing msgspec takes longer than most hooks may run, so only what reads or writes
+project state imports this module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec.structs import replace
+
+from rolecall.nexus import project_paths, state_file
+from rolecall.nexus.project_paths import Folder
+
+__all__ = ["UNSET", "replace", "to_builtins"]
+
+T = TypeVar("T")
+
+Number = int | float
+Id = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1, le=1e300)]
+Name = Annotated[str, Meta(min_length=1)]
+Version = Annotated[str, Meta(pattern=r"\A[0-9]+\.[0-9]+\Z")]
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class Issue(Struct, forbid_unknown_fields=True):
+    id: Id
+    title: Name
+    status: Literal["pending", "decided"]
+    decision: str | UnsetType = UNSET
+    how_agents: list[str] | UnsetType = UNSET
+    how_summary: dict[str, str] | UnsetType = UNSET
+    how_agent_ids: dict[str, str] | UnsetType = UNSET
+
+
+class Plan(Struct, forbid_unknown_fields=True, kw_only=True):
+    id: Id
+    topic: Name
+    issues: list[Issue]
+    research_summary: str | UnsetType = UNSET
+    created_at: str
+    schema_version: Version | UnsetType = UNSET
+
+    @property
+    def decided(self) -> list[Issue]:
+        return [issue for issue in self.issues if issue.status == "decided"]
+
+
+class Task(Struct, forbid_unknown_fields=True, kw_only=True):
+    id: Id
+    title: Name
+    context: Name
+    approach: str | UnsetType = UNSET
+    acceptance: str | UnsetType = UNSET
+    risk: str | UnsetType = UNSET
+    status: Literal["pending", "in_progress", "completed"]
+    deps: list[Number]
+    plan_issue: Number | UnsetType = UNSET
+    owner: str | UnsetType = UNSET
+    owner_agent_id: str | UnsetType = UNSET
+    owner_reuse_policy: Literal["fresh", "resume_if_same_artifact", "resume"] | UnsetType = UNSET
+    created_at: str | UnsetType = UNSET
+
+
+class TaskFile(Struct, forbid_unknown_fields=True, kw_only=True):
+    goal: str
+    decisions: list[str]
+    schema_version: Version | UnsetType = UNSET
+    tasks: list[Task]
+
+
+class Cycle(Struct, forbid_unknown_fields=True, kw_only=True):
+    schema_version: Version | UnsetType = UNSET
+    completed_at: str
+    branch: str
+    plan: Plan | None
+    tasks: list[Task]
+
+
+# Times stay the text they are written as, so they are checked by a second look at the same bytes.
+
+
+class _TaskTimes(Struct):
+    created_at: Moment | UnsetType = UNSET
+
+
+class _PlanTimes(Struct):
+    created_at: Moment
+
+
+class _TaskFileTimes(Struct):
+    tasks: list[_TaskTimes]
+
+
+class _CycleTimes(Struct):
+    completed_at: Moment
+    plan: _PlanTimes | None
+    tasks: list[_TaskTimes]
+
+
+class Form(Generic[T]):
+    """Reads JSON as a value of one type."""
+
+    def __init__(self, type: type[T], times: type[Any]) -> None:
+        self._value, self._times = msgspec.json.Decoder(type), msgspec.json.Decoder(times)
+
+    def read(self, data: bytes | msgspec.Raw) -> T:
+        """The value; a ValueError or RecursionError says what is wrong with the data."""
+        try:
+            value = self._value.decode(data)
+            self._times.decode(data)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            plain = parse_json(bytes(data))
+            value = self.convert(plain)
+        return value
+
+    def convert(self, plain: Any) -> T:
+        """The value from what `json` makes of its text."""
+        msgspec.convert(plain, self._times.type)
+        value: T = msgspec.convert(plain, self._value.type)
+        return value
+
+
+ISSUE = Form(Issue, object)
+PLAN = Form(Plan, _PlanTimes)
+TASK = Form(Task, _TaskTimes)
+TASK_FILE = Form(TaskFile, _TaskFileTimes)
+CYCLE = Form(Cycle, _CycleTimes)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_json(data: bytes) -> Any:
+    """JSON as the standard library reads it: with lone surrogates, which JavaScript writes and msgspec refuses."""
+    return json.loads(data, parse_constant=_refuse_constant)
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: Any) -> bytes:
+    """JSON as JavaScript writes it: no spaces, characters as themselves, lone surrogates as escapes."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        text = json.dumps(to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+
+
+def encode_lines(items: list[Any]) -> bytes:
+    """The entries of a JSON list, one to a line, without its brackets."""
+    try:
+        # Within a text a line break is escaped, so every one that is found ends an entry.
+        return _encoder.encode_lines(items)[:-1].replace(b"\n", b",\n")
+    except UnicodeEncodeError:
+        return b",\n".join(map(encode, items))
+
+
+# -- files --
+
+
+class _Known(NamedTuple):
+    stamp: state_file.Stamp
+    value: Any
+
+
+_known: dict[str, _Known] = {}
+"""The large files that this process has read or written, by path. A value in here is never changed."""
+_MOST_KNOWN = 4
+
+
+def load(path: str, parse: Callable[[bytes], T]) -> T | None:
+    """The value of a file, or None if it does not exist. A large file that has not changed is not read again."""
+    known = _known.get(path)
+    found = state_file.read_unless(path, known.stamp if known else None)
+    if found is None:
+        return None
+    if found.data is None and known:
+        value: T = known.value
+        return value
+    value = _parse(path, found.data or b"", parse)
+    remember(path, found.stamp, value)
+    return value
+
+
+def _parse(path: str, data: bytes, parse: Callable[[bytes], T]) -> T:
+    try:
+        return parse(data)
+    except (ValueError, RecursionError) as exc:
+        raise state_file.DamagedFile(path, data, str(exc)) from exc
+
+
+def remember(path: str, stamp: state_file.Stamp | None, value: Any) -> None:
+    """Keep the value of a large file for the next call."""
+    global _known
+    others = [each for each in _known.items() if each[0] != path][1 - _MOST_KNOWN :]
+    # Another dictionary rather than a change to this one: other threads may be reading it.
+    _known = dict([*others, (path, _Known(stamp, value))] if stamp else others)
+
+
+def load_plan(project: Folder) -> Plan | None:
+    """The active plan, for the caller to change."""
+    path = project_paths.state(project, project_paths.PLAN)
+    data = state_file.read(path)
+    return None if data is None else _parse(path, data, PLAN.read)
+
+
+def save_plan(project: Folder, plan: Plan) -> None:
+    state_file.replace(project, project_paths.state(project, project_paths.PLAN), encode(plan) + b"\n")
+
+
+def load_tasks(project: Folder) -> TaskFile | None:
+    """The tasks of the running cycle; the caller must not change the value."""
+    return load(project_paths.state(project, project_paths.TASKS), TASK_FILE.read)
+
+
+def save_tasks(project: Folder, file: TaskFile) -> None:
+    opening = encode(replace(file, tasks=[])).removesuffix(b"]}")
+    path = project_paths.state(project, project_paths.TASKS)
+    stamp = state_file.replace(project, path, opening, b"\n", encode_lines(file.tasks), b"\n]}\n")
+    remember(path, stamp, file)
+
+
+def digest_of(project: Folder, name: str) -> str:
+    """The digest of a state file's bytes; empty if it does not exist."""
+    data = state_file.read(project_paths.state(project, name))
+    return "" if data is None else state_file.digest(data)
