@@ -48,9 +48,10 @@ READERS = ("plan_status", "task_list", "history_search", "context")
 
 
 def test_a_writer_makes_the_folders_a_gitignore_and_nothing_beyond_its_files(tmp_path: Path) -> None:
-    start(tmp_path)
     add(tmp_path)
     call(tmp_path, "task_close")
+    start(tmp_path)
+    start(tmp_path)
     call(tmp_path, "artifact_write", filename="a.md", content="x")
     found = files(tmp_path)
     assert found.pop(".nexus/.gitignore") == b"state/\n"
@@ -60,6 +61,7 @@ def test_a_writer_makes_the_folders_a_gitignore_and_nothing_beyond_its_files(tmp
         ".nexus/state/",
         ".nexus/state/artifacts/",
         ".nexus/state/artifacts/a.md",
+        ".nexus/state/plan.json",
         f"{OURS}/",
         f"{OURS}/lock",
     }
@@ -215,6 +217,7 @@ DAMAGE: dict[str, Callable[[str], str]] = {
     "an unknown field": lambda text: '{"later": 1,' + text[1:],
     "a merge of two": lambda text: text + text,
     "a list for a name": lambda text: "{[1]: 2," + text[1:],
+    "a field twice": lambda text: text[:-1] + ", " + text[1:],
     "NaN": lambda text: text.replace(": 1,", ": NaN,", 1),
     "infinite": lambda text: text.replace(": 1,", ": 1e999,", 1),
     "an id of zero": lambda text: text.replace(": 1,", ": 0,", 1),

@@ -103,6 +103,7 @@ def load(project: Folder) -> History:
 
 
 def _parse(data: bytes) -> History:
+    state.refuse_repeats(data, "cycles")
     try:
         file = msgspec.json.decode(data, type=_File)
     except msgspec.ValidationError:

@@ -110,11 +110,14 @@ class _CycleTimes(Struct):
 class Form(Generic[T]):
     """Reads JSON as a value of one type."""
 
-    def __init__(self, type: type[T], times: type[Any]) -> None:
+    def __init__(self, type: type[T], times: type[Any], *, list_field: str = "") -> None:
         self._value, self._times = msgspec.json.Decoder(type), msgspec.json.Decoder(times)
+        self._list_field = list_field
 
     def read(self, data: bytes | msgspec.Raw) -> T:
         """The value; a ValueError or RecursionError says what is wrong with the data."""
+        if self._list_field:
+            refuse_repeats(bytes(data), self._list_field)
         try:
             value = self._value.decode(data)
             self._times.decode(data)
@@ -133,14 +136,25 @@ class Form(Generic[T]):
 
 
 ISSUE = Form(Issue, object)
-PLAN = Form(Plan, _PlanTimes)
+PLAN = Form(Plan, _PlanTimes, list_field="issues")
 TASK = Form(Task, _TaskTimes)
-TASK_FILE = Form(TaskFile, _TaskFileTimes)
+TASK_FILE = Form(TaskFile, _TaskFileTimes, list_field="tasks")
 CYCLE = Form(Cycle, _CycleTimes)
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def refuse_repeats(data: bytes, name: str) -> None:
+    """Refuse a file whose list stands in it twice, after a merge perhaps: the next change would lose one of them."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if [key for key, _ in pairs].count(name) > 1:
+            raise ValueError(f"the field {name} stands twice")
+
+    if data.count(f'"{name}"'.encode()) > 1:
+        json.loads(data, object_pairs_hook=check)
 
 
 def parse_json(data: bytes) -> Any:
