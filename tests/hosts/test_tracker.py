@@ -11,7 +11,7 @@ import pytest
 from hook_stage import TRACKER, at, read, write
 
 from rolecall.errors import Damaged, UsageError
-from rolecall.nexus import knowledge_files, shape, tracker
+from rolecall.nexus import knowledge_files, tracker
 
 
 def spawned(project: Path, agent_id: str = "e1", minute: int = 0, **more: Any) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def test_our_check_and_the_given_schema_agree(shared_data: Path) -> None:
     ]
     for document, is_good in [*((one, True) for one in good), *((one, False) for one in bad)]:
         assert judge.is_valid(document) is is_good, document
-        assert (shape.TRACKED(document) == "") is is_good, document
+        assert (tracker.problem_of(document) == "") is is_good, document
 
 
 # -- files of knowledge --

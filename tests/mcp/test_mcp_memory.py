@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pipe import PROGRAM, environment, piped
+from pipe import piped
 
 LIMITS = "The upstream API answers 429 after 60 requests a minute; back off exponentially."
 RELEASES = "Bump the version, tag the commit, build the wheel and run the smoke test."
@@ -74,55 +72,6 @@ def test_merging_and_deleting_are_commits_that_can_be_undone(tmp_path: Path) -> 
         subprocess.run(command, shell=True, cwd=project, check=True, capture_output=True)
     assert (project / ".nexus" / "memory" / "release-steps.md").read_text() == RELEASES + "\n"
     assert (project / ".nexus" / "memory" / "other-note.md").read_text() == "Queues wait.\n"
-
-
-@pytest.fixture
-def cut_off(tmp_path: Path) -> Path:
-    """A project in which the deletion of a note ended right behind its commit."""
-    project = repository(tmp_path)
-    with piped(project) as lead:
-        lead.initialize()
-        lead.call("memory_add", name="retry-limits", text=LIMITS)
-        lead.call("memory_add", name="release-steps", text=RELEASES)
-    git(project, "add", "--all")
-    git(project, "commit", "--quiet", "-m", "All")
-    program = tmp_path / "deadly" / "git"
-    program.parent.mkdir()
-    program.write_text(
-        f"#!/bin/sh\nreal={shutil.which('git')}\n"
-        'for word in "$@"; do\n'
-        '  if [ "$word" = update-ref ]; then $real "$@" && kill -9 $PPID; exit 1; fi\ndone\n'
-        'exec $real "$@"\n'
-    )
-    program.chmod(0o755)
-    command = [PROGRAM, "memory", "gc", "--delete", "release-steps"]
-    env = environment(tmp_path, PATH=f"{program.parent}:{os.environ['PATH']}")
-    assert subprocess.run(command, cwd=project, env=env, check=False).returncode == -9
-    return project
-
-
-@pytest.mark.parametrize("who", [(), ("--as", "writer")])
-def test_who_only_looks_is_told_what_was_cut_off_by_names_of_tools_and_changes_nothing(
-    cut_off: Path, who: tuple[str, ...]
-) -> None:
-    with piped(cut_off, *who) as pipe:
-        pipe.initialize()
-        read = pipe.call("memory_read", name="release-steps")
-        for reply in (pipe.call("memory_gc"), pipe.call("memory_list"), read):
-            warning = reply["warning"]
-            assert warning.startswith("the removal of release-steps.md (commit ")
-            assert "rolecall" not in warning and "when a note is next added, merged or deleted" in warning
-    assert (cut_off / ".nexus/memory/release-steps.md").read_text() == RELEASES + "\n"
-
-
-def test_the_lead_that_deletes_finishes_what_was_cut_off(cut_off: Path) -> None:
-    with piped(cut_off) as lead:
-        lead.initialize()
-        deleted = lead.call("memory_delete", names=["retry-limits"])["deleted"]
-        assert [gone["name"] for gone in deleted] == ["release-steps.md", "retry-limits.md"]
-        assert lead.call("memory_gc") == {"candidates": []}
-    assert not (cut_off / ".nexus/memory/release-steps.md").exists()
-    assert git(cut_off, "status", "--porcelain") == ""
 
 
 READERS = {"memory_list", "memory_read", "memory_gc", "rule_list", "rule_read"}

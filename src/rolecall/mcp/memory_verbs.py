@@ -23,18 +23,14 @@ def add_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
     )
 
 
-def _warn(warning: str) -> dict[str, str]:
-    return {"warning": warning} if warning else {}
-
-
 def list_notes(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return {"notes": memory.listed(place.project), **_warn(memory.unfinished(place.project))}
+    return {"notes": memory.listed(place.project)}
 
 
 def read_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
     reader = place.agent or memory_access.LEAD
     reading = memory.read(place.project, arguments["name"], agent=reader)
-    return {"text": reading.text, **_warn(reading.warning)}
+    return {"text": reading.text, **({"warning": reading.warning} if reading.warning else {})}
 
 
 def merge_notes(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
@@ -42,9 +38,7 @@ def merge_notes(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Rep
 
 
 def list_candidates(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    """Hosts may call a reader unasked, so a removal that was cut off waits for the next change of a note."""
     return {
-        **_warn(memory.unfinished(place.project)),
         "candidates": [
             {"name": found.note.name, "signals": [signal._asdict() for signal in found.signals]}
             for found in memory_gc.candidates(place.project, thresholds=memory.configured_thresholds())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
-from rolecall.nexus import forget, memory_access, note, note_name, project_paths, removal, similarity
+from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
 from rolecall.nexus.note import Note
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.similarity import Profile
@@ -86,48 +86,31 @@ def add(
     file, kept = note_name.new_memory(name, category), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
     if into is not None:
-        forget.check_there(project, into)
-    with forget.writing(project) as work:
+        note.find(project, "memory", into)  # before the lock, which would create folders
+    with state_file.locked(project):
         if into is not None:
-            return {**_append(project, note.find(project, "memory", into), file, kept), **_finished(work)}
-        if os.path.lexists(path := os.path.join(note.folder(project, "memory"), file)):
-            raise _taken(path, file)
-        if not is_new and (matches := overlapping(project, file, kept, thresholds)):
-            raise Overlap(file, matches, thresholds.overlap)
-        made = note.create(project, "memory", file, kept)
-    category = note_name.category_of(file)
-    return {"name": made.name, "path": made.path, "category": category, "created": True, **_finished(work)}
-
-
-def _finished(work: forget.Writing) -> dict[str, Any]:
-    """What was gone on with that somebody else had begun; nothing to say in nearly every case."""
-    return {"finished": [as_reply(gone) for gone in work.settled]} if work.settled else {}
-
-
-def as_reply(gone: removal.Gone) -> dict[str, Any]:
-    """A note that was removed, as it is told to callers."""
-    stays = {"stays": gone.stays} if gone.stays else {}
-    return {"name": gone.name, "commit": gone.commit, "restore": gone.restore, **stays}
-
-
-def _taken(path: str, file: str) -> UsageError:
-    return UsageError(
-        f"{path} exists already",
-        hint=f"Put it `into` {file}, or choose another name.",
-    )
-
-
-def _append(project: Folder, target: Note, file: str, text: str) -> dict[str, Any]:
-    joined = f"{note.text(target).rstrip()}\n\n{_section(file, 'Added', text)}"
-    note.refuse_oversize(joined)
-    note.rewrite(project, target, joined)
+            target = note.find(project, "memory", into)
+            joined = f"{note.text(target).rstrip()}\n\n{_section(file, 'Added', kept)}"
+            note.refuse_oversize(joined)
+            note.rewrite(project, target, joined)
+        else:
+            if os.path.lexists(path := os.path.join(note.folder(project, "memory"), file)):
+                raise UsageError(
+                    f"{path} exists already", hint=f"Put it `into` {file}, or choose another name."
+                )
+            if not is_new and (matches := overlapping(project, file, kept, thresholds)):
+                raise Overlap(file, matches, thresholds.overlap)
+            target = note.create(project, "memory", file, kept)
     category = note_name.category_of(target.name)
-    return {"name": target.name, "path": target.path, "category": category, "created": False}
+    return {"name": target.name, "path": target.path, "category": category, "created": into is None}
 
 
 def _section(file: str, came: str, text: str) -> str:
-    title = note_name.topic_of(file).replace("-", " ").capitalize()
-    return f"## {title}\n\n*{came} {project_paths.now()[:10]}.*\n\n{text.strip()}\n"
+    return f"## {_title(file)}\n\n*{came} {project_paths.now()[:10]}.*\n\n{text.strip()}\n"
+
+
+def _title(file: str) -> str:
+    return note_name.topic_of(file).replace("-", " ").capitalize()
 
 
 def overlapping(project: Folder, file: str, text: str, thresholds: Thresholds = THRESHOLDS) -> list[Match]:
@@ -136,7 +119,8 @@ def overlapping(project: Folder, file: str, text: str, thresholds: Thresholds = 
     own, category = profile_of(file, text), note_name.category_of(file)
     found = []
     for other in note.listed(project, "memory"):
-        like = similarity.likeness(own, profile_of(other.name, _readable(other)))
+        theirs = note.content(other).decode(errors="ignore")
+        like = similarity.likeness(own, profile_of(other.name, theirs))
         their_category = note_name.category_of(other.name)
         is_apart = category and their_category and category != their_category
         if round(100 * like.score) >= (thresholds.superseded if is_apart else thresholds.overlap):
@@ -148,18 +132,13 @@ def profile_of(file: str, text: str) -> Profile:
     return similarity.profile(note_name.topic_of(file).replace("-", " "), text)
 
 
-def _readable(found: Note) -> str:
-    """A note's text to be compared; a byte that is no text is left out."""
-    return note.content(found).decode(errors="ignore")
-
-
 # -- reading --
 
 
 class Reading(NamedTuple):
     text: str
     warning: str
-    """Why the read was not counted, or what is not as it should be; "" in nearly every case."""
+    """Why the read was not counted; empty in nearly every case."""
 
 
 def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str | None = None) -> Reading:
@@ -170,80 +149,68 @@ def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str
         memory_access.observe(project, found.path, agent, at or project_paths.now())
     except RolecallError as exc:
         return Reading(text, f"the read was not counted: {exc.message}")
-    try:
-        return Reading(text, forget.unfinished(project))
-    except RolecallError as exc:
-        return Reading(text, exc.message)
+    return Reading(text, "")
 
 
 def listed(project: Folder, *, at: str | None = None) -> list[dict[str, Any]]:
     """Every note with how often and when it was read, by name."""
     log = memory_access.read(project)
     now = memory_access.moment(at or project_paths.now()).timestamp()
-    return [_entry(project, each, log, now) for each in note.listed(project, "memory")]
-
-
-def _entry(project: Folder, found: Note, log: memory_access.Log, now: float) -> dict[str, Any]:
-    access = log.get(memory_access.key(project, found.name))
-    return {
-        "name": found.name,
-        "category": note_name.category_of(found.name),
-        "size": found.size,
-        "lastAccess": access.last_accessed_ts if access else None,
-        "lastAgent": access.last_agent if access else None,
-        "accessCount": access.access_count if access else 0,
-        "ageDays": max(0, int((now - found.changed) // 86_400)),
-        "path": found.path,
-    }
+    entries = []
+    for found in note.listed(project, "memory"):
+        access = log.get(memory_access.key(project, found.name))
+        entry = {
+            "name": found.name,
+            "category": note_name.category_of(found.name),
+            "size": found.size,
+            "lastAccess": access.last_accessed_ts if access else None,
+            "lastAgent": access.last_agent if access else None,
+            "accessCount": access.access_count if access else 0,
+            "ageDays": max(0, int((now - found.changed) // 86_400)),
+            "path": found.path,
+        }
+        entries.append(entry)
+    return entries
 
 
 # -- merging --
 
 
 def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> dict[str, Any]:
-    """Join two notes into the first, or into a new one, and remove what was joined by a commit."""
-    forget.check_there(project, first, second)
-    with forget.writing(project) as work:
-        if work.settled and _is_settled(work.settled, first, second, into):
-            return _merged(project, work.settled)
+    """Join two notes in the first, or in a new one, and remove what was joined by a commit."""
+    for name in (first, second):
+        note.find(project, "memory", name)  # before the lock, which would create folders
+    with state_file.locked(project) as lock:
         sources = [note.find(project, "memory", name) for name in (first, second)]
         if sources[0].name == sources[1].name:
             raise UsageError(f"{sources[0].name} cannot be merged with itself", hint="Name two notes.")
         target = _target(project, sources, into)
         memory_access.read(project)  # a damaged log is met before anything is changed
-        kept = [forget.kept(source) for source in sources]
-        joined = _joined(target, kept)
+        kept = [forget.kept(project, source.name) for source in sources]
+        parts = [note.text(source).strip() for source in sources if source.name == target]
+        parts = parts or [f"# {_title(target)}"]
+        gone = [each for each in kept if each.name != target]
+        for source, each in zip(sources, kept, strict=True):
+            if each in gone:
+                came = f"From {each.name} ({each.commit[:12]}), merged"
+                parts.append(_section(each.name, came, note.text(source)).strip())
+        joined = "\n\n".join(parts) + "\n"
         note.refuse_oversize(joined)
-        names = " and ".join(each.note.name for each in kept if each.note.name != target)
-        gone = forget.remove(
+        names = " and ".join(each.name for each in gone)
+        commit = forget.remove(
             project,
-            work,
+            lock,
             kept,
             subject=f"Merge memory note {names} into {target}",
             why=f"The text of {names} is now in {target}.",
             into=forget.Successor(target, joined),
         )
-    return {**_merged(project, gone), **_finished(work)}
-
-
-def _is_settled(settled: Sequence[removal.Gone], first: str, second: str, into: str | None) -> bool:
-    """Whether what was gone on with is the very thing that is asked for."""
-    names = [note_name.file_name(name) for name in (first, second)]
-    target = names[0] if into is None else note_name.file_name(into)
-    wanted = [(name, target, "") for name in names if name != target]
-    return [(gone.name, gone.into, gone.stays) for gone in settled] == wanted
-
-
-def _merged(project: Folder, gone: Sequence[removal.Gone]) -> dict[str, Any]:
-    removed = [each for each in gone if not each.stays]
-    stays = [{"name": each.name, "reason": each.stays} for each in gone if each.stays]
     return {
-        "name": gone[0].into,
-        "path": os.path.join(note.folder(project, "memory"), gone[0].into),
-        "removed": [each.name for each in removed],
-        "commit": gone[0].commit,
-        "restore": [each.restore for each in removed],
-        **({"stayed": stays} if stays else {}),
+        "name": target,
+        "path": os.path.join(note.folder(project, "memory"), target),
+        "removed": [each.name for each in gone],
+        "commit": commit,
+        "restore": [each.restore for each in gone],
     }
 
 
@@ -258,34 +225,6 @@ def _target(project: Folder, sources: Sequence[Note], into: str | None) -> str:
     if os.path.lexists(path):
         raise note.already_there(path)
     return target
-
-
-def _joined(target: str, kept: Sequence[forget.Kept]) -> str:
-    """The text of the note that stays, or a title; below it each of the others in a section of its own."""
-    staying = [each for each in kept if each.note.name == target]
-    title = note_name.topic_of(target).replace("-", " ").capitalize()
-    parts = [note.text(each.note).strip() for each in staying] or [f"# {title}"]
-    for each in kept:
-        if each not in staying:
-            came = f"From {each.note.name} ({each.commit[:12]}), merged"
-            parts.append(_section(each.note.name, came, note.text(each.note)).strip())
-    return "\n\n".join(parts) + "\n"
-
-
-# -- what was cut off --
-
-
-def unfinished(project: Folder) -> str:
-    """That somebody who removed a note was cut off, and what to do; "" when nobody was. Changes nothing."""
-    return forget.unfinished(project)
-
-
-def finish(project: Folder) -> list[dict[str, Any]]:
-    """Go on with a removal that was cut off; what was removed by it."""
-    if not forget.unfinished(project):
-        return []
-    with forget.writing(project) as work:
-        return [as_reply(gone) for gone in work.settled]
 
 
 def configured_thresholds() -> Thresholds:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.files import git
-from rolecall.nexus import forget, memory_access, note, note_name, project_paths, removal, similarity
-from rolecall.nexus.memory import THRESHOLDS, Thresholds, as_reply, profile_of
+from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
+from rolecall.nexus.memory import THRESHOLDS, Thresholds, profile_of
 from rolecall.nexus.memory_access import Log, moment
 from rolecall.nexus.note import Note
 from rolecall.nexus.project_paths import Folder
@@ -52,10 +52,6 @@ class Signal(NamedTuple):
 class Candidate(NamedTuple):
     note: Note
     signals: tuple[Signal, ...]
-
-    @property
-    def why(self) -> str:
-        return "\n".join(f"{signal.id}: {signal.reason}" for signal in self.signals)
 
 
 # -- looking --
@@ -177,19 +173,16 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[dict[str, Any]]:
-    """Delete notes that somebody decided on, each by a commit of its own; all of them, or none where one
-    cannot be brought back. What somebody else was deleting when they were cut off is deleted first."""
+    """Delete notes that a person chose, each by a commit of its own; all of them, or none if one could not be brought
+    back."""
     files = dict.fromkeys(note_name.file_name(name) for name in names)
-    forget.check_there(project, *files)
-    # Before the lock: the signals are only told, and looking at every note takes long.
+    for file in files:  # before the lock, which would create folders
+        forget.kept(project, file)
+    # Before the lock as well: judging every note takes long, and the signals are only shown.
     known = {candidate.note.name: candidate.signals for candidate in candidates(project, at=at)}
-    with forget.writing(project) as work:
-        gone = {each.name for each in work.settled if not each.stays}
-        found = [note.find(project, "memory", file) for file in files if file not in gone]
-        for each in found:
-            forget.kept(each)
-        deleted = [_delete(project, work, Candidate(each, known.get(each.name, ()))) for each in found]
-    return [*map(_settled, work.settled), *deleted]
+    with state_file.locked(project) as lock:
+        kept = [forget.kept(project, file) for file in files]
+        return [_delete(project, lock, each, known.get(each.name, ())) for each in kept]
 
 
 def delete_automatically(
@@ -203,37 +196,33 @@ def delete_automatically(
                 "Switch it on, or look first and name the notes to delete", "enable_deletion", key=SETTING
             ),
         )
+    deleted: list[dict[str, Any]] = []
     stayed: dict[str, str] = {}
-    with forget.writing(project) as work:
-        deleted = [_settled(gone) for gone in work.settled]
-        # Judged anew after each: a note whose double is gone may be the last that says it.
-        while candidate := _next_to_go(project, stayed, at, thresholds):
+
+    def next_to_go() -> Candidate | None:
+        for candidate in candidates(project, at=at, thresholds=thresholds):
+            if len(candidate.signals) >= thresholds.signals and candidate.note.name not in stayed:
+                return candidate
+        return None
+
+    with state_file.locked(project) as lock:
+        # Judged once more after each: a note whose double is gone may be the last that says it.
+        while candidate := next_to_go():
             try:
-                deleted.append(_delete(project, work, candidate))
+                kept = forget.kept(project, candidate.note.name)
+                deleted.append(_delete(project, lock, kept, candidate.signals))
             except RolecallError as exc:
                 stayed[candidate.note.name] = exc.message
     return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
 
 
-def _next_to_go(
-    project: Folder, stayed: dict[str, str], at: str | None, thresholds: Thresholds
-) -> Candidate | None:
-    for candidate in candidates(project, at=at, thresholds=thresholds):
-        if len(candidate.signals) >= thresholds.signals and candidate.note.name not in stayed:
-            return candidate
-    return None
-
-
-def _delete(project: Folder, work: forget.Writing, candidate: Candidate) -> dict[str, Any]:
-    (gone,) = forget.remove(
+def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[Signal]) -> dict[str, Any]:
+    commit = forget.remove(
         project,
-        work,
-        [forget.kept(candidate.note)],
-        subject=f"Delete memory note {candidate.note.name}",
-        why=candidate.why or "Asked for by name.",
+        lock,
+        [kept],
+        subject=f"Delete memory note {kept.name}",
+        why="\n".join(f"{signal.id}: {signal.reason}" for signal in signals) or "Asked for by name.",
     )
-    return {**as_reply(gone), "signals": [signal.id for signal in candidate.signals]}
-
-
-def _settled(gone: removal.Gone) -> dict[str, Any]:
-    return {**as_reply(gone), "signals": []}
+    ids = [signal.id for signal in signals]
+    return {"name": kept.name, "commit": commit, "restore": kept.restore, "signals": ids}

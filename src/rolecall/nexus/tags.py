@@ -1,34 +1,36 @@
 """Tags in what a user writes: `[plan:auto] ...` activates a skill, `[d] ...` is done at once. Values.
 
-A tag counts where the user speaks, which `spoken` tells: not in code, quoted lines or links, not escaped with
-a backslash, not as part of a word. Tags that are not known are left alone; one that is nearly a known one is
-pointed out. What is done about a tag is for whoever calls this.
+A tag counts at the start of a line or of a list item, outside fenced and indented code. Its text goes to the end of the
+paragraph or to the next tag; tags side by side share it. Unknown tags are left alone, and one that is nearly a known
+one is pointed out. The caller carries out what a tag asks for.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from rolecall.nexus import markdown_prose
-
 ANY_VARIANT = "*"
 NO_PLAN = (
     "No active plan session: [d] records a decision of a plan, and none is active. Start one with [plan]."
 )
-"""What `[d]` is answered without a plan."""
+"""The answer to `[d]` without a plan."""
 
-_TAG = re.compile(r"(?<![A-Za-z0-9_\[])\[([A-Za-z][^\[\]\n]{0,80})\](?![A-Za-z0-9_(\]])")
+_START = re.compile(r" {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(?=\[)")
+_TAG = re.compile(r"\[([A-Za-z][^\[\]\n]{0,80})\](?![A-Za-z0-9_(\]])")
+_BETWEEN = re.compile(r"[ \t,]*(?=\[)")
+_DEFINITION = re.compile(r":[ \t]*(?:<|\w+://|\.{1,2}/|mailto:|www\.)")
+"""Behind a label: the address of a link in Markdown."""
+_FENCE = re.compile(r" {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(`{3,}(?=[^`]*$)|~{3,})")
 _ALIKE = 0.75
 """How alike two names are at least, as difflib counts it: one slip in a name of four letters."""
 _MARKS = " \t\r\n.,;:!?)}\"'\u2019\u201d\u00bb\u2026"
-"""What ends a sentence; alone it is nothing that was said."""
+"""Punctuation: `[d]?` asks about the tag and does not use it."""
 _MOST_UNKNOWN = 50
-"""How many unknown words in brackets are looked at for a slip."""
+"""How many unknown words in brackets are compared with tags."""
 
 
 class Tag(NamedTuple):
@@ -79,28 +81,52 @@ class Detection(NamedTuple):
 
 def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
     """The tags in a message, and what is nearly one."""
-    if not _TAG.search(message):
-        return Detection(())  # most messages, and this is done for each
-    lines = markdown_prose.lines(message)
-    found: list[tuple[re.Match[str], Tag, str]] = []
+    found: list[tuple[list[tuple[Tag, str]], list[str]]] = []
     unknown: dict[str, None] = {}
-    for match in _TAG.finditer(
-        markdown_prose.speech(lines, lambda written: _known(written, tags) is not None)
-    ):
-        if markdown_prose.backslashes(message, match.start()) % 2:
-            continue
-        known = _known(match[1], tags)
-        if known:
-            found.append((match, *known))
-        else:
-            unknown[match[1]] = None
-    texts = _texts(message, lines, [match.span() for match, *_ in found])
-    values = (
-        _value(tag, variant, text)
-        for (_, tag, variant), text in zip(found, texts, strict=True)
-        if text is not None
-    )
+    fence, is_open = "", False
+    for line in message.splitlines(keepends=True):
+        if fence:
+            end = line.strip()
+            if len(end) >= len(fence) and set(end) == {fence[0]}:
+                fence = ""
+        elif opening := _FENCE.match(line):
+            fence = opening[1]
+        elif not line.strip():
+            is_open = False
+        elif start := _START.match(line):
+            group, at = _tags_at(line, start.end(), tags, unknown)
+            if group:
+                found.append((group, [line[at:]]))
+                is_open = True
+                continue
+        if is_open:
+            found[-1][1].append(line)
+    values: list[Activation | Action] = []
+    for group, lines in found:
+        text = "".join(lines).removeprefix(":").strip()
+        if not text or text.strip(_MARKS):
+            values += [_value(tag, variant, text) for tag, variant in group]
     return Detection(tuple(values), tuple(_near_misses(unknown, tags)))
+
+
+def _tags_at(
+    line: str, at: int, tags: Mapping[str, Tag], unknown: dict[str, None]
+) -> tuple[list[tuple[Tag, str]], int]:
+    """The tags side by side from here on, and where they end; none if the brackets are a link of Markdown."""
+    group: list[tuple[Tag, str]] = []
+    end = at
+    while match := _TAG.match(line, at):
+        known = _known(match[1], tags)
+        if known is None:
+            if not group and not line.startswith("[", match.end()):
+                unknown[match[1]] = None
+            break
+        group.append(known)
+        end = match.end()
+        gap = _BETWEEN.match(line, end)
+        at = gap.end() if gap else end
+    is_link = _DEFINITION.match(line, end) or line.startswith("[", end)
+    return ([] if is_link else group), end
 
 
 def refusal(action: Action, *, has_plan: bool) -> str:
@@ -158,43 +184,6 @@ def _variants(tags: Iterable[Tag]) -> Mapping[str, list[str]]:
 
 
 def _nearest(written: str, known: list[str]) -> str:
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # only a slip needs it, and a hook runs for every message
 
     return next(iter(get_close_matches(written, known, 1, _ALIKE)), "")
-
-
-# -- what belongs to a tag --
-
-
-def _texts(
-    message: str, lines: list[markdown_prose.Line], spans: list[tuple[int, int]]
-) -> Iterator[str | None]:
-    """For each tag what stands behind it in its paragraph, up to the next tag; when nothing is behind, what stands
-    before it and is no other's. Tags side by side share it. A code block without a blank line before it belongs to the
-    paragraph. None where a mark is all there is: `[d]?` asks about the tag."""
-    breaks = [0, *(line.start for line in lines if line.is_break), len(message)]
-    groups = _side_by_side(message, spans)
-    ends = [*(group[0][0] for group in groups), len(message)][1:]
-    free = 0
-    for group, following in zip(groups, ends, strict=True):
-        start, end = group[0][0], group[-1][1]
-        paragraph_end = breaks[bisect_left(breaks, end)]
-        text = message[end : min(following, paragraph_end)].removeprefix(":").strip()
-        is_behind = bool(text.strip(_MARKS))
-        before = ""
-        if not is_behind:
-            paragraph_start = breaks[bisect_right(breaks, start) - 1]
-            before = message[max(free, paragraph_start) : start].strip()
-        free = following if is_behind else end
-        said = text if is_behind else before
-        yield from [None if text and not said else said] * len(group)
-
-
-def _side_by_side(message: str, spans: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    groups: list[list[tuple[int, int]]] = []
-    for span in spans:
-        between = message[groups[-1][-1][1] : span[0]] if groups else "first"
-        if between.strip(" \t,"):
-            groups.append([])
-        groups[-1].append(span)
-    return groups
