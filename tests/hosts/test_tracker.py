@@ -130,7 +130,7 @@ def test_a_list_that_is_damaged_is_an_error_until_it_is_reset_and_then_there_is_
             act()
     assert (tmp_path / TRACKER).read_text() == content
     said = tracker.reset(tmp_path)
-    assert "began anew" in said
+    assert "was replaced" in said
     assert Path(said.rpartition("A copy is in ")[2]).read_text() == content
     assert read(tmp_path, TRACKER) == []
 
