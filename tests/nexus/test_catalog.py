@@ -261,9 +261,9 @@ def test_a_manifest_is_held_to_its_form(package: Path) -> None:
     (package / "manifest.json").write_text(json.dumps(manifest))
     found = "\n".join(refused(package))
     assert "manifest.json:1:1: error: 'nexus_core_version' is missing" in found
-    assert "agents.0.body_hash: 'md5:1' must match sha256:" in found
-    assert "agents.1.id: '../../secret' must match" in found
-    assert "extra: the key 'extra' is not known" in found
+    assert "agents.0.body_hash must be text that matches sha256:" in found
+    assert "agents.1.id must be text that matches [a-z][a-z0-9_-]*, not '../../secret'" in found
+    assert "'extra' is not a key of the catalogue" in found
     (package / "manifest.json").write_text('{"agents": [')
     assert "manifest.json:1:1: error: not valid JSON" in refused(package)[0]
 
@@ -280,18 +280,18 @@ def test_an_agent_twice_in_the_manifest_is_refused(package: Path) -> None:
 BROKEN: dict[str, tuple[str, str, str, str]] = {
     "an id with capitals": (
         "vocabulary/capabilities.yml", "id: no_file_edit", "id: No_File_Edit",
-        "4:9: error: capabilities.0.id: 'No_File_Edit' must match [a-z][a-z0-9_-]*",
+        "4:9: error: capabilities.0.id must be text that matches [a-z][a-z0-9_-]*, not 'No_File_Edit'",
     ),
     "a key that is not known": (
         "vocabulary/categories.yml", "    description:", "    descripton:",
-        "5:5: error: categories.0.descripton: the key 'descripton' is not known. Did you mean 'description'?",
+        "5:5: error: 'descripton' is not a key of the catalogue. Did you mean 'description'?",
     ),
     "guidance that is too short": (
         "vocabulary/tags.yml", "    trigger: \"[run]\"", "    prose_guidance: short\n    trigger: \"[run]\"",
-        "error: tags.1.prose_guidance: must be at least 40 characters",
+        "error: tags.1.prose_guidance must be text of at least 40 characters",
     ),
     "a trigger without brackets": (
-        "vocabulary/tags.yml", '"[sync]"', '"sync"', "error: tags.2.trigger: 'sync' must match",
+        "vocabulary/tags.yml", '"[sync]"', '"sync"', "error: tags.2.trigger must be text that matches",
     ),
     "a trigger twice": (
         "vocabulary/tags.yml", '"[run]"', '"[plan]"', "error: tags.1.trigger: the trigger [plan] is given twice",
@@ -302,7 +302,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
     ),
     "a type that is not known": (
         "vocabulary/tags.yml", "type: inline_action", "type: action",
-        "error: tags.3.type: must be one of skill, inline_action, not 'action'",
+        "error: tags.3.type must be one of skill, inline_action, not 'action'",
     ),
     "a tag to a skill that is not there": (
         "vocabulary/tags.yml", "skill: nx-run", "skill: nx-ran", "error: tags.1.skill: the skill 'nx-ran' is not",
@@ -317,18 +317,18 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
     ),
     "required that is text": (
         "vocabulary/invocations.yml", "required: true", "required: maybe",
-        "error: invocations.0.semantic_params.0.required: must be true or false, not text",
+        "error: invocations.0.semantic_params.0.required must be true or false, not 'maybe'",
     ),
     "a parameter twice": (
         "vocabulary/invocations.yml", "- name: mode", "- name: skill",
         "error: invocations.0.semantic_params.1: the parameter 'skill' is given twice",
     ),
     "an exception with two dots": (
-        "vocabulary/task-exceptions.yml", "docs_only.coherent", "docs.only.coherent", "error: task_exceptions.0.id:",
+        "vocabulary/task-exceptions.yml", "docs_only.coherent", "docs.only.coherent", "error: task_exceptions.0.id",
     ),
     "a principle the memory does not follow": (
         "vocabulary/memory_policy.yml", "minimum_three_signal_intersection", "any_signal",
-        "principle: must be one of minimum_three_signal_intersection, not 'any_signal'",
+        "principle must be one of minimum_three_signal_intersection, not 'any_signal'",
     ),
     "a pattern for names that is none": (
         "vocabulary/memory_policy.yml", r'"^[a-z0-9][a-z0-9-]*\\.md$"', '"["', "error: naming.pattern: '[' is no",
@@ -341,18 +341,18 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "error: tags.5.variants: the trigger [m:gc] is a variant itself and can have none",
     ),
     "a list that is none": (
-        "vocabulary/tags.yml", '["auto"]', "auto", "error: tags.0.variants: must be a list, not text",
+        "vocabulary/tags.yml", '["auto"]', "auto", "error: tags.0.variants must be a list, not 'auto'",
     ),
     "a list that is empty": (
-        "skills/nx-run/meta.yml", "triggers:\n  - run", "triggers: []", "error: triggers: must have at least 1 entry",
+        "skills/nx-run/meta.yml", "triggers:\n  - run", "triggers: []", "error: triggers must be a list of at least",
     ),
-    "a text that is none": ("agents/tester/meta.yml", "name: tester", "name: 7", "name: must be text, not a number"),
+    "a text that is none": ("agents/tester/meta.yml", "name: tester", "name: 7", "name must be text that is not empty"),
     "a summary that is too long": (
-        "skills/nx-run/meta.yml", 'summary: "', 'summary: "' + "long " * 24, "error: summary: must be at most 120",
+        "skills/nx-run/meta.yml", 'summary: "', 'summary: "' + "long " * 24, "at least 10 characters and at most 120",
     ),
     "a category that is not known": (
         "agents/tester/meta.yml", "category: check", "category: judge",
-        "5:11: error: category: must be one of how, do, check, not 'judge'",
+        "5:11: error: category must be one of how, do, check, not 'judge'",
     ),
     "a capability that is not known": (
         "agents/tester/meta.yml", "- no_task_create", "- no_coffee",
@@ -367,7 +367,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "1:5: error: id: must be 'tester', the name of its folder, not 'taster'",
     ),
     "a summary that is too short": (
-        "skills/nx-run/meta.yml", "summary: ", "summary: run #", "error: summary: must be at least 10 characters",
+        "skills/nx-run/meta.yml", "summary: ", "summary: run #", "error: summary must be text of at least 10 char",
     ),
     "no trigger and not manual": (
         "skills/nx-init/meta.yml", "manual_only: true\n", "",
@@ -464,12 +464,12 @@ def test_problems_of_several_files_are_reported_at_once(package: Path) -> None:
     (package / "vocabulary" / "categories.yml").write_text("[]")
     found = "\n".join(refused(package))
     for expected in (
-        "vocabulary/tags.yml:6:11: error: tags.0.type: must be one of skill, inline_action, not 'skil'",
+        "vocabulary/tags.yml:6:11: error: tags.0.type must be one of skill, inline_action, not 'skil'",
         "vocabulary/memory_policy.yml:",
-        "agents/writer/meta.yml:7:13: error: model_tier: must be one of high, standard, not 'cheap'",
+        "agents/writer/meta.yml:7:13: error: model_tier must be one of high, standard, not 'cheap'",
         "skills/nx-sync/body.md:1:1: error: the file is missing",
         "agents/tester/body.md:1:1: error: the file is not UTF-8: byte 0",
-        "vocabulary/categories.yml:1:1: error: must be a mapping, not a list",
+        "vocabulary/categories.yml:1:1: error: the text must be a mapping, not an empty list",
     ):
         assert expected in found, found
 

@@ -65,9 +65,9 @@ def _chosen(fixtures: Fixtures, only: list[str]) -> Fixtures:
 
 
 def _others(fixtures: Fixtures, test_id: str) -> str:
-    from rolecall.nexus.catalog_file import near
+    from rolecall.settings.form import did_you_mean
 
-    return near(test_id, [case.test_id for case in fixtures.cases], what="Cases")
+    return did_you_mean(test_id, [case.test_id for case in fixtures.cases], what="Cases")
 
 
 # -- the report --

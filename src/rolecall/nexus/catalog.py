@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import macros, vocabulary
-from rolecall.nexus.catalog_file import Flag, Many, Reader, Record, Text, Unread, near
+from rolecall.nexus.catalog_file import Reader, record
 from rolecall.nexus.overview import TASK_STATUSES
 from rolecall.nexus.tags import ANY_VARIANT
 from rolecall.nexus.vocabulary import CATEGORIES, ID, MODEL_TIERS, RESUME_TIERS, SENTENCE, Vocabulary
 from rolecall.settings.capabilities import RESTRICTIONS
+from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Record, Text, did_you_mean
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 STAND_INS: Mapping[str, str] = {"explore": "researcher"}
@@ -87,12 +88,12 @@ class Catalog(NamedTuple):
     def agent(self, id: str) -> Agent:
         found = self.agents.get(id) or self.agents.get(STAND_INS.get(id, ""))
         if found is None:
-            raise NotFound(f"there is no agent {id!r}", hint=near(id, self.agents, what="Agents"))
+            raise NotFound(f"there is no agent {id!r}", hint=did_you_mean(id, self.agents, what="Agents"))
         return found
 
     def skill(self, id: str) -> Skill:
         if id not in self.skills:
-            raise NotFound(f"there is no skill {id!r}", hint=near(id, self.skills, what="Skills"))
+            raise NotFound(f"there is no skill {id!r}", hint=did_you_mean(id, self.skills, what="Skills"))
         return self.skills[id]
 
 
@@ -100,7 +101,7 @@ def effective(agent: Agent, additions: Collection[str] = ()) -> tuple[str, ...]:
     """What restricts an agent: its own capabilities and what is added to them. Nothing takes one away."""
     for word in additions:
         if word not in RESTRICTIONS:
-            hint = near(word, RESTRICTIONS, what="Capabilities")
+            hint = did_you_mean(word, RESTRICTIONS, what="Capabilities")
             raise UsageError(f"the capability {word!r} for {agent.id} is not known", hint=hint)
     return tuple(dict.fromkeys((*agent.capabilities, *additions)))
 
@@ -157,25 +158,25 @@ def _refusal(reader: Reader) -> UsageError:
 
 # -- agents and skills --
 
-_AGENT = Record(
+_AGENT = record(
     {
         "id": ID,
         "name": SENTENCE,
         "description": SENTENCE,
-        "category": Text(words=CATEGORIES),
-        "capabilities": Many(ID),
-        "resume_tier": Text(words=RESUME_TIERS),
-        "model_tier": Text(words=MODEL_TIERS),
+        "category": Choice(*CATEGORIES),
+        "capabilities": ListOf(ID),
+        "resume_tier": Choice(*RESUME_TIERS),
+        "model_tier": Choice(*MODEL_TIERS),
     },
     {"task": SENTENCE, "alias_ko": SENTENCE},
 )
-_SKILL = Record(
+_SKILL = record(
     {"id": ID, "name": SENTENCE, "description": SENTENCE},
     {
-        "triggers": Many(ID, least=1),
+        "triggers": ListOf(ID, least=1),
         "manual_only": Flag(),
         "summary": Text(least=10, most=120),
-        "harness_docs_refs": Many(SENTENCE),
+        "harness_docs_refs": ListOf(SENTENCE),
         "alias_ko": SENTENCE,
     },
 )
@@ -281,22 +282,22 @@ def _twice(field: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 # -- the manifest of a package --
 
 _MANIFEST = "manifest.json"
-_HASH = Text("sha256:[a-f0-9]{64}")
+_HASH = Text(pattern="sha256:[a-f0-9]{64}")
 
 
-def _hashed(form: Record) -> Many:
-    return Many(Record({**form.needed, "body_hash": _HASH}, form.optional))
+def _with_hash(form: Record[Any]) -> Form[Any]:
+    return ListOf(Record(dict, "the catalogue", {**form.fields, "body_hash": Field(_HASH, required=True)}))
 
 
 # The vocabulary in a manifest is a copy that leaves fields out, so the files are read instead of it.
-_MANIFEST_FORM = Record(
+_MANIFEST_FORM = record(
     {
-        "nexus_core_version": Text(r"[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.-]+)?"),
-        "nexus_core_commit": Text("[a-f0-9]{7,40}"),
-        "schema_contract_version": Text(r"[0-9]+\.[0-9]+"),
-        "agents": _hashed(_AGENT),
-        "skills": _hashed(_SKILL),
-        "vocabulary": Unread(),
+        "nexus_core_version": Text(pattern=r"[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.-]+)?"),
+        "nexus_core_commit": Text(pattern="[a-f0-9]{7,40}"),
+        "schema_contract_version": Text(pattern=r"[0-9]+\.[0-9]+"),
+        "agents": _with_hash(_AGENT),
+        "skills": _with_hash(_SKILL),
+        "vocabulary": Anything(),
     }
 )
 

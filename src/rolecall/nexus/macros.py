@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from rolecall.errors import UsageError
-from rolecall.nexus.catalog_file import near
 from rolecall.nexus.tags import ANY_VARIANT, Tag
 from rolecall.nexus.vocabulary import Invocation
+from rolecall.settings.form import did_you_mean
 from rolecall.settings.yaml12 import Problem
 
 Item = str | Mapping[str, str]
@@ -153,7 +153,7 @@ def _misuses(
 ) -> Iterator[tuple[str, str]]:
     invocation = invocations.get(macro.primitive)
     if invocation is None:
-        hint = near(macro.primitive, invocations, what="Primitives")
+        hint = did_you_mean(macro.primitive, invocations, what="Primitives")
         yield f"there is no primitive {macro.primitive!r}", hint
         return
     parameters = {one.name: one for one in invocation.semantic_params}
@@ -162,7 +162,7 @@ def _misuses(
             yield f"{macro.primitive} needs the parameter {name!r}", parameter.description
     for name, value in macro.arguments.items():
         if name not in parameters:
-            hint = near(name, parameters, what="Parameters")
+            hint = did_you_mean(name, parameters, what="Parameters")
             yield f"{macro.primitive} has no parameter {name!r}", hint
             continue
         place = (macro.primitive, name)
@@ -175,7 +175,7 @@ def _misuses(
             yield f"{macro.primitive}: {name!r} takes a text, not a list", ""
         elif place in choices and value not in choices[place].names:
             what, names = choices[place]
-            hint = near(str(value), list(names), what=what) if names else f"{what}: none."
+            hint = did_you_mean(str(value), list(names), what=what) if names else f"{what}: none."
             yield f"{macro.primitive}: {name!r} cannot be {value!r}", hint
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.nexus.catalog_file import Flag, Form, Many, Reader, Record, Text
+from rolecall.nexus.catalog_file import Reader, record
 from rolecall.nexus.tags import Tag
 from rolecall.settings.capabilities import RESTRICTIONS
+from rolecall.settings.form import Choice, Flag, Form, ListOf, Text
 from rolecall.settings.yaml12 import Path
 from rolecall.store.schema import pattern_test
 
@@ -90,81 +91,81 @@ class Vocabulary(NamedTuple):
 
 # -- the form of the files --
 
-ID = Text(r"[a-z][a-z0-9_-]*")
-SENTENCE = Text()
-_SNAKE = Text(r"[a-z][a-z0-9_]*")
+ID = Text(pattern=r"[a-z][a-z0-9_-]*")
+SENTENCE = Text("text that is not empty", least=1)
+_SNAKE = Text(pattern=r"[a-z][a-z0-9_]*")
 _GUIDANCE = Text(least=40)
-_DOTTED = Text(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?")
-_TRIGGER = Text(r"\[[a-z][a-z0-9_-]*(:[a-z0-9][a-z0-9_-]*)?\]")
+_DOTTED = Text(pattern=r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?")
+_TRIGGER = Text(pattern=r"\[[a-z][a-z0-9_-]*(:[a-z0-9][a-z0-9_-]*)?\]")
 _SIMPLE = {"id": ID, "description": SENTENCE}
-_PARAMETER = Record({"name": _SNAKE, "description": SENTENCE, "required": Flag()}, {"value_type": SENTENCE})
-_CAPABILITY = Record(
+_PARAMETER = record({"name": _SNAKE, "description": SENTENCE, "required": Flag()}, {"value_type": SENTENCE})
+_CAPABILITY = record(
     {
         **_SIMPLE,
         "intent": _SNAKE,
-        "blocks_semantic_classes": Many(_SNAKE, least=1),
+        "blocks_semantic_classes": ListOf(_SNAKE, least=1),
         "prose_guidance": _GUIDANCE,
     }
 )
-_TAG = Record(
-    {**_SIMPLE, "trigger": _TRIGGER, "type": Text(words=("skill", "inline_action"))},
-    {"skill": ID, "handler": SENTENCE, "variants": Many(SENTENCE), "prose_guidance": _GUIDANCE},
+_TAG = record(
+    {**_SIMPLE, "trigger": _TRIGGER, "type": Choice("skill", "inline_action")},
+    {"skill": ID, "handler": SENTENCE, "variants": ListOf(SENTENCE), "prose_guidance": _GUIDANCE},
 )
-_INVOCATION = Record(
+_INVOCATION = record(
     {
         **_SIMPLE,
         "intent": _SNAKE,
-        "semantic_params": Many(_PARAMETER),
+        "semantic_params": ListOf(_PARAMETER),
         "prose_guidance": _GUIDANCE,
         "fallback_behavior": Text(least=20),
     }
 )
-_EXCEPTION = Record(
+_EXCEPTION = record(
     {"id": _DOTTED, **dict.fromkeys(("description", "applies_when", "treatment", "rationale"), SENTENCE)}
 )
 # A principle is a rule the memory follows; a policy with another one could not be kept to.
-_MEMORY_POLICY = Record(
+_MEMORY_POLICY = record(
     {
-        "categories": Many(Record({**_SIMPLE, "prefix": SENTENCE})),
-        "naming": Record({"pattern": SENTENCE, "description": SENTENCE, "optional_prefix": Flag()}),
-        "access_tracking": Record(
+        "categories": ListOf(record({**_SIMPLE, "prefix": SENTENCE})),
+        "naming": record({"pattern": SENTENCE, "description": SENTENCE, "optional_prefix": Flag()}),
+        "access_tracking": record(
             {
-                "observation_primitive": Text(words=("file_read",)),
+                "observation_primitive": Choice("file_read"),
                 "scope": SENTENCE,
                 "description": SENTENCE,
-                "information_accumulated": Many(Record({"name": SENTENCE, "meaning": SENTENCE})),
+                "information_accumulated": ListOf(record({"name": SENTENCE, "meaning": SENTENCE})),
                 "storage_contract_reference": SENTENCE,
             }
         ),
-        "forgetting": Record(
+        "forgetting": record(
             {
                 "manual_gate_default": Flag(),
                 "description": SENTENCE,
-                "automatic_deletion_structure": Record(
+                "automatic_deletion_structure": record(
                     {
-                        "principle": Text(words=("minimum_three_signal_intersection",)),
+                        "principle": Choice("minimum_three_signal_intersection"),
                         "description": SENTENCE,
                     }
                 ),
-                "recoverable_deletion_requirement": Text(words=("git_commit",)),
+                "recoverable_deletion_requirement": Choice("git_commit"),
                 "recoverable_deletion_description": SENTENCE,
             }
         ),
-        "merge": Record({"principle": Text(words=("merge_before_create",)), "description": SENTENCE}),
+        "merge": record({"principle": Choice("merge_before_create"), "description": SENTENCE}),
     }
 )
 
 
 class _Part(NamedTuple):
     file: str
-    form: Form
+    form: Form[Any]
     made: Callable[..., Any]
 
 
 _PARTS: Mapping[str, _Part] = {
     "capabilities": _Part("vocabulary/capabilities.yml", _CAPABILITY, Capability),
-    "categories": _Part("vocabulary/categories.yml", Record(_SIMPLE), Entry),
-    "resume_tiers": _Part("vocabulary/resume-tiers.yml", Record(_SIMPLE), Entry),
+    "categories": _Part("vocabulary/categories.yml", record(_SIMPLE), Entry),
+    "resume_tiers": _Part("vocabulary/resume-tiers.yml", record(_SIMPLE), Entry),
     "tags": _Part("vocabulary/tags.yml", _TAG, Tag),
     "invocations": _Part("vocabulary/invocations.yml", _INVOCATION, Invocation),
     "task_exceptions": _Part("vocabulary/task-exceptions.yml", _EXCEPTION, TaskException),
@@ -185,7 +186,7 @@ def read(reader: Reader) -> Vocabulary | None:
 
 
 def _entries(reader: Reader, key: str, part: _Part) -> dict[str, Any] | None:
-    value = reader.yaml(part.file, Record({key: Many(part.form)}))
+    value = reader.yaml(part.file, record({key: ListOf(part.form)}))
     if value is None:
         return None
     entries: dict[str, Any] = {}

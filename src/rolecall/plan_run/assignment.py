@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.nexus.catalog import STAND_INS, Agent, Catalog
-from rolecall.nexus.catalog_file import near
 from rolecall.plan_run import filenames, pairing
 from rolecall.plan_run.taskflow import Players
+from rolecall.settings.form import did_you_mean
 
 Task = Mapping[str, Any]
 
@@ -124,5 +124,5 @@ def refuse(unknown: Sequence[Task], catalog: Catalog) -> None:
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
         raise UsageError(
             f"nobody is known who could do these tasks: {listed}{more}",
-            hint=near(str(unknown[0]["owner"]), [*catalog.agents, LEAD], what="Owners"),
+            hint=did_you_mean(str(unknown[0]["owner"]), [*catalog.agents, LEAD], what="Owners"),
         )

@@ -107,7 +107,7 @@ class Form(Generic[T]):
 class Text(Form[str]):
     def __init__(
         self,
-        wanted: str = "text",
+        wanted: str = "",
         *,
         pattern: str = "",
         least: int = 0,
@@ -118,8 +118,12 @@ class Text(Form[str]):
     ) -> None:
         """`least` does not count blanks at the ends. A line is not empty and all printable. Problems do not show a
         secret."""
-        self.wanted, self.pattern, self.hint, self.is_secret = wanted, pattern, hint, is_secret
+        self.pattern, self.hint, self.is_secret = pattern, hint, is_secret
         self.least, self.most, self.is_line = max(least, int(is_line)), most, is_line
+        bounds = [f"at least {least} characters"] if least > 1 else []
+        bounds += [f"at most {most:,} characters"] if most is not None else []
+        bounded = f"text of {' and '.join(bounds)}" if bounds else "text"
+        self.wanted = wanted or (f"text that matches {pattern}" if pattern else bounded)
 
     def read(self, value: Any, at: At) -> str | Unreadable:
         if (
@@ -231,15 +235,16 @@ class ListOf(Form[tuple[T, ...]]):
     def __init__(
         self,
         item: Form[T],
-        wanted: str = "a list",
+        wanted: str = "",
         *,
         least: int = 0,
         allow_single: bool = False,
         hint: str = "",
     ) -> None:
         """`allow_single` also accepts one text in place of a list of one."""
-        self.item, self.wanted, self.least, self.hint = item, wanted, least, hint
-        self.allow_single = allow_single
+        self.item, self.least, self.hint, self.allow_single = item, least, hint, allow_single
+        entries = f" of at least {least} {'entry' if least == 1 else 'entries'}" if least else ""
+        self.wanted = wanted or f"a list{entries}"
 
     def read(self, value: Any, at: At) -> tuple[T, ...] | Unreadable:
         if self.allow_single and isinstance(value, str):
