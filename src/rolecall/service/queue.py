@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rolecall.errors import Conflict, Damaged
 from rolecall.service.admission import DAY_MS, Due, State, Waiting, recent
-from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
+from rolecall.service.policy import Rate, ServicePolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
@@ -71,22 +72,20 @@ def standing(
     room = max(0, policy.limit - sum(admitted.values()))
     found: list[Waiting] = []
     for workflow in waiting_workflows(store):
-        rule = policy.of(workflow)
+        rule, prefix = policy.of(workflow), f"queue/{workflow}/"
         free = min(room, max(0, rule.concurrency - admitted.get(workflow, 0)))
-        if _may_overflow(store, workflow, rule):
-            found += _waiting(_refs(store, f"queue/{workflow}/"))
+        may_overflow = rule.overflow == "drop" or (
+            rule.max_queue is not None
+            and len(store.backend.names(prefix, limit=rule.max_queue + 1)) > rule.max_queue
+        )
+        if may_overflow:
+            found += _waiting(_refs(store, prefix))
         elif free or at_least:
-            page = _refs(store, f"queue/{workflow}/", limit=max(free and free + _LOOK_AHEAD, at_least))
+            page = _refs(store, prefix, limit=max(free and free + _LOOK_AHEAD, at_least))
             found += _waiting(ref for ref in page if not _is_being_made(ref, now))
     if policy.rates:
-        found = [_with_agent(store, one, agent_of) for one in found]
+        found = [replace(one, agent=_next_agent(store, one.thread, agent_of)) for one in found]
     return State(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
-
-
-def _may_overflow(store: Store, workflow: str, rule: WorkflowPolicy) -> bool:
-    if rule.overflow == "drop" or rule.max_queue is None:
-        return rule.overflow == "drop"
-    return len(store.backend.names(f"queue/{workflow}/", limit=rule.max_queue + 1)) > rule.max_queue
 
 
 def waiting_workflows(store: Store) -> Iterator[str]:
@@ -121,15 +120,11 @@ def spent(store: Store, policy: ServicePolicy, now: int) -> float:
 
 
 def day_of(now: int) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(now / 1000, UTC).date().isoformat()
 
 
-# What stands under these names and is none of ours is passed over.
-
-
 def _slot_words(names: Iterable[str]) -> list[list[str]]:
+    """What stands under these names and is none of ours is passed over."""
     return [words for name in names if len(words := name.split("/")) == 3]
 
 
@@ -148,14 +143,13 @@ def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | N
         return store.refs(prefix, before=after, limit=limit)
     except Damaged:
         names = sorted(name for name in store.backend.names(prefix) if after is None or name > after)
-        return [_ref_or_name(store, name) for name in names[:limit]]
-
-
-def _ref_or_name(store: Store, name: str) -> Ref:
-    with suppress(Damaged):
-        if found := store.ref(name):
-            return found
-    return Ref(name, None, {}, 0, 0)
+        found = []
+        for name in names[:limit]:
+            ref = None
+            with suppress(Damaged):
+                ref = store.ref(name)
+            found.append(ref or Ref(name, None, {}, 0, 0))
+        return found
 
 
 def _entries(names: Iterable[str]) -> Iterator[Waiting]:
@@ -171,11 +165,11 @@ def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
         yield replace(one, is_begun=begun[_entry_name(one)])
 
 
-def _with_agent(store: Store, one: Waiting, agent_of: AgentOf) -> Waiting:
+def _next_agent(store: Store, name: str, agent_of: AgentOf) -> str:
     with suppress(Damaged):
-        if ref := read_thread(store, one.thread):
-            return replace(one, agent=agent_of(ref.state))
-    return one
+        if ref := read_thread(store, name):
+            return agent_of(ref.state)
+    return ""
 
 
 # -- verbs --
@@ -220,7 +214,8 @@ def _leave_queue(
         return None
     draft = store.draft()
     draft.move(entry.name, entry)
-    waits = ref is not None and ref.state.status == "queued" and _is_entry_of(ref, one)
+    place = ref.state.service if ref is not None and ref.state.status == Status.QUEUED else None
+    waits = place is not None and (place.priority, place.queued_at) == (one.priority, one.since)
     if waits and ref is not None:
         move(draft, ref, change(draft, ref))
     try:
@@ -238,11 +233,6 @@ def _is_being_made(entry: Ref, now: int) -> bool:
 
 def _entry_name(one: Waiting) -> str:
     return thread.queue_name(one.workflow, one.thread, priority=one.priority, at=one.since)
-
-
-def _is_entry_of(ref: ThreadRef, one: Waiting) -> bool:
-    place = ref.state.service
-    return place is not None and (place.priority, place.queued_at) == (one.priority, one.since)
 
 
 def count(store: Store, call: Call, *, now: int) -> None:
@@ -272,22 +262,17 @@ def crashed(
 ) -> ThreadRef | None:
     """Note that a step died, or is a loss because the service did. Its thread can be taken up again, or is left to a
     person the third time; None: somebody has ended it, or has moved it since it was `seen`."""
-    return _settled(
-        store, slot, lambda draft, ref: _after_crash(store, draft, ref, slot, reason, is_loss=is_loss), seen
-    )
 
+    def note(draft: Draft, ref: ThreadRef) -> ThreadState:
+        state, count = crashed_state(ref.state, reason, is_loss=is_loss)
+        draft.event(slot.thread, "crashed", {"reason": reason, "count": count, **BY_SERVICE})
+        if state.is_over:
+            draft.event(slot.thread, "suspended", {"reason": state.reason, **BY_SERVICE})
+            _remove_slot(store, draft, slot)
+            state = state._replace(onward=f"resume {slot.thread} --run")
+        return state
 
-def _after_crash(
-    store: Store, draft: Draft, ref: ThreadRef, slot: Slot, reason: str, *, is_loss: bool
-) -> ThreadState:
-    state, count = crashed_state(ref.state, reason, is_loss=is_loss)
-    told = {"reason": reason, "count": count, **BY_SERVICE}
-    draft.event(slot.thread, "crashed", told)
-    if state.status == Status.SUSPENDED:
-        draft.event(slot.thread, "suspended", {"reason": state.reason, **BY_SERVICE})
-        _remove_slot(store, draft, slot)
-        state = state._replace(onward=f"resume {slot.thread} --run")
-    return state
+    return _settle(store, slot, note, seen)
 
 
 def crashed_state(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
@@ -312,7 +297,7 @@ def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = N
         onward = f"resume {slot.thread} --run"
         return ref.state.moved(Status.SUSPENDED, reason=reason, onward=onward)
 
-    return _settled(store, slot, stop, seen)
+    return _settle(store, slot, stop, seen)
 
 
 def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
@@ -324,10 +309,10 @@ def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None
         _remove_slot(store, draft, slot)
         return ref.state.moved(Status.FAILED, role=None, reason=reason)
 
-    return _settled(store, slot, end, seen)
+    return _settle(store, slot, end, seen)
 
 
-def _settled(
+def _settle(
     store: Store, slot: Slot, change: Callable[[Draft, ThreadRef], ThreadState], seen: ThreadRef | None = None
 ) -> ThreadRef | None:
     """Move a thread that has a slot and that nobody runs any more. Where another machine may have taken it up since,
@@ -363,4 +348,4 @@ def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
 
 def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """Nobody runs a thread any more because it was told to stop: that is no crash, and it keeps its slot."""
-    return _settled(store, slot, lambda _draft, ref: ref.state.moved(Status.IDLE), seen)
+    return _settle(store, slot, lambda _draft, ref: ref.state.moved(Status.IDLE), seen)

@@ -25,7 +25,7 @@ from rolecall.service.queue import AgentOf, Call, Slot
 from rolecall.service.worker import Order
 from rolecall.service.workers import Ended, Workers
 from rolecall.store.store import Store
-from rolecall.threads.state import ThreadRef, read_thread
+from rolecall.threads.state import Status, ThreadRef, read_thread
 
 POLL_MS = 5_000
 """How often the store is looked at when nobody says that something has happened."""
@@ -34,7 +34,7 @@ _LATER_MS = 1_000
 _ANEW = 60.0
 """Seconds before something beside the service that has failed is tried again."""
 _SHOWN = 50
-"""Of how many that wait the status tells why."""
+"""For how many waiting threads the status says why they wait."""
 
 Log = Callable[[str], None]
 Companion = Callable[["Supervisor"], Coroutine[Any, Any, None]]
@@ -114,8 +114,19 @@ class Supervisor:
         ready()
         try:
             while not self._is_stopping:
-                await self._until(self._look())
-            await self._wind_down()
+                look_again_at = self._look()
+                self._woken.clear()
+                if not self._is_stopping and not self._has_news:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(
+                            min(max(0, look_again_at - self.store.now()), POLL_MS) / 1000
+                        ):
+                            await self._woken.wait()
+            if tasks := [held.task for held in self._held.values() if held.task is not None]:
+                how = "finished" if self._is_finishing else "interrupted"
+                self.log(f"stopping; {len(tasks)} steps are {how} first")
+                await asyncio.wait(tasks)
+            self.log("stopped")
         finally:
             for task in beside:
                 task.cancel()
@@ -124,7 +135,7 @@ class Supervisor:
 
     def stop(self, *, finish: bool = False) -> None:
         """Take no further step. Those that run are interrupted, or with `finish` waited for; asked for once more,
-        they are ended at once."""
+        they are killed at once."""
         if self._is_stopping and not self._is_finishing:
             for worker in self._workers.running.values():
                 worker.kill()
@@ -141,23 +152,6 @@ class Supervisor:
         self._poked |= {name} if name else set()
         self._woken.set()
 
-    async def _until(self, at: int) -> None:
-        self._woken.clear()
-        if self._is_stopping or self._has_news:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(max(0, at - self.store.now()), POLL_MS) / 1000):
-                await self._woken.wait()
-
-    async def _wind_down(self) -> None:
-        tasks = [held.task for held in self._held.values() if held.task is not None]
-        if tasks:
-            self.log(
-                f"stopping; {len(tasks)} steps are {'finished' if self._is_finishing else 'interrupted'} first"
-            )
-            await asyncio.wait(tasks)
-        self.log("stopped")
-
     async def _accompany(self, companion: Companion) -> None:
         """Let it run, and begin anew when it fails: what runs beside the service is no reason for it to end."""
         name = getattr(companion, "__name__", "a companion")
@@ -166,7 +160,7 @@ class Supervisor:
                 await companion(self)
                 return
             except Exception as error:
-                self._trouble(name, f"{name} has failed, and begins anew in a minute: {_told(error)}")
+                self._trouble(name, f"{name} has failed, and begins anew in a minute: {_message(error)}")
             await asyncio.sleep(_ANEW)
             self._trouble(name, "")
 
@@ -182,11 +176,11 @@ class Supervisor:
         try:
             if self._has_news:
                 self._read_at = now + POLL_MS
-                self._heed_endings()
+                self._stop_killed_threads()
             verdict = self._decide(now)
             self._trouble("store", "")
         except Exception as error:  # whatever it is, it may pass, and threads that run go on
-            self._trouble("store", f"no work is taken: {_told(error)}")
+            self._trouble("store", f"no work is taken: {_message(error)}")
             self._read_at = now + _LATER_MS
             self._has_news = False  # it is looked at again then, and whoever asks is answered meanwhile
             return self._read_at
@@ -194,25 +188,20 @@ class Supervisor:
         resting = (held for held in self._held.values() if held.task is None and held.rests(now))
         return min([self._read_at, *(held.not_before for held in resting)])
 
-    def _heed_endings(self) -> None:
+    def _stop_killed_threads(self) -> None:
         """Somebody may have killed a thread whose step runs: the step is asked to stop."""
         names = self._poked & self._held.keys() if self._poked else set(self._held)
         self._poked.clear()
-        for name in names:
-            worker = self._workers.running.get(name)
-            if worker and self._is_ended(name):
-                worker.stop()
-
-    def _is_ended(self, name: str) -> bool:
-        try:
-            ref = read_thread(self.store, name)
-        except Damaged as error:  # its step finds out, and nobody else waits for it
-            self._trouble(name, f"{name} cannot be read: {error.message}")
-            return False
-        return ref is not None and ref.state.has_ended
+        for name in names & self._workers.running.keys():
+            try:
+                ref = read_thread(self.store, name)
+                if ref is not None and ref.state.has_ended:
+                    self._workers.running[name].stop()
+            except Damaged as error:  # its step finds out, and nobody else waits for it
+                self._trouble(name, f"{name} cannot be read: {error.message}")
 
     def _decide(self, now: int) -> Verdict:
-        due = self._due(now)
+        due = self._find_due(now)
         if self._has_news:
             state = self._standing(now, due)
         else:  # no thread came and no slot went: only those that run may go on
@@ -222,13 +211,20 @@ class Supervisor:
         by_name = {one.thread: one for one in state.waiting}
         agents = {one.thread: one.agent for one in due}
         for name, reason in verdict.discard.items():
-            self._discard(by_name[name], reason)
+            if self._moved(name, queue.discard, by_name[name], reason):
+                self.log(f"{name} is discarded: {reason}")
+                self._door.tell(name)
         for name in verdict.step:
             if call := self._call(agents[name]):
                 queue.count(self.store, call, now=now)
             self._begin(self._held[name])
         for name in verdict.admit:
-            self._admit(by_name[name], self._call(by_name[name].agent), now)
+            one = by_name[name]
+            if self._moved(name, queue.admit, one, now=now, call=self._call(one.agent)):
+                self.log(f"{name} of {one.workflow} starts after {now - one.since:,} ms")
+                self._door.tell(name)
+                held = self._held[name] = _Held(Slot(one.workflow, name, now), is_ready=True)
+                self._begin(held)
         return verdict
 
     def _standing(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> State:
@@ -237,48 +233,37 @@ class Supervisor:
         )
         return replace(state, waiting=[one for one in state.waiting if one.thread not in self._unreadable])
 
-    def _due(self, now: int) -> list[Due]:
+    def _find_due(self, now: int) -> list[Due]:
         """Threads whose next step can be taken; those of which nobody knows are found out about."""
-        free = [held for held in self._held.values() if held.task is None and not held.rests(now)]
-        for held in free:
+        due = []
+        for held in self._held.values():
+            if held.task is not None or held.rests(now):
+                continue
             if not held.is_ready:
                 held.task = asyncio.create_task(self._take_up(held))
-        ready = [held.slot for held in free if held.is_ready]
-        return [Due(slot.thread, slot.since, self._agent_due(slot)) for slot in ready]
-
-    def _agent_due(self, slot: Slot) -> str:
-        if not self.policy.rates:
-            return ""
-        with suppress(Damaged):  # the step itself says so
-            ref = read_thread(self.store, slot.thread)
-            return self._agent_of(ref.state) if ref else ""
-        return ""
+                continue
+            agent = ""
+            if self.policy.rates:
+                with suppress(Damaged):  # the step itself says so
+                    ref = read_thread(self.store, held.slot.thread)
+                    agent = self._agent_of(ref.state) if ref else ""
+            due.append(Due(held.slot.thread, held.slot.since, agent))
+        return due
 
     def _call(self, agent: str) -> Call | None:
         name = self.policy.metered(agent)
         return Call(name, self.policy.rates[name]) if name else None
 
-    def _admit(self, one: Waiting, call: Call | None, now: int) -> None:
-        if not self._moved(one, lambda: queue.admit(self.store, one, now=now, call=call)):
-            return
-        self.log(f"{one.thread} of {one.workflow} starts after {now - one.since:,} ms")
-        self._door.tell(one.thread)
-        held = self._held[one.thread] = _Held(Slot(one.workflow, one.thread, now), is_ready=True)
-        self._begin(held)
-
-    def _discard(self, one: Waiting, reason: str) -> None:
-        if self._moved(one, lambda: queue.discard(self.store, one, reason)):
-            self.log(f"{one.thread} is discarded: {reason}")
-            self._door.tell(one.thread)
-
-    def _moved(self, one: Waiting, move: Callable[[], ThreadRef | None]) -> bool:
+    def _moved(
+        self, name: str, move: Callable[..., ThreadRef | None], one: Waiting, *words: Any, **options: Any
+    ) -> bool:
         """Whether a thread that waits was moved out of the queue."""
         try:
-            return move() is not None
+            return move(self.store, one, *words, **options) is not None
         except Damaged as error:
-            self._unreadable.add(one.thread)
+            self._unreadable.add(name)
             self._has_news = True  # there is room for the next one
-            self._trouble(one.thread, f"{one.thread} cannot be read: {error.message}")
+            self._trouble(name, f"{name} cannot be read: {error.message}")
             return False
 
     # -- a step --
@@ -288,14 +273,13 @@ class Supervisor:
 
     async def _step(self, held: _Held) -> None:
         """Take one step of a thread, and see what has become of the thread."""
-        name = held.slot.thread
         held.is_ready = False
         try:
-            order = Order(name, held.slot.workflow, self._host)
+            order = Order(held.slot.thread, held.slot.workflow, self._host)
             ended = await self._workers.step(order, limits=self.policy.worker, heard=self._hear)
-            self._after(held, ended)
+            self._settle(held, ended)
         except Exception as error:  # one thread's trouble, whatever it is, is no other's
-            self._retry_later(held, _told(error))
+            self._retry_later(held, _message(error))
         finally:
             held.task = None
             self._woken.set()
@@ -304,13 +288,12 @@ class Supervisor:
         if "event" in note:
             self._door.tell(note["event"])
 
-    def _after(self, held: _Held, ended: Ended) -> None:
-        """What a step's end means for its thread."""
-        slot = held.slot
-        status = self._status(slot)
-        report = ended.report or {}
-        if status not in ("idle", "running"):
-            pass  # it has come to an end, or to wait for a person
+    def _settle(self, held: _Held, ended: Ended) -> None:
+        """Do what a step's end means for its thread."""
+        slot, report = held.slot, ended.report or {}
+        ref = read_thread(self.store, slot.thread)
+        if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
+            pass  # it has come to an end, or waits for a person
         elif ended.fault:
             queue.fail(self.store, slot, ended.fault)
         elif ended.report is None and self._is_stopping:
@@ -323,14 +306,15 @@ class Supervisor:
             self._retry_later(held, report["message"])
             return
         elif "error" in report:
-            reason = ". ".join(filter(None, [report["message"], report.get("hint")]))
-            queue.suspend(self.store, slot, reason)
+            queue.suspend(self.store, slot, ". ".join(filter(None, [report["message"], report["hint"]])))
         self._door.tell(slot.thread)
-        status = self._status(slot)
-        held.is_ready = status == "idle"
+        ref = read_thread(self.store, slot.thread)
+        status = ref.state.status if ref else "gone"
+        held.is_ready = status == Status.IDLE
         held.trouble = ""
-        if status not in ("idle", "running"):
-            self.log(f"{slot.thread} is {status or 'gone'}{self._why(slot)}")
+        if status not in (Status.IDLE, Status.RUNNING):
+            why = f": {ref.state.reason}" if ref and ref.state.reason else ""
+            self.log(f"{slot.thread} is {status}{why}")
             self._let_go(held)
 
     async def _take_up(self, held: _Held) -> None:
@@ -344,19 +328,10 @@ class Supervisor:
                 self._let_go(held)
             self._door.tell(held.slot.thread)
         except Exception as error:
-            self._retry_later(held, _told(error))
+            self._retry_later(held, _message(error))
         finally:
             held.task = None
             self._woken.set()
-
-    def _status(self, slot: Slot) -> str:
-        ref = read_thread(self.store, slot.thread)
-        return ref.state.status if ref else ""
-
-    def _why(self, slot: Slot) -> str:
-        ref = read_thread(self.store, slot.thread)
-        reason = ref.state.reason if ref else ""
-        return f": {reason}" if reason else ""
 
     def _let_go(self, held: _Held) -> None:
         queue.release(self.store, held.slot)
@@ -389,7 +364,10 @@ class Supervisor:
         ]
         known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
         with suppress(RolecallError):  # what is wrong with the store is among the problems
-            known = self._queue_status()
+            now = self.store.now()
+            state = self._standing(now, at_least=_SHOWN)
+            waits = dict(list(decide(self.policy, state, now).wait.items())[:_SHOWN])
+            known = {"queued": queue.lengths(self.store), "waits": waits, "spent": state.spent}
         return {
             **known,
             "since": self._since,
@@ -400,12 +378,6 @@ class Supervisor:
             "problems": dict(self.problems),
         }
 
-    def _queue_status(self) -> dict[str, Any]:
-        now = self.store.now()
-        state = self._standing(now, at_least=_SHOWN)
-        waits = dict(list(decide(self.policy, state, now).wait.items())[:_SHOWN])
-        return {"queued": queue.lengths(self.store), "waits": waits, "spent": state.spent}
 
-
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return error.message if isinstance(error, RolecallError) else repr(error)
