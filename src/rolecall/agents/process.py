@@ -1,13 +1,10 @@
 """Run one child process to its end, within bounds, and leave nothing of it behind.
 
-The child gets its prompt on stdin and a session of its own. Its output is passed on as it comes and
-kept up to a size; with `conversation` it is spoken to line by line instead, over as many exchanges as
-its caller likes. When it exits, runs out of time or is cancelled, everything it started is ended:
-its process group and session, and (on Linux) every process that still carries the run's mark in its
-environment, which finds daemons that called setsid. Out of reach: a process that left the session
-*and* cleared its environment, one of another user, and outside Linux anything that left the group.
-
-Not here: what the output means; each adapter judges that.
+The child gets its prompt on stdin and a session of its own. Its output is passed on as it comes and kept up to a size;
+`conversation` exchanges lines with it instead. When it exits, runs out of time or is cancelled, everything it started
+is ended: its process group and session, and on Linux every process that carries the run's mark in its environment,
+which finds daemons that called setsid. Out of reach: a process that left the session *and* cleared its environment, one
+of another user, and outside Linux anything that left the group. What the output means is up to each adapter.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
+from rolecall.agents.presence import find_program
 from rolecall.agents.protocol import Cancel, Ending
 from rolecall.errors import AgentError
 
@@ -102,8 +100,9 @@ async def run(
         # Before anything of it is read, so that nobody hears of its text before its start.
         if on_start is not None:
             on_start(Started(child.popen.pid, child.run))
-        await child.attach(prompt)
-        ending = await child.ended(timeout, cancel)
+        await child.listen()
+        child.send(prompt)
+        ending = await child.wait(timeout, cancel)
     finally:
         left = await child.end(grace)
     if child.stdout.failure is not None:
@@ -141,9 +140,13 @@ async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int,
 
 def survivors(run: str, leader: int | None = None) -> list[int]:
     """The living processes of a run; `leader` adds those of its group and session. `run` may begin with the runs that
-    it is nested in, as they stand in the mark: the same one elsewhere is another then."""
+    it is nested in, as they stand in the mark."""
     if not _HAS_PROC:
-        return [leader] if leader is not None and _has_group(leader) else []
+        if leader is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(leader, 0)
+                return [leader]
+        return []
     others = (name for name in os.listdir("/proc") if name.isdigit())
     return [int(pid) for pid in others if _belongs(pid, run, leader) and int(pid) != os.getpid()]
 
@@ -184,27 +187,18 @@ def _check_startable(program: str, *, cwd: Path, env: Mapping[str, str]) -> None
             ending="failed",
             hint="Create it, or name another work folder.",
         )
-    # The child looks for a program with a slash from its own folder, and for any other on its own PATH.
-    path = env.get("PATH", os.defpath)
-    wanted = str(cwd / program) if "/" in program else program
-    if _is_found(wanted, path, os.F_OK | os.X_OK):
-        return
-    if _is_found(wanted, path, os.F_OK):
+    path, is_runnable = find_program(program, env=env, folder=cwd)
+    if path is None:
+        looked = str(cwd) if "/" in program else env.get("PATH", os.defpath)
+        raise AgentError(
+            f"the program {program!r} was not found",
+            ending="failed",
+            hint=f"Install it or correct the name; looked in {looked}.",
+        )
+    if not is_runnable:
         raise AgentError(
             f"the program {program!r} is not executable", ending="failed", hint=f"chmod +x {program}"
         )
-    raise AgentError(
-        f"the program {program!r} was not found",
-        ending="failed",
-        hint=f"Install it or correct the name; looked in {str(cwd) if '/' in program else path}.",
-    )
-
-
-def _is_found(program: str, path: str, mode: int) -> bool:
-    # Not shutil.which, because shutil brings the compression modules along, and every step would wait for them.
-    folders = [""] if "/" in program else path.split(os.pathsep)
-    files = (os.path.join(folder, program) for folder in folders)
-    return any(os.access(file, mode) and not os.path.isdir(file) for file in files)
 
 
 class _Output(asyncio.Protocol):
@@ -223,7 +217,12 @@ class _Output(asyncio.Protocol):
         self.failure: Exception | None = None
 
     def data_received(self, data: bytes) -> None:
-        self._keep(data)
+        room = self._head_limit - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        # Trimming at twice the limit moves each byte once, where trimming at each chunk would move all.
+        if len(self._tail) > 2 * self._tail_limit:
+            self._trim()
         self._pass_on(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
@@ -237,14 +236,6 @@ class _Output(asyncio.Protocol):
         gap = f"\n[{self.dropped} bytes dropped]\n" if self._head else ""
         return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
 
-    def _keep(self, data: bytes) -> None:
-        room = self._head_limit - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        # Trimming at twice the limit moves each byte once, where trimming at each chunk would move all.
-        if len(self._tail) > 2 * self._tail_limit:
-            self._trim()
-
     def _trim(self) -> None:
         excess = len(self._tail) - self._tail_limit
         if excess > 0:
@@ -254,11 +245,9 @@ class _Output(asyncio.Protocol):
     def _pass_on(self, data: bytes, *, final: bool = False) -> None:
         if self._on_text is None or self.failure is not None:
             return
-        text = self._decoder.decode(data, final)
-        if not text:
-            return
         try:
-            self._on_text(text)
+            if text := self._decoder.decode(data, final):
+                self._on_text(text)
         except Exception as error:  # raised again by run(), outside the event loop's callback
             self.failure = error
             self.failed.set()
@@ -293,38 +282,34 @@ class _Lines(_Output):
         self._news.set()
 
     async def next(self) -> bytes | None:
-        """The next line, or None at the end; what comes after the last line break is no line."""
-        while (end := self._waiting.find(b"\n", self._searched)) < 0:
+        """The next line, or None at the end; what comes after the last line break does not count."""
+        while (end := self._waiting.find(b"\n", self._searched)) < 0 or end > self._limit:
             self._searched = len(self._waiting)
-            self._check_size(self._searched)
+            if end > self._limit or self._searched > self._limit:
+                raise AgentError(
+                    f"{self._program!r} sent a line of more than {self._limit // 1024 // 1024} MB",
+                    ending="failed",
+                    hint="One message of an agent is held in memory whole; have it send less at once.",
+                )
             if self.closed.is_set():
                 return None
             self._news.clear()
-            self._go_on()
+            self._resume()
             await self._news.wait()
-        self._check_size(end)
         line = bytes(self._waiting[:end])
         del self._waiting[: end + 1]
         self._searched = 0
         return line
 
     def discard(self) -> None:
-        """Nobody listens any more: read what still comes, so that the end of the pipe is seen."""
+        """Read and drop what still comes, so that the end of the pipe is seen."""
         self._is_discarding = True
         self._waiting.clear()
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._transport is not None and not self.closed.is_set():
             self._transport.resume_reading()
-
-    def _check_size(self, size: int) -> None:
-        if size > self._limit:
-            raise AgentError(
-                f"{self._program!r} sent a line of more than {self._limit // 1024 // 1024} MB",
-                ending="failed",
-                hint="One message of an agent is held in memory whole; have it send less at once.",
-            )
 
 
 class Conversation:
@@ -352,57 +337,29 @@ class Conversation:
 
     async def write(self, line: bytes) -> None:
         """Write all of it, as fast as the child reads. OSError: it does not read any more."""
+        loop, pipe = asyncio.get_running_loop(), self._stdin
         async with self._writing:
             rest = memoryview(line)
             while rest:
                 try:
-                    rest = rest[os.write(self._stdin, rest[:_PIPE_SIZE]) :]
+                    rest = rest[os.write(pipe, rest[:_PIPE_SIZE]) :]
                 except BlockingIOError:
-                    await self._writable()
+                    ready = asyncio.Event()
+                    loop.add_writer(pipe, ready.set)
+                    try:
+                        await ready.wait()
+                    finally:
+                        loop.remove_writer(pipe)
 
     async def exit(self) -> Exit | None:
-        """How the child ended of its own accord; None while it goes on."""
-        return (
-            self.child.exit(None, timeout=None, left=()) if await self.child.exits_within(_LINGER) else None
-        )
+        """How the child ended of its own accord; None while it runs."""
+        if not await self.child.exits_within(_LINGER):
+            return None
+        return self.child.exit(None, timeout=None, left=())
 
     @property
     def _stdin(self) -> int:
         return cast("IO[bytes]", self.child.popen.stdin).fileno()
-
-    async def _writable(self) -> None:
-        loop, pipe = asyncio.get_running_loop(), self._stdin
-        ready = asyncio.Event()
-        loop.add_writer(pipe, ready.set)
-        try:
-            await ready.wait()
-        finally:
-            loop.remove_writer(pipe)
-
-
-class _Input:
-    """Writes the prompt as fast as the child reads it, then closes the pipe."""
-
-    def __init__(self, pipe: IO[bytes], data: bytes) -> None:
-        self._pipe = pipe
-        self._rest = memoryview(data)
-        os.set_blocking(pipe.fileno(), False)
-        asyncio.get_running_loop().add_writer(pipe.fileno(), self._write)
-
-    def close(self) -> None:
-        if not self._pipe.closed:
-            asyncio.get_running_loop().remove_writer(self._pipe.fileno())
-            self._pipe.close()
-
-    def _write(self) -> None:
-        try:
-            self._rest = self._rest[os.write(self._pipe.fileno(), self._rest[:_PIPE_SIZE]) :]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:  # a child need not read its prompt
-            self._rest = self._rest[:0]
-        if not self._rest:
-            self.close()
 
 
 class _Child:
@@ -415,11 +372,6 @@ class _Child:
         self._stderr = _Output(_MAX_STDERR, None, head=False)
         self._exited = asyncio.Event()
         self._readers: list[asyncio.ReadTransport] = []
-        self._input: _Input | None = None
-
-    async def attach(self, prompt: str) -> None:
-        await self.listen()
-        self._input = _Input(cast("IO[bytes]", self.popen.stdin), prompt.encode("utf-8", "replace"))
 
     async def listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -427,6 +379,31 @@ class _Child:
         for pipe, output in ((self.popen.stdout, self.stdout), (self.popen.stderr, self._stderr)):
             reader, _ = await loop.connect_read_pipe(lambda output=output: output, pipe)  # type: ignore[misc]
             self._readers.append(reader)
+
+    def send(self, prompt: str) -> None:
+        """Write the prompt as fast as the child reads it, then close the pipe."""
+        pipe, loop = cast("IO[bytes]", self.popen.stdin), asyncio.get_running_loop()
+        rest = memoryview(prompt.encode("utf-8", "replace"))
+
+        def write() -> None:
+            nonlocal rest
+            try:
+                rest = rest[os.write(pipe.fileno(), rest[:_PIPE_SIZE]) :]
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # a child need not read its prompt
+                rest = rest[:0]
+            if not rest:
+                self._close_input()
+
+        os.set_blocking(pipe.fileno(), False)
+        loop.add_writer(pipe.fileno(), write)
+
+    def _close_input(self) -> None:
+        pipe = cast("IO[bytes]", self.popen.stdin)
+        if not pipe.closed:
+            asyncio.get_running_loop().remove_writer(pipe.fileno())
+            pipe.close()
 
     @property
     def has_exited(self) -> bool:
@@ -445,7 +422,7 @@ class _Child:
                 await self._stderr.closed.wait()
         return self._exited.is_set()
 
-    async def ended(self, timeout: float | None, cancel: Cancel | None) -> Ending | None:
+    async def wait(self, timeout: float | None, cancel: Cancel | None) -> Ending | None:
         """Wait for the first of exit, timeout, cancel and a failing callback; None is an exit."""
         signs = [
             self._exited.wait(),
@@ -459,7 +436,7 @@ class _Child:
             for wait in waits:
                 wait.cancel()
         if self._exited.is_set():
-            await self._drained(_LINGER)
+            await self._drain(_LINGER)
             return None
         if self.stdout.failure is not None or (cancel is not None and cancel.is_set()):
             return "interrupted"
@@ -469,7 +446,7 @@ class _Child:
         """End whatever is left, read what it still wrote, reap the child; what could not be ended."""
         try:
             left = await _end_members(self.run, self.popen.pid, grace=grace)
-            await self._drained(_LINGER)
+            await self._drain(_LINGER)
         except asyncio.CancelledError:
             _send(signal.SIGKILL, survivors(self.run, self.popen.pid), leader=self.popen.pid)
             raise
@@ -482,8 +459,18 @@ class _Child:
         code = self.popen.poll()
         program = str(self.popen.args[0])  # type: ignore[index]
         stderr = self._stderr.text()
-        how, reason = _judge(ending, code, timeout=timeout)
-        reason = f"{program!r} {reason}"
+        how: Ending
+        if ending == "timeout":
+            how, reason = "timeout", f"{program!r} ran longer than {timeout:g} s and was ended"
+        elif ending == "interrupted":
+            how, reason = "interrupted", f"{program!r} was cancelled"
+        elif code == 0:
+            how, reason = "completed", f"{program!r} exited with status 0"
+        elif code is not None and code < 0:
+            known = {number.value: number.name for number in signal.Signals}
+            how, reason = "killed", f"{program!r} was ended by {known.get(-code, f'signal {-code}')}"
+        else:
+            how, reason = "failed", f"{program!r} exited with status {code}"
         if how in ("failed", "killed") and stderr.strip():
             reason += f": {stderr.strip()[-_QUOTED_STDERR:]}"
         if left:
@@ -491,8 +478,8 @@ class _Child:
         stdout = self.stdout.text()
         return Exit(how, reason, code, stdout, stderr, self.stdout.dropped, left)
 
-    async def _drained(self, patience: float) -> None:
-        """Wait until both pipes are at their end; one held open by somebody out of reach is given up."""
+    async def _drain(self, patience: float) -> None:
+        """Wait until both pipes are at their end; one that a process out of reach holds open is given up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self.stdout.closed.wait()
@@ -509,34 +496,14 @@ class _Child:
             loop.call_soon_threadsafe(self._exited.set)
 
     def _close(self) -> None:
-        if self._input is not None:
-            self._input.close()
+        self._close_input()
         for reader in self._readers:
             reader.close()
-        for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+        for pipe in (self.popen.stdout, self.popen.stderr):
             if pipe is not None:  # after the readers' own closing; what was never attached is closed here
                 asyncio.get_running_loop().call_soon(pipe.close)
         with suppress(subprocess.TimeoutExpired):  # what cannot be ended is told as `left`
             self.popen.wait(_LINGER)
-
-
-def _judge(ending: Ending | None, code: int | None, *, timeout: float | None) -> tuple[Ending, str]:
-    if ending == "timeout":
-        return "timeout", f"ran longer than {timeout:g} s and was ended"
-    if ending == "interrupted":
-        return "interrupted", "was cancelled"
-    if code == 0:
-        return "completed", "exited with status 0"
-    if code is not None and code < 0:
-        return "killed", f"was ended by {_signal_name(-code)}"
-    return "failed", f"exited with status {code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 async def _end_members(run: str, leader: int | None, *, grace: float) -> tuple[int, ...]:
@@ -572,37 +539,20 @@ def _send(number: signal.Signals, members: Sequence[int], *, leader: int | None)
                 os.kill(pid, number)
 
 
-def _has_group(leader: int) -> bool:
-    try:
-        os.killpg(leader, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
 def _belongs(pid: str, run: str, leader: int | None) -> bool:
+    mark = RUN_VARIABLE.encode() + b"="
     try:
-        stat = _bytes_of(f"/proc/{pid}/stat")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            stat = file.read()
         # The command name stands in brackets and may hold anything, so fields are counted after it.
         state, _, group, session = stat[stat.rindex(b")") + 2 :].split(maxsplit=4)[:4]
         if state in (b"Z", b"X"):
             return False
         if leader is not None and leader in (int(group), int(session)):
             return True
-        return _carries(_bytes_of(f"/proc/{pid}/environ"), run)
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            entries = file.read().split(b"\0")
     except OSError:  # it ended meanwhile, or belongs to another user
         return False
-
-
-def _bytes_of(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read()
-
-
-def _carries(environ: bytes, run: str) -> bool:
-    mark = RUN_VARIABLE.encode() + b"="
-    return any(
-        b"/%b/" % run.encode() in b"/%b/" % entry.removeprefix(mark)
-        for entry in environ.split(b"\0")
-        if entry.startswith(mark)
-    )
+    runs = [b"/%b/" % entry.removeprefix(mark) for entry in entries if entry.startswith(mark)]
+    return any(b"/%b/" % run.encode() in nested for nested in runs)
