@@ -12,24 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rolecall import __version__
 from rolecall.agents import process
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader, chosen_option
+from rolecall.agents.program import McpServer, mapping
 from rolecall.agents.protocol import Usage
-from rolecall.errors import AgentError
+from rolecall.errors import AgentError, UsageError
 from rolecall.store import scratch
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
+    from acp.exceptions import RequestError
     from acp.schema import AgentCapabilities
 
+PROTOCOL = 1
+SIGNED_OUT = -32000
+NOT_FOUND = -32002
 LONGEST_LINE = 32 * 1024 * 1024
 _NOISE = 4_000
 _MOST_IDLE = 4
@@ -46,14 +52,11 @@ class Start:
     folder: Path
     env: Mapping[str, str]
 
-    def is_same(self, other: Start) -> bool:
+    @property
+    def identity(self) -> tuple[Any, ...]:
         # The mark of a run differs from step to step and changes nothing for the agent.
-        return _unmarked(self) == _unmarked(other)
-
-
-def _unmarked(start: Start) -> tuple[Any, ...]:
-    env = {key: value for key, value in start.env.items() if key != process.RUN_VARIABLE}
-    return start.words, start.launch, start.folder, env
+        env = {key: value for key, value in self.env.items() if key != process.RUN_VARIABLE}
+        return self.words, self.launch, self.folder, env
 
 
 class Wire:
@@ -227,7 +230,9 @@ class Links:
         """A link that waits, best the one that has the session; else a new one."""
         await self._drop([link for link in self._open if not link.is_busy and link.is_lost])
         fitting = [
-            link for link in self._open if not link.is_busy and link.is_here and link.start.is_same(start)
+            link
+            for link in self._open
+            if not link.is_busy and link.is_here and link.start.identity == start.identity
         ]
         found = max(fitting, key=lambda link: session in link.sessions, default=None)
         if found is None:
@@ -274,3 +279,125 @@ def _message(line: bytes) -> dict[str, Any] | None:
     if "error" in message and not isinstance(message["error"], Mapping):
         message["error"] = {"code": -32603, "message": str(message["error"])}
     return message
+
+
+# -- sessions --
+
+
+class SessionLost(Exception):
+    """The agent has no such session."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a session is to be opened."""
+
+    agent: str
+    """The agent's name, for what is said about it."""
+    folder: str
+    session: str | None
+    """The one to go on in; None opens a new one."""
+    is_fork: bool
+    servers: Sequence[McpServer]
+    model: str | None
+    """To be chosen among those that the session offers."""
+
+
+async def open_session(link: Link, connection: ClientSideConnection, wanted: Wanted) -> str:
+    """The id of a session that is ready to be prompted."""
+    from acp.schema import AgentCapabilities, ClientCapabilities, EnvVariable, Implementation, McpServerStdio
+
+    if link.capabilities is None:
+        found = await connection.initialize(
+            protocol_version=PROTOCOL,
+            client_capabilities=ClientCapabilities(),
+            client_info=Implementation(name="rolecall", version=__version__),
+        )
+        if found.protocol_version != PROTOCOL:
+            raise AgentError(
+                f"{wanted.agent} speaks version {found.protocol_version} of the protocol, not {PROTOCOL}",
+                ending="failed",
+                hint="Another version of the agent is needed.",
+            )
+        link.capabilities = found.agent_capabilities or AgentCapabilities()
+    if wanted.session in link.sessions and wanted.session is not None and not wanted.is_fork:
+        return wanted.session
+    servers = [
+        McpServerStdio(
+            name=server.name,
+            command=server.command,
+            args=list(server.args),
+            env=[EnvVariable(name=key, value=value) for key, value in server.env.items()],
+        )
+        for server in wanted.servers
+    ]
+    given: dict[str, Any] = {"cwd": wanted.folder, "mcp_servers": servers, **link.start.launch.meta}
+    if wanted.session is None:
+        opened: Any = await connection.new_session(**given)
+        session = opened.session_id
+    else:
+        opened, session = await _reopen(link, connection, wanted, given)
+    await _configure(link, connection, wanted, session, opened)
+    link.sessions.add(session)
+    return str(session)
+
+
+async def _reopen(
+    link: Link, connection: ClientSideConnection, wanted: Wanted, given: Mapping[str, Any]
+) -> tuple[Any, str]:
+    """A copy of a session, or a session of an earlier process; nobody hears what is replayed of it. Loading goes before
+    resuming, because an agent that resumes a session it does not know may begin another in its place."""
+    from acp.exceptions import RequestError
+
+    session, heard = str(wanted.session), link.heard
+    can = link.capabilities
+    verbs = can.session_capabilities if can else None
+    try:
+        if wanted.is_fork:
+            if verbs is None or verbs.fork is None:
+                raise SessionLost(f"{wanted.agent} cannot copy a session")
+            copy = await connection.fork_session(session_id=session, **given)
+            return copy, copy.session_id
+        if can is not None and can.load_session:
+            loaded = await connection.load_session(session_id=session, **given)
+            if link.heard == heard and not loaded.model_dump(exclude_none=True):
+                # Some say nothing where they do not know it; of a session there is always something to replay.
+                raise SessionLost(f"{wanted.agent} does not know the session {session}")
+            return loaded, session
+        if verbs is not None and verbs.resume is not None:
+            return await connection.resume_session(session_id=session, **given), session
+    except RequestError as error:
+        if error.code == SIGNED_OUT:
+            raise
+        raise SessionLost(f"{wanted.agent} does not know the session {session}: {explain(error)}") from error
+    raise SessionLost(f"{wanted.agent} cannot go on in a session of an earlier process")
+
+
+async def _configure(
+    link: Link, connection: ClientSideConnection, wanted: Wanted, session: str, opened: Any
+) -> None:
+    """Put a session into the mode in which the role's restrictions hold, and on the chosen model."""
+    mode, options = link.start.launch.mode, opened.config_options or []
+    # Some agents give the mode of a session as such, some among its options.
+    current = next((str(option.current_value) for option in options if option.category == "mode"), None)
+    if opened.modes is not None:
+        current = str(opened.modes.current_mode_id)
+    if mode and mode != current:
+        await connection.set_session_mode(session_id=session, mode_id=mode)
+    if not wanted.model:
+        return
+    choice = next((option for option in options if "model" in (option.category, option.id)), None)
+    if choice is None:
+        raise UsageError(
+            f"{wanted.agent} offers no choice of models",
+            hint="Name the model in its command or its own configuration.",
+        )
+    await connection.set_config_option(session_id=session, config_id=choice.id, value=wanted.model)
+
+
+def explain(error: RequestError) -> str:
+    """What an error says: agents put the point of it into its data as often as into its message."""
+    message, data = str(error), error.data
+    found = [data] if isinstance(data, str) else [mapping(data).get(key) for key in ("message", "details")]
+    more = next((text for text in found if isinstance(text, str) and text not in message), "")
+    return f"{message}: {more}"[:2000] if more else message[:2000]

@@ -154,13 +154,7 @@ def _gemini(wish: Wish) -> Launch:
     args = ["--approval-mode", "default", "--skip-trust", *(["--model", wish.model] if wish.model else [])]
     if not wish.tools:
         return Launch(tuple(args))
-    for place in Gemini.system_policies:
-        if any(place.glob("*.toml")):
-            raise UsageError(
-                f"gemini cannot be held to the role's restrictions here: beside the rules in {str(place)!r}"
-                " it ignores those of a run",
-                hint="Give the role another agent, or deny the tools there.",
-            )
+    Gemini.check_policies()
     # Its rules can deny the tools of all servers, but then not allow those of one: others are left out by name.
     denied = [tool for tool in wish.tools if "*" not in tool]
     rules = [

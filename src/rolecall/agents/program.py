@@ -54,6 +54,9 @@ class Call:
 class Reader:
     """Folds the events of one run. Subclasses give meaning to `event` and to how the run ended."""
 
+    no_session: ClassVar[tuple[str, ...]] = ()
+    """What the program prints when it does not know the session it is to continue."""
+
     def __init__(self, context: Context) -> None:
         self.context = context
         self.transcript = Transcript(context)
@@ -93,16 +96,21 @@ class Reader:
             **more,
         )
 
-    def no_answer(self, exit: process.Exit, **more: Any) -> Reply:
-        """The run ended without the event that says how: exit codes are all there is to go by."""
+    def is_lost(self, printed: str) -> bool:
+        """Whether the program says that it does not know the session."""
+        return bool(self.context.session) and any(words in printed for words in self.no_session)
+
+    def no_answer(self, exit: process.Exit) -> Reply:
+        """The reply after a run without the event that says how it ended: only the exit code is left to go by."""
+        ending: Ending = "failed"
+        reason = exit.reason
         if exit.code == 0:
-            reason = "the program ended without a result: it was interrupted"
-            return self.reply(self.transcript.answer, "interrupted", reason, **more)
-        if exit.code is not None and (exit.code < 0 or exit.code in _BY_SIGNAL):
-            return self.reply(self.transcript.answer, "killed", exit.reason, **more)
-        said = exit.stderr.strip() or self.noise.strip()
-        reason = exit.reason if exit.stderr.strip() or not said else f"{exit.reason}: {said[-2000:]}"
-        return self.reply(self.transcript.answer, "failed", reason, **more)
+            ending, reason = "interrupted", "the program ended without a result: it was interrupted"
+        elif exit.code is not None and (exit.code < 0 or exit.code in _BY_SIGNAL):
+            ending = "killed"
+        elif self.noise.strip() and not exit.stderr.strip():
+            reason = f"{exit.reason}: {self.noise.strip()[-2000:]}"
+        return self.reply(self.transcript.answer, ending, reason, is_session_lost=self.is_lost(exit.stderr))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +138,8 @@ class Program:
     """The program's path, where it is not found by its name."""
     args: tuple[str, ...] = ()
     """Further arguments, as they are."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over the context's variables."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         """How to run it; `folder` is the run's own, for files the program is to read."""
@@ -213,7 +223,7 @@ class Lines:
         text = line.strip()
         if not text:
             return
-        event = _object(text) if text.startswith("{") else None
+        event = parse_object(text) if text.startswith("{") else None
         if event is None:
             self._reader.noise = (self._reader.noise + text + "\n")[:_NOISE]
         else:
@@ -237,7 +247,8 @@ def mcp_file(servers: Iterable[McpServer], folder: Path, **more: Any) -> Path:
     return path
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def parse_object(text: str) -> dict[str, Any] | None:
+    """A JSON object; None for any other text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

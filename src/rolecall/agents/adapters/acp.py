@@ -16,15 +16,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from rolecall.agents.acp_link import Link, Links, Start
+from rolecall.agents.acp_link import (
+    NOT_FOUND,
+    SIGNED_OUT,
+    Link,
+    Links,
+    SessionLost,
+    Start,
+    Wanted,
+    explain,
+    open_session,
+)
 from rolecall.agents.acp_presets import Launch, Preset, Wish, preset_of
 from rolecall.agents.acp_reader import AcpReader
-from rolecall.agents.acp_session import NOT_FOUND, SIGNED_OUT, SessionLost, Wanted, open_session, told
 from rolecall.agents.adapters.command import words_of
 from rolecall.agents.presence import find_program
 from rolecall.agents.program import DEFAULT_TIMEOUT, McpServer
 from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, failure
-from rolecall.errors import AgentError, RolecallError
+from rolecall.errors import AgentError
 from rolecall.settings import capabilities
 
 _EVERYTHING = frozenset((*capabilities.FILES, *capabilities.SHELL, *capabilities.SHELL_WRITES))
@@ -83,7 +92,7 @@ class Acp:
         try:
             # At every use, because whoever finds this step left behind has to end a process of an earlier one.
             context.emit("process", link.talk.started._asdict())
-            reply = await self._asked(link, reader, prompt)
+            reply = await self._ask(link, reader, prompt)
             is_kept = reply.ending in ANSWERED or reply.is_session_lost
         finally:
             await (self._links.give(link) if is_kept else self._links.end(link))
@@ -111,54 +120,43 @@ class Acp:
         launch = self._preset.launch(wish)
         return Start(self.argv, launch, context.workdir, {**env, **launch.env})
 
-    async def _asked(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
+    async def _ask(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
         """Ask, and wait for the first of an answer, a failure of the link, a cancel and the timeout."""
-        context = reader.context
+        cancel = reader.context.cancel
         asked = asyncio.ensure_future(self._exchange(link, reader, prompt))
-        signs = [asyncio.ensure_future(sign.wait()) for sign in (link.wire.failed, context.cancel)]
+        signs = [asyncio.ensure_future(sign.wait()) for sign in (link.wire.failed, cancel)]
         try:
             await asyncio.wait({asked, *signs}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
             if link.wire.failure is not None:
                 raise link.wire.failure
-            if not asked.done():
-                return await self._stopped(link, reader, asked)
-            return await self._judged(link, reader, asked)
+            if asked.done():
+                return await self._judge(link, reader, asked)
+            is_cancelled = cancel.is_set()
+            await link.stop(asked)
+            if is_cancelled:
+                return reader.answer("interrupted", f"{self.name} was cancelled")
+            reason = f"{self.name} ran longer than {self.timeout:g} s and was ended"
+            return reader.answer("timeout", reason, hint="Give the agent a longer timeout, or less to do.")
         finally:
             for waiting in (asked, *signs):
                 waiting.cancel()
             await asyncio.gather(asked, *signs, return_exceptions=True)
 
-    async def _stopped(self, link: Link, reader: AcpReader, asked: asyncio.Future[Reply]) -> Reply:
-        is_cancelled = reader.context.cancel.is_set()
-        await link.stop(asked)
-        if is_cancelled:
-            return reader.answer("interrupted", f"{self.name} was cancelled")
-        reason = f"{self.name} ran longer than {self.timeout:g} s and was ended"
-        return reader.answer("timeout", reason, hint="Give the agent a longer timeout, or less to do.")
-
-    async def _judged(self, link: Link, reader: AcpReader, asked: asyncio.Future[Reply]) -> Reply:
+    async def _judge(self, link: Link, reader: AcpReader, asked: asyncio.Future[Reply]) -> Reply:
+        """The reply, or what an error means: after the prompt it is the model's, before it the agent's own."""
         error = asked.exception()
         if error is None:
             return asked.result()
         if isinstance(error, SessionLost):
             return reader.answer("failed", str(error), is_session_lost=True)
-        if isinstance(error, ConnectionError):
-            return await self._broken(link, reader)
-        if isinstance(error, RolecallError):
-            raise error
-        return self._answered_with(error, link, reader)
-
-    async def _broken(self, link: Link, reader: AcpReader) -> Reply:
-        """The connection ended while an answer was waited for: how the process ended says why."""
-        exit = await link.talk.exit()
-        if exit is None:
-            return reader.answer("failed", f"{self.name} closed the connection{_said(link.wire.noise)}")
-        ending: Ending = "killed" if exit.ending == "killed" else "failed"
-        said = "" if exit.stderr.strip() else _said(link.wire.noise)
-        return reader.answer(ending, f"{exit.reason}{said}", hint=exit.error().hint)
-
-    def _answered_with(self, error: BaseException, link: Link, reader: AcpReader) -> Reply:
-        """An error that the agent answered with: to the prompt it is the model's, before it the agent's own."""
+        if isinstance(error, ConnectionError):  # how the process ended says why
+            exit, noise = await link.talk.exit(), link.wire.noise.strip()[-2000:]
+            if exit is None:
+                closed = f"{self.name} closed the connection"
+                return reader.answer("failed", f"{closed}: {noise}" if noise else closed)
+            said = f": {noise}" if noise and not exit.stderr.strip() else ""
+            ending: Ending = "killed" if exit.ending == "killed" else "failed"
+            return reader.answer(ending, f"{exit.reason}{said}", hint=exit.error().hint)
         from acp.exceptions import RequestError
         from pydantic import ValidationError
 
@@ -166,7 +164,7 @@ class Acp:
             return reader.answer("failed", f"{self.name} does not keep to the protocol: {error}"[:2000])
         if not isinstance(error, RequestError):
             raise error
-        reason = f"{self.name}: {told(error)}"
+        reason = f"{self.name}: {explain(error)}"
         if error.code == SIGNED_OUT:
             return reader.answer("failed", reason, hint="Sign in to the agent, or give it its key.")
         if not link.is_prompted:
@@ -178,7 +176,18 @@ class Acp:
         connection = await link.connected()
         from acp.helpers import text_block
 
-        session = await open_session(link, connection, self._wanted(reader.context))
+        context = reader.context
+        is_chosen_there = not (self._preset and self._preset.has_model_flag)
+        is_given_there = not self._preset or self._preset.is_given_servers
+        wanted = Wanted(
+            agent=self.name,
+            folder=str(context.workdir),
+            session=context.session,
+            is_fork=context.is_fork,
+            servers=self._servers(context) if is_given_there else (),
+            model=self.model if is_chosen_there else None,
+        )
+        session = await open_session(link, connection, wanted)
         reader.transcript.in_session(session)
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
@@ -188,18 +197,6 @@ class Acp:
         if (counted := reader.counted()) is not None:
             link.counted[session] = counted
         return reply
-
-    def _wanted(self, context: Context) -> Wanted:
-        is_chosen_there = not (self._preset and self._preset.has_model_flag)
-        is_given_there = not self._preset or self._preset.is_given_servers
-        return Wanted(
-            agent=self.name,
-            folder=str(context.workdir),
-            session=context.session,
-            is_fork=context.is_fork,
-            servers=self._servers(context) if is_given_there else (),
-            model=self.model if is_chosen_there else None,
-        )
 
     def _servers(self, context: Context) -> tuple[McpServer, ...]:
         """The tool servers by the whole paths of their programs, which the protocol asks for."""
@@ -215,10 +212,6 @@ class Acp:
                 )
             found.append(replace(server, command=path))
         return tuple(found)
-
-
-def _said(noise: str) -> str:
-    return f": {noise.strip()[-2000:]}" if noise.strip() else ""
 
 
 def acp(command: str | Sequence[str], **options: Any) -> Acp:

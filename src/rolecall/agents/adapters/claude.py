@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,7 +59,6 @@ _ENDINGS: Mapping[str, Ending] = {
 _INPUT = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
 _SYNTHETIC = "<synthetic>"
 """The model of messages that are the program's own, such as the text of an API error."""
-_NO_SESSION = ("No conversation found", "--resume requires a valid session")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,6 @@ class Claude(Program):
     max_cost: float | None = None
     is_typed: bool = False
     """Hold the agent to the role's schema by its own means, instead of by frontmatter."""
-    env: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES[name]}
@@ -125,6 +123,7 @@ class Claude(Program):
 class ClaudeReader(Reader):
     """Events: system/init, assistant (one per content block), user (tool results), result."""
 
+    no_session: ClassVar[tuple[str, ...]] = ("No conversation found", "--resume requires a valid session")
     editing: ClassVar[tuple[str, ...]] = _EDITING
     """The tools that write files."""
 
@@ -136,36 +135,37 @@ class ClaudeReader(Reader):
         self._message = ""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        kind = event.get("type")
-        if isinstance(event.get("session_id"), str):
-            self.transcript.in_session(event["session_id"])
-        if kind == "assistant":
-            self._assistant(mapping(event.get("message")), is_own=not event.get("parent_tool_use_id"))
-        elif kind == "user":
-            self._results(mapping(event.get("message")).get("content"))
-        elif kind == "system":
-            self._system(event)
-        elif kind == "result":
-            self._result = event
-            self._turns += count(event, "num_turns")
-            self.transcript.uses(self.used() or Usage())
+        message = mapping(event.get("message"))
+        self.transcript.in_session(text_of(event.get("session_id")))
+        match event.get("type"):
+            case "assistant" if message.get("model") != _SYNTHETIC:
+                # Of a subagent, only what it does counts, not what it says.
+                self._read_message(message, is_own=not event.get("parent_tool_use_id"))
+            case "user":
+                self._read_results(message.get("content"))
+            case "system" if event.get("subtype") == "permission_denied":
+                what, reason = text_of(event.get("tool_name")), text_of(event.get("message"))
+                self.transcript.asks(what, is_allowed=False, reason=reason)
+            case "system" if event.get("prevent_continuation"):
+                said = text_of(event.get("content") or event.get("message"))
+                self._blocked = said or "a hook stopped the prompt"
+            case "result":
+                self._result = event
+                self._turns += count(event, "num_turns")
+                self.transcript.uses(self.used() or Usage())
 
-    def _assistant(self, message: Mapping[str, Any], *, is_own: bool) -> None:
-        """A message of the agent, or of a subagent: of that one, only what it does counts."""
-        if message.get("model") == _SYNTHETIC:
-            return
+    def _read_message(self, message: Mapping[str, Any], *, is_own: bool) -> None:
         for block in map(mapping, listed(message.get("content"))):
             if block.get("type") == "text" and is_own:
-                self._says(text_of(block.get("text")), text_of(message.get("id")))
+                ident = text_of(message.get("id"))
+                is_continued = bool(ident) and ident == self._message
+                self.transcript.says(text_of(block.get("text")), is_continued=is_continued)
+                self._message = ident
             elif block.get("type") == "tool_use":
                 name, given = text_of(block.get("name")), block.get("input")
                 self.transcript.calls(text_of(block.get("id")), name, given)
 
-    def _says(self, text: str, message: str) -> None:
-        self.transcript.says(text, is_continued=bool(message) and message == self._message)
-        self._message = message
-
-    def _results(self, content: Any) -> None:
+    def _read_results(self, content: Any) -> None:
         for block in map(mapping, listed(content)):
             if block.get("type") != "tool_result":
                 continue
@@ -173,14 +173,6 @@ class ClaudeReader(Reader):
             if call is not None and call.name in self.editing and not block.get("is_error"):
                 given = call.arguments
                 self.transcript.touches(text_of(given.get("file_path") or given.get("notebook_path")))
-
-    def _system(self, event: Mapping[str, Any]) -> None:
-        if event.get("subtype") == "permission_denied":
-            what = text_of(event.get("tool_name"))
-            self.transcript.asks(what, is_allowed=False, reason=text_of(event.get("message")))
-        if event.get("prevent_continuation"):
-            said = text_of(event.get("content") or event.get("message"))
-            self._blocked = said or "a hook stopped the prompt"
 
     def used(self) -> Usage | None:
         total = self.total()
@@ -202,7 +194,7 @@ class ClaudeReader(Reader):
     def ended(self, exit: process.Exit) -> Reply:
         result = self._result
         if result is None:
-            return self.no_answer(exit, is_session_lost=self._is_lost(exit.stderr))
+            return self.no_answer(exit)
         text, terminal = self.transcript.answer, text_of(result.get("terminal_reason"))
         if self._blocked:
             return self.reply(text, "refused", self._blocked)
@@ -211,15 +203,12 @@ class ClaudeReader(Reader):
         if terminal in _ENDINGS:
             return self.reply(text, _ENDINGS[terminal], _reason(result, terminal))
         if result.get("is_error"):
-            is_lost = self._is_lost(text_of(result.get("errors")))
+            is_lost = self.is_lost(text_of(result.get("errors")))
             return self.reply(text, "failed", _reason(result, terminal), is_session_lost=is_lost)
         typed = result.get("structured_output")
         if isinstance(typed, Mapping):
             return self.reply(with_frontmatter(typed, text))
         return self.reply(text_of(result.get("result")) or text)
-
-    def _is_lost(self, said: str) -> bool:
-        return bool(self.context.session) and any(words in said for words in _NO_SESSION)
 
 
 def _reason(result: Mapping[str, Any], terminal: str) -> str:

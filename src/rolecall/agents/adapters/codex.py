@@ -14,12 +14,12 @@ import os
 import pwd
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping
+from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping, parse_object
 from rolecall.agents.protocol import Context, Reply, Usage, with_frontmatter
 from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
@@ -39,7 +39,6 @@ _ALWAYS: Mapping[str, str] = {
     "features.apps": "false",
     "features.unbounded_connection_retries": "false",  # an endpoint that is gone is an ending, not a wait
 }
-_NO_SESSION = "no rollout found"
 _SYSTEM = Path("/etc/codex")
 _MANAGED = "managed_config.toml"
 
@@ -66,7 +65,6 @@ class Codex(Program):
     mcp: tuple[McpServer, ...] = ()
     is_typed: bool = False
     """Hold the agent to the role's schema by its own means; the endpoint must take that schema as it is."""
-    env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.sandbox not in SANDBOXES:
@@ -80,7 +78,9 @@ class Codex(Program):
         if self.model:
             argv += ["--model", self.model]
         if self.is_typed and context.schema:
-            argv += ["--output-schema", str(_schema_file(context.schema, folder))]
+            schema = folder / "schema.json"
+            schema.write_text(json.dumps(dict(context.schema)), encoding="utf-8")
+            argv += ["--output-schema", str(schema)]
         argv += self.args  # before the settings, so that they cannot take a restriction away
         for key, value in self._settings(context).items():
             argv += ["-c", f"{key}={value}"]
@@ -132,7 +132,14 @@ def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> 
                 hint="Give the role another agent, or take the servers out of that file.",
             )
         found = {**servers, **found}
-    tables = (f"{_toml(name)} = {_switched_off(found[name])}" for name in found if name not in ours)
+    tables = []
+    for name, server in found.items():
+        if name in ours:
+            continue
+        # With its command or address: in a folder that is not trusted this is all the program knows of the server,
+        # and one that has neither is an error.
+        kept = [f"{key} = {_toml(str(server[key]))}" for key in ("command", "url") if key in server]
+        tables.append(f"{_toml(name)} = {{{', '.join([*kept, 'enabled = false'])}}}")
     return f"{{{', '.join(tables)}}}"
 
 
@@ -161,21 +168,10 @@ def _servers_in(path: Path) -> dict[str, Mapping[str, Any]]:
     return {name: mapping(server) for name, server in mapping(config.get("mcp_servers")).items()}
 
 
-def _switched_off(server: Mapping[str, Any]) -> str:
-    # With its command or address: in a folder that is not trusted this is all the program knows of the server,
-    # and one that has neither is an error.
-    kept = [f"{key} = {_toml(str(server[key]))}" for key in ("command", "url") if key in server]
-    return f"{{{', '.join([*kept, 'enabled = false'])}}}"
-
-
-def _schema_file(schema: Mapping[str, Any], folder: Path) -> Path:
-    path = folder / "schema.json"
-    path.write_text(json.dumps(dict(schema)), encoding="utf-8")
-    return path
-
-
 class CodexReader(Reader):
     """Events: thread.started, turn.started, item.started|updated|completed, turn.completed|failed, error."""
+
+    no_session: ClassVar[tuple[str, ...]] = ("no rollout found",)
 
     def __init__(self, context: Context, *, is_typed: bool = False) -> None:
         super().__init__(context)
@@ -191,7 +187,13 @@ class CodexReader(Reader):
         elif kind in ("item.started", "item.updated", "item.completed"):
             self._item(mapping(event.get("item")), is_done=kind == "item.completed")
         elif kind == "turn.completed":
-            self._count(event.get("usage"))
+            usage = event.get("usage")
+            self._total = Usage(
+                input_tokens=count(usage, "input_tokens"),
+                output_tokens=count(usage, "output_tokens"),
+                cached_tokens=count(usage, "cached_input_tokens"),
+            )
+            self.transcript.uses(self.used() or Usage())
         elif kind == "turn.failed":
             self._failure = text_of(mapping(event.get("error")).get("message")) or "the turn failed"
         elif kind == "error":  # most are retries; what ends the turn is told once more as its failure
@@ -206,20 +208,9 @@ class CodexReader(Reader):
                 self.transcript.calls(ident, *_call_of(kind, item))
             if is_done:
                 self.transcript.returns(ident, _result_of(item))
-                self._touched(kind, item)
-
-    def _touched(self, kind: str, item: Mapping[str, Any]) -> None:
-        if kind == "file_change" and item.get("status") == "completed":
-            for change in listed(item.get("changes")):
-                self.transcript.touches(text_of(mapping(change).get("path")))
-
-    def _count(self, usage: Any) -> None:
-        self._total = Usage(
-            input_tokens=count(usage, "input_tokens"),
-            output_tokens=count(usage, "output_tokens"),
-            cached_tokens=count(usage, "cached_input_tokens"),
-        )
-        self.transcript.uses(self.used() or Usage())
+            if is_done and kind == "file_change" and item.get("status") == "completed":
+                for change in listed(item.get("changes")):
+                    self.transcript.touches(text_of(mapping(change).get("path")))
 
     def used(self) -> Usage | None:
         return self._total.since(self.context.session_total) if self._total else None
@@ -231,11 +222,10 @@ class CodexReader(Reader):
         if self._failure is not None:
             return self.reply(self.transcript.answer, "api_failure", self._failure[:2000])
         if self._total is None:
-            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
             self.noise = self.noise or self._complaint
-            return self.no_answer(exit, is_session_lost=is_lost)
+            return self.no_answer(exit)
         text = self.transcript.answer
-        typed = _object(text) if self._is_typed else None
+        typed = parse_object(text) if self._is_typed else None
         return self.reply(text if typed is None else with_frontmatter(typed, ""))
 
 
@@ -264,14 +254,6 @@ def _result_of(item: Mapping[str, Any]) -> str:
     if isinstance(code, int) and code:
         return f"{told}\n(exit status {code})".lstrip()
     return told or text_of(item.get("status"))
-
-
-def _object(text: str) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 codex = Codex

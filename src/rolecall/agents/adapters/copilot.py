@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +33,6 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of tools, as its permissions name them, that can do what a class of actions names."""
 
-_NO_SESSION = "No session, task, or name matched"
 _USAGE = "usage.json"
 
 
@@ -54,7 +53,6 @@ class Copilot(Program):
     )  # fmt: skip
 
     mcp: tuple[McpServer, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         new = "" if context.session else str(uuid.uuid4())
@@ -85,6 +83,8 @@ class Copilot(Program):
 class CopilotReader(Reader):
     """Events with dotted names; the last is `result`. What subagents say names the call that made them."""
 
+    no_session: ClassVar[tuple[str, ...]] = ("No session, task, or name matched",)
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._result: Mapping[str, Any] | None = None
@@ -99,7 +99,13 @@ class CopilotReader(Reader):
             ident, name = text_of(told.get("toolCallId")), text_of(told.get("toolName"))
             self.transcript.calls(ident, name, told.get("arguments"))
         elif kind == "tool.execution_complete":
-            self._tool_result(told)
+            error = mapping(told.get("error"))
+            said = mapping(told.get("result")).get("content") or error.get("message")
+            call = self.transcript.returns(text_of(told.get("toolCallId")), said)
+            if call is not None and error.get("code") == "denied":
+                self.transcript.asks(call.name, is_allowed=False, reason=call.result)
+            for edit in listed(told.get("fileEdits")):
+                self.transcript.touches(text_of(mapping(edit).get("path")))
         elif kind == "session.error":
             self._error = told
         elif kind == "abort":
@@ -108,21 +114,16 @@ class CopilotReader(Reader):
             self._result = event
             self.transcript.in_session(text_of(event.get("sessionId")))
 
-    def _tool_result(self, told: Mapping[str, Any]) -> None:
-        error = mapping(told.get("error"))
-        said = mapping(told.get("result")).get("content") or error.get("message")
-        call = self.transcript.returns(text_of(told.get("toolCallId")), said)
-        if call is not None and error.get("code") == "denied":
-            self.transcript.asks(call.name, is_allowed=False, reason=call.result)
-        for edit in listed(told.get("fileEdits")):
-            self.transcript.touches(text_of(mapping(edit).get("path")))
-
     def used(self) -> Usage | None:
         total = self.total()
         return total.since(self.context.session_total) if total else None
 
     def total(self) -> Usage | None:
-        models = mapping(self._figures().get("modelMetrics"))
+        try:
+            figures = mapping(json.loads((self.folder / _USAGE).read_bytes()))
+        except (OSError, ValueError):  # it is written at the end, and not by a run that was ended
+            return None
+        models = mapping(figures.get("modelMetrics"))
         used = [mapping(mapping(model).get("usage")) for model in models.values()]
         if not used:
             return None
@@ -133,17 +134,10 @@ class CopilotReader(Reader):
             turns=sum(count(mapping(model).get("requests"), "count") for model in models.values()),
         )
 
-    def _figures(self) -> Mapping[str, Any]:
-        try:
-            return mapping(json.loads((self.folder / _USAGE).read_bytes()))
-        except (OSError, ValueError):  # it is written at the end, and not by a run that was ended
-            return {}
-
     def ended(self, exit: process.Exit) -> Reply:
         # A run that was interrupted tells a result as well, with 0 for its exit code.
         if self._result is None or self._is_aborted:
-            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
-            return self.no_answer(exit, is_session_lost=is_lost)
+            return self.no_answer(exit)
         if used := self.used():
             self.transcript.uses(used)
         if self._error is None and not self._result.get("exitCode"):

@@ -11,7 +11,7 @@ tool servers are read from the user's and the project's files only, which are no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,8 +39,6 @@ class Cursor(Program):
     signed_in: ClassVar[tuple[str, ...]] = (
         "CURSOR_API_KEY", "~/.config/cursor/auth.json", "~/.cursor/cli-config.json?",
     )  # fmt: skip
-
-    env: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- it needs no file
         argv = [self.command, "--print", "--output-format", "stream-json", "--trust"]
@@ -71,20 +69,23 @@ class CursorReader(Reader):
             self._turns += 1
             self.transcript.says(text_of(mapping(event.get("message")).get("content")))
         elif kind == "tool_call":
-            self._tool(event)
+            self._read_call(event)
         elif kind == "result":
             self._result = event
             self.transcript.uses(self.used() or Usage())
 
-    def _tool(self, event: Mapping[str, Any]) -> None:
+    def _read_call(self, event: Mapping[str, Any]) -> None:
+        """A call is `{"readToolCall": {…}}` or `{"function": {"name": …}}`."""
         ident = text_of(event.get("call_id"))
-        name, call = _named(mapping(event.get("tool_call")))
+        key, told = next(iter(mapping(event.get("tool_call")).items()), ("", None))
+        call = mapping(told)
+        name = text_of(call.get("name")) if key == "function" else key.removesuffix("ToolCall")
         if event.get("subtype") == "started":
             self.transcript.calls(ident, name, call.get("args") or call.get("arguments"))
             return
         result = mapping(call.get("result"))
-        told = next((result[key] for key in ("success", "error", "rejected") if key in result), result)
-        done = self.transcript.returns(ident, mapping(told).get("stdout") or told)
+        said = next((result[key] for key in ("success", "error", "rejected") if key in result), result)
+        done = self.transcript.returns(ident, mapping(said).get("stdout") or said)
         if done is not None and "rejected" in result:
             self.transcript.asks(done.name, is_allowed=False, reason=done.result)
         if done is not None and done.name in _EDITING and "success" in result:
@@ -110,13 +111,6 @@ class CursorReader(Reader):
             reason = text_of(self._result.get("result")) or exit.reason
             return self.reply(text, "failed", reason[:2000])
         return self.reply(text)
-
-
-def _named(call: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """A call as it is told, `{"readToolCall": {…}}` or `{"function": {"name": …}}`, with its tool's name."""
-    key, told = next(iter(call.items()), ("", None))
-    told = mapping(told)
-    return (text_of(told.get("name")) if key == "function" else key.removesuffix("ToolCall")), told
 
 
 cursor = Cursor

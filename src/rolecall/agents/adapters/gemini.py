@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +41,6 @@ _ENDINGS: Mapping[str, Ending] = {
     "FatalCancellationError": "interrupted",
 }
 _API_ERROR = "[API Error"
-_NO_SESSION = "Error resuming session"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +62,6 @@ class Gemini(Program):
     )
     """Where the machine's own rules are: beside them the program ignores those of a run."""
 
-    env: Mapping[str, str] = field(default_factory=dict)
-
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         # A folder that is not trusted would silently turn the approval mode back.
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]
@@ -78,13 +75,7 @@ class Gemini(Program):
         return Call([*argv, *self.args], stdin=prompt, env=self.env)
 
     def _policy(self, denied: set[str], folder: Path) -> Path:
-        for place in self.system_policies:
-            if any(place.glob("*.toml")):
-                raise UsageError(
-                    f"gemini cannot be held to the role's restrictions here: beside the rules in"
-                    f" {str(place)!r} it ignores those of a run",
-                    hint="Give the role another agent, or deny the tools there.",
-                )
+        self.check_policies()
         path = folder / "policy.toml"
         names = json.dumps(sorted(denied))  # a list of plain names is written alike in TOML
         path.write_text(
@@ -92,12 +83,25 @@ class Gemini(Program):
         )
         return path
 
+    @classmethod
+    def check_policies(cls) -> None:
+        """Refuse a machine whose own rules would make the program ignore those of a run."""
+        for place in cls.system_policies:
+            if any(place.glob("*.toml")):
+                raise UsageError(
+                    f"gemini cannot be held to the role's restrictions here: beside the rules in {str(place)!r}"
+                    " it ignores those of a run",
+                    hint="Give the role another agent, or deny the tools there.",
+                )
+
     def reader(self, context: Context) -> GeminiReader:
         return GeminiReader(context)
 
 
 class GeminiReader(Reader):
     """Events: init, message (pieces of text), tool_use, tool_result, error (a warning), result (last)."""
+
+    no_session: ClassVar[tuple[str, ...]] = ("Error resuming session",)
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -108,38 +112,29 @@ class GeminiReader(Reader):
         self._turns = 0
 
     def event(self, event: Mapping[str, Any]) -> None:
-        kind = event.get("type")
+        kind, ident = event.get("type"), text_of(event.get("tool_id"))
+        is_said = kind == "message" and event.get("role") == "assistant"
+        if is_said or kind == "tool_use":
+            self._turns += not self._is_turn
+            self._is_turn = True
         if kind == "init":
             self.transcript.in_session(text_of(event.get("session_id")))
-        elif kind == "message" and event.get("role") == "assistant":
-            self._begin_turn()
+        elif is_said:
             self.transcript.says(text_of(event.get("content")), is_continued=self._is_speaking)
         elif kind == "tool_use":
-            self._begin_turn()
-            self._tool(event)
+            self.transcript.calls(ident, text_of(event.get("tool_name")), event.get("parameters"))
         elif kind == "tool_result":
             self._is_turn = False
-            self._tool_result(event)
+            result = event.get("output") or mapping(event.get("error")).get("message")
+            call = self.transcript.returns(ident, result)
+            if call is not None and call.name in _EDITING and event.get("status") == "success":
+                self.transcript.touches(text_of(call.arguments.get("file_path")))
         elif kind == "error":
             self._warning = text_of(event.get("message"))
         elif kind == "result":
             self._result = event
             self.transcript.uses(self.used() or Usage())
-        self._is_speaking = kind == "message" and event.get("role") == "assistant"
-
-    def _begin_turn(self) -> None:
-        self._turns += not self._is_turn
-        self._is_turn = True
-
-    def _tool(self, event: Mapping[str, Any]) -> None:
-        ident, name = text_of(event.get("tool_id")), text_of(event.get("tool_name"))
-        self.transcript.calls(ident, name, event.get("parameters"))
-
-    def _tool_result(self, event: Mapping[str, Any]) -> None:
-        told = event.get("output") or mapping(event.get("error")).get("message")
-        call = self.transcript.returns(text_of(event.get("tool_id")), told)
-        if call is not None and call.name in _EDITING and event.get("status") == "success":
-            self.transcript.touches(text_of(call.arguments.get("file_path")))
+        self._is_speaking = is_said
 
     def used(self) -> Usage | None:
         if self._result is None:
@@ -155,8 +150,7 @@ class GeminiReader(Reader):
     def ended(self, exit: process.Exit) -> Reply:
         result, text = self._result, self.transcript.answer
         if result is None:
-            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
-            return self.no_answer(exit, is_session_lost=is_lost)
+            return self.no_answer(exit)
         if result.get("status") == "success":
             return self.reply(text, reason=self._warning)
         error = mapping(result.get("error"))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,7 +43,6 @@ _ASK = (
 )
 _USAGE = "usage.json"
 _SESSION = re.compile(r"^session_id: (\S+)$", re.MULTILINE)
-_NO_SESSION = "Session not found"
 _WARNINGS = re.compile(r"\A(?:\s*⚠ [^\n]*\n)+")
 _API_ERROR = re.compile(r"\A(?:HTTP \d{3}|API (?:call )?(?:failed|error))", re.IGNORECASE)
 
@@ -62,8 +61,6 @@ class Hermes(Program):
         "~/.hermes/.env?", "~/.hermes/config.yaml?", "HERMES_HOME?",
     )  # fmt: skip
 
-    env: Mapping[str, str] = field(default_factory=dict)
-
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         path = folder / "prompt.md"
         path.write_text(prompt, encoding="utf-8", errors="replace")
@@ -72,30 +69,27 @@ class Hermes(Program):
             argv = [self.command, "chat", "--quiet", "--yolo", "--resume", context.session, "--query", ask]
         else:
             argv = [self.command, "--oneshot", ask, "--usage-file", str(folder / _USAGE)]
-        argv += self._toolsets(context)
-        if self.model:
-            argv += ["--model", self.model]
-        return Call([*argv, *self.args], env=self.env)
-
-    @staticmethod
-    def _toolsets(context: Context) -> list[str]:
         denied = {one for name in capabilities.denied(context.capabilities) for one in DENIES.get(name, ())}
-        if not denied:
-            return []
         left = [one for one in (*_FILES, *_SHELL) if one not in denied]
         if not left:
             raise UsageError(
                 "the agent 'hermes' cannot be denied files and the shell at once: it reads its prompt with them",
                 hint="Give the role another agent, or take one of the restrictions away.",
             )
-        return ["--toolsets", ",".join((*left, *_HARMLESS))]
+        if denied:
+            argv += ["--toolsets", ",".join((*left, *_HARMLESS))]
+        if self.model:
+            argv += ["--model", self.model]
+        return Call([*argv, *self.args], env=self.env)
 
     def reader(self, context: Context) -> HermesReader:
         return HermesReader(context)
 
 
 class HermesReader(Reader):
-    """There are no events: all is read from what is left at the end, of which 256 KB of an answer are kept."""
+    """There are no events: everything is read at the end; of an answer 256 KB are kept."""
+
+    no_session: ClassVar[tuple[str, ...]] = ("Session not found",)
 
     def event(self, event: Mapping[str, Any]) -> None:
         """A line of the answer that looks like one: the answer is taken whole, at the end."""
@@ -123,9 +117,9 @@ class HermesReader(Reader):
         figures, told = self._figures(), _SESSION.search(exit.stderr)
         self.transcript.in_session(told[1] if told else text_of(figures.get("session_id")))
         text = _WARNINGS.sub("", exit.stdout).removesuffix("\n")
-        is_lost = bool(self.context.session and exit.code) and _NO_SESSION in exit.stderr
+        is_lost = bool(exit.code) and self.is_lost(exit.stderr)
         if is_lost or (exit.code and not told) or not (told or figures):
-            return self.no_answer(exit, is_session_lost=is_lost)
+            return self.no_answer(exit)
         self.transcript.says(text)
         if exit.code or figures.get("failed"):
             reason = text_of(figures.get("failure")) or text or exit.reason

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,7 +45,6 @@ _ERRORS: Mapping[str, Ending] = {
     "MessageOutputLengthError": "limit",
 }
 _REASONS: Mapping[str, Ending] = {"stop": "completed", "length": "limit", "content-filter": "refused"}
-_NO_SESSION = "Session not found"
 _REJECTED = "rejected permission"
 
 
@@ -66,7 +65,6 @@ class OpenCode(Program):
     )  # fmt: skip
 
     mcp: tuple[McpServer, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- it needs no file
         # Without --dir it works in the folder that PWD names, which need not be the one it is started in.
@@ -115,6 +113,8 @@ def _server(server: McpServer) -> dict[str, Any]:
 
 class OpenCodeReader(Reader):
     """Events: step_start, text, tool_use (when the call is over), step_finish, error; each names the session."""
+
+    no_session: ClassVar[tuple[str, ...]] = ("Session not found",)
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -188,8 +188,7 @@ class OpenCodeReader(Reader):
         if self._rejected and exit.code == 0:
             reason = f"nobody was there to permit the tool {self._rejected!r}"
             return self.reply(text, "interrupted", reason)
-        is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
-        return self.no_answer(exit, is_session_lost=is_lost)
+        return self.no_answer(exit)
 
 
 opencode = OpenCode

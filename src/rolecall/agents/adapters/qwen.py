@@ -9,7 +9,7 @@ the figures of the next run in the session.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +38,6 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 _LIMIT_CODES = (53, 55)
 """The exit codes of its limits: turns, and time or tool calls."""
 _API_ERROR = "[API Error"
-_NO_SESSION = "No saved session found"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,6 @@ class Qwen(Program):
     )  # fmt: skip
 
     mcp: tuple[McpServer, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo"]
@@ -81,6 +79,7 @@ class Qwen(Program):
 
 
 class QwenReader(ClaudeReader):
+    no_session: ClassVar[tuple[str, ...]] = ("No saved session found",)
     editing: ClassVar[tuple[str, ...]] = _EDITING
 
     def event(self, event: Mapping[str, Any]) -> None:
@@ -104,8 +103,7 @@ class QwenReader(ClaudeReader):
         if result is None and exit.code in _LIMIT_CODES:
             return self.reply(text, "limit", exit.stderr.strip()[-2000:])
         if result is None:
-            is_lost = bool(self.context.session) and _NO_SESSION in exit.stderr
-            return self.no_answer(exit, is_session_lost=is_lost)
+            return self.no_answer(exit)
         if not result.get("is_error"):
             return self.reply(text_of(result.get("result")) or text)
         reason = text_of(mapping(result.get("error")).get("message")) or text_of(result.get("subtype"))
