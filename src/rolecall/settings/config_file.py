@@ -7,12 +7,15 @@ the file as it was. Files are replaced whole, readable by their owner only.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
+
+import yaml
 
 from rolecall.errors import StorageError, UsageError
 from rolecall.settings import config, yaml12
@@ -26,20 +29,27 @@ _PLAIN = re.compile(r"[A-Za-z/][\w./@+-]*(:[\w./@+-]+)*", re.ASCII)
 
 def with_value(text: str, path: Sequence[str], value: Any, *, source: str) -> str:
     """`text` with `value` at `path`."""
-    wanted = _parsed(text, source)
-    _assign(wanted, path, value, source)
-    if not _content(text):
-        changed = text + _newline(text) + _block(path, value, 0) + "\n"
+    wanted = settings = _parse(text, source)
+    for index, step in enumerate(path[:-1]):
+        if settings.get(step) is None:
+            settings[step] = {}
+        settings = settings[step]
+        if not isinstance(settings, dict):
+            key = ".".join(path[: index + 1])
+            raise UsageError(f"{source}: {key} is not a mapping", hint="Correct the file.")
+    settings[path[-1]] = value
+
+    if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+        changed = _add_line(text, len(text), path, value, 0)
     else:
-        root = _composed(text)
-        found, rest = _nearest(root, path)
-        changed = _replaced(text, found, value) if not rest else _inserted(text, found, rest, value)
-    return _checked(changed, wanted, source)
+        found, rest = _find(text, path)
+        changed = _insert(text, found, rest, value) if rest else _replace(text, found, value)
+    return _check(changed, wanted, source)
 
 
 def without_value(text: str, path: Sequence[str], *, source: str) -> str:
-    """`text` without what stands at `path`, and without what would be left empty by that."""
-    wanted = _parsed(text, source)
+    """`text` without the value at `path`, and without sections that this leaves empty."""
+    wanted = _parse(text, source)
     parents = [wanted]
     for step in path[:-1]:
         parents.append(parents[-1][step])
@@ -48,103 +58,77 @@ def without_value(text: str, path: Sequence[str], *, source: str) -> str:
         parents.pop()
         path = path[:-1]
         del parents[-1][path[-1]]
-    owner, _ = _nearest(_composed(text), path[:-1])
+    owner, _ = _find(text, path[:-1])
     key, node = next((key, node) for key, node in owner[1].value if key.value == path[-1])
     if owner[1].flow_style:
-        changed = _replaced(text, owner, _without(config.parse(text, source), path))
+        changed = _replace(text, owner, parents[-1])
     else:
         start = text.rfind("\n", 0, key.start_mark.index) + 1
         changed = text[:start] + text[_line_end(text, _end(text, node)) :]
-    return _checked(changed, wanted, source)
+    return _check(changed, wanted, source)
 
 
-def _parsed(text: str, source: str) -> Any:
+def _parse(text: str, source: str) -> Any:
     """The settings, with no part shared between two places as an anchor would have it."""
     return json.loads(json.dumps(config.parse(text, source)))
 
 
-def _without(settings: Any, path: Sequence[str]) -> Any:
-    for step in path[:-1]:
-        settings = settings[step]
-    return {key: value for key, value in settings.items() if key != path[-1]}
-
-
-def _assign(settings: Any, path: Sequence[str], value: Any, source: str) -> None:
-    for index, step in enumerate(path[:-1]):
-        if settings.get(step) is None:
-            settings[step] = {}
-        settings = settings[step]
-        if not isinstance(settings, dict):
-            raise UsageError(
-                f"{source}: {'.'.join(path[: index + 1])} is not a mapping", hint="Correct the file."
-            )
-    settings[path[-1]] = value
-
-
-def _checked(changed: str, wanted: Any, source: str) -> str:
-    try:
-        is_right = config.parse(changed, source) == wanted
-    except UsageError:
-        is_right = False
-    if is_right:
-        return changed
+def _check(changed: str, wanted: Any, source: str) -> str:
+    with suppress(UsageError):
+        if config.parse(changed, source) == wanted:
+            return changed
     raise UsageError(
         f"{source} is written in a way that this command cannot change without loss",
         hint="Nothing was changed. Edit the file by hand.",
     )
 
 
-def _composed(text: str) -> tuple[Any, Any]:
-    """The root of the text as a pair of its key, which it has not, and itself."""
-    import yaml
-
-    return None, yaml.compose(text, Loader=yaml.SafeLoader)
-
-
-def _content(text: str) -> str:
-    return "".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
-
-
-def _nearest(root: tuple[Any, Any], path: Sequence[str]) -> tuple[tuple[Any, Any], Sequence[str]]:
-    """The last thing on the path that is there, and the rest of the path."""
+def _find(text: str, path: Sequence[str]) -> tuple[tuple[Any, Any], Sequence[str]]:
+    """The last entry on the path that exists, as its key and its value, and the rest of the path."""
+    entry = None, yaml.compose(text, Loader=yaml.SafeLoader)
     for index, step in enumerate(path):
-        entries = root[1].value if root[1].id == "mapping" else []
-        entry = next(((key, node) for key, node in entries if key.value == step), None)
-        if entry is None:
-            return root, path[index:]
-        root = entry
-    return root, ()
+        entries = entry[1].value if entry[1].id == "mapping" else []
+        found = next(((key, node) for key, node in entries if key.value == step), None)
+        if found is None:
+            return entry, path[index:]
+        entry = found
+    return entry, ()
 
 
-def _replaced(text: str, entry: tuple[Any, Any], value: Any) -> str:
+def _replace(text: str, entry: tuple[Any, Any], value: Any) -> str:
     key, node = entry
-    if node.id == "scalar" and node.start_mark.index == node.end_mark.index:
-        start = end = text.index(":", key.end_mark.index) + 1
-    elif node.id == "scalar" or node.flow_style:
-        start, end = node.start_mark.index, _end(text, node)
-        return text[:start] + _flow(value) + text[end:]
-    else:
-        start, end = text.index(":", key.end_mark.index) + 1, _end(text, node)
-    return text[:start] + " " + _flow(value) + text[end:]
+    is_absent = node.id == "scalar" and node.start_mark.index == node.end_mark.index
+    if not is_absent and (node.id == "scalar" or node.flow_style):
+        return text[: node.start_mark.index] + _flow(value) + text[_end(text, node) :]
+    start = text.index(":", key.end_mark.index) + 1
+    return text[:start] + " " + _flow(value) + text[start if is_absent else _end(text, node) :]
 
 
-def _inserted(text: str, entry: tuple[Any, Any], path: Sequence[str], value: Any) -> str:
+def _insert(text: str, entry: tuple[Any, Any], path: Sequence[str], value: Any) -> str:
     key, node = entry
-    if node.id == "mapping" and node.flow_style:
-        end = node.end_mark.index - 1
-        comma = ", " if node.value else ""
-        return text[:end].rstrip() + comma + _flow_entry(path, value) + text[end:]
-    if node.id == "mapping":
-        at = _line_end(text, _end(text, node))
-        block = _block(path, value, node.value[0][0].start_mark.column)
-        return text[:at] + _newline(text[:at]) + block + "\n" + text[at:]
-    # The key has no value yet.
-    at = _line_end(text, text.index(":", key.end_mark.index) + 1)
-    return text[:at] + _newline(text[:at]) + _block(path, value, key.start_mark.column + 2) + "\n" + text[at:]
+    if node.id != "mapping":  # the key has no value yet
+        at = _line_end(text, text.index(":", key.end_mark.index) + 1)
+        return _add_line(text, at, path, value, key.start_mark.column + 2)
+    if not node.flow_style:
+        return _add_line(
+            text, _line_end(text, _end(text, node)), path, value, node.value[0][0].start_mark.column
+        )
+    for step in reversed(path[1:]):
+        value = {step: value}
+    end = node.end_mark.index - 1
+    comma = ", " if node.value else ""
+    return f"{text[:end].rstrip()}{comma}{_flow(path[0])}: {_flow(value)}{text[end:]}"
+
+
+def _add_line(text: str, at: int, path: Sequence[str], value: Any, column: int) -> str:
+    """The text with the value as new lines at an offset, indented to a column."""
+    newline = "\n" if text[:at] and not text[:at].endswith("\n") else ""
+    lines = [f"{' ' * (column + 2 * depth)}{_flow(step)}:" for depth, step in enumerate(path)]
+    return text[:at] + newline + "\n".join(lines) + f" {_flow(value)}\n" + text[at:]
 
 
 def _end(text: str, node: Any) -> int:
-    """Where a value ends; a block reaches, by its own account, to the next thing after it."""
+    """Where a value ends; the mark of a block reaches to the next thing after it."""
     if node.id != "scalar" and not node.flow_style and node.value:
         last = node.value[-1]
         key, node = last if isinstance(last, tuple) else (None, last)
@@ -160,22 +144,8 @@ def _line_end(text: str, at: int) -> int:
     return len(text) if found < 0 else found + 1
 
 
-def _newline(text: str) -> str:
-    return "\n" if text and not text.endswith("\n") else ""
-
-
-def _block(path: Sequence[str], value: Any, column: int) -> str:
-    lines = [f"{' ' * (column + 2 * depth)}{_flow(step)}:" for depth, step in enumerate(path)]
-    return "\n".join(lines) + " " + _flow(value)
-
-
-def _flow_entry(path: Sequence[str], value: Any) -> str:
-    for step in reversed(path[1:]):
-        value = {step: value}
-    return f"{_flow(path[0])}: {_flow(value)}"
-
-
 def _flow(value: Any) -> str:
+    """A value in one line of YAML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -193,14 +163,11 @@ def with_variable(text: str, name: str, value: str) -> str:
     quote = "'" if '"' in value else '"'
     if quote in value or any(character in value for character in "\n\r\0"):
         raise UsageError(f"the value of {name} cannot be written into a .env file")
-    line = (
-        f"{name}={value}"
-        if re.fullmatch(r"[\w./+=:@-]+", value, re.ASCII)
-        else f"{name}={quote}{value}{quote}"
-    )
+    is_plain = re.fullmatch(r"[\w./+=:@-]+", value, re.ASCII)
+    line = f"{name}={value}" if is_plain else f"{name}={quote}{value}{quote}"
     pattern = re.compile(rf"^[ \t]*(export[ \t]+)?{re.escape(name)}[ \t]*=.*$", re.MULTILINE)
     if not pattern.search(text):
-        return text + _newline(text) + line + "\n"
+        return text + ("\n" if text and not text.endswith("\n") else "") + line + "\n"
     # The last of several lines is the one that counts, so all of them become this one.
     return pattern.sub(lambda _: line, text)
 
@@ -211,11 +178,21 @@ def with_variable(text: str, name: str, value: str) -> str:
 def change(path: str, edit: Callable[[str], str]) -> None:
     """Replace a file by what `edit` makes of its text, while no other change of ours happens."""
     path = os.path.realpath(path)
-    with _alone(os.path.dirname(path)):
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as exc:
+        raise StorageError(f"the folder {folder} cannot be used: {exc.strerror}") from exc
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # on the folder, so that it leaves no file behind
         text = read_text(path)
         changed = edit(text)
-        if changed != text or not _is_private(path):
+        is_private = not os.path.exists(path) or os.stat(path).st_mode & 0o077 == 0
+        if changed != text or not is_private:
             write_private(path, changed)
+    finally:
+        os.close(descriptor)
 
 
 def write_private(path: str, text: str) -> None:
@@ -233,24 +210,3 @@ def write_private(path: str, text: str) -> None:
         if os.path.exists(draft):
             os.unlink(draft)
         raise StorageError(f"{path} cannot be written: {exc.strerror}") from exc
-
-
-@contextmanager
-def _alone(folder: str) -> Iterator[None]:
-    """One process at a time; the lock is on the folder, so it leaves no file behind."""
-    import fcntl
-
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as exc:
-        raise StorageError(f"the folder {folder} cannot be used: {exc.strerror}") from exc
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_private(path: str) -> bool:
-    return not os.path.exists(path) or os.stat(path).st_mode & 0o077 == 0
