@@ -269,7 +269,7 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
     "edge to suspend": (
         ("failed: $FAIL", "failed: $SUSPEND"),
         "26:13: error",
-        ["no target", "status $SUSPEND"],
+        ["not a target", "status $SUSPEND"],
     ),
     "edge to start": (("failed: $FAIL", "failed: $START"), "26:13: error", ["only begins a thread"]),
     "no start": (("  $START: worker\n", ""), "22:1: error", ["no $START"]),

@@ -2,7 +2,7 @@
 
 A role's `capabilities` may hold any words; those that are in `RESTRICTIONS` are enforced. An adapter
 says for each class of actions how its agent denies it. What it cannot deny is refused before the run:
-a restriction that only stands in the prompt is none.
+a restriction that only stands in the prompt restricts nothing.
 """
 
 from __future__ import annotations

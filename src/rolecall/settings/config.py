@@ -1,8 +1,9 @@
 """The only reader of the environment and of configuration files.
 
-Everything else is told. The home folder is `~/.rolecall`, or what ROLECALL_HOME names; the store is
-`store.db` in it, or what ROLECALL_STORE or the `store:` key of `config.yaml` names. `.env` in the home
-adds variables that the environment does not have.
+The home folder is `~/.rolecall`, or what ROLECALL_HOME names; the store is `store.db` in it, or what ROLECALL_STORE or
+the `store:` key of `config.yaml` names. `.env` in the home adds variables that the environment does not have.
+
+Every command and every hook imports this module, so it imports others only where it needs them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def columns(environ: Mapping[str, str] = os.environ) -> int:
-    """The width of tables if there is no terminal."""
+    """The width of tables outside a terminal."""
     wanted = environ.get("COLUMNS", "")
     return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 80
 
@@ -137,18 +138,33 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
 
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     """Where the store is and when it waits for the disk."""
-    from rolecall.store.backend import DURABILITIES  # hooks read the configuration and no store
+    from rolecall.store.backend import DURABILITIES
 
-    section = _store_section(config_path(environ))
+    file = config_path(environ)
+    text = read_text(file)
+    section: Any = {}
+    # Reading YAML costs 30 ms; a file without the section does not need it.
+    if any(line.startswith(("store:", '"store":', "'store':")) for line in text.splitlines()):
+        section = parse(text, file).get("store")
+    if isinstance(section, str):
+        section = {"url": section}
+    if not isinstance(section, dict) or not set(section) <= {"url", "durability"}:
+        raise UsageError(
+            f"{file}: `store` must be a path or a mapping with `url` and `durability`",
+            hint="For example `store: /srv/rolecall/store.db`.",
+        )
     configured = section.get("url") or "store.db"
     if isinstance(configured, str):
-        configured = _seen_from(home(environ), configured)
+        kind, path = store_address(configured)
+        if kind in ("files", "sqlite") and path:  # relative to the file, not to where the command was given
+            path = os.path.join(home(environ), os.path.expanduser(path))
+            configured = path if kind == "sqlite" else f"{kind}:{path}"
     url = environ.get("ROLECALL_STORE") or configured
     durability = section.get("durability", "heads")
     if not isinstance(url, str) or durability not in DURABILITIES:
         wrong = "an unknown durability" if isinstance(url, str) else "a url that is not a text"
         raise UsageError(
-            f"{config_path(environ)}: `store` has {wrong}",
+            f"{file}: `store` has {wrong}",
             hint=f"url is a path or an address, durability one of {', '.join(DURABILITIES)}.",
         )
     return StoreSettings(url, durability)
@@ -171,36 +187,11 @@ def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.e
     return os.path.abspath(path) if kind == "sqlite" else f"{kind}:{os.path.abspath(path)}"
 
 
-def _seen_from(folder: str, url: str) -> str:
-    """An address in a file is meant from where the file is, not from where the command was given."""
-    kind, path = store_address(url)
-    if kind not in ("files", "sqlite") or not path:
-        return url
-    path = os.path.join(folder, os.path.expanduser(path))
-    return path if kind == "sqlite" else f"{kind}:{path}"
-
-
-def _store_section(path: str) -> Mapping[str, Any]:
-    text = read_text(path)
-    # Reading YAML costs 30 ms; a file without the section does not need it.
-    if not any(line.startswith(("store:", '"store":', "'store':")) for line in text.splitlines()):
-        return {}
-    section = parse(text, path).get("store")
-    if isinstance(section, str):
-        return {"url": section}
-    if not isinstance(section, dict) or not set(section) <= {"url", "durability"}:
-        raise UsageError(
-            f"{path}: `store` must be a path or a mapping with `url` and `durability`",
-            hint="For example `store: /srv/rolecall/store.db`.",
-        )
-    return section
-
-
 # -- the rest of the configuration --
 
 
 def load(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The whole of `config.yaml`; empty when there is none."""
+    """The whole of `config.yaml`; empty if the file does not exist."""
     path = config_path(environ)
     return parse(read_text(path), path)
 
@@ -282,18 +273,14 @@ def variables_in(path: str) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip().isidentifier():
             raise UsageError(f"{path}:{number} is not NAME=VALUE", hint="Correct the line.")
-        found[name.strip()] = _unquoted(value.strip())
+        value = value.strip()
+        is_quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+        found[name.strip()] = value[1:-1] if is_quoted else value.partition(" #")[0].rstrip()
     return found
 
 
-def _unquoted(value: str) -> str:
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-        return value[1:-1]
-    return value.partition(" #")[0].rstrip()
-
-
 def read_text(path: str) -> str:
-    """A file of the home; empty when there is none."""
+    """The text of a file of the home; empty if it does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

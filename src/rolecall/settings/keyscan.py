@@ -26,7 +26,7 @@ _FORMS = {
     "a JSON Web Token": r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10})"
     r"[A-Za-z0-9_-]*\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+",
     "a bearer token": r"(?i:\bauthorization:\s*bearer\s+)(?=[^\s]*[0-9])[A-Za-z0-9._~+/-]{20,}",
-    # USER:PASSWORD, <password>, $PASSWORD, *** and the like stand for a password and are none.
+    # USER:PASSWORD, <password>, $PASSWORD, *** and the like only stand for a password.
     "a password in an address": r"://[^/\s:@]+:(?![A-Z_]+@|[<${*…%])[^/\s@]+@",
 }
 PATTERNS = {what: re.compile(form) for what, form in _FORMS.items()}

@@ -384,7 +384,7 @@ def model_endpoint(
     named = str(model or settings.get("defaultModel") or "")
     if not named:
         raise UsageError(
-            "no model is named and there is no default one",
+            "no model is named, and no default is set",
             hint=Hint("Name one, `builtin:PROVIDER/NAME` or `builtin:ALIAS`, or set a default", "set_up"),
         )
     models = _section(settings, "models")

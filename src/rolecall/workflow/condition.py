@@ -368,18 +368,18 @@ class _BoundedPattern:
         self.flags = pattern.flags
 
     def search(self, text: str) -> re.Match[str] | None:
-        return self._pattern.search(self._bounded(text))
+        return self._pattern.search(self._check_length(text))
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        return self._pattern.finditer(self._bounded(text))
+        return self._pattern.finditer(self._check_length(text))
 
     def sub(self, replacement: Any, text: str, count: int = 0) -> str:
-        return self._pattern.sub(replacement, self._bounded(text), count)
+        return self._pattern.sub(replacement, self._check_length(text), count)
 
     def split(self, text: str, maxsplit: int = 0) -> list[str | Any]:
-        return self._pattern.split(self._bounded(text), maxsplit)
+        return self._pattern.split(self._check_length(text), maxsplit)
 
-    def _bounded(self, text: str) -> str:
+    def _check_length(self, text: str) -> str:
         if len(text) > self._longest:
             raise ValueError(
                 f"a text of {len(text):,} characters is too long for a regular expression (most: "

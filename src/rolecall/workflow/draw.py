@@ -110,7 +110,7 @@ def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
 
 
 def limits_text(limits: Limits) -> str:
-    """Limits as one reads them: `30 steps, 2.5 cost`; empty when there is none."""
+    """Limits in words: `30 steps, 2.5 cost`; empty without limits."""
     return ", ".join(f"{value} {name}" for name, value in asdict(limits).items() if value is not None)
 
 

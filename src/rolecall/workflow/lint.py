@@ -13,7 +13,7 @@ from rolecall.settings.capabilities import RESTRICTIONS, restrictions
 from rolecall.settings.form import did_you_mean
 from rolecall.workflow import condition, outcome, template
 from rolecall.workflow.model import END, FAIL, START, SUSPEND, Edge, Limits, Role, Workflow
-from rolecall.workflow.outcome import Found, Variant
+from rolecall.workflow.outcome import Resolved, Variant
 from rolecall.workflow.route import STANDARD_FIELDS, STATUS_KEYS
 
 Path = tuple[str | int, ...]
@@ -140,7 +140,7 @@ class _Lint:
                 self._error(path, f"{START} leads to {edge.role}, so no role would ever run")
         elif edge.role == SUSPEND:
             hint = f"A role suspends by ending with the status {SUSPEND} and a reason; no edge is needed."
-            self._error(path, f"{source} leads to {SUSPEND}, which is no target", hint)
+            self._error(path, f"{source} leads to {SUSPEND}, which is not a target", hint)
         elif edge.role == START:
             self._error(
                 path, f"{source} leads to {START}, which only begins a thread", "Name a role instead."
@@ -347,7 +347,7 @@ class _Lint:
                 )
 
     def _earlier_problem(
-        self, use: template.Use, found: Found | None, steps: Mapping[str, Any]
+        self, use: template.Use, found: Resolved | None, steps: Mapping[str, Any]
     ) -> tuple[Literal["error", "warning"], str, str] | None:
         """The problem with a name such as `steps.planner.files`: severity, message and hint."""
         is_variable = use.kind == "variable"
@@ -402,7 +402,7 @@ class _Lint:
         return dead[0] if dead else None
 
     def _find_loop(self, names: Sequence[str]) -> list[str]:
-        """One cycle among these roles, its first role repeated at the end; empty when there is none."""
+        """One cycle among these roles, its first role repeated at the end; empty without a cycle."""
         allowed, finished = set(names), set[str]()
 
         def targets(name: str) -> Iterator[str]:
@@ -486,7 +486,7 @@ class _Earlier:
         properties: dict[str, Any] = {}
         for name in (name for name in names if name in self._workflow.roles):
             if variants := self._variants(name, source, edge):
-                branches = [_unbranched(one) for one in variants]
+                branches = [_drop_branches(one) for one in variants]
                 properties[name] = {} if name in self._unusable else {"oneOf": branches}
         sure = [
             name
@@ -511,7 +511,7 @@ class _Earlier:
         return self._reached[start, without]
 
 
-def _unbranched(variant: Variant) -> dict[str, Any]:
+def _drop_branches(variant: Variant) -> dict[str, Any]:
     """A schema with only this variant."""
     branching = ("allOf", "anyOf", "oneOf", "if", "then", "else")
     return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}
@@ -530,13 +530,13 @@ def _section_scopes(
 
 def _resolve(
     path: tuple[str, ...], scopes: Sequence[tuple[Variant, ...]], inner: Sequence[tuple[Variant, ...]]
-) -> Found | None:
+) -> Resolved | None:
     for scope in reversed([*scopes, *inner]):
         if outcome.find(scope, path[:1]) is not None:
             return outcome.find(scope, path)
     # A section over an object that declares nothing may hold the name, so nothing is reported.
     is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
-    return Found(((),), True) if is_open else None
+    return Resolved(((),), True) if is_open else None
 
 
 def _names(scopes: Sequence[tuple[Variant, ...]]) -> list[str]:

@@ -27,7 +27,7 @@ Workdir = Literal["shared", "worktree", "copy"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be spent before the thread is suspended; None is no limit."""
+    """How much may be spent before the thread is suspended; None means any amount."""
 
     steps: int | None = None
     turns: int | None = None
@@ -47,7 +47,7 @@ class Edge:
     condition: str | None = None
     """Taken when this named condition holds; None: unconditionally."""
     prompt: str = ""
-    """A Mustache template: what the next role is told about why it was called."""
+    """A Mustache template: the instruction that the next role gets with its task."""
     location: str | None = None
     """A Mustache template: the work folder of the next role; None: the thread's."""
 

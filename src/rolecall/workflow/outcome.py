@@ -34,7 +34,7 @@ class Statuses(NamedTuple):
     """Allowed values that can never be a status because they are not text."""
 
 
-class Found(NamedTuple):
+class Resolved(NamedTuple):
     """A field of an output: what it may hold, and whether it is always there with a value."""
 
     variants: tuple[Variant, ...]
@@ -69,7 +69,7 @@ def statuses_of(schema: Mapping[str, Any]) -> Statuses:
     key = _status_key(variants)
     if key is None:
         return Statuses(None, (), True, True, ())
-    allowed = [_allowed(variant, key) for variant in variants]
+    allowed = [_values_of(variant, key) for variant in variants]
     values = [value for some in allowed for value in some or ()]
     return Statuses(
         key,
@@ -86,7 +86,7 @@ def variants_with(schema: Mapping[str, Any], status: str | None) -> tuple[Varian
     key = _status_key(variants)
     if status is None or key is None:
         return variants
-    allowed = ((variant, _allowed(variant, key)) for variant in variants)
+    allowed = ((variant, _values_of(variant, key)) for variant in variants)
     return tuple(variant for variant, values in allowed if values is None or status in values)
 
 
@@ -99,7 +99,7 @@ def _requires(variant: Variant, name: str) -> bool:
     return any(name in schema.get("required", ()) for schema in variant)
 
 
-def _allowed(variant: Variant, key: str) -> list[Any] | None:
+def _values_of(variant: Variant, key: str) -> list[Any] | None:
     """The values the field may have by const and enum; None when it is open."""
     allowed: list[Any] | None = None
     for field in (schema["properties"][key] for schema in variant if key in schema.get("properties", {})):
@@ -129,12 +129,12 @@ def names_in(variants: Sequence[Variant]) -> list[str]:
     return list(dict.fromkeys(name for schema in schemas for name in schema.get("properties", ())))
 
 
-def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = False) -> Found | None:
+def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = False) -> Resolved | None:
     """Where a dotted path leads; None when no variant provides it.
 
     At the top of an output only declared fields are kept, deeper down (`is_nested`) an open object keeps all.
     """
-    found = Found(tuple(variants), True)
+    found = Resolved(tuple(variants), True)
     for depth, name in enumerate(path):
         is_top = depth == 0 and not is_nested
         results = [_find_in_variant(variant, name, is_top=is_top) for variant in found.variants]
@@ -143,7 +143,7 @@ def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = 
             return None
         is_always = len(provided) == len(results) and all(result.always for result in provided)
         deeper = tuple(variant for result in provided for variant in result.variants)
-        found = Found(deeper, found.always and is_always)
+        found = Resolved(deeper, found.always and is_always)
     return found
 
 
@@ -159,19 +159,19 @@ def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     return tuple(contexts)
 
 
-def _find_in_variant(variant: Variant, name: str, *, is_top: bool) -> Found | None:
-    fields = [part for schema in variant for part in _declared(schema, name)]
+def _find_in_variant(variant: Variant, name: str, *, is_top: bool) -> Resolved | None:
+    fields = [part for schema in variant for part in _schemas_of(schema, name)]
     if fields:
         variants = tuple(choice for part in fields for choice in variants_of(part))
         may_be_null = any(_allows_null(choice) for choice in variants)
-        return Found(variants, _requires(variant, name) and not may_be_null)
+        return Resolved(variants, _requires(variant, name) and not may_be_null)
     is_scalar = any(not types & {"array", "object"} for types in _types(variant))
     if is_top or is_scalar or _is_list(variant) or names_in([variant]) or any(map(_is_closed, variant)):
         return None
-    return Found(((),), False)
+    return Resolved(((),), False)
 
 
-def _declared(schema: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+def _schemas_of(schema: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
     """The schemas of a field that a schema declares; empty when it does not."""
     if name in schema.get("properties", {}):
         yield schema["properties"][name]
@@ -229,7 +229,7 @@ def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
         variants = variants_of(part.schema)
         lacking: dict[Path, tuple[str, list[Variant]]] = {}
         for variant in variants:
-            for owner, index, name in _required(variant):
+            for owner, index, name in _requirements(variant):
                 if not any(_admits(other, name) for other in variant):
                     path = (*places[id(owner)], "required", index)
                     lacking.setdefault(path, (name, []))[1].append(variant)
@@ -251,7 +251,7 @@ def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
     found: dict[Path, dict[str, None]] = {}
     for variant in (variant for part in parts if part.is_value for variant in variants_of(part.schema)):
         closed = [part for part in variant if _is_closed(part)]
-        for _, _, name in _required(variant) if closed else ():
+        for _, _, name in _requirements(variant) if closed else ():
             if any(_admits(one, name) for one in variant):
                 for part in (part for part in closed if not _admits(part, name)):
                     found.setdefault((*places[id(part)], "additionalProperties"), {})[name] = None
@@ -303,17 +303,17 @@ def _parts(schema: Mapping[str, Any], path: Path, *, is_value: bool) -> Iterator
             yield from _parts(part, (*path, keyword, name), is_value=True)
 
 
-def _required(variant: Variant) -> Iterator[tuple[Mapping[str, Any], int, str]]:
+def _requirements(variant: Variant) -> Iterator[tuple[Mapping[str, Any], int, str]]:
     for part in variant:
         for index, name in enumerate(part.get("required", ())):
             yield part, index, name
 
 
 def _admits(schema: Mapping[str, Any], name: str) -> bool:
-    return any(True for _ in _declared(schema, name))
+    return any(True for _ in _schemas_of(schema, name))
 
 
 def _show_status(schema: Mapping[str, Any], variant: Variant) -> str:
     key = statuses_of(schema).key
-    values = _allowed(variant, key) if key else None
+    values = _values_of(variant, key) if key else None
     return f" where {key!r} is {values[0]!r}" if values and len(values) == 1 else " in one of the variants"

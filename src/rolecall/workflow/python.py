@@ -60,7 +60,7 @@ class RoleOptions(TypedDict, total=False):
 
 
 class Role(Generic[M]):
-    """Who plays (`agent`), what it is told (`prompt`), what it has to deliver (`schema`).
+    """Who plays (`agent`), its instructions (`prompt`), what it has to deliver (`schema`).
 
     Args:
         agent: an adapter, an async function of (prompt, context), the spec of an agent such as
@@ -376,7 +376,7 @@ def _kind(value: Any) -> str:
 
 
 class FileGone(NotFound):
-    """The file of a workflow is no longer there."""
+    """The file of a workflow has been removed."""
 
 
 class FileChanged(UsageError):

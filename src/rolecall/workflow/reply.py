@@ -1,4 +1,4 @@
-"""An agent's answer: frontmatter and Markdown text in, a validated output or the reason there is none out.
+"""An agent's answer: frontmatter and Markdown text in, a validated output, or the reason for its absence, out.
 
 Pure. It never asks a model and never raises on an answer, however broken: what cannot be understood is
 a `Problem`, which `prompt.correction` turns into the message for one more turn.

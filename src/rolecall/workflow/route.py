@@ -50,7 +50,7 @@ class Suspended:
 
 @dataclass(frozen=True)
 class Stuck:
-    """There is no way on from here; the reason says why and what to do."""
+    """The thread cannot go on from here; the reason says why and what to do."""
 
     reason: str
 

@@ -24,7 +24,7 @@ _IGNORED = ("__pycache__", "node_modules")
 
 
 def keep(path: str, into: str) -> str:
-    """The path of a workflow file in a copy of it, which is made when there is none yet."""
+    """The path of a workflow file in a copy of it, which is made if it does not exist yet."""
     folder = os.path.dirname(os.path.realpath(path))
     is_folder = os.path.basename(path) == "index.py"
     files = sorted(_folder_files(folder) if is_folder else _imported_files(os.path.realpath(path)))

@@ -113,7 +113,7 @@ class _OutputSchema(_JsonObject):
             return at.expect("a JSON Schema written out as a mapping", value)
         problems = schema.problems_of(value)
         for problem in problems:
-            path, hint = _pointed(value, problem), ""
+            path, hint = _path_in(value, problem), ""
             if problem.endswith("is not an accepted keyword"):
                 name = str(path[-1]) if path else ""
                 keywords = sorted(schema.KEYWORDS)
@@ -128,7 +128,7 @@ class _OutputSchema(_JsonObject):
         return super().read(value, at)
 
 
-def _pointed(value: Any, problem: str) -> Path:
+def _path_in(value: Any, problem: str) -> Path:
     """The path a problem text begins with, as far as it exists in `value`; names may contain '/' and spaces."""
     path: list[str | int] = []
     rest = problem
@@ -232,7 +232,7 @@ _TARGET_FIELDS: dict[str, Field] = {
         description="The role that goes next, or $END or $FAIL.",
         hint="Name the role it leads to, or $END.",
     ),
-    "prompt": Field(Text(), description="What the next role is told: a Mustache template."),
+    "prompt": Field(Text(), description="The instruction for the next role: a Mustache template."),
     "location": Field(Text(), description="Its work folder: a Mustache template."),
 }
 _TARGET = Record(
@@ -415,7 +415,7 @@ def _read(
     found["name"] = found["name"] or name or ""
     wrong = reading.wrong
     if is_whole := isinstance(value.get("roles"), dict) and isinstance(value.get("graph"), dict):
-        # A role or a condition that cannot be read is no reason to miss it elsewhere.
+        # A role or a condition that cannot be read is not reported as missing elsewhere.
         found["roles"] = {role: found["roles"].get(role, Role()) for role in value["roles"]}
     for condition in value.get("conditions") or () if "conditions" in found else ():
         found["conditions"].setdefault(condition, Condition("true"))
