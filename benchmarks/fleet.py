@@ -109,7 +109,7 @@ class Fleet:
         read, write = os.pipe()
         words = [str(Path(sys.executable).parent / "rolecall"), "serve", "--database", self.url]
         words += ["--machine", home.name, "--slots", str(slots), "--lease", str(lease)]
-        words += ["--limit", "50", "--concurrency", "50", "--ready-fd", str(write)]
+        words += ["--at-once", "50", "--concurrency", "50", "--ready-fd", str(write)]
         if is_host:
             words = ["unshare", "--uts", "--", sys.executable, "-c", _AS_HOST, home.name, *words]
         environ = {**clean_environ(str(home)), "HOME": str(home)}

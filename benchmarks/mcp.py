@@ -117,7 +117,7 @@ def spawning(host: Host, *, rounds: int) -> None:
     project = host.project()
     ours = [str(host.scripts / "rolecall"), "mcp", "--project", str(project)]
     bare = run_of([str(host.scripts / "python"), "-c", "pass"], host.environ)
-    works = [bare, _spawn(host, project, ours), _spawn(host, project, [*ours, "--agent", "engineer"])]
+    works = [bare, _spawn(host, project, ours), _spawn(host, project, [*ours, "--as", "engineer"])]
     peer = nexus_core(str(host.folder))
     if peer:
         works.append(_spawn(host, project, peer))

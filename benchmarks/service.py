@@ -93,7 +93,7 @@ class Service:
     def running(self, concurrency: int) -> Iterator[list[int]]:
         """The service; its process and that of its zygote."""
         read, write = os.pipe()
-        words = [str(self._scripts / "rolecall"), "serve", "--concurrency", str(concurrency), "--limit"]
+        words = [str(self._scripts / "rolecall"), "serve", "--concurrency", str(concurrency), "--at-once"]
         words += [str(concurrency), "--ready-fd", str(write), "--store", str(self.home / "store.db")]
         with open(self.folder / "serve.out", "wb") as output:
             child = subprocess.Popen(

@@ -104,7 +104,7 @@ def test_walk_follows_types_and_stops_at_a_limit(rolecall: Rolecall, small: dict
         BUILTIN["string"],
         META,
     ]
-    assert rolecall.json("cas", "walk", root, "--limit", "1") == {"hashes": [root]}
+    assert rolecall.json("cas", "walk", root, "--max", "1") == {"hashes": [root]}
 
 
 def test_walk_reports_references_to_nothing(rolecall: Rolecall, small: dict[str, str]) -> None:
@@ -363,7 +363,7 @@ def test_wrong_use_is_refused(rolecall: Rolecall, small: dict[str, str]) -> None
     assert_error(rolecall("cas", "nonsense"), 2, "there is no command 'cas nonsense'", "rolecall cas --help")
     assert_error(rolecall("cas", "get"), 2, "usage: rolecall cas get")
     assert_error(rolecall("cas", "get", HELLO, "--format", "xml"), 2, "xml")
-    assert_error(rolecall("cas", "walk", HELLO, "--limit", "0"), 2, "'0' is not a number of 1 or more")
+    assert_error(rolecall("cas", "walk", HELLO, "--max", "0"), 2, "'0' is not a number of 1 or more")
     assert_error(rolecall("cas", "gc", "--grace", "soon"), 2, "'soon' is not a time such as 90s")
     assert_error(rolecall("cas", "put", HELLO, "1"), 2, "is not a schema")
     assert_error(rolecall("cas", "get", HELLO, "--store", "mysql://x/y"), 2, "mysql://x/y")

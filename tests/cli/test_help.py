@@ -5,23 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from rolecall.cli import NOUNS, Verb, main
+from rolecall.cli import NOUNS, main, verbs_of
 
 if TYPE_CHECKING:
     from conftest import Rolecall
 
 CLI_PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
-
-
-def verbs_of(noun: str) -> dict[str, Verb]:
-    verbs: dict[str, Verb] = import_module(NOUNS[noun][0]).VERBS
-    return verbs
 
 
 def commands() -> list[str]:
@@ -148,6 +142,16 @@ def test_what_is_misspelt_is_answered_with_what_was_meant(rolecall: Rolecall, wo
     done = rolecall(*words.split(), check=2)
     assert told in done.stderr
     assert done.stdout == ""
+
+
+def test_an_option_by_its_old_name_works_with_a_note(rolecall: Rolecall, tmp_path: Path) -> None:
+    node = rolecall.json("cas", "put-text", "hello")["hash"]
+    for words in (["cas", "walk", node, "--limit", "1"], ["thread", "list", "--limit=1"]):
+        done = rolecall(*words, "--json", cwd=tmp_path, check=0)
+        assert done.stderr == "note: --limit is now --max\n"
+        words = [word.replace("--limit", "--max") for word in words]
+        now = rolecall(*words, "--json", cwd=tmp_path, check=0)
+        assert (now.stdout, now.stderr) == (done.stdout, "")
 
 
 def test_a_value_that_looks_like_an_option_is_a_value(rolecall: Rolecall) -> None:

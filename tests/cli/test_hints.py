@@ -87,10 +87,10 @@ def test_every_command_that_is_advised_exists(phrase: str) -> None:
 
 
 def _verb(words: list[str]) -> list[str]:
-    from rolecall.cli import _verbs
+    from rolecall.cli import verbs_of
 
     for count in (2, 1, 0):
-        if " ".join(words[1 : 1 + count]) in _verbs(words[0]):
+        if " ".join(words[1 : 1 + count]) in verbs_of(words[0]):
             return words[: 1 + count]
     raise AssertionError(f"there is no command {words}")
 

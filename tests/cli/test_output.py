@@ -11,14 +11,13 @@ import subprocess
 import sys
 import time
 import unicodedata
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from terminal import shown_by
 
-from rolecall.cli import NOUNS, build_parser
+from rolecall.cli import NOUNS, build_parser, verbs_of
 from rolecall.cli.output import printable, table
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 WITHOUT_A_REPLY = {"knowledge serve", "mcp", "hook", "completion", "help"}
 """Servers, and commands whose output is a text that others have a use for."""
-COMMANDS = [f"{noun} {verb}".rstrip() for noun in NOUNS for verb in import_module(NOUNS[noun][0]).VERBS]
+COMMANDS = [f"{noun} {verb}".rstrip() for noun in NOUNS for verb in verbs_of(noun)]
 
 
 def test_a_pipe_gets_the_text_of_a_terminal_and_json_is_asked_for(rolecall: Rolecall, tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_differences_have_colours_on_a_terminal(rolecall: Rolecall, tmp_path: Pa
     text = (tmp_path / "do-it.yaml").read_text()
     (other / "do-it.yaml").write_text(text.replace("Do it.", "Do it well."))
     shown = on_terminal(rolecall, tmp_path, "workflow", "diff", "./do-it.yaml", "other/do-it.yaml")
-    assert f"{RED}-    goal: Do it.{END}\n{GREEN}+    goal: Do it well.{END}" in shown
+    assert f"{RED}-    prompt: Do it.{END}\n{GREEN}+    prompt: Do it well.{END}" in shown
 
 
 @pytest.mark.parametrize(

@@ -391,7 +391,7 @@ def test_outside_git_a_project_has_to_be_named(rolecall: Rolecall, tmp_path: Pat
         (("task", "add", "T"), 2, "--context"),
         (("task", "update", "1", "done"), 2, "invalid choice: 'done'"),
         (("plan", "remove", "x"), 2, "invalid int value"),
-        (("plan", "decide", "1", "x", "--advice", "no pair"), 2, "'no pair' is not AGENT=TEXT"),
+        (("plan", "decide", "1", "x", "--advice", "no pair"), 2, "'no pair' is not NAME=VALUE"),
         (("history", "search", "--last", "-1"), 2, "'-1' is not a number of 0 or more"),
         (("history", "search", "--last", "x"), 2, "'x' is not a number of 0 or more"),
     ],

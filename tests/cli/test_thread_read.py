@@ -304,8 +304,10 @@ def test_list_filters_combine(rolecall: Rolecall, shelf: Shelf) -> None:
     assert listed("--since", "2023-01-01", "--before", "1h") == [old]
     assert listed("--text", "rain", "--status", "active") == [rain, old]
     assert listed("--text", "rain", "--status", "suspended,killed") == []
-    assert "'sleeping' is no status" in rolecall("thread", "list", "--status", "sleeping", check=2).stderr
-    assert "'soon' is no time" in rolecall("thread", "list", "--since", "soon", check=2).stderr
+    assert (
+        "there is no status 'sleeping'" in rolecall("thread", "list", "--status", "sleeping", check=2).stderr
+    )
+    assert "'soon' is not a time" in rolecall("thread", "list", "--since", "soon", check=2).stderr
 
 
 def test_pages_follow_each_other_without_a_gap(rolecall: Rolecall, shelf: Shelf) -> None:
@@ -321,13 +323,13 @@ def test_pages_follow_each_other_without_a_gap(rolecall: Rolecall, shelf: Shelf)
     seen: list[str] = []
     while True:
         page = ["--page", seen[-1]] if seen else []
-        done = rolecall("thread", "list", "--limit", "2", *page, "--json", check=0)
+        done = rolecall("thread", "list", "--max", "2", *page, "--json", check=0)
         found = [entry["thread"] for entry in json.loads(done.stdout)]
         seen += found
         if "there are more" not in done.stderr:
             break
     assert seen == expected
-    skipped = rolecall.json("thread", "list", "--skip", "3", "--limit", "2")
+    skipped = rolecall.json("thread", "list", "--skip", "3", "--max", "2")
     assert [entry["thread"] for entry in skipped] == expected[3:5]
 
 
@@ -365,9 +367,9 @@ def test_a_damaged_thread_shows_up_in_the_plain_list(rolecall: Rolecall, shelf: 
 
 def test_ten_thousand_threads_page_without_reading_them_all(rolecall: Rolecall, shelf: Shelf) -> None:
     names = shelf.many(10_000)
-    entries = rolecall.json("thread", "list", "--limit", "3")
+    entries = rolecall.json("thread", "list", "--max", "3")
     assert [entry["thread"] for entry in entries] == names[:-4:-1]
-    far = rolecall.json("thread", "list", "--limit", "2", "--page", names[5000])
+    far = rolecall.json("thread", "list", "--max", "2", "--page", names[5000])
     assert [entry["thread"] for entry in far] == [names[4999], names[4998]]
 
 

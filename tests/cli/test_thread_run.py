@@ -998,7 +998,7 @@ def test_watching_a_thread_that_nobody_runs_says_so(flow: Flow) -> None:
     child = flow.spawn("watch", ident)
     assert child.stderr
     with _bounded(child):
-        assert child.stderr.readline() == f"{ident} is idle and nobody runs it; waiting for that\n"
+        assert child.stderr.readline() == f"{ident} is idle and no process runs it; waiting for one\n"
     flow.thread("run", ident)
     _, rest = child.communicate(timeout=60)
     assert (child.returncode, rest) == (0, "")

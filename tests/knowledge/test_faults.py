@@ -34,7 +34,7 @@ def pages(count: int, word: str) -> dict[str, str | bytes]:
 
 def is_whole(repo: Repo, *words: str) -> str:
     """Which of the states that the files were in an index shows; nothing in between is ever seen."""
-    done = repo("query", "stands alone", "--words", "--limit", "1000", "--json", code=None)
+    done = repo("query", "stands alone", "--words", "--max", "1000", "--json", code=None)
     if done.returncode not in (0, 1):
         assert "nothing has been indexed" in done.stderr and "knowledge sync" in done.stderr, done
         return ""
@@ -407,7 +407,7 @@ def test_an_index_that_may_only_be_read_can_be_asked(synced: Repo, tmp_path: Pat
     caps = "-dac_override,-dac_read_search,-fowner"
     lesser = ["setpriv", "--bounding-set", caps, "--inh-caps", caps] if os.geteuid() == 0 else []
     try:
-        command = [*lesser, *synced.command("query", "elevated rights", "--limit", "1", "--json")]
+        command = [*lesser, *synced.command("query", "elevated rights", "--max", "1", "--json")]
         asked = subprocess.run(
             command, cwd=synced.folder, env=synced.env, capture_output=True, text=True, check=False
         )

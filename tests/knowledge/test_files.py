@@ -271,7 +271,7 @@ def test_paths_of_any_kind_are_shown_as_they_are(repo: Repo) -> None:
     repo.write({name: f"# Page\n\nLantern number {at}.\n" for at, name in enumerate(names)})
     assert set(names) <= set(repo.sync()["indexed"])
     for at, name in enumerate(names):
-        assert repo.first(f"Lantern number {at}", "--limit", "1") == name
+        assert repo.first(f"Lantern number {at}", "--max", "1") == name
     text = repo("query", "lantern", "--format", "text").stdout + repo("show", "--format", "text").stdout
     assert "\x1b" not in text
     assert not [line for line in text.splitlines() if line.startswith("lines.md")]

@@ -54,7 +54,7 @@ def test_all_repositories_are_asked_together(asked: Repo) -> None:
     reply = asked.json("query", "-g", "herons wade through the estuary")
     assert reply["results"][0]["repository"] == str(asked.folder.parent / "other")
     both = {
-        found["repository"] for found in asked.json("query", "-g", "retry_limit", "--limit", "50")["results"]
+        found["repository"] for found in asked.json("query", "-g", "retry_limit", "--max", "50")["results"]
     }
     assert len(both) == 2
     listed = [row["repository"] for row in asked.json("status", "-g")["repositories"]]
@@ -88,14 +88,14 @@ def test_one_repository_and_all_of_them_exclude_each_other(asked: Repo) -> None:
 
 def test_limits(asked: Repo) -> None:
     assert len(asked.query("lanterns at a gate")) == 10
-    assert len(asked.query("lanterns at a gate", "--limit", "3")) == 3
-    assert len(asked.query("lanterns", "--limit", "1000", "--words")) == 30
+    assert len(asked.query("lanterns at a gate", "--max", "3")) == 3
+    assert len(asked.query("lanterns", "--max", "1000", "--words")) == 30
     for wrong in ("0", "1001", "-1", "x", "1.5"):
-        assert "from 1 to 1000" in asked.refused("query", "lanterns", "--limit", wrong, code=2)
+        assert "from 1 to 1000" in asked.refused("query", "lanterns", "--max", wrong, code=2)
 
 
 def test_scores_go_down(asked: Repo) -> None:
-    scores = [found["score"] for found in asked.query("lanterns at gate 7", "--limit", "30")]
+    scores = [found["score"] for found in asked.query("lanterns at gate 7", "--max", "30")]
     assert scores == sorted(scores, reverse=True)
 
 
@@ -110,9 +110,7 @@ def test_scores_go_down(asked: Repo) -> None:
 )
 def test_a_pattern_chooses_files(asked: Repo, pattern: str, fits: object) -> None:
     for way in ((), ("--words",)):
-        found = asked.query(
-            "guide page gate install retry request", "--path", pattern, "--limit", "100", *way
-        )
+        found = asked.query("guide page gate install retry request", "--path", pattern, "--max", "100", *way)
         assert found and all(fits(entry["path"]) for entry in found)  # type: ignore[operator]
 
 
@@ -144,7 +142,7 @@ def test_json_has_the_place_the_name_the_passage_and_the_marks(asked: Repo) -> N
 
 
 def test_a_passage_is_shown_with_its_words_marked(asked: Repo) -> None:
-    text = asked("query", "elevated rights", "--format", "text", "--limit", "1").stdout
+    text = asked("query", "elevated rights", "--format", "text", "--max", "1").stdout
     head, *body = text.splitlines()
     assert head.startswith("docs/guide.md:") and "Install" in head
     assert any("«elevated» «rights»" in line for line in body)
@@ -157,7 +155,7 @@ def test_a_terminal_gets_its_own_marks_and_nothing_that_a_file_sends_it(repo: Re
     repo.sync()
     master, slave = pty.openpty()
     subprocess.run(
-        [PROGRAM, "knowledge", "query", "lantern glows", "--limit", "1"],
+        [PROGRAM, "knowledge", "query", "lantern glows", "--max", "1"],
         cwd=repo.folder,
         env={**repo.env, "NO_COLOR": ""},
         stdout=slave,
@@ -191,7 +189,7 @@ def test_a_line_of_a_stack_trace_finds_what_stands_there(synced: Repo, way: tupl
     synced.sync()
     for line in (1, 18, 35):
         for text in (f"src/lamps.py:{line}", f'File "/srv/src/lamps.py", line {line}, in light'):
-            found = synced.query(text, "--limit", "1", *way)[0]
+            found = synced.query(text, "--max", "1", *way)[0]
             assert found["path"] == "src/lamps.py" and found["start"] <= line <= found["end"]
             assert found["end"] - found["start"] < 5
 
@@ -207,8 +205,8 @@ def test_whatever_is_asked_is_only_text(asked: Repo, text: str) -> None:
 
 def test_an_answer_from_a_file_that_has_changed_says_so(synced: Repo) -> None:
     synced.write({"docs/guide.md": "# Guide\n\nNothing of it is left.\n"})
-    done = synced("query", "elevated rights", "--limit", "1", "--json")
+    done = synced("query", "elevated rights", "--max", "1", "--json")
     assert json.loads(done.stdout)["results"][0]["stale"] is True
     assert "have changed since they were indexed" in done.stderr
     (synced.folder / "docs" / "guide.md").unlink()
-    assert synced.query("elevated rights", "--limit", "1")[0]["stale"] is True
+    assert synced.query("elevated rights", "--max", "1")[0]["stale"] is True

@@ -49,9 +49,7 @@ def test_the_work_that_is_checked_stands_beside_the_task() -> None:
 
 
 def test_the_notes_name_commands_that_there_are() -> None:
-    from importlib import import_module
-
-    from rolecall.cli import NOUNS
+    from rolecall.cli import verbs_of
 
     told = notes("mcp__rolecall__{}")
     assert "`mcp__rolecall__nx_task_list`" in told
@@ -60,4 +58,4 @@ def test_the_notes_name_commands_that_there_are() -> None:
         tool, _, command = line.removeprefix("- ").partition(": ")
         noun, verb = command.strip("`").split()[1:3]
         assert tool.strip("`").removeprefix("nx_") in TOOLS
-        assert verb in import_module(NOUNS[noun][0]).VERBS
+        assert verb in verbs_of(noun)

@@ -29,7 +29,7 @@ def test_the_outlook_has_waves_owners_agents_pairs_clashes_and_what_is_left(crew
     crew.task("Four", owner="lead")
     crew.task("Five", owner="engineer", deps=[4])
     crew.task("Six", owner="engineer", deps=[6])
-    found = crew.run("--dry-run", "--limit", "5")
+    found = crew.run("--dry-run", "--at-once", "5")
     assert [[job["task"] for job in wave] for wave in found["waves"]] == [[1], [2, 3]]
     one, two, three = (job for wave in found["waves"] for job in wave)
     assert (one["owner"], one["agent"], one["checker"]) == ("engineer", "player", "tester")
@@ -107,6 +107,6 @@ def test_a_thousand_tasks_of_depth_fifty_are_shown_in_a_moment(crew: Crew) -> No
     tasks = [task(number) for number in range(1, 1001)]
     (state / "tasks.json").write_text(json.dumps({"goal": "Many", "decisions": [], "tasks": tasks}))
     started = time.monotonic()
-    found = crew.run("--dry-run", "--limit", "20")
+    found = crew.run("--dry-run", "--at-once", "20")
     assert [len(wave) for wave in found["waves"]] == [20] * 50
     assert time.monotonic() - started < 20

@@ -39,7 +39,7 @@ def test_no_more_run_at_once_than_the_limit_allows(crew: Crew) -> None:
     crew.score(engineer=[DONE | {"never_meet": room}])
     for number in range(3):
         crew.task(f"Task {number}", owner="engineer")
-    crew.run("--limit", "1")
+    crew.run("--at-once", "1")
     assert [row["verdict"] for row in crew.run()["rows"].values()] == []
     assert set(crew.statuses().values()) == {"completed"}
 

@@ -34,7 +34,7 @@ def test_many_threads_complete_each_once_in_the_order_they_came(asleep: Service)
     service = asleep
     flow, agent = service.workflow(), service.script(*[done()] * (STEPS - 1), done("end"))
     names = [service.enter(flow, agent) for _ in range(THREADS)]
-    service.start("--concurrency", "20", "--limit", "20")
+    service.start("--concurrency", "20", "--at-once", "20")
     assert service.ended(*names) == ["completed"] * THREADS
     events = service.store.events()
     assert [event.stream for event in events if event.kind == "started"] == names

@@ -172,7 +172,11 @@ class _Scope(NamedTuple):
                 return f"could not be started: {reason} ({words[0]})"
             finally:
                 child.close()
-        forbidden = sorted(set(tools).intersection(tool_map.LEAD_ONLY)) if "--agent" in words else []
+        forbidden = (
+            sorted(set(tools).intersection(tool_map.LEAD_ONLY))
+            if {"--as", "--agent"}.intersection(words)
+            else []
+        )
         return f"had tools that are Lead's: {', '.join(forbidden)}" if forbidden else len(tools)
 
     def _check_hooks(

@@ -1,8 +1,8 @@
 """The command line: finds the command, imports its module, turns errors into exit codes.
 
-Each noun is one module with a table of verbs, imported only when it is the one named, because a
-command that reads one node should cost little more than starting Python. Exit codes: 0 done, 1 "no"
-as an answer, 2 wrong use, 3 not found, 4 damaged, 5 the disk, the server or another process refused.
+A noun's module is imported only when the noun is named: a command that reads one node should cost little more than
+starting Python. Exit codes: 0 done, 1 "no" as an answer, 2 wrong use, 3 not found, 4 damaged, 5 the disk, the server
+or another process refused.
 """
 
 from __future__ import annotations
@@ -11,46 +11,75 @@ import sys
 
 from rolecall import __version__
 
-TYPE_CHECKING = False  # what typing.TYPE_CHECKING is, without importing typing for `--version`
+TYPE_CHECKING = False  # typing.TYPE_CHECKING without importing typing for `--version`
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, HelpFormatter, Namespace
+    from argparse import ArgumentParser, Namespace
     from collections.abc import Callable
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from rolecall.errors import RolecallError
 
+    Argument = Callable[[Any], object]
+    """Adds an argument, or several, to a parser or a group of one."""
+
 NOUNS = {
     "workflow": ("rolecall.cli.workflow", "put, show, check and draw workflows"),
-    "thread": ("rolecall.cli.thread", "start, step, read and steer threads"),
+    "thread": ("rolecall.cli.thread_*", "start, step, read and steer threads"),
     "run": ("rolecall.cli.run", "start threads of a workflow and follow them"),
-    "serve": ("rolecall.cli.serve", "run queued threads: the service, its status, its log"),
-    "fleet": ("rolecall.cli.fleet", "the machines that share a database, and what they do"),
+    "serve": ("rolecall.cli.serve*", "run queued threads: the service, its status, its log"),
+    "fleet": ("rolecall.cli.fleet", "show the machines that share a database"),
     "init": ("rolecall.cli.init", "make a project with a workflow that runs at once"),
     "validate": ("rolecall.cli.validate", "check a project: its file, workflows, agents and triggers"),
-    "trigger": ("rolecall.cli.trigger", "list, fire and pause what starts threads by itself"),
-    "plan": ("rolecall.cli.plan", "what a project has to decide, and what it decided"),
-    "task": ("rolecall.cli.task", "the tasks of a project's running cycle, and its end"),
-    "history": ("rolecall.cli.history", "search the cycles a project has closed"),
-    "artifact": ("rolecall.cli.artifact", "files that one step of the work leaves for the next"),
-    "memory": ("rolecall.cli.memory", "what a project has learnt: keep, read, merge and forget it"),
-    "knowledge": ("rolecall.cli.knowledge", "what a repository says about itself: index it, ask it"),
-    "rule": ("rolecall.cli.rule", "what the agents of a project keep to"),
+    "trigger": ("rolecall.cli.trigger", "list, fire and pause a project's triggers"),
+    "plan": ("rolecall.cli.plan*", "a project's open questions and decisions"),
+    "task": ("rolecall.cli.task", "the tasks of a project's current cycle"),
+    "history": ("rolecall.cli.task", "search the cycles a project has closed"),
+    "artifact": ("rolecall.cli.task", "files that one step of the work leaves for the next"),
+    "memory": ("rolecall.cli.memory", "lessons a project has learnt: keep, read, merge, forget"),
+    "knowledge": ("rolecall.cli.knowledge", "index a repository and search it"),
+    "rule": ("rolecall.cli.rule", "rules for the agents of a project"),
     "config": ("rolecall.cli.config", "read and change the configuration"),
-    "agents": ("rolecall.cli.agents", "list the agents there are adapters for, try one"),
-    "doctor": ("rolecall.cli.doctor", "check that what workflows need is here, and say what to fix"),
+    "agents": ("rolecall.cli.agents", "list the agents Rolecall can run, try one"),
+    "doctor": ("rolecall.cli.doctor", "check that this machine has what the workflows need"),
     "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
     "mcp": ("rolecall.mcp.command", "serve the project's tools to an MCP host"),
-    "hook": ("rolecall.cli.hook", "tell what happens in a host, and what is to be done about it"),
+    "hook": ("rolecall.cli.hook", "answer an event of a host"),
     "install": ("rolecall.cli.install", "let Claude Code, Codex or OpenCode use Rolecall"),
-    "uninstall": ("rolecall.cli.uninstall", "take out of a host what install wrote"),
-    "conformance": ("rolecall.cli.conformance", "hold the project's tools against fixtures of the contract"),
-    "cas": ("rolecall.cli.cas", "look at and write the content-addressed store"),
+    "uninstall": ("rolecall.cli.install", "remove from a host what install wrote"),
+    "conformance": ("rolecall.cli.conformance", "run fixtures of the contract against the project's tools"),
+    "cas": ("rolecall.cli.cas", "read and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
     "status": ("rolecall.cli.status", "show project, threads, service and the next command"),
     "help": ("rolecall.cli.help", "explain a command"),
-    "version": ("rolecall.cli.version", "print the version"),
+    "version": ("rolecall.cli.help", "print the version"),
 }
 """Every noun: its module, loaded on demand, and its line in the help."""
+
+MODULES = {
+    "thread": {
+        "rolecall.cli.thread_run": ("start", "step", "run", "resume", "kill", "watch", "fork"),
+        "rolecall.cli.thread_answer": ("answer",),
+        "rolecall.cli.thread_read": ("show", "list", "steps", "read", "step-details", "diff"),
+        "rolecall.cli.thread_export": ("export",),
+        "rolecall.cli.thread_folder": ("folder",),
+        "rolecall.cli.thread_import": ("import",),
+    },
+    "serve": {"rolecall.cli.serve": (), "rolecall.cli.serve_status": ("status", "stop", "logs")},
+    "plan": {
+        "rolecall.cli.plan": ("start", "status", "add", "remove", "edit", "reopen", "decide"),
+        "rolecall.cli.plan_run": ("run",),
+    },
+}
+"""Nouns with several modules, and the verbs of each: reading a thread must not pay for what running one needs."""
+
+OLD_OPTIONS = {
+    "serve": {"--limit": "--at-once"},
+    "plan run": {"--limit": "--at-once"},
+    "thread list": {"--limit": "--max"},
+    "cas walk": {"--limit": "--max"},
+    "knowledge query": {"--limit": "--max"},
+}
+"""Options that have a new name. The old one works in this version, with a note on standard error."""
 
 DESCRIPTION = "Runs teams of coding agents through workflows that cannot lose work."
 EXAMPLES = (
@@ -59,24 +88,87 @@ EXAMPLES = (
 )
 
 
-TYPED = r"(?<![\w/.-])rolecall (?=[a-z]|--)"
-"""The name of the program in a suggested command."""
+# -- how a module declares its commands --
+
+
+class Reply:
+    """A command's result: the value printed as JSON or YAML, its text (indented JSON if None), and an exit code."""
+
+    def __init__(self, value: Any, text: str | Callable[[], str] | None = None, code: int = 0) -> None:
+        self.value = value
+        self.text = text
+        self.code = code
 
 
 class Verb:
-    """One command of a noun; a noun's module has them as `VERBS`, by name. "" is the noun itself."""
+    """One command: its name, its line in the help, examples, arguments, and the function that carries it out."""
 
     def __init__(
         self,
-        run: Callable[[Namespace], int | None],
+        name: str,
         help: str,
-        example: str,
-        arguments: Callable[[ArgumentParser], object] = lambda _: None,
+        examples: str,
+        arguments: tuple[Argument, ...],
+        run: Callable[[Namespace], Reply | int | None],
+        has_reply: bool,
     ) -> None:
-        self.run = run
+        self.name = name
         self.help = help
-        self.example = example
+        self.examples = examples
         self.arguments = arguments
+        self.run = run
+        self.has_reply = has_reply
+
+
+def verb(
+    name: str, help: str, examples: str, *arguments: Argument, has_reply: bool = True
+) -> Callable[[Callable[[Namespace], Reply | int | None]], Verb]:
+    """Declare the function below as the command `name`. It returns what to print, an exit code, or nothing.
+
+    Unless it says `has_reply=False`, it takes --format and --json.
+    """
+    return lambda run: Verb(name, help, examples, arguments, run, has_reply)
+
+
+def argument(names: str, metavar: str | None, help: str | None, **options: Any) -> Argument:
+    """An argument by its name or names, with further options as `ArgumentParser.add_argument` takes them."""
+    return lambda parser: parser.add_argument(*names.split(), metavar=metavar, help=help, **options)
+
+
+def flag(names: str, help: str, **options: Any) -> Argument:
+    """An option without a value."""
+    return lambda parser: parser.add_argument(*names.split(), action="store_true", help=help, **options)
+
+
+def either(*arguments: Argument, required: bool = False) -> Argument:
+    """Arguments of which a command takes at most one, or exactly one if `required`."""
+
+    def add(parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for one in arguments:
+            one(group)
+
+    return add
+
+
+def verbs_of(noun: str, word: str = "") -> dict[str, Verb]:
+    """A noun's verbs by their names without the noun. `word` limits this to the module that has such a verb."""
+    from importlib import import_module
+
+    modules = MODULES.get(noun) or {NOUNS[noun][0]: ()}
+    found: dict[str, Verb] = {}
+    for name in [name for name, words in modules.items() if word in words] or modules:
+        module = import_module(name)
+        if hasattr(module, "add_arguments"):  # another door, which does not know this one
+            arguments = (module.add_arguments,)
+            found[""] = Verb(noun, module.HELP, module.EXAMPLE, arguments, module.run, has_reply=False)
+        for one in vars(module).values():
+            if isinstance(one, Verb) and one.name.split()[0] == noun:
+                found[one.name[len(noun) + 1 :]] = one
+    return found
+
+
+# -- running one --
 
 
 def program() -> str:
@@ -90,32 +182,34 @@ def under_this_name(text: str) -> str:
         return text
     import re
 
-    return re.sub(TYPED, f"{program()} ", text)
+    return re.sub(r"(?<![\w/.-])rolecall (?=[a-z]|--)", f"{program()} ", text)
 
 
 def command() -> int:
-    """The program itself. Most commands end before there is garbage, and looking for it among all that was
-    imported takes a tenth of the time of a step."""
+    """Run the program: `main` with the process set up for it."""
     import gc
 
-    gc.set_threshold(20_000)
+    gc.set_threshold(
+        20_000
+    )  # most commands end before there is garbage, and looking for it takes a tenth of a step
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _fill_closed_streams()
     if sys.stdout is None:
-        told = "standard output is closed\n  Give it somewhere to go, /dev/null perhaps."
-        print(f"rolecall: {told}", file=sys.stderr)
-        return 1 if sys.argv[1:2] == ["hook"] else 2  # which hosts take for a refusal
+        print(
+            "rolecall: standard output is closed\n  Redirect it, to /dev/null for example.", file=sys.stderr
+        )
+        return 1 if sys.argv[1:2] == ["hook"] else 2  # hosts take 2 for a refusal
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     try:
         return main()
     finally:
-        gc.freeze()  # or the interpreter's own end looks through everything once more
+        gc.freeze()  # or the interpreter looks through everything once more at its end
 
 
 def _fill_closed_streams() -> None:
-    """Take the numbers of streams that whoever started us has closed, or a file that is opened next gets one of
-    them, the store perhaps, and with it what is printed. What was closed for reading cannot be read."""
+    """Open /dev/null under the numbers of closed standard streams: otherwise the next file that is opened, the store
+    perhaps, gets such a number and with it everything that is printed."""
     import os
 
     while (number := os.open(os.devnull, os.O_WRONLY)) <= 2:
@@ -138,115 +232,113 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{program()}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our output is gone (`| head`); there is nobody left to tell.
+    except BrokenPipeError:  # the reader of our output is gone (`| head`)
         sys.stdout = None  # otherwise Python flushes its buffer again at exit, fails, and ends with 120
         sys.stderr.close()
         return 141
     except OSError as error:
+        import errno
+        import warnings
+
         print(f"{program()}: {error}", file=sys.stderr)
         sys.stdout = None  # a full disk would fail again at exit
-        _explain_too_many_files(error)
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)
+            # An event loop that could not open its files complains again when it is collected.
+            sys.unraisablehook = lambda _: None
+            warnings.simplefilter("ignore")
         return 5
-
-
-def _explain_too_many_files(error: OSError) -> None:
-    import errno
-    import warnings
-
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)
-        # An event loop that could not open its files complains again when it is collected.
-        sys.unraisablehook = lambda _: None
-        warnings.simplefilter("ignore")
 
 
 def _run(args: list[str]) -> int:
     if args[:1] == ["hook"] and not {"-h", "--help"}.intersection(args):
-        from rolecall.cli.hook import run_directly  # a host runs it at every call of a tool
+        from rolecall.cli.hook import run_directly  # hosts run it at every tool call
 
         return run_directly(args[1:])
     from rolecall.cli import output
     from rolecall.errors import RolecallError
+    from rolecall.settings import config
 
     try:
         options = _parse(args)
         output.color_mode = options.color
-        _check_allowed(options)
-        status = options.run(options)
+        if config.plays_role():
+            from rolecall.settings import verbs
+
+            verbs.check_verb(
+                options.verb.name,
+                lambda option: getattr(options, option),
+                restrictions=config.restrictions(),
+                is_in_step=bool(config.run()),
+                may_start_threads=config.may_start_threads(),
+            )
+        reply = options.verb.run(options)
+        if isinstance(reply, Reply):
+            output.show(options, reply.value, reply.text)
+            return reply.code
+        return int(reply or 0)
     except RolecallError as error:
         return report(error)
-    return int(status or 0)
-
-
-def _check_allowed(options: Namespace) -> None:
-    """Refuse what the role of this process may not do. `verbs.VERBS` classifies every verb."""
-    from rolecall.settings import config
-
-    if not config.plays_role():
-        return
-    from rolecall.settings import verbs
-
-    verbs.check_verb(
-        options.verb,
-        lambda option: getattr(options, option),
-        restrictions=config.restrictions(),
-        is_in_step=bool(config.run()),
-        may_start_threads=config.may_start_threads(),
-    )
 
 
 def report(error: RolecallError) -> int:
-    """Print an error and what to do about it; the exit code it means."""
+    """Print an error and its hint; return the exit code."""
     from rolecall.cli import hints
     from rolecall.cli.output import colored, say
+    from rolecall.errors import Damaged, NotFound, UsageError
 
     say(f"{colored(f'{program()}:', 'red')} {error.message}", sys.stderr)
     if error.hint:
         say("  " + hints.word(error.hint).replace("\n", "\n  "), sys.stderr)
-    return exit_code(error)
-
-
-def exit_code(error: RolecallError) -> int:
-    from rolecall.errors import Damaged, NotFound, UsageError
-
-    for kind, code in ((UsageError, 2), (NotFound, 3), (Damaged, 4)):
-        if isinstance(error, kind):
-            return code
-    return 5
+    codes = {UsageError: 2, NotFound: 3, Damaged: 4}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 5)
 
 
 # -- parsing --
 
 
 def _parse(args: list[str]) -> Namespace:
-    """Options of the command named; only that command's parser is built when it can be told at once."""
+    """The options of the command named. Only its own parser is built, unless its name is incomplete or misspelt."""
     if args and args[0] in NOUNS:
-        verbs = _verbs(args[0])
+        verbs = verbs_of(args[0], "".join(args[1:2]))
         for words in (2, 1, 0):
             name = " ".join(args[1 : 1 + words])
             is_misspelt = not words and len(verbs) > 1 and len(args) > 1 and not args[1].startswith("-")
             if name in verbs and len(args) > words and not is_misspelt:
-                return _parse_verb(_verb_parser(args[0], name, verbs[name]), args[1 + words :])
+                return _parse_verb(verbs[name], args[1 + words :])
     commands = set(NOUNS)
     for count, word in enumerate(args):
         if word.startswith("-"):
             break
         if word not in commands:
-            raise _unknown_command(args, count, commands)
-        below = [name.split() for name in _verbs(args[0]) if name.split()[:count] == args[1 : count + 1]]
+            from rolecall.cli.oldnames import new_name
+            from rolecall.errors import UsageError
+
+            before, wanted = " ".join(["rolecall", *args[:count]]), nearest(word, sorted(commands))
+            meant = f"Did you mean `{before} {wanted}`? " if wanted else ""
+            raise UsageError(
+                f"there is no command {' '.join(args[: count + 1])!r}",
+                hint=new_name(args) or f"{meant}`{before} --help` lists the commands.",
+            )
+        below = [name.split() for name in verbs_of(args[0]) if name.split()[:count] == args[1 : count + 1]]
         commands = {words[count] for words in below if len(words) > count}
     else:  # a command is missing: the help lists those that may follow
         args = [*args, "--help"]
-    return build_parser().parse_args(args)
+    return build_parser(only=args[0]).parse_args(args)
 
 
-def _parse_verb(parser: ArgumentParser, args: list[str]) -> Namespace:
+def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
     from rolecall.errors import UsageError
 
+    parser = verb_parser(chosen)
     options = [option for action in parser._actions for option in action.option_strings]
-    for arg in args[: args.index("--")] if "--" in args else args:
-        name = arg.partition("=")[0]
+    renamed, args = OLD_OPTIONS.get(chosen.name, {}), list(args)
+    for at, arg in enumerate(args[: args.index("--")] if "--" in args else args):
+        name, equals, value = arg.partition("=")
+        if name in renamed:
+            print(f"note: {name} is now {renamed[name]}", file=sys.stderr)
+            args[at] = renamed[name] + equals + value
+            continue
         # A word with blanks is a value, and argparse accepts abbreviated options.
         if name.startswith("--") and " " not in arg and not any(one.startswith(name) for one in options):
             wanted = nearest(name, options)
@@ -257,17 +349,6 @@ def _parse_verb(parser: ArgumentParser, args: list[str]) -> Namespace:
     return parser.parse_args(args)
 
 
-def _unknown_command(args: list[str], place: int, known: set[str]) -> RolecallError:
-    """The error for an unknown word at `place`."""
-    from rolecall.cli.oldnames import new_name
-    from rolecall.errors import UsageError
-
-    before, wanted = " ".join(["rolecall", *args[:place]]), nearest(args[place], sorted(known))
-    meant = f"Did you mean `{before} {wanted}`? " if wanted else ""
-    hint = new_name(args) or f"{meant}`{before} --help` lists the commands."
-    return UsageError(f"there is no command {' '.join(args[: place + 1])!r}", hint=hint)
-
-
 def nearest(word: str, known: list[str]) -> str | None:
     """The known word that is closest to an unknown one."""
     from difflib import get_close_matches
@@ -275,92 +356,71 @@ def nearest(word: str, known: list[str]) -> str | None:
     return next(iter(get_close_matches(word, known, 1, 0.6)), None)
 
 
-def _verbs(noun: str) -> dict[str, Verb]:
-    from importlib import import_module
+def verb_parser(chosen: Verb, *, add_help: bool = True) -> ArgumentParser:
+    from rolecall.cli.output import COLOR, FORMAT
 
-    module = import_module(NOUNS[noun][0])
-    if not hasattr(module, "VERBS"):  # another door, which knows nothing of this one
-        return {"": Verb(module.run, module.HELP, module.EXAMPLE, module.add_arguments)}
-    verbs: dict[str, Verb] = module.VERBS
-    return verbs
-
-
-def _verb_parser(noun: str, name: str, verb: Verb, *, add_help: bool = True) -> ArgumentParser:
-    from rolecall.cli.output import add_color
-
-    parser = _parser_class()(
-        prog=f"{program()} {noun} {name}".strip(),
-        description=verb.help[0].upper() + verb.help[1:] + ".",
-        epilog=_examples(verb.example),
-        formatter_class=_formatter(),
-        add_help=add_help,
+    parser = _make_parser(
+        f"{program()} {chosen.name}",
+        chosen.help[0].upper() + chosen.help[1:] + ".",
+        chosen.examples,
+        add_help,
     )
-    verb.arguments(parser)
-    add_color(parser)
-    parser.set_defaults(run=verb.run, verb=f"{noun} {name}".strip())
+    for add in (*chosen.arguments, *((FORMAT,) if chosen.has_reply else ()), COLOR):
+        add(parser)
+    parser.set_defaults(verb=chosen)
     return parser
 
 
-def build_parser() -> ArgumentParser:
-    """The parser with every command in it: for help, completion and commands that are misspelt."""
-    parser = _parser_class()(
-        prog=program(),
-        description=DESCRIPTION,
-        epilog=_examples(EXAMPLES),
-        formatter_class=_formatter(),
-    )
+def build_parser(only: str = "") -> ArgumentParser:
+    """The parser with every command in it, for help and completion; of other nouns than `only`, just the names."""
+    parser = _make_parser(program(), DESCRIPTION, EXAMPLES)
     parser.add_argument("--version", "-V", action="version", version=f"rolecall {__version__}")
     nouns = parser.add_subparsers(metavar="COMMAND", required=True)
     for noun, (_, line) in NOUNS.items():
-        verbs = _verbs(noun)
-        parents = [_verb_parser(noun, "", verbs[""], add_help=False)] if "" in verbs else []
-        child = nouns.add_parser(
-            noun,
-            help=line,
-            description=line[0].upper() + line[1:] + ".",
-            epilog=_first_examples(verbs),
-            parents=parents,
-            formatter_class=_formatter(),
-        )
-        if set(verbs) != {""}:
-            _add_verbs(child, noun, verbs)
+        verbs = verbs_of(noun) if only in ("", noun) else {}
+        own = [verb_parser(verbs[""], add_help=False)] if "" in verbs else []
+        child = _add_command(nouns, noun, line, line[0].upper() + line[1:] + ".", verbs, own)
+        if verbs.keys() - {""}:
+            _add_verbs(child, verbs)
     return parser
 
 
-def _add_verbs(parser: ArgumentParser, noun: str, verbs: dict[str, Verb]) -> None:
+def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
     """Verbs below a noun; a verb of two words ("schema list") makes a level of its own."""
     commands = parser.add_subparsers(metavar="VERB", required="" not in verbs)
     groups: dict[str, dict[str, Verb]] = {}
-    for name, verb in verbs.items():
-        if not name:  # the noun itself, whose arguments the parser has already
-            continue
+    for name, one in verbs.items():
         first, _, rest = name.partition(" ")
         if rest:
-            groups.setdefault(first, {})[rest] = verb
-            continue
-        parent = _verb_parser(noun, name, verb, add_help=False)
-        commands.add_parser(
-            name,
-            help=verb.help,
-            description=parent.description,
-            epilog=parent.epilog,
-            parents=[parent],
-            formatter_class=parent.formatter_class,
-        )
+            groups.setdefault(first, {})[rest] = one
+        elif name:  # without a name it is the noun itself, whose arguments the parser has
+            own = verb_parser(one, add_help=False)
+            _add_command(commands, name, one.help, own.description or "", {name: one}, [own])
     for first, group in groups.items():
-        line = f"{first}: {', '.join(group)}"
-        child = commands.add_parser(
-            first,
-            help=", ".join(group),
-            description=line,
-            epilog=_first_examples(group),
-            formatter_class=_formatter(),
-        )
-        _add_verbs(child, f"{noun} {first}", group)
+        line = ", ".join(group)
+        _add_verbs(_add_command(commands, first, line, f"{first}: {line}", group, []), group)
 
 
-def _parser_class() -> type[ArgumentParser]:
-    """Parsers that raise our errors and whose help shows the name that started the program."""
+def _add_command(
+    parent: Any, name: str, line: str, description: str, verbs: dict[str, Verb], parents: list[ArgumentParser]
+) -> ArgumentParser:
+    """A command below `parent`, with the examples of its only verb, or the first one of each."""
+    examples = [one.examples for one in verbs.values()]
+    if len(examples) > 1:
+        examples = [text.splitlines()[0] for text in examples]
+    made: ArgumentParser = parent.add_parser(
+        name,
+        help=line,
+        description=description,
+        epilog=_epilog("\n".join(examples)),
+        parents=parents,
+        formatter_class=_formatter(),
+    )
+    return made
+
+
+def _make_parser(prog: str, description: str, examples: str, add_help: bool = True) -> ArgumentParser:
+    """A parser that raises our errors and whose help shows the name that started the program."""
     import argparse
 
     from rolecall.errors import UsageError
@@ -372,12 +432,18 @@ def _parser_class() -> type[ArgumentParser]:
         def error(self, message: str) -> NoReturn:
             raise UsageError(message, hint=f"{self.format_usage().rstrip()}\n`{self.prog} --help` says more.")
 
-    return Parser
+    return Parser(
+        prog=prog,
+        description=description,
+        epilog=_epilog(examples),
+        formatter_class=_formatter(),
+        add_help=add_help,
+    )
 
 
-def _formatter() -> type[HelpFormatter]:
-    """Help that keeps our line breaks. Argparse makes a formatter for every argument it is given, and
-    its own way to the terminal's width imports the compression modules."""
+def _formatter() -> Any:
+    """Help that keeps our line breaks. Argparse asks for a formatter with every argument, and its own way to the
+    terminal's width imports the compression modules."""
     import argparse
     import os
 
@@ -392,9 +458,5 @@ def _formatter() -> type[HelpFormatter]:
     return Formatter
 
 
-def _first_examples(verbs: dict[str, Verb]) -> str:
-    return _examples("\n".join(verb.example.splitlines()[0] for verb in verbs.values()))
-
-
-def _examples(text: str) -> str:
-    return "examples:\n" + "\n".join(f"  {line}" for line in text.splitlines())
+def _epilog(examples: str) -> str:
+    return "examples:\n" + "\n".join(f"  {line}" for line in examples.splitlines())

@@ -6,11 +6,13 @@ typed so far, this command prints candidates for the last one.
 
 from __future__ import annotations
 
+import os
 import re
-from argparse import Action, ArgumentParser, Namespace
+from argparse import Action, Namespace
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from rolecall.cli import NOUNS, Verb, _verb_parser, _verbs, build_parser
+from rolecall.cli import NOUNS, argument, build_parser, verb, verb_parser, verbs_of
 from rolecall.errors import RolecallError
 
 _BASH = """\
@@ -48,14 +50,19 @@ complete -c uwf -f -k -a '(__rolecall_complete)'
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _MOST_THREADS = 200
 
-
-class Candidate(str):
-    """A candidate for a word, and its description."""
-
-    about: str = ""
+Candidate = tuple[str, str]
+"""A candidate for a word, and its description."""
 
 
-def _print(options: Namespace) -> None:
+@verb(
+    "completion",
+    "print a shell completion script",
+    'eval "$(rolecall completion bash)"\nrolecall completion fish | source',
+    argument("shell", None, None, choices=(*_SCRIPTS, "tcsh")),
+    argument("words", "WORD", "print candidates for the last of these words", nargs="*"),
+    has_reply=False,
+)
+def complete(options: Namespace) -> None:
     if options.words:
         for line in _lines(options.shell, options.words):
             print(line)
@@ -77,67 +84,66 @@ def _lines(shell: str, words: list[str]) -> Iterator[str]:
         words = line.split("\n")
         before = words[-1][: words[-1].rfind(":") + 1]
     try:
-        found = [one for one in _candidates(words) if one.startswith(words[-1])]
+        found = [one for one in _candidates(words) if one[0].startswith(words[-1])]
     except (RolecallError, OSError):  # an error must not appear in the middle of a line that is being typed
         return
-    for one in found:
-        about = " ".join(getattr(one, "about", "").split())
+    for text, about in found:
+        about = " ".join(about.split())
         if shell == "zsh":
-            yield one.replace(":", "\\:") + (f":{about}" if about else "")
+            yield text.replace(":", "\\:") + (f":{about}" if about else "")
         elif shell == "fish":
-            yield f"{one}\t{about}" if about else one
+            yield f"{text}\t{about}" if about else text
         else:
-            yield one.removeprefix(before)
+            yield text.removeprefix(before)
 
 
-def _candidates(words: list[str]) -> Iterator[str]:
+def _candidates(words: list[str]) -> Iterator[Candidate]:
     *typed, last = words
     if not typed:
-        yield from (_candidate(noun, line) for noun, (_, line) in NOUNS.items())
-        yield from ("--help", "--version")
+        yield from ((noun, line) for noun, (_, line) in NOUNS.items())
+        yield from (("--help", ""), ("--version", ""))
         return
     if typed[0] not in NOUNS:
         return
-    verbs = _verbs(typed[0])
+    verbs = verbs_of(typed[0], "".join(typed[1:2]))
     name = next((" ".join(typed[1:end]) for end in (3, 2, 1) if " ".join(typed[1:end]) in verbs), None)
-    used = len(name.split()) if name else 0
     if not name:
         place = len(typed) - 1
-        below = [verb for verb in verbs if verb.split()[:place] == typed[1:] and len(verb.split()) > place]
-        lines = {
-            verb.split()[place]: verbs[verb].help if len(verb.split()) == place + 1 else "" for verb in below
-        }
-        yield from (_candidate(word, line) for word, line in lines.items())
-    if name is not None:
-        yield from _arguments_of(_verb_parser(typed[0], name, verbs[name]), typed[1 + used :], last)
+        below = {}
+        for one in verbs:
+            parts = one.split()
+            if parts[:place] == typed[1:] and len(parts) > place:
+                below[parts[place]] = verbs[one].help if len(parts) == place + 1 else ""
+        yield from below.items()
+    if name is None:
+        return
 
-
-def _arguments_of(parser: ArgumentParser, typed: list[str], last: str) -> Iterator[str]:
-    options = {name: action for action in parser._actions for name in action.option_strings}
-    positionals = [action for action in parser._actions if not action.option_strings]
-    place, valued = 0, None
-    for word in typed:
-        if valued is not None:
-            valued = None
+    actions = verb_parser(verbs[name])._actions
+    options = {option: action for action in actions for option in action.option_strings}
+    positionals = [action for action in actions if not action.option_strings]
+    place, awaited = 0, None
+    given = typed[1 + len(name.split()) :]
+    for word in given:
+        if awaited is not None:
+            awaited = None
         elif word.startswith("-"):
             action = options.get(word)
-            valued = action if action is not None and action.nargs != 0 else None
+            awaited = action if action is not None and action.nargs != 0 else None
         else:
             place += 1
-    if valued is not None:
-        yield from _values(valued)
+    if awaited is not None:
+        yield from _values(awaited)
     elif last.startswith("-"):
-        named = (
-            _candidate(name, action.help or "") for name, action in options.items() if name.startswith("--")
-        )
-        yield from (one for one in named if one not in typed)
+        for option, action in options.items():
+            if option.startswith("--") and option not in given:
+                yield option, action.help or ""
     elif positionals and (place < len(positionals) or positionals[-1].nargs in ("*", "+")):
         yield from _values(positionals[min(place, len(positionals) - 1)])
 
 
-def _values(action: Action) -> Iterable[str]:
+def _values(action: Action) -> Iterable[Candidate]:
     if action.choices is not None:
-        return map(str, action.choices)
+        return ((str(choice), "") for choice in action.choices)
     if action.metavar == "WORKFLOW" or action.dest == "workflow":
         return _workflows()
     if action.metavar == "THREAD":
@@ -145,62 +151,39 @@ def _values(action: Action) -> Iterable[str]:
     return _agents() if action.dest == "agent" else ()
 
 
-def _workflows() -> list[str]:
-    import os
+# Each of these imports what it completes: most words are completed from the parser alone.
 
+
+def _workflows() -> list[Candidate]:
     from rolecall.threads.workspace import store_if_any
     from rolecall.workflow import registry
 
-    store = store_if_any()
-    return [_candidate(entry.name, entry.path or "") for entry in registry.listed(store, folder=os.getcwd())]
+    entries = registry.listed(store_if_any(), folder=os.getcwd())
+    return [(entry.name, entry.path or "") for entry in entries]
 
 
-def _threads() -> Iterator[str]:
-    from itertools import islice
-
+def _threads() -> Iterator[Candidate]:
     from rolecall.threads import thread
     from rolecall.threads.listing import Filter, listed
     from rolecall.threads.workspace import store_if_any
 
     if (store := store_if_any()) is None:
         return
-    length = thread.short_id_length(store)
     everything = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
     entries = list(islice(listed(store, everything), _MOST_THREADS))
-    for shown in (length, 26):  # the whole id too, in case its beginning is already typed
+    for shown in (
+        thread.short_id_length(store),
+        26,
+    ):  # the whole id too, in case its beginning is already typed
         for entry in entries:
-            yield _candidate(entry["thread"][-shown:], f"{entry['status']} · {entry['title'] or ''}")
+            yield entry["thread"][-shown:], f"{entry['status']} · {entry['title'] or ''}"
 
 
-def _agents() -> Iterator[str]:
+def _agents() -> Iterator[Candidate]:
     from rolecall import agents
     from rolecall.agents.acp_presets import PRESETS
     from rolecall.settings import config
 
     presets = (f"acp:{name}" for name in PRESETS)
-    yield from dict.fromkeys(
-        [*config.load().get("agents", {}), *agents.PROGRAMS, "builtin", "human", *presets]
-    )
-
-
-def _candidate(text: str, about: str) -> Candidate:
-    found = Candidate(text)
-    found.about = about
-    return found
-
-
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=(*_SCRIPTS, "tcsh"))
-    parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="print candidates for the last of these words"
-    )
-
-
-VERBS = {
-    "": Verb(
-        _print,
-        "print a shell completion script",
-        'eval "$(rolecall completion bash)"\nrolecall completion fish | source',
-        _arguments,
-    )
-}
+    names = [*config.load().get("agents", {}), *agents.PROGRAMS, "builtin", "human", *presets]
+    return ((name, "") for name in dict.fromkeys(names))

@@ -1,18 +1,24 @@
-"""`rolecall help`: print the `--help` of a command."""
+"""`rolecall help` and `rolecall version`."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from rolecall.cli import Verb, main
+from rolecall import __version__
+from rolecall.cli import Reply, argument, main, verb
 
 
-def _help(options: Namespace) -> int:
+@verb(
+    "help",
+    "explain a command",
+    "rolecall help\nrolecall help thread start",
+    argument("words", "COMMAND", "a command, and one of its verbs", nargs="*"),
+    has_reply=False,
+)
+def print_help(options: Namespace) -> int:
     return main([*options.words, "--help"])
 
 
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, and one of its verbs")
-
-
-VERBS = {"": Verb(_help, "explain a command", "rolecall help\nrolecall help thread start", _arguments)}
+@verb("version", "print the version", "rolecall version")
+def print_version(_options: Namespace) -> Reply:
+    return Reply({"version": __version__}, f"rolecall {__version__}")

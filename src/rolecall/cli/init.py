@@ -1,4 +1,4 @@
-"""`rolecall init`: a project to begin with, and what of its needs is here already. Nothing is ever overwritten."""
+"""`rolecall init`: make a project to begin with, and show which agents are here. Nothing is ever overwritten."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 import json
 import os
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rolecall.cli import Verb
+from rolecall.agents.presence import program_of
+from rolecall.checks.doctor import Place, examine, known_agents
+from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.hints import word
-from rolecall.cli.output import add_format, printable, show, table
+from rolecall.cli.output import printable, table
 from rolecall.errors import UsageError
-
-if TYPE_CHECKING:
-    from rolecall.checks.doctor import Finding
+from rolecall.service import project_file
+from rolecall.settings import config
+from rolecall.workflow import yaml
 
 PROJECT = """\
 # yaml-language-server: $schema=.schemas/project.schema.json
@@ -78,7 +78,7 @@ _FIXED = {
     "writer": "---\\ntext: Hello from Rolecall.\\n---\\nThis answer is always the same.\\n",
     "reader": "---\\n$status: good\\nadvice: none\\n---\\nIt says hello.\\n",
 }
-"""What the roles of the example say where no agent is installed: `printf` is an agent like any other program."""
+"""The answers of the example's roles where no agent is installed: `printf` is an agent like any other program."""
 
 SENSE = '''\
 """An example of a sense: a trigger with `sense: disk_space` calls it and starts a thread when it returns a signal."""
@@ -90,106 +90,44 @@ def sense():
     free = shutil.disk_usage(".").free // 10**9
     if free > 5:
         return None
-    # What a prompt can name; of signals with the same key only the first counts.
+    # The values a prompt can name; of signals with the same key only the first counts.
     return {"free": free, "key": f"{free} GB"}
 '''
 
 IGNORED = (".env", "knowledge.db", "knowledge.db-*", "__pycache__/")
 
 
-class Made(NamedTuple):
-    path: str
-    is_new: bool
-
-
-def _init(options: Namespace) -> None:
-    from rolecall.service import project_file
-    from rolecall.workflow import yaml
-
+@verb(
+    "init",
+    "make a project: rolecall.yaml, a workflow that runs at once, .gitignore; nothing is overwritten",
+    "rolecall init\nrolecall init ~/projects/shop --senses",
+    argument("folder", "DIR", "where (default: this folder)", nargs="?", default="."),
+    flag("--senses", "also make senses/ with an example"),
+)
+def init(options: Namespace) -> Reply:
     folder = os.path.abspath(options.folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is not a folder")
-    findings = _findings()
+    casts = [cast for cast in known_agents() if program_of(cast.agent)]
+    findings = asyncio.run(examine(casts, Place(config.environment(), Path.cwd()), has_flags=False))
     agent = next((finding.agent for finding in findings if finding.is_ready), None)
-    files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): _example(agent)}
+    # Between single quotes YAML leaves everything as it is.
+    players = {role: agent or f"'command:printf %b \"{text}\"'" for role, text in _FIXED.items()}
+    files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): EXAMPLE.format(**players)}
     if options.senses:
         files[os.path.join("senses", "disk_space.py")] = SENSE
     for name, schema in (("project", project_file.json_schema()), ("workflow", yaml.json_schema())):
-        files[os.path.join(".schemas", f"{name}.schema.json")] = (
-            json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-        )
-    made = [_write(folder, name, text) for name, text in files.items()]
-    made.append(_ignore(folder))
-    shown = _shown(folder, made, findings, agent)
-    show(options, shown, lambda: "\n".join(_lines(shown)))
-    from rolecall.service import project_file
-
+        text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        files[os.path.join(".schemas", f"{name}.schema.json")] = text
+    is_new = {name: _write(folder, name, text) for name, text in files.items()}
+    is_new[".gitignore"] = _ignore(folder)
     if problem := project_file.unread(folder):
         print(printable(str(problem)), file=sys.stderr)
-
-
-def _findings() -> list[Finding]:
-    """What there is of every agent that has a program of its own."""
-    from rolecall.agents.presence import program_of
-    from rolecall.checks.doctor import Place, examine, known_agents
-    from rolecall.settings import config
-
-    place = Place(config.environment(), Path.cwd())
-    casts = [cast for cast in known_agents() if program_of(cast.agent)]
-    return asyncio.run(examine(casts, place, has_flags=False))
-
-
-def _example(agent: str | None) -> str:
-    def agent_of(role: str) -> str:
-        # Between single quotes YAML leaves everything as it is.
-        return agent or f"'command:printf %b \"{_FIXED[role]}\"'"
-
-    return EXAMPLE.format(writer=agent_of("writer"), reader=agent_of("reader"))
-
-
-# -- writing --
-
-
-def _write(folder: str, name: str, text: str) -> Made:
-    path = os.path.join(folder, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if os.path.lexists(path) or (name.startswith("workflows") and _has_workflow(os.path.dirname(path))):
-        return Made(name, False)
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(text)
-    return Made(name, True)
-
-
-def _has_workflow(folder: str) -> bool:
-    """An example in whatever form stays the only one."""
-    return any(os.path.lexists(os.path.join(folder, f"hello{end}")) for end in ("", ".yaml", ".yml", ".py"))
-
-
-def _ignore(folder: str) -> Made:
-    """Add the lines that `.gitignore` does not have."""
-    path = os.path.join(folder, ".gitignore")
-    if os.path.lexists(path) and not os.path.isfile(path):
-        raise UsageError(f"{path} is not a file")
-    with open(path, "a+", encoding="utf-8", errors="surrogateescape") as file:
-        file.seek(0)
-        text = file.read()
-        has = {line.strip().removeprefix("/") for line in text.splitlines()}
-        missing = [line for line in IGNORED if line not in has]
-        if missing:
-            file.write(
-                "\n" * (bool(text) and not text.endswith("\n")) + "".join(f"{line}\n" for line in missing)
-            )
-    return Made(".gitignore", bool(missing))
-
-
-# -- telling --
-
-
-def _shown(folder: str, made: list[Made], findings: list[Finding], agent: str | None) -> dict[str, Any]:
-    return {
+    run = "rolecall run hello -p 'A haiku about the sea'"
+    shown = {
         "folder": folder,
-        "made": [one.path for one in made if one.is_new],
-        "kept": [one.path for one in made if not one.is_new],
+        "made": [name for name, was_made in is_new.items() if was_made],
+        "kept": [name for name, was_made in is_new.items() if not was_made],
         "agents": [
             {
                 "agent": finding.agent,
@@ -199,39 +137,47 @@ def _shown(folder: str, made: list[Made], findings: list[Finding], agent: str | 
             }
             for finding in findings
         ],
-        "example": {
-            "workflow": "hello",
-            "agent": agent or "command:printf",
-            "run": "rolecall run hello -p 'A haiku about the sea'",
-        },
+        "example": {"workflow": "hello", "agent": agent or "command:printf", "run": run},
     }
-
-
-def _lines(shown: dict[str, Any]) -> Iterator[str]:
-    yield f"project in {shown['folder']}"
+    lines = [f"project in {folder}"]
     for key, what in (("made", "made"), ("kept", "there already, left as it is")):
         if shown[key]:
-            yield f"  {what}: {', '.join(shown[key])}"
-    yield ""
+            lines.append(f"  {what}: {', '.join(shown[key])}")
     rows = [(one["agent"], one["version"] or "–", one["state"], one["fix"] or "") for one in shown["agents"]]
-    yield table(rows, ("agent", "version", "state", "to have it"))
-    yield ""
-    if shown["example"]["agent"] == "command:printf":
-        yield "No agent is ready, so the example answers by itself; once you have one, name it in workflows/hello.yaml."
-    yield f"Next: {shown['example']['run']}"
+    lines += ["", table(rows, ("agent", "version", "state", "to install")), ""]
+    if agent is None:
+        lines.append(
+            "No agent is ready, so the example answers by itself; once you have one, name it in workflows/hello.yaml."
+        )
+    return Reply(shown, "\n".join([*lines, f"Next: {run}"]))
 
 
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", nargs="?", default=".", help="where (default: this folder)")
-    parser.add_argument("--senses", action="store_true", help="also make senses/ with an example")
-    add_format(parser)
+def _write(folder: str, name: str, text: str) -> bool:
+    """Write a new file; return False if it exists, or the example does in another form."""
+    path = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    others = [path]
+    if name.startswith("workflows"):
+        stem = path.removesuffix(".yaml")
+        others += [stem + ending for ending in ("", ".yml", ".py")]
+    if any(map(os.path.lexists, others)):
+        return False
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+    return True
 
 
-VERBS = {
-    "": Verb(
-        _init,
-        "make a project: rolecall.yaml, a workflow that runs at once, .gitignore; nothing is overwritten",
-        "rolecall init\nrolecall init ~/projects/shop --senses",
-        _arguments,
-    )
-}
+def _ignore(folder: str) -> bool:
+    """Add the lines that `.gitignore` does not have; return whether there were any."""
+    path = os.path.join(folder, ".gitignore")
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise UsageError(f"{path} is not a file")
+    with open(path, "a+", encoding="utf-8", errors="surrogateescape") as file:
+        file.seek(0)
+        text = file.read()
+        present = {line.strip().removeprefix("/") for line in text.splitlines()}
+        missing = [line for line in IGNORED if line not in present]
+        if missing:
+            break_before = "\n" if text and not text.endswith("\n") else ""
+            file.write(break_before + "".join(f"{line}\n" for line in missing))
+    return bool(missing)

@@ -1,204 +1,167 @@
-"""`rolecall knowledge`: what a repository says about itself, indexed and asked."""
+"""`rolecall knowledge`: index a repository and search it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import Namespace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rolecall.cli import Verb
-from rolecall.cli.output import LastLine, add_format, has_color, printable, short, show, table
+from rolecall.cli import Reply, argument, either, flag, verb
+from rolecall.cli.output import LastLine, between, format_of, has_color, plural, printable, short, show, table
 from rolecall.errors import UsageError
+from rolecall.knowledge import cache as vector_cache
+from rolecall.knowledge import index, place, queries, start
+from rolecall.knowledge.globs import problem
+from rolecall.knowledge.query import Answer
+from rolecall.knowledge.search import marks
+from rolecall.nexus.project_paths import now
+from rolecall.settings import config, repository
+from rolecall.settings.capabilities import denied
 
-if TYPE_CHECKING:
-    from rolecall.knowledge.queries import Desk, Found, Status
-    from rolecall.knowledge.query import Answer
-    from rolecall.knowledge.sync import Report
-
-_LINES = 12
+_MOST_LINES = 12
 """Lines of a passage that are shown on a terminal."""
-
-
-def _now() -> str:
-    from rolecall.nexus.project_paths import now
-
-    return now()
+_REPO = argument("--repo", "PATH", "the repository (default: the one around this folder)")
+_SCOPE = either(_REPO, flag("-g --global", "all repositories that were indexed", dest="everywhere"))
 
 
 @cache
-def _tell(line: str) -> None:
+def _note(line: str) -> None:
     """Print a message on standard error, each only once."""
     print(f"note: {_in_one_line(line)}", file=sys.stderr)
 
 
 def _in_one_line(text: str) -> str:
-    """A path may hold whatever it likes."""
+    """A path may contain line breaks."""
     return printable(text).replace("\n", "\\u000a")
 
 
 def _root(options: Namespace) -> str:
-    from rolecall.knowledge import place
-
     return place.root_of(options.repo or os.getcwd())
 
 
-# -- init --
+# -- init and sync --
 
 
-def _init(options: Namespace) -> None:
-    from rolecall.knowledge import start
-    from rolecall.settings import repository
-
+@verb("knowledge init", "write a knowledge.yaml for a repository", "rolecall knowledge init", _REPO)
+def init(options: Namespace) -> Reply:
     here = os.path.realpath(options.repo or os.getcwd())
     if not os.path.isdir(here):
         raise UsageError(f"there is no folder {here!r}", hint="--repo names a repository's folder.")
-    root = here if options.repo else repository.root_around(here) or here
-    started = start.init(root)
-    reply = {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
-    show(options, reply, lambda: _started(reply))
+    made = start.init(here if options.repo else repository.root_around(here) or here)
+    lines = [f"wrote {made.path}: {', '.join(made.include)}"]
+    if made.ignored_in:
+        lines.append(f"added the index to {made.ignored_in}")
+    reply = {"path": made.path, "include": made.include, "gitignore": made.ignored_in}
+    return Reply(reply, "\n".join([*lines, "Look it over, then: rolecall knowledge sync"]))
 
 
-def _started(reply: dict[str, Any]) -> str:
-    lines = [f"wrote {reply['path']}: {', '.join(reply['include'])}"]
-    if reply["gitignore"]:
-        lines.append(f"added the index to {reply['gitignore']}")
-    return "\n".join([*lines, "Look it over, then: rolecall knowledge sync"])
+@verb(
+    "knowledge sync",
+    "index what has changed",
+    "rolecall knowledge sync\nrolecall knowledge sync --repo ~/work/other --rebuild",
+    flag("--rebuild", "index everything again, changed or not"),
+    flag("-v --verbose", "name every file that is skipped"),
+    _REPO,
+)
+def sync(options: Namespace) -> Reply:
+    bar = LastLine()
 
+    def draw(done: int, total: int) -> None:
+        if total:
+            filled = 30 * done // total
+            bar.draw(f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
 
-# -- sync --
-
-
-def _sync(options: Namespace) -> None:
-    from rolecall.knowledge import queries as desk
-
-    root = _root(options)
-    bar = _Bar()
     try:
-        report, vectors = desk.sync(root, now=_now(), tell=_tell, is_anew=options.rebuild, progress=bar)
+        report, vectors = queries.sync(
+            _root(options), now=now(), tell=_note, is_anew=options.rebuild, progress=draw
+        )
     finally:
         bar.clear()
     for note in report.notes:
-        _tell(note)
-    reply = _synced(report) | {"computed": vectors.computed, "cached": vectors.found}
-    show(options, reply, lambda: _synced_text(reply, options.verbose))
-
-
-def _synced(report: Report) -> dict[str, Any]:
+        _note(note)
     assert report.state is not None  # noqa: S101 -- a sync that ended has one
-    return {
+    skipped = [{"path": each.path, "reason": each.reason} for each in report.skipped]
+    lines = [
+        f"{plural(len(report.indexed), 'file')} indexed, {len(report.removed):,} removed, "
+        f"{report.unchanged:,} unchanged, {len(skipped):,} skipped; "
+        f"{report.state.passages:,} passages of {plural(report.state.files, 'file')} in all"
+    ]
+    named = skipped if options.verbose else skipped[:5]
+    lines += [_in_one_line(f"skipped {each['path']}: it {each['reason']}") for each in named]
+    if len(named) < len(skipped):
+        lines.append(f"and {len(skipped) - len(named):,} more; --verbose names them")
+    reply = {
         "repository": report.root,
         "indexed": report.indexed,
         "removed": report.removed,
         "unchanged": report.unchanged,
-        "skipped": [{"path": each.path, "reason": each.reason} for each in report.skipped],
+        "skipped": skipped,
         "notes": report.notes,
         "files": report.state.files,
         "passages": report.state.passages,
         "model": report.state.model,
+        "computed": vectors.computed,
+        "cached": vectors.found,
     }
-
-
-def _synced_text(reply: dict[str, Any], is_verbose: bool) -> str:
-    skipped = reply["skipped"]
-    lines = [
-        f"{_files(len(reply['indexed']))} indexed, {len(reply['removed']):,} removed, "
-        f"{reply['unchanged']:,} unchanged, {len(skipped):,} skipped; "
-        f"{reply['passages']:,} passages of {_files(reply['files'])} in all"
-    ]
-    shown = skipped if is_verbose else skipped[:5]
-    lines += [_in_one_line(f"skipped {each['path']}: it {each['reason']}") for each in shown]
-    if len(shown) < len(skipped):
-        lines.append(f"and {len(skipped) - len(shown):,} more; --verbose names them")
-    return "\n".join(lines)
-
-
-def _files(count: int) -> str:
-    return f"{count:,} file{'' if count == 1 else 's'}"
-
-
-class _Bar(LastLine):
-    """How far a sync is."""
-
-    def __call__(self, done: int, total: int) -> None:
-        if total:
-            filled = 30 * done // total
-            self.draw(f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
+    return Reply(reply, "\n".join(lines))
 
 
 # -- query --
 
 
-def _query(options: Namespace) -> int:
-    found = _found(options)
+@verb(
+    "knowledge query",
+    "search a repository, or all of them; exit code 1: nothing was found",
+    "rolecall knowledge query 'how are retries limited'\n"
+    "rolecall knowledge query parse_config --path 'src/' --json\n"
+    "rolecall knowledge query -g 'connection refused' --max 3",
+    argument("text", "QUESTION", "words, a name from the code, or a message that was printed"),
+    argument("--max", "N", "how many passages (default: 10)", type=between(1, 1000), default=10),
+    argument("--path", "GLOB", "only files that match, as in a .gitignore: 'docs/', '*.py'"),
+    flag("--words", "search by words alone, without the model"),
+    _SCOPE,
+)
+def query(options: Namespace) -> int:
+    if options.path is not None and (wrong := problem(options.path)):
+        raise UsageError(f"the pattern {options.path!r} {wrong}", hint="Patterns are as in a .gitignore.")
+    may_write = "file_modification" not in denied(config.restrictions())
+    desk = queries.Desk(now=now, tell=_note, may_write=may_write)
+    by = "words" if options.words else ""
+    if options.everywhere:
+        found = desk.ask_all(options.text, limit=options.max, path=options.path, by=by)
+    else:
+        found = desk.ask(options.text, _root(options), limit=options.max, path=options.path, by=by)
     for note in found.notes:
-        _tell(note)
-    reply = {
-        "query": options.text,
-        "results": [_result(answer, options.text, is_global=options.everywhere) for answer in found.answers],
-        "notes": found.notes,
-    }
-    _show_answers(options, reply, found.answers)
+        _note(note)
+    results = [_result(answer, options.text, is_global=options.everywhere) for answer in found.answers]
+    if format_of(options) != "text":
+        show(options, {"query": options.text, "results": results, "notes": found.notes})
+    elif not results:
+        print("nothing was found")
+    else:
+        for result in results:
+            print(_head(result), *(f"    {line}" for line in _body(result)), "", sep="\n")
     if any(answer.is_stale for answer in found.answers):
         sys.stdout.flush()
-        _tell("some of these files have changed since they were indexed: `rolecall knowledge sync`")
+        _note("some of these files have changed since they were indexed: `rolecall knowledge sync`")
     return 0 if found.answers else 1
 
 
-def _found(options: Namespace) -> Found:
-    from rolecall.knowledge.globs import problem
-
-    if options.path is not None and (wrong := problem(options.path)):
-        raise UsageError(f"the pattern {options.path!r} {wrong}", hint="Patterns are as in a .gitignore.")
-    desk = _desk()
-    more = {"limit": options.limit, "path": options.path, "by": "words" if options.words else ""}
-    if options.everywhere:
-        return desk.ask_all(options.text, **more)
-    return desk.ask(options.text, _root(options), **more)
-
-
-def _desk() -> Desk:
-    from rolecall.knowledge.queries import Desk
-    from rolecall.settings import config
-    from rolecall.settings.capabilities import denied
-
-    may_write = "file_modification" not in denied(config.restrictions())
-    return Desk(now=_now, tell=_tell, may_write=may_write)
-
-
 def _result(answer: Answer, question: str, *, is_global: bool) -> dict[str, Any]:
-    from rolecall.knowledge.search import marks
-
+    name = {"heading": " › ".join(answer.trail)} if answer.is_prose else {"symbol": ".".join(answer.trail)}
     return {
         **({"repository": answer.repository} if is_global else {}),
         "path": answer.path,
         "start": answer.start,
         "end": answer.end,
-        "heading" if answer.is_prose else "symbol": " › ".join(answer.trail)
-        if answer.is_prose
-        else ".".join(answer.trail),
+        **name,
         "score": round(answer.score, 4),
         "stale": answer.is_stale,
         "text": answer.text,
         "marks": marks(answer.text, question),
     }
-
-
-def _show_answers(options: Namespace, reply: dict[str, Any], answers: list[Answer]) -> None:
-    """Answers as text, the words that were asked for marked; the terminal's own way where there is one."""
-    from rolecall.cli.output import format_of
-
-    if format_of(options) != "text":
-        show(options, reply)
-        return
-    if not answers:
-        print("nothing fits")
-    for result in reply["results"]:
-        print(_head(result))
-        for line in _body(result):
-            print(f"    {line}")
-        print()
 
 
 def _head(result: dict[str, Any]) -> str:
@@ -211,33 +174,34 @@ def _head(result: dict[str, Any]) -> str:
 
 
 def _body(result: dict[str, Any]) -> list[str]:
-    """The lines of a passage around most of what was asked for."""
+    """The lines of a passage with the most words of the question in them, those words marked."""
     begin, end = ("\033[1m", "\033[0m") if has_color(sys.stdout) else ("«", "»")
     marked: list[str] = []
     at = 0
-    for start, stop in result["marks"]:
-        marked += [printable(result["text"][at:start]), begin, printable(result["text"][start:stop]), end]
+    for first, stop in result["marks"]:
+        marked += [printable(result["text"][at:first]), begin, printable(result["text"][first:stop]), end]
         at = stop
     lines = "".join([*marked, printable(result["text"][at:])]).split("\n")
-    if len(lines) <= _LINES:
+    if len(lines) <= _MOST_LINES:
         return lines
     counts = [line.count(begin) for line in lines]
-    first = max(
-        range(len(lines) - _LINES + 1), key=lambda number: (sum(counts[number : number + _LINES]), -number)
-    )
-    before = [f"… {first} lines"] if first else []
-    left = len(lines) - first - _LINES
-    return [*before, *lines[first : first + _LINES], *([f"… {left} lines"] if left else [])]
+    starts = range(len(lines) - _MOST_LINES + 1)
+    top = max(starts, key=lambda number: (sum(counts[number : number + _MOST_LINES]), -number))
+    left = len(lines) - top - _MOST_LINES
+    before, after = [f"… {top} lines"] if top else [], [f"… {left} lines"] if left else []
+    return [*before, *lines[top : top + _MOST_LINES], *after]
 
 
-# -- looking --
+# -- status, show, forget --
 
 
-def _status(options: Namespace) -> None:
-    from rolecall.knowledge import place
-    from rolecall.knowledge import queries as desk
-    from rolecall.settings import config
-
+@verb(
+    "knowledge status",
+    "show what is indexed, and what has changed since",
+    "rolecall knowledge status\nrolecall knowledge status -g",
+    _SCOPE,
+)
+def show_status(options: Namespace) -> Reply:
     if options.everywhere:
         rows = [
             {"repository": root, "indexed": os.path.exists(place.index_of(root))}
@@ -247,9 +211,8 @@ def _status(options: Namespace) -> None:
             _in_one_line(f"{row['repository']}{'' if row['indexed'] else '  (its index is gone)'}")
             for row in rows
         )
-        show(options, {"repositories": rows}, lambda: text or "no repository has been indexed yet")
-        return
-    status = desk.status(_root(options))
+        return Reply({"repositories": rows}, text or "no repository has been indexed yet")
+    status = queries.status(_root(options))
     reply = {
         "repository": status.root,
         "files": status.state.files,
@@ -265,49 +228,55 @@ def _status(options: Namespace) -> None:
         "skipped": [{"path": path, "reason": reason} for path, reason in status.skipped],
         "ignoredByGit": status.is_ignored,
     }
-    show(options, reply, lambda: _status_text(status))
+    return Reply(reply, lambda: _status_text(status))
 
 
-def _status_text(status: Status) -> str:
+def _status_text(status: queries.Status) -> str:
     state, waiting = status.state, [*status.changed, *status.gone]
+    size = f"{status.bytes / 1e6:,.1f} MB"
     lines = [
         status.root,
-        f"  {state.passages:,} passages of {_files(state.files)}, {status.bytes / 1e6:,.1f} MB, synced {state.synced}",
+        f"  {state.passages:,} passages of {plural(state.files, 'file')}, {size}, synced {state.synced}",
         f"  model {state.model}; vectors kept for all repositories: {status.cache_bytes / 1e6:,.1f} MB",
     ]
     if status.configured_model != state.model:
         lines.append(
-            f"  the settings name {status.configured_model}: `rolecall knowledge sync` embeds everything anew"
+            f"  the settings name {status.configured_model}: `rolecall knowledge sync` embeds everything again"
         )
     if waiting:
         named = short(", ".join(waiting[:5]), 80)
-        lines.append(f"  not as indexed: {_files(len(waiting))} ({named}): `rolecall knowledge sync`")
+        lines.append(f"  not as indexed: {plural(len(waiting), 'file')} ({named}): `rolecall knowledge sync`")
     else:
         lines.append("  every file is as indexed")
     if status.skipped:
         path, reason = status.skipped[0]
         example = _in_one_line(f"{path}: it {reason}")
-        lines.append(f"  left out: {_files(len(status.skipped))}, for example {example}")
+        lines.append(f"  left out: {plural(len(status.skipped), 'file')}, for example {example}")
     if not status.is_ignored:
         lines.append("  git does not ignore the index: add `knowledge.db*` to .gitignore")
     return "\n".join(lines)
 
 
-def _show(options: Namespace) -> None:
-    from rolecall.knowledge import place
-    from rolecall.knowledge.index import Reader
-
+@verb(
+    "knowledge show",
+    "show the passages that a file was cut into",
+    "rolecall knowledge show\nrolecall knowledge show src/app.py:40",
+    argument("file", "FILE[:LINE]", "a file, or the passage at a line of it", nargs="?"),
+    _REPO,
+)
+def show_passages(options: Namespace) -> Reply:
     root = _root(options)
-    reader = Reader(place.index_of(root))
+    reader = index.Reader(place.index_of(root))
     if options.file is None:
-        files = [{"path": path, "passages": count} for path, count in reader.counts().items()]
-        show(
-            options,
-            {"files": files},
-            lambda: table([(row["path"], row["passages"]) for row in files], ("file", "passages")),
-        )
-        return
-    path, line = _place(options.file, root)
+        counts = reader.counts().items()
+        files = [{"path": path, "passages": count} for path, count in counts]
+        return Reply({"files": files}, table(list(counts), ("file", "passages")))
+    before, colon, after = options.file.rpartition(":")
+    path, line = (before, int(after)) if colon and after.isdecimal() else (options.file, None)
+    # The path is seen from here or, as answers have it, from the root.
+    from_root = os.path.relpath(os.path.realpath(path), root)
+    if os.path.lexists(path) and not from_root.startswith(".."):
+        path = from_root
     found = [each for each in reader.of_file(path) if line is None or each.start <= line <= each.end]
     if not found:
         where = f"line {line} of {path}" if line else path
@@ -315,190 +284,67 @@ def _show(options: Namespace) -> None:
     rows = [
         {"start": each.start, "end": each.end, "trail": list(each.trail), "text": each.text} for each in found
     ]
-    show(options, {"path": path, "passages": rows}, lambda: _shown(rows, with_text=line is not None))
-
-
-def _shown(rows: list[dict[str, Any]], *, with_text: bool) -> str:
-    if with_text:
-        return "\n\n".join(
-            f"{row['start']}-{row['end']}  {' › '.join(row['trail'])}\n{row['text']}" for row in rows
+    cells = [(f"{each.start}-{each.end}", " › ".join(each.trail)) for each in found]
+    if line is None:
+        text = table(cells, ("lines", "what"))
+    else:
+        text = "\n\n".join(
+            f"{lines}  {trail}\n{each.text}" for (lines, trail), each in zip(cells, found, strict=True)
         )
-    return table(
-        [(f"{row['start']}-{row['end']}", " › ".join(row["trail"])) for row in rows], ("lines", "what")
-    )
+    return Reply({"path": path, "passages": rows}, text)
 
 
-def _place(text: str, root: str) -> tuple[str, int | None]:
-    """A file by its path from the root, and a line of it. What is given is a path from here or, as answers have it,
-    from the root."""
-    path, colon, line = text.rpartition(":")
-    given, number = (path, int(line)) if colon and line.isdecimal() else (text, None)
-    from_here = os.path.relpath(os.path.realpath(given), root)
-    return (from_here if os.path.lexists(given) and not from_here.startswith("..") else given), number
-
-
-def _forget(options: Namespace) -> None:
-    from rolecall.knowledge import cache, index, place
-    from rolecall.knowledge import queries as desk
-    from rolecall.settings import config
-
+@verb(
+    "knowledge forget",
+    "delete a repository's index",
+    "rolecall knowledge forget\nrolecall knowledge forget --cache",
+    flag("--cache", "drop the vectors kept for all repositories instead"),
+    _REPO,
+)
+def forget(options: Namespace) -> Reply:
     if options.cache:
         folder = place.cache_folder(config.home())
-        freed = cache.size(folder)
-        index.remove(os.path.join(folder, cache.FILE))
-        show(
-            options,
-            {"freed": freed},
-            lambda: f"{freed / 1e6:,.1f} MB of vectors are gone; a sync computes them again",
-        )
-        return
+        freed = vector_cache.size(folder)
+        index.remove(os.path.join(folder, vector_cache.FILE))
+        text = f"{freed / 1e6:,.1f} MB of vectors are gone; a sync computes them again"
+        return Reply({"freed": freed}, text)
     root = os.path.realpath(options.repo) if options.repo else _root(options)
-    was_there = desk.forget(root)
+    was_there = queries.forget(root)
     text = f"the index of {root} is gone; {'knowledge.yaml stays' if was_there else 'there was none'}"
-    show(options, {"repository": root, "removed": was_there}, lambda: text)
+    return Reply({"repository": root, "removed": was_there}, text)
 
 
 # -- serve --
 
 
-def _serve(options: Namespace) -> None:
-    from rolecall.knowledge import queries as desk
-    from rolecall.knowledge import serve
+@verb(
+    "knowledge serve",
+    "give the vectors of a model to others, each text computed once",
+    "rolecall knowledge serve --port 8766\n"
+    "rolecall knowledge serve --model openai/text-embedding-3-small --host 0.0.0.0 --token-env TOKEN",
+    argument(
+        "--model",
+        "NAME",
+        "embedded, or PROVIDER/NAME with a provider of the configuration (default: embedded)",
+        default="embedded",
+    ),
+    argument("--host", "ADDRESS", "listen here (default: 127.0.0.1)"),
+    argument("--port", "N", "listen on this port (default: a free one)", type=between(0, 65535)),
+    argument("--token-env", "NAME", "the variable that holds the token clients must give"),
+    argument(
+        "--allow-host", "NAME", "another name clients may call this machine by", action="append", default=[]
+    ),
+    has_reply=False,
+)
+def serve(options: Namespace) -> None:
+    from rolecall.knowledge import serve as application  # for a server only, like the next
     from rolecall.service import http
 
-    vectors = desk.shared_model(options.model, _tell)
+    vectors = queries.shared_model(options.model, _note)
     http.serve(
-        lambda: serve.Service(vectors, options.model),
+        lambda: application.Service(vectors, options.model),
         options,
-        path=serve.PATH,
+        path=application.PATH,
         extra="knowledge",
         tell=lambda address: print(address, flush=True),
     )
-
-
-# -- the table --
-
-
-def _limit(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise ArgumentTypeError(f"{text!r} is not a number from 1 to 1000")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)
-
-
-def _add_repository(parser: ArgumentParser) -> None:
-    parser.add_argument("--repo", metavar="PATH", help="the repository (default: the one around this folder)")
-    add_format(parser)
-
-
-def _sync_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--rebuild", action="store_true", help="index everything anew, whether it changed or not"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="name every file that is skipped")
-    _add_repository(parser)
-
-
-def _add_scope(parser: ArgumentParser) -> None:
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--repo", metavar="PATH", help="the repository (default: the one around this folder)")
-    where.add_argument(
-        "-g", "--global", dest="everywhere", action="store_true", help="all repositories that were indexed"
-    )
-    add_format(parser)
-
-
-def _query_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "text", metavar="QUESTION", help="words, a name from the code, or a message that was printed"
-    )
-    parser.add_argument(
-        "--limit", type=_limit, default=10, metavar="N", help="how many passages (default: 10)"
-    )
-    parser.add_argument(
-        "--path", metavar="GLOB", help="only files that match, as in a .gitignore: 'docs/', '*.py'"
-    )
-    parser.add_argument("--words", action="store_true", help="ask by words alone, without the model")
-    _add_scope(parser)
-
-
-def _show_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "file", nargs="?", metavar="FILE[:LINE]", help="a file, or the passage at a line of it"
-    )
-    _add_repository(parser)
-
-
-def _forget_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--cache", action="store_true", help="drop the vectors kept for all repositories instead"
-    )
-    _add_repository(parser)
-
-
-def _serve_arguments(parser: ArgumentParser) -> None:
-    model = "embedded, or PROVIDER/NAME with a provider of the configuration (default: embedded)"
-    parser.add_argument("--model", default="embedded", metavar="NAME", help=model)
-    parser.add_argument("--host", metavar="ADDRESS", help="listen here (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: a free one)")
-    parser.add_argument(
-        "--token-env", metavar="NAME", help="the variable that holds the token clients must give"
-    )
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another name clients may call this machine by",
-    )
-
-
-VERBS = {
-    "init": Verb(
-        _init, "write a knowledge.yaml for a repository", "rolecall knowledge init", _add_repository
-    ),
-    "sync": Verb(
-        _sync,
-        "index what has changed",
-        "rolecall knowledge sync\nrolecall knowledge sync --repo ~/work/other --rebuild",
-        _sync_arguments,
-    ),
-    "query": Verb(
-        _query,
-        "ask a repository, or all of them; ends with 1 when nothing fits",
-        "rolecall knowledge query 'how are retries limited'\n"
-        "rolecall knowledge query parse_config --path 'src/' --json\n"
-        "rolecall knowledge query -g 'connection refused' --limit 3",
-        _query_arguments,
-    ),
-    "status": Verb(
-        _status,
-        "what is indexed, and what has changed since",
-        "rolecall knowledge status\nrolecall knowledge status -g",
-        _add_scope,
-    ),
-    "show": Verb(
-        _show,
-        "the passages that a file was cut into",
-        "rolecall knowledge show\nrolecall knowledge show src/app.py:40",
-        _show_arguments,
-    ),
-    "forget": Verb(
-        _forget,
-        "take a repository's index away",
-        "rolecall knowledge forget\nrolecall knowledge forget --cache",
-        _forget_arguments,
-    ),
-    "serve": Verb(
-        _serve,
-        "give the vectors of a model to others, each text computed once",
-        "rolecall knowledge serve --port 8766\n"
-        "rolecall knowledge serve --model openai/text-embedding-3-small --host 0.0.0.0 --token-env TOKEN",
-        _serve_arguments,
-    ),
-}

@@ -6,14 +6,14 @@ import json
 import os
 import re
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from rolecall.cli import program, under_this_name
+from rolecall.cli import argument, program, under_this_name
 from rolecall.errors import InvalidValue, UsageError
+from rolecall.settings import config
 
-FORMATS = ("text", "json", "yaml")
 _PREDECESSORS = ("workflow", "thread", "step", "cas", "config", "log", "setup")
 """The commands that `uwf` had before it became another name of `rolecall`."""
 
@@ -21,54 +21,59 @@ _OWN_WORDS = ("doctor", "fleet", "init", "install", "serve", "setup", "trigger",
 """Commands that print only our own text, so that every command in it is a suggestion to the user."""
 
 
-def add_format(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", choices=FORMATS, help="text (default), json or yaml")
+def FORMAT(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("text", "json", "yaml"), help="text (default), json or yaml")
     parser.add_argument(
         "--json", dest="format", action="store_const", const="json", help="short for --format json"
     )
 
 
-def add_color(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="whether to print colours (default: on a terminal, unless NO_COLOR is set)",
-    )
-
-
-def add_store(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
-    )
+COLOR = argument(
+    "--color",
+    None,
+    "whether to print colours (default: on a terminal, unless NO_COLOR is set)",
+    choices=("auto", "always", "never"),
+    default="auto",
+)
+STORE = argument(
+    "--store", "URL", "a SQLite file, files:FOLDER or postgresql://… (default: the configured one)"
+)
 
 
 def format_of(options: Namespace) -> str:
     """The requested format, else text; under the name `uwf` the predecessor's commands print JSON in a pipe."""
-    if options.format is None and program() == "uwf" and options.verb.split()[0] in _PREDECESSORS:
+    if options.format is None and program() == "uwf" and options.verb.name.split()[0] in _PREDECESSORS:
         return "text" if sys.stdout.isatty() else "json"
     return options.format or "text"
 
 
-def show(options: Namespace, value: Any, text: Callable[[], str] | None = None) -> None:
-    """Print a result; `text` gives the terminal's view, indented JSON when there is none."""
+def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = None) -> None:
+    """Print a result; `text` is the terminal's view, indented JSON when there is none."""
     kind = format_of(options)
     if kind == "json":
-        print(_json(value))
+        try:
+            print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+        except ValueError as exc:
+            raise InvalidValue(
+                "the reply holds NaN or an infinity, which JSON cannot express",
+                hint="--format yaml shows it.",
+            ) from exc
     elif kind == "yaml":
-        from rolecall.workflow.document import dump
+        from rolecall.workflow.document import dump  # needs PyYAML, which takes as long as a whole read
 
         print(dump(value), end="")
-    elif text is not None:
-        said = under_this_name(text()) if options.verb.split()[0] in _OWN_WORDS else text()
-        print(_rendered(said, sys.stdout))
-    else:
+    elif text is None:
         print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
+    else:
+        shown = text if isinstance(text, str) else text()
+        if options.verb.name.split()[0] in _OWN_WORDS:
+            shown = under_this_name(shown)
+        print(_render(shown, sys.stdout))
 
 
-def show_record(options: Namespace, record: Mapping[str, Any], text: Callable[[], str] | None = None) -> None:
+def show_record(
+    options: Namespace, record: Mapping[str, Any], text: str | Callable[[], str] | None = None
+) -> None:
     """Print one of several results immediately."""
     if format_of(options) == "yaml":
         print("---")
@@ -76,14 +81,39 @@ def show_record(options: Namespace, record: Mapping[str, Any], text: Callable[[]
     sys.stdout.flush()
 
 
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError as exc:
-        raise InvalidValue(
-            "the reply holds NaN or an infinity, which JSON cannot say",
-            hint="--format yaml shows it.",
-        ) from exc
+def show_lines(
+    options: Namespace, key: str, items: Iterable[str], rest: Callable[[], dict[str, Any]] = dict
+) -> None:
+    """Print a long list as it comes: one item a line as text, else one JSON object (which is YAML too) with the list
+    under `key` and, at the end, the further keys that `rest` returns."""
+    if format_of(options) == "text":
+        for item in items:
+            print(item)
+        for name, value in rest().items():
+            print(f"{name}: {json.dumps(value, ensure_ascii=False)}", file=sys.stderr)
+        return
+    out = sys.stdout
+    out.write("{" + json.dumps(key) + ": [")
+    for index, item in enumerate(items):
+        out.write(("" if index == 0 else ", ") + json.dumps(item))
+    out.write("]")
+    for name, value in rest().items():
+        out.write(f", {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
+    out.write("}\n")
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print a line immediately, coloured on a terminal."""
+    stream = stream or sys.stdout
+    if stream is sys.stderr:
+        text = under_this_name(text)
+    print(_render(text, stream), file=stream, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error, after everything printed so far."""
+    sys.stdout.flush()
+    say(f"{colored('warning:', 'yellow')} {text}", sys.stderr)
 
 
 # -- characters and colours --
@@ -101,14 +131,12 @@ _STATUS_COLORS = {
 }
 _SIGN_COLORS = {"✓": "green", "✗": "red", "⚠": "yellow"}
 color_mode = "auto"
-"""Apply --color to everything printed from here on."""
+"""The value of --color."""
 
 
 def has_color(stream: TextIO) -> bool:
     if color_mode != "auto":
         return color_mode == "always"
-    from rolecall.settings import config
-
     return stream.isatty() and config.wants_color()
 
 
@@ -131,25 +159,17 @@ def colored_diff(text: str) -> str:
     return "\n".join(colored(line, colors.get(line[:1], "")) for line in text.split("\n"))
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
-    """Print a line immediately, coloured on a terminal."""
-    stream = stream or sys.stdout
-    if stream is sys.stderr:
-        text = under_this_name(text)
-    print(_rendered(text, stream), file=stream, flush=True)
-
-
 def printable(text: str) -> str:
     """`text` with characters escaped that control the terminal, reverse its writing direction, or are invisible."""
-    return _escaped(text, _VISIBLE)
+    return _translate(text, _VISIBLE)
 
 
-def _rendered(text: str, stream: TextIO) -> str:
+def _render(text: str, stream: TextIO) -> str:
     """`text` ready to print: escaped, and coloured if the stream shows colours."""
-    return _escaped(text, _COLORED if has_color(stream) else _UNCOLORED)
+    return _translate(text, _COLORED if has_color(stream) else _UNCOLORED)
 
 
-def _escaped(text: str, table: Mapping[int, str]) -> str:
+def _translate(text: str, table: Mapping[int, str]) -> str:
     text = text.translate(table)
     # Joiners belong between the letters of some scripts and the parts of an emoji, a variation selector after one
     # character. Anywhere else, and in a row, they can hide something.
@@ -161,8 +181,7 @@ _STRAY = (
     "|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
 _KEPT_FORMATS = (0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)
-"""Format characters that are not escaped: joiners, which have rules of their own, and visible signs of Arabic, Syriac
-and Kaithi."""
+"""Format characters that are not escaped: joiners, see above, and visible signs of Arabic, Syriac and Kaithi."""
 
 
 class _Characters(dict[int, str]):
@@ -196,35 +215,12 @@ _COLORED = _Characters(
 )
 
 
-# -- lists and tables --
-
-
-def show_lines(
-    options: Namespace, key: str, items: Iterable[str], rest: Callable[[], dict[str, Any]] = dict
-) -> None:
-    """Print a long list as it comes: one a line as text, one JSON object with `key` otherwise.
-
-    `rest` is asked at the end for further keys. YAML shares JSON's writing, which YAML can read.
-    """
-    if format_of(options) == "text":
-        for item in items:
-            print(item)
-        for name, value in rest().items():
-            print(f"{name}: {json.dumps(value, ensure_ascii=False)}", file=sys.stderr)
-        return
-    out = sys.stdout
-    out.write("{" + json.dumps(key) + ": [")
-    for index, item in enumerate(items):
-        out.write(("" if index == 0 else ", ") + json.dumps(item))
-    out.write("]")
-    for name, value in rest().items():
-        out.write(f", {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
-    out.write("}\n")
+# -- tables --
 
 
 _LEAST_ROOM = 20
 """The least width of a table's last column while there is another column to leave out."""
-_WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to have it")
+_WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to install")
 """Columns that are never cut: users type their values, or look for them first."""
 
 
@@ -232,27 +228,20 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequen
     """Aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
     are ids. If the last column gets too narrow, columns in `spared` are left out; then the widest columns are
     cut."""
-    cells = [
-        [
-            cell
-            if isinstance(cell, Colored)
-            else " ".join(printable(str(cell) if name == "id" else _cell(cell)).split())
-            for cell, name in zip(row, headings, strict=True)
-        ]
-        for row in rows
-    ]
-    columns = [list(column) for column in zip(*cells, strict=True)] or [[] for _ in headings]
-    right = [
-        all(isinstance(row[column], (int, float)) for row in rows if row[column] != "")
-        for column in range(len(headings))
-    ]
-    kept = list(range(len(headings)))
+    columns: list[list[str]] = []
+    right: list[bool] = []
+    for at, name in enumerate(headings):
+        values = [row[at] for row in rows]
+        right.append(all(isinstance(value, (int, float)) for value in values if value != ""))
+        columns.append([value if isinstance(value, Colored) else _cell(value, name) for value in values])
     widths = [max(map(_cells, (name, *column))) for name, column in zip(headings, columns, strict=True)]
+    kept = list(range(len(headings)))
     dropped = [headings.index(name) for name in spared if name in headings]
+    least = {
+        at: max(8, len(name)) for at, name in enumerate(headings) if name not in _WHOLE and not right[at]
+    }
     while True:
-        fitting = _shrunk(
-            widths, kept, [name in _WHOLE or right[at] for at, name in enumerate(headings)], headings
-        )
+        fitting = _fit(widths, kept, least)
         if not dropped or fitting[-1] >= min(_LEAST_ROOM, widths[-1]):
             break
         kept.remove(dropped.pop(0))
@@ -272,14 +261,18 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequen
     return "\n".join(lines)
 
 
-def _shrunk(widths: list[int], kept: list[int], is_whole: list[bool], headings: Sequence[str]) -> list[int]:
-    """The widths of the kept columns, the widest reduced until all fit the terminal."""
+def _cell(value: Any, heading: str) -> str:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and heading != "id"
+    return " ".join(printable(f"{value:,}" if is_count else str(value)).split())
+
+
+def _fit(widths: list[int], kept: list[int], least: Mapping[int, int]) -> list[int]:
+    """The widths of the kept columns: those with a least width shrink, the widest first, until all fit the terminal."""
     widths, room = list(widths), columns_of_terminal()
-    least = {at: max(8, len(headings[at])) for at in kept if not is_whole[at]}
     for at in least:
         widths[at] = min(widths[at], room)
     while sum(widths[at] + 2 for at in kept) - 2 > room:
-        flexible = [at for at, width in least.items() if widths[at] > width]
+        flexible = [at for at in kept if at in least and widths[at] > least[at]]
         if not flexible:
             break
         widths[max(flexible, key=lambda at: widths[at])] -= 1
@@ -307,8 +300,6 @@ def _cut_apart(texts: list[str], cells: int) -> list[str]:
 
 def columns_of_terminal() -> int:
     """The width of a line in cells: the terminal's, or 80 (or COLUMNS) if the output is not a terminal."""
-    from rolecall.settings import config
-
     try:
         return os.get_terminal_size(1).columns or 80
     except (OSError, ValueError):
@@ -317,26 +308,39 @@ def columns_of_terminal() -> int:
 
 def _cells(text: str) -> int:
     """The width of a text in terminal cells: letters of some scripts take two, marks and colours none."""
-    if text.isascii():
-        return len(text)
+    return len(text) if text.isascii() else sum(map(_letter_cells, text))
+
+
+def _letter_cells(letter: str) -> int:
     from unicodedata import combining, east_asian_width
 
-    return sum(
-        0
-        if combining(letter) or 0xFDD0 <= ord(letter) <= 0xFDEF
-        else 2
-        if east_asian_width(letter) in "WF"
-        else 1
-        for letter in text
-    )
+    if combining(letter) or 0xFDD0 <= ord(letter) <= 0xFDEF:
+        return 0
+    return 2 if east_asian_width(letter) in "WF" else 1
 
 
-def _cell(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+def _cut(text: str, cells: int) -> str:
+    """As much of a line as so many cells of a terminal hold."""
+    if text.isascii():
+        return text[:cells]
+    for at, letter in enumerate(text):
+        cells -= _letter_cells(letter)
+        if cells < 0:
+            return text[:at]
+    return text
+
+
+def short(text: str | None, limit: int) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 class LastLine:
-    """The terminal's last line, which says what goes on now; nothing where nobody looks."""
+    """The terminal's last line, which shows what is happening now; nothing if there is no terminal."""
 
     def __init__(self) -> None:
         self._out = sys.stderr if sys.stderr.isatty() else None
@@ -344,7 +348,11 @@ class LastLine:
 
     def draw(self, text: str) -> None:
         if self._out:
-            self._out.write("\r\033[K" + _cut(printable(text), _width() - 1))
+            try:
+                width = os.get_terminal_size(2).columns or 80
+            except OSError:
+                width = 80
+            self._out.write("\r\033[K" + _cut(printable(text), width - 1))
             self._out.flush()
             self._is_drawn = True
 
@@ -353,26 +361,6 @@ class LastLine:
             self._out.write("\r\033[K")
             self._out.flush()
             self._is_drawn = False
-
-
-def _cut(text: str, cells: int) -> str:
-    """As much of a line as so many cells of a terminal hold; letters of some scripts take two."""
-    if text.isascii():
-        return text[:cells]
-    from unicodedata import east_asian_width
-
-    for at, letter in enumerate(text):
-        cells -= 2 if east_asian_width(letter) in "WF" else 1
-        if cells < 0:
-            return text[:at]
-    return text
-
-
-def _width() -> int:
-    try:
-        return os.get_terminal_size(2).columns or 80
-    except OSError:
-        return 80
 
 
 class Progress(LastLine):
@@ -386,24 +374,48 @@ class Progress(LastLine):
         self.draw(f"{self._what}: {count:,}")
 
 
+# -- input --
+
+
+def between(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A whole number from `least` to `most`."""
+
+    def check(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
+            raise ArgumentTypeError(f"{text!r} is not a number {bounds}")
+        return int(text)
+
+    return check
+
+
+def pair(text: str) -> tuple[str, str]:
+    """A value of the form NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def read_input(argument: str) -> str:
     """The text an argument stands for: `-` is standard input, `@FILE` a file, else itself."""
     if argument == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
-    if argument.startswith("@"):
-        return read_file(argument[1:])
-    return argument
+        return _decode(sys.stdin.buffer.read(), "standard input")
+    return read_file(argument[1:]) if argument.startswith("@") else argument
 
 
 def read_file(path: str) -> str:
+    """The text of a file, or of standard input for `-`."""
+    if path == "-":
+        return read_input(path)
     try:
         with open(path, "rb") as file:
-            return _decoded(file.read(), path)
+            return _decode(file.read(), path)
     except OSError as exc:
         raise UsageError(f"{path} cannot be read: {exc.strerror}") from exc
 
 
-def _decoded(data: bytes, source: str) -> str:
+def _decode(data: bytes, source: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
@@ -411,11 +423,23 @@ def _decoded(data: bytes, source: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """JSON as the standard has it: no NaN, no repeated keys, and an error instead of a crash."""
+    """Strict JSON: no NaN, no repeated keys, and an error instead of a crash."""
+
+    def refuse_constant(name: str) -> None:
+        raise InvalidValue(f"{name} is not JSON", hint="Send null or a string instead.")
+
+    def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in result:
+                raise InvalidValue(f"the key {key!r} stands twice in one object")
+            result[key] = value
+        return result
+
     try:
-        # A mark at the beginning says how a file is encoded and is no part of the value.
+        # A byte order mark belongs to the file's encoding, not to the value.
         return json.loads(
-            text.removeprefix("\ufeff"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats
+            text.removeprefix("\ufeff"), parse_constant=refuse_constant, object_pairs_hook=refuse_repeats
         )
     except json.JSONDecodeError as exc:
         raise InvalidValue(
@@ -426,21 +450,3 @@ def parse_json(text: str) -> Any:
         raise InvalidValue("the JSON nests too deeply", hint="Flatten the value.") from exc
     except ValueError as exc:
         raise InvalidValue(f"not acceptable JSON: {exc}") from exc
-
-
-def _refuse_constant(name: str) -> None:
-    raise InvalidValue(f"{name} is not JSON", hint="Send null or a string instead.")
-
-
-def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        seen: set[str] = set()
-        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise InvalidValue(f"the key {repeated!r} stands twice in one object")
-    return result
-
-
-def short(text: str | None, limit: int) -> str:
-    line = " ".join((text or "").split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,144 +1,130 @@
-"""`rolecall plan run`: the tasks of the cycle carried out by agents, as many at once as may be.
+"""`rolecall plan run`: agents carry out the tasks of the cycle.
 
 Exit codes beyond those of every command: 6 a task failed or can never begin, 7 one waits for a person, 130
-interrupted. Tasks of Lead that are left are no failure.
+interrupted. Tasks that are left for the lead are no failure.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rolecall.agents import ADAPTERS, SPOKEN
+from rolecall.agents.presence import check_present
+from rolecall.cli import argument, flag, verb
+from rolecall.cli.arguments import AGENT
 from rolecall.cli.hints import word
-from rolecall.cli.output import add_store, format_of
-from rolecall.cli.plan_view import DEFAULT_LIMIT, Lines, Records, again, show_outlook, show_rows, typed
-from rolecall.cli.project_call import add_project, project_of
-from rolecall.cli.thread_arguments import agent_option, at_least_one
+from rolecall.cli.output import STORE, between, format_of
+from rolecall.cli.plan_view import (
+    DEFAULT_AT_ONCE,
+    TaskLines,
+    repeat_command,
+    show_outlook,
+    show_rows,
+    with_command,
+)
+from rolecall.cli.project import PROJECT, project_of
+from rolecall.cli.thread_play import EventRecords, attend
 from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.nexus import catalog, dispatch
 from rolecall.plan_run import taskflow
+from rolecall.plan_run.assignment import Assigned, assign, refuse
+from rolecall.plan_run.board import Board
+from rolecall.plan_run.filenames import Tree
+from rolecall.plan_run.runner import Runner
 from rolecall.settings import config
 from rolecall.threads import thread, workspace
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
-    from rolecall.nexus.catalog import Catalog
     from rolecall.plan_run.assignment import Job
-    from rolecall.plan_run.board import Board
     from rolecall.plan_run.report import Row
     from rolecall.store.store import Store
     from rolecall.threads.engine import Engine
 
+FAILED, WAITING, INTERRUPTED = 6, 7, 130
+
 
 class Part(NamedTuple):
-    """A role and the agent that plays it, or why nobody can."""
+    """A role and the agent that plays it, or why none can."""
 
     book: Playbook
     role: str
     agent: str = ""
     model: str = ""
-    """By the tier of the role."""
+    """The model for the tier of the role."""
     problem: RolecallError | None = None
 
-    @property
-    def shown(self) -> str:
+    def __str__(self) -> str:
         if self.problem:
             return self.problem.message
         return f"{self.agent} ({self.model})" if self.model else self.agent
 
 
-FAILED, WAITING, INTERRUPTED = 6, 7, 130
-
-
-def run_plan(options: Namespace) -> int:
+@verb(
+    "plan run",
+    "run this cycle's tasks with agents, in parallel up to --at-once",
+    "rolecall plan run --dry-run\nrolecall plan run --agent claude --at-once 4\nrolecall plan run --task 3",
+    argument(
+        "--at-once",
+        "N",
+        f"how many tasks run at once (default: {DEFAULT_AT_ONCE})",
+        type=between(1),
+        default=DEFAULT_AT_ONCE,
+    ),
+    argument(
+        "--task",
+        "ID",
+        "only this task; may be repeated. If its thread failed, it begins again in a new one",
+        type=between(1),
+        action="append",
+        default=[],
+    ),
+    AGENT,
+    flag("--dry-run", "show who would do what in which order; run nothing"),
+    PROJECT,
+    STORE,
+)
+def run(options: Namespace) -> int:
     project = os.path.realpath(project_of(options))
-    _check_decided(project)
-    from rolecall.nexus import catalog
-
+    plan = dispatch.call(project, "plan_status")
+    pending = [issue for issue in plan.get("issues", ()) if issue["status"] != "decided"]
+    if pending:
+        issues = "".join(f"\n  {issue['id']}  {issue['title']}" for issue in pending)
+        raise UsageError(
+            f"the plan is not decided yet:{issues}",
+            hint="`rolecall plan decide ID TEXT` records a decision, `rolecall plan remove ID` drops an issue.",
+        )
     agents = catalog.load(config.catalog_folder())
     if options.dry_run:
-        return _look_ahead(options, project, agents)
-    with workspace.open_store(options.store) as store:
-        board, jobs = _taken_stock(options, project, store, agents)
-        _refuse_gaps(_cast(board, jobs, agents, options.agent), options.agent)
-        return _carry_out(options, project, store, board, agents)
-
-
-def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
-    """One error for all roles that cannot be played, with the agents that can play them."""
-    missing = [part for part in parts if part.problem]
-    if not missing:
-        return
-    reasons: dict[str, list[str]] = {}
-    hints = dict.fromkeys(word(part.problem.hint) for part in missing if part.problem)
-    for part in missing:
-        reasons.setdefault(part.problem.message if part.problem else "", []).append(part.role)
-    listed = "; ".join(f"{', '.join(dict.fromkeys(roles))}: {reason}" for reason, roles in reasons.items())
-    name = f"`rolecall config set agentOverrides.{taskflow.NAME}.{missing[0].role} NAME`"
-    if not override:
-        raise UsageError(
-            f"no agent can play {listed}", hint=f"{' '.join(filter(None, hints))} {name} sets one for a role."
-        )
-    raise UsageError(
-        f"{override} cannot play {listed}",
-        hint=f"{' '.join(filter(None, hints))} {_proposal(missing)} Without --agent, {name} sets one for a role, and"
-        " `defaultAgent` plays the others.",
-    )
-
-
-def _proposal(missing: Sequence[Part]) -> str:
-    """The hint with agents that can play these roles."""
-    able = _able(missing)
-    if not able:
-        return "No agent on this machine can; `rolecall agents list` shows all agents."
-    return f"These agents can: {', '.join(able)}. With `rolecall plan run --agent {able[0]}` one plays every role."
-
-
-def _able(missing: Sequence[Part]) -> list[str]:
-    """The configured agents, and those installed here, that can play all of these roles."""
-    from rolecall.agents import ADAPTERS, SPOKEN
-    from rolecall.agents.presence import check_present
-
-    settings, found = config.load(), []
-    for name in dict.fromkeys(
-        (*(settings.get("agents") or {}), *(one for one in ADAPTERS if one not in SPOKEN))
-    ):
         try:
-            for part in missing:
-                cast = workspace.cast(settings, part.book, part.role, override=name)
-                check_present(cast.agent, env=config.environment())
-        except RolecallError:
-            continue
-        found.append(name)
-    return found
+            found = workspace.open_store(options.store, create=False)
+        except NotFound:  # the first run makes it
+            found = None
+        with found or nullcontext():
+            board, jobs = _look(options, project, found, agents)
+            _show_outlook(options, board, list(_cast(board, jobs, agents, options.agent)))
+        return 0
+    with workspace.open_store(options.store) as store:
+        board, jobs = _look(options, project, store, agents)
+        _refuse_gaps(_cast(board, jobs, agents, options.agent), options.agent)
+        return _run_tasks(options, project, store, board, agents)
 
 
-def _look_ahead(options: Namespace, project: str, agents: Catalog) -> int:
-    try:
-        store = workspace.open_store(options.store, create=False)
-    except NotFound:  # it is made by the first run
-        store = None
-    with store or nullcontext():
-        board, jobs = _taken_stock(options, project, store, agents)
-        parts = {part.role: part for part in _cast(board, jobs, agents, options.agent)}
-        missing = [part for part in parts.values() if part.problem]
-        hints = dict.fromkeys(word(part.problem.hint) for part in missing if part.problem)
-        if missing and options.agent:
-            hints[_proposal(missing)] = None
-        show_outlook(options, board, {role: part.shown for role, part in parts.items()}, hints)
-    return 0
-
-
-def _taken_stock(
-    options: Namespace, project: str, store: Store | None, agents: Catalog
+def _look(
+    options: Namespace, project: str, store: Store | None, agents: catalog.Catalog
 ) -> tuple[Board, list[Job]]:
-    """How things stand, and what is to be run; nothing is written."""
-    from rolecall.plan_run.assignment import refuse
+    """The state of the tasks, and those to run; nothing is written."""
 
-    board = _board(options, project, store, agents)
+    def assign_tasks(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
+        return assign(tasks, agents, tree=Tree(project))  # a new look each time: the work adds files
+
+    board = Board(project, store, assign_tasks, only=frozenset(options.task) if options.task else None)
     board.look()
     if not board.tasks:
         raise UsageError("there are no tasks", hint="`rolecall task add` adds one.")
@@ -146,41 +132,13 @@ def _taken_stock(
     return board, [board.jobs[want.id] for want in board.standing().wants]
 
 
-def _check_decided(project: str) -> None:
-    """What is not decided yet is not carried out."""
-    from rolecall.nexus import dispatch
-
-    plan = dispatch.call(project, "plan_status")
-    pending = [issue for issue in plan.get("issues", ()) if issue["status"] != "decided"]
-    if pending:
-        listed = "".join(f"\n  {issue['id']}  {issue['title']}" for issue in pending)
-        raise UsageError(
-            f"the plan is not decided yet:{listed}",
-            hint="`rolecall plan decide ID TEXT` records a decision, `rolecall plan remove ID` drops an issue.",
-        )
+# -- who plays which role --
 
 
-def _board(options: Namespace, project: str, store: Store | None, agents: Catalog) -> Board:
-    from rolecall.plan_run.assignment import Assigned, assign
-    from rolecall.plan_run.board import Board
-    from rolecall.plan_run.filenames import Tree
-
-    def assigned(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
-        return assign(tasks, agents, tree=Tree(project))  # looked at anew: files come with the work
-
-    return Board(
-        project,
-        store,
-        assigned,
-        only=frozenset(options.task) if options.task else None,
-    )
-
-
-def _cast(board: Board, jobs: Sequence[Job], agents: Catalog, override: str | None) -> Iterator[Part]:
-    """The agent for each role that may be needed, or why it cannot be had; each once."""
-    from rolecall.agents.presence import check_present
-
+def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: str | None) -> Iterator[Part]:
+    """The agent for each role that may be needed, or why there is none; each once."""
     settings, seen = config.load(), set()
+    overrides = (settings.get("agentOverrides") or {}).get(taskflow.NAME) or {}
     for job in jobs:
         book = Playbook(taskflow.make(job.players, agents))
         chosen = override or board.agent_of(job.task)
@@ -189,56 +147,96 @@ def _cast(board: Board, jobs: Sequence[Job], agents: Catalog, override: str | No
                 continue
             seen.add((role, chosen))
             try:
-                _check_named(settings, role, chosen)
+                if not (chosen or overrides.get(role) or settings.get("defaultAgent")):
+                    # The engine's own error would advise to edit the role's file, and there is none.
+                    raise UsageError(
+                        "no agent is named",
+                        hint="Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
+                    )
                 tier = agents.agent(role).model_tier
                 cast = workspace.cast(settings, book, role, override=chosen, tiers={role: tier})
                 check_present(cast.agent, env=config.environment())
-                named = settings.get("modelTiers") and getattr(cast.agent, "model", "")
-                yield Part(book, role, cast.name, named or "")
+                model = settings.get("modelTiers") and getattr(cast.agent, "model", "")
+                yield Part(book, role, cast.name, model or "")
             except RolecallError as exc:
                 yield Part(book, role, problem=exc)
 
 
-def _check_named(settings: Mapping[str, Any], role: str, chosen: str | None) -> None:
-    """The same as the engine would find, but the role is none whose file could be edited."""
-    overrides = settings.get("agentOverrides") or {}
-    if not (chosen or (overrides.get(taskflow.NAME) or {}).get(role) or settings.get("defaultAgent")):
-        raise UsageError(
-            "no agent is named",
-            hint="Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
-        )
+def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
+    """Raise one error for all roles that no agent can play, with the agents that can."""
+    missing = [part for part in parts if part.problem]
+    if not missing:
+        return
+    reasons: dict[str, list[str]] = {}
+    for part in missing:
+        reasons.setdefault(str(part), []).append(part.role)
+    roles = "; ".join(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items())
+    hints = " ".join(_hints(missing))
+    name = f"`rolecall config set agentOverrides.{taskflow.NAME}.{missing[0].role} NAME`"
+    if not override:
+        raise UsageError(f"no agent can play {roles}", hint=f"{hints} {name} sets one for a role.")
+    raise UsageError(
+        f"{override} cannot play {roles}",
+        hint=f"{hints} {_propose(missing)} Without --agent, {name} sets one for a role, and"
+        " `defaultAgent` plays the others.",
+    )
+
+
+def _hints(missing: Sequence[Part]) -> list[str]:
+    return list(
+        dict.fromkeys(word(part.problem.hint) for part in missing if part.problem and part.problem.hint)
+    )
+
+
+def _propose(missing: Sequence[Part]) -> str:
+    """Name the configured and the installed agents that can play all of these roles."""
+    settings, able = config.load(), []
+    adapters = (name for name in ADAPTERS if name not in SPOKEN)
+    for name in dict.fromkeys((*(settings.get("agents") or {}), *adapters)):
+        try:
+            for part in missing:
+                cast = workspace.cast(settings, part.book, part.role, override=name)
+                check_present(cast.agent, env=config.environment())
+        except RolecallError:
+            continue
+        able.append(name)
+    if not able:
+        return "No agent on this machine can; `rolecall agents list` shows all agents."
+    return f"These agents can: {', '.join(able)}. With `rolecall plan run --agent {able[0]}` one plays every role."
+
+
+def _show_outlook(options: Namespace, board: Board, parts: Sequence[Part]) -> None:
+    missing = [part for part in parts if part.problem]
+    hints = _hints(missing)
+    if missing and options.agent:
+        hints.append(_propose(missing))
+    show_outlook(options, board, {part.role: str(part) for part in parts}, hints)
 
 
 # -- running --
 
 
-def _carry_out(options: Namespace, project: str, store: Store, board: Board, agents: Catalog) -> int:
-    import asyncio
-
-    from rolecall.cli.thread_live import attended
-    from rolecall.plan_run.runner import Runner
-
-    view = Lines(store) if format_of(options) == "text" else Records(options)
+def _run_tasks(options: Namespace, project: str, store: Store, board: Board, agents: catalog.Catalog) -> int:
+    view = TaskLines(store) if format_of(options) == "text" else EventRecords(options)
     engines: dict[str | None, Engine] = {}
     tiers = {agent.id: agent.model_tier for agent in agents.agents.values()}
+    mask = workspace.mask()
 
     def engine_of(agent: str | None) -> Engine:
-        """One for each agent that threads were begun with: they keep connections from step to step."""
+        """One for each agent that threads began with: they keep connections from step to step."""
         if agent not in engines:
             engines[agent] = workspace.engine(store, agent=agent, tiers=tiers, shares_process=True)
         return engines[agent]
 
-    mask = workspace.mask()
-
-    async def scene() -> tuple[list[Row], bool]:
-        async with attended(view) as stopped:
+    async def run() -> tuple[list[Row], bool]:
+        async with attend(view) as stopped:
 
             def tell(kind: str, task: float | None, body: Mapping[str, Any]) -> None:
-                stopped.watch(kind, mask.value({"task": task, **typed(options, body)}))
+                stopped.watch(kind, mask.value({"task": task, **with_command(options, body)}))
 
             try:
                 rows = await Runner(
-                    project, engine_of, agents, board, stopped.cancel, tell, options.limit, options.agent
+                    project, engine_of, agents, board, stopped.cancel, tell, options.at_once, options.agent
                 ).run()
             finally:
                 for engine in engines.values():
@@ -247,47 +245,13 @@ def _carry_out(options: Namespace, project: str, store: Store, board: Board, age
             raise stopped.error
         return rows, stopped.cancel.is_set()
 
-    rows, is_stopped = asyncio.run(scene())
+    rows, is_stopped = asyncio.run(run())
     show_rows(options, board, rows, mask, id_length=thread.short_id_length(store))
-    return _ended(options, rows, is_stopped=is_stopped)
-
-
-def _ended(options: Namespace, rows: Sequence[Row], *, is_stopped: bool) -> int:
-    """The exit code; what to type next is said where a person has to, or has stopped it."""
     statuses = {row.status for row in rows}
-    is_for_a_person = "waiting" in statuses
-    if is_stopped or (is_for_a_person and format_of(options) == "text"):
+    needs_person = "waiting" in statuses
+    if is_stopped or (needs_person and format_of(options) == "text"):
         sys.stdout.flush()
-        print(f"{'continue' if is_stopped else 'then'}: {again(options)}", file=sys.stderr)
+        print(f"{'continue' if is_stopped else 'then'}: {repeat_command(options)}", file=sys.stderr)
     if is_stopped:
         return INTERRUPTED
-    return WAITING if is_for_a_person else FAILED if statuses & {"failed", "never"} else 0
-
-
-# -- arguments --
-
-
-def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--limit",
-        type=at_least_one,
-        default=DEFAULT_LIMIT,
-        metavar="N",
-        help=f"how many tasks run at once (default: {DEFAULT_LIMIT})",
-    )
-    parser.add_argument(
-        "--task",
-        type=at_least_one,
-        action="append",
-        default=[],
-        metavar="ID",
-        help="only this task; may be repeated. One whose thread has failed is begun anew",
-    )
-    agent_option(parser)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="show who would do what in which order; nothing is run or written",
-    )
-    add_project(parser)
-    add_store(parser)
+    return WAITING if needs_person else FAILED if statuses & {"failed", "never"} else 0

@@ -1,6 +1,6 @@
-"""What is seen of a plan that is run: lines or records while it runs, the result, and the outlook of a dry run.
+"""What `plan run` shows: lines while it runs, the result, and the outlook of a dry run.
 
-Whatever is to be typed next is shown as it has to be typed, with the project and the store of this run.
+Commands are shown as they have to be typed, with the project and the store of this run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import hints, under_this_name
-from rolecall.cli.output import LastLine, format_of, printable, say, show, show_record, table
-from rolecall.cli.thread_arguments import in_this_store
-from rolecall.cli.thread_live import duration, gist, step_line
+from rolecall.cli.arguments import in_this_store
+from rolecall.cli.output import LastLine, format_of, printable, say, short, show, table
+from rolecall.cli.thread_play import View, duration, gist, step_line
 from rolecall.plan_run import taskflow
+from rolecall.plan_run.schedule import outlook
 from rolecall.store.store import Store
 from rolecall.threads import thread, workspace
 from rolecall.threads.thread import Step
@@ -24,70 +25,53 @@ from rolecall.workflow.route import status_of
 if TYPE_CHECKING:
     from rolecall.plan_run.board import Board
     from rolecall.plan_run.report import Row
-    from rolecall.plan_run.schedule import Outlook
     from rolecall.settings.mask import Mask
 
-DEFAULT_LIMIT = 3
-LONGEST_REASON = 200
-"""Characters of why a task has ended, in the line that is shown meanwhile."""
+DEFAULT_AT_ONCE = 3
+_LONGEST_REASON = 200
+"""Characters of a task's reason in the line that is shown while others run."""
 
 
-# -- what is to be typed next --
+# -- what to type next --
 
 
-def again(options: Namespace) -> str:
+def repeat_command(options: Namespace) -> str:
     words = ["rolecall plan run", *(f"--task {number}" for number in options.task)]
-    words += [f"--limit {options.limit}"] if options.limit != DEFAULT_LIMIT else []
+    words += [f"--at-once {options.at_once}"] if options.at_once != DEFAULT_AT_ONCE else []
     words += [f"--agent {quote(options.agent)}"] if options.agent else []
     return printable(_here(options, " ".join(words)))
 
 
 def _here(options: Namespace, command: str) -> str:
-    """A command that is to be typed next, for the project and the store of this run."""
+    """The next command to type, for the project and the store of this run."""
     command = hints.command(command)
     is_of_thread = command.startswith("rolecall thread ")
-    return in_this_store(options, command if is_of_thread else _of_project(options, command))
+    return in_this_store(options, command if is_of_thread else _in_project(options, command))
 
 
-def _of_project(options: Namespace, command: str) -> str:
+def _in_project(options: Namespace, command: str) -> str:
     command = under_this_name(command)
     return f"{command} --project {quote(options.project)}" if options.project else command
 
 
-def typed(options: Namespace, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with the command in it as it has to be typed."""
+def with_command(options: Namespace, body: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` with the command in it as it has to be typed."""
     return {**body, "command": _here(options, body["command"])} if body.get("command") else dict(body)
 
 
 # -- while it runs --
 
 
-class Records:
-    """One record per event of every task, at once, for whoever reads the pipe."""
-
-    def __init__(self, options: Namespace) -> None:
-        self._options = options
-
-    def event(self, kind: str, body: Mapping[str, Any]) -> None:
-        show_record(self._options, {"event": kind, **body})
-
-    def tick(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Lines:
-    """A line whenever something has come to an end, each with its task; below them one for what goes on now."""
+class TaskLines(View):
+    """A line for each thing that ends, with its task; below them one for what happens now."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last = LastLine()
         self._now: dict[Any, tuple[str, float]] = {}
-        """Of each task at work the role, and since when."""
+        """The role of each task at work, and since when."""
         self._latest: dict[Any, str] = {}
-        """What was last heard of each, the newest last."""
+        """The last message of each task, the newest last."""
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         task = body.get("task")
@@ -98,7 +82,8 @@ class Lines:
             self._latest.pop(task, None)
         line = self._line(kind, body)
         if line:
-            self._say(f"[{task}] {line}" if task is not None else line)
+            self.close()
+            say(f"[{task}] {line}" if task is not None else line)
         elif kind in ("text", "tool_call"):
             self._latest.pop(task, None)
             self._latest[task] = gist(kind, body)
@@ -106,23 +91,31 @@ class Lines:
     def _line(self, kind: str, body: Mapping[str, Any]) -> str:
         if kind == "begun":
             then = f", then {body['checker']}" if body["checker"] not in ("", body["owner"]) else ""
-            return f"▶ {body['owner']}{then}: {body['title']}{_session(body['session'])}"
+            session = body["session"]
+            shared = f" (in the session of {session['thread']})" if "step" in session else ""
+            return f"▶ {body['owner']}{then}: {body['title']}{shared}"
         if kind == "goes_on":
-            return f"▶ goes on in {body['thread']}: {body['title']}"
+            return f"▶ continues in {body['thread']}: {body['title']}"
         if kind == "step":
-            return self._step(str(body["step"]))
+            step = Step(self._store, self._store.get(str(body["step"])))
+            line = step_line(step)
+            return line.replace("✓", "✗", 1) if status_of(step.output) in taskflow.FAILURES else line
         if kind == "attempt_failed":
             return f"✗ {body['role']}: {body['error']}"
         if kind == "remark":
             return f"⚠ {body['text']}"
         if kind == "paused":
             return f"… waits for {body['file']}, which another task writes"
-        return _settled(body) if kind == "settled" else ""
-
-    def _step(self, node: str) -> str:
-        step = Step(self._store, self._store.get(node))
-        line = step_line(step)
-        return line.replace("✓", "✗", 1) if status_of(step.output) in taskflow.FAILURES else line
+        if kind != "settled":
+            return ""
+        signs = {
+            "completed": "■ completed",
+            "waiting": "? waits for a person",
+            "failed": "✗ failed",
+            "stopped": "■ stopped",
+        }
+        reason = body.get("reason") if body["status"] != "completed" else ""
+        return signs[str(body["status"])] + (f": {short(str(reason), _LONGEST_REASON)}" if reason else "")
 
     def tick(self) -> None:
         if not self._now:
@@ -130,34 +123,11 @@ class Lines:
         at_work = (
             f"{task} {role} {duration(time.monotonic() - since)}" for task, (role, since) in self._now.items()
         )
-        heard = (f"[{task}] {words}" for task, words in list(self._latest.items())[-1:])
-        self._last.draw("… " + " · ".join([*at_work, *heard]))
+        latest = (f"[{task}] {words}" for task, words in list(self._latest.items())[-1:])
+        self._last.draw("… " + " · ".join([*at_work, *latest]))
 
     def close(self) -> None:
         self._last.clear()
-
-    def _say(self, line: str) -> None:
-        self.close()
-        say(line)
-
-
-def _session(told: Mapping[str, str]) -> str:
-    return f" (goes on in the session of {told['thread']})" if "step" in told else ""
-
-
-def _settled(body: Mapping[str, Any]) -> str:
-    status = str(body["status"])
-    if status == "completed":
-        return "■ completed"
-    reason = f": {_short(str(body['reason']))}" if body.get("reason") else ""
-    sign = {"waiting": "? waits for a person", "failed": "✗ failed", "stopped": "■ stopped"}[status]
-    return sign + reason
-
-
-def _short(text: str) -> str:
-    """The whole of it is told at the end."""
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
 
 
 # -- the result --
@@ -168,30 +138,15 @@ def show_rows(options: Namespace, board: Board, rows: Sequence[Row], mask: Mask,
     if format_of(options) == "yaml":
         print("---")
     is_done = all(task["status"] == "completed" for task in board.tasks.values())
-    tasks = [typed(options, row.as_json()) for row in rows]
+    tasks = [with_command(options, row.as_json()) for row in rows]
     shown = mask.value({"goal": board.goal, "done": is_done, "tasks": tasks})
-    asked = [row for row in rows if board.is_asked_for(row.task)]
-    show(options, shown, lambda: mask.text("\n".join(_result(options, board, asked, mask, id_length))))
+    wanted = [row for row in rows if board.is_asked_for(row.task)]
+    show(options, shown, lambda: mask.text("\n".join(_result(options, board, wanted, mask, id_length))))
 
 
 def _result(
     options: Namespace, board: Board, rows: Sequence[Row], mask: Mask, id_length: int
 ) -> Iterator[str]:
-    if rows:
-        yield _table(rows, mask, id_length)
-    if not board.tasks:
-        yield "there are no tasks any more: the cycle was closed meanwhile"
-        return
-    done = sum(task["status"] == "completed" for task in board.tasks.values())
-    yield f"{done} of {len(board.tasks)} tasks are completed"
-    for row in rows:
-        yield from _details(options, row)
-    if done == len(board.tasks):
-        yield f"close the cycle: {_of_project(options, 'rolecall task close')}"
-
-
-def _table(rows: Sequence[Row], mask: Mask, id_length: int) -> str:
-    """The columns that have something in them. Titles are masked before the table cuts them."""
     columns: dict[str, list[Any]] = {
         "id": [row.task for row in rows],
         "status": [row.status for row in rows],
@@ -200,27 +155,30 @@ def _table(rows: Sequence[Row], mask: Mask, id_length: int) -> str:
         "tokens": [row.tokens or "" for row in rows],
         "cost $": [f"{row.cost:.4f}".rstrip("0").rstrip(".") if row.cost else "" for row in rows],
         "thread": [row.thread[-id_length:] for row in rows],
-        "title": [mask.text(row.title) for row in rows],
+        "title": [mask.text(row.title) for row in rows],  # before the table cuts them
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
-    return table(list(zip(*filled.values(), strict=True)), tuple(filled), ("tokens", "cost $", "ended"))
-
-
-def _details(options: Namespace, row: Row) -> Iterator[str]:
-    if row.reason and row.status not in ("completed", "stopped"):
-        is_own = row.status in ("waiting", "failed")
-        yield f"{row.task}{':' if is_own else ''} {row.reason}"
-    for remark in row.remarks:
-        yield f"{row.task}: ⚠ {remark}"
-    if row.command:
-        yield f"  {_purpose(row.command)}: {_here(options, row.command)}"
-
-
-def _purpose(command: str) -> str:
-    command = hints.command(command)
-    if command.startswith("rolecall plan "):
-        return "begin it anew"
-    return "answer" if command.startswith("rolecall thread answer ") or " -p " in command else "try it again"
+    if rows:
+        yield table(list(zip(*filled.values(), strict=True)), tuple(filled), ("tokens", "cost $", "ended"))
+    if not board.tasks:
+        yield "there are no tasks any more: the cycle was closed meanwhile"
+        return
+    done = sum(task["status"] == "completed" for task in board.tasks.values())
+    yield f"{done} of {len(board.tasks)} tasks are completed"
+    for row in rows:
+        if row.reason and row.status not in ("completed", "stopped"):
+            yield f"{row.task}{':' if row.status in ('waiting', 'failed') else ''} {row.reason}"
+        for remark in row.remarks:
+            yield f"{row.task}: ⚠ {remark}"
+        if row.command:
+            command = hints.command(row.command)
+            is_answer = command.startswith("rolecall thread answer ") or " -p " in command
+            purpose = "answer" if is_answer else "try it again"
+            if command.startswith("rolecall plan "):
+                purpose = "begin it again"
+            yield f"  {purpose}: {_here(options, command)}"
+    if done == len(board.tasks):
+        yield f"close the cycle: {_in_project(options, 'rolecall task close')}"
 
 
 # -- the outlook --
@@ -229,78 +187,67 @@ def _purpose(command: str) -> str:
 def show_outlook(
     options: Namespace, board: Board, agents: Mapping[str, str], hints: Iterable[str] = ()
 ) -> None:
-    """`agents` are those of each role, or why there is none; `hints` what to do about that."""
-    from rolecall.plan_run.schedule import outlook
+    """`agents` names the agent of each role, or why there is none; `hints` say what to do about that."""
+    state = board.standing()
+    words = {number: left.word for number, left in state.left.items()}
+    ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)
 
-    stands = board.standing()
-    words = {number: left.word for number, left in stands.left.items()}
-    ahead = outlook(stands.wants, done=stands.done, limit=options.limit, others=words)
-    left = {**words, **ahead.left}
-    shown = {
-        "goal": board.goal,
-        "limit": options.limit,
-        "waves": [[_ahead(board, ahead, agents, number) for number in wave] for wave in ahead.waves],
-        "left": [
-            {"task": number, "title": board.tasks[number]["title"], "reason": reason}
-            for number, reason in left.items()
-        ],
-        "agents": dict(agents),
-    }
-    shown = workspace.mask().value(shown)
-    advice = [f"  {hint}" for hint in hints if hint]
-    show(options, shown, lambda: "\n".join([*_outlook(shown), *advice]))
+    def preview(number: float) -> dict[str, Any]:
+        job, begun = board.jobs[number], board.begun(board.tasks[number])
+        clash = ahead.clashes.get(number)
+        return {
+            "task": number,
+            "title": job.task["title"],
+            "owner": job.players.owner,
+            "assumed": job.is_assumed,
+            "agent": agents[job.players.owner],
+            "checker": "" if job.players.is_check else job.players.checker,
+            "pairing": job.pairing,
+            "after": list(job.task["deps"]),
+            "files": sorted(job.files),
+            "clash": clash and {"file": clash.file, "task": clash.other},
+            "thread": thread.id_of(begun) if begun else "",
+        }
 
-
-def _ahead(board: Board, ahead: Outlook, agents: Mapping[str, str], number: float) -> dict[str, Any]:
-    job, begun = board.jobs[number], board.begun(board.tasks[number])
-    clash = ahead.clashes.get(number)
-    return {
-        "task": number,
-        "title": job.task["title"],
-        "owner": job.players.owner,
-        "assumed": job.is_assumed,
-        "agent": agents[job.players.owner],
-        "checker": "" if job.players.is_check else job.players.checker,
-        "pairing": job.pairing,
-        "after": list(job.task["deps"]),
-        "files": sorted(job.files),
-        "clash": clash and {"file": clash.file, "task": clash.other},
-        "thread": thread.id_of(begun) if begun else "",
-    }
+    shown = workspace.mask().value(
+        {
+            "goal": board.goal,
+            "limit": options.at_once,
+            "waves": [[preview(number) for number in wave] for wave in ahead.waves],
+            "left": [
+                {"task": number, "title": board.tasks[number]["title"], "reason": reason}
+                for number, reason in {**words, **ahead.left}.items()
+            ],
+            "agents": dict(agents),
+        }
+    )
+    advice = [f"  {hint}" for hint in hints]
+    show(options, shown, lambda: "\n".join([*_outlook_lines(shown), *advice]))
 
 
-def _outlook(shown: Mapping[str, Any]) -> Iterator[str]:
+def _outlook_lines(shown: Mapping[str, Any]) -> Iterator[str]:
     if shown["goal"]:
         yield f"goal: {shown['goal']}"
     for number, wave in enumerate(shown["waves"], 1):
         yield f"round {number}{', at once' if len(wave) > 1 else ''}:"
         for job in wave:
-            yield from _ahead_lines(job)
+            then = f", then {job['checker']}" if job["checker"] else ""
+            assumed = " (by default)" if job["assumed"] else ""
+            after = f", after {', '.join(map(str, job['after']))}" if job["after"] else ""
+            yield f"  {job['task']}  {job['owner']}{assumed}{then}{after}: {job['title']}"
+            yield f"     {'checked' if job['checker'] else 'not checked'}: {job['pairing']}"
+            if job["files"]:
+                yield f"     writes {', '.join(job['files'])}"
+            if clash := job["clash"]:
+                yield f"     not at once with task {clash['task']}: both write {clash['file']}"
+            if job["thread"]:
+                yield f"     continues in {job['thread']}"
     if shown["left"]:
         yield "not by this run:"
         yield from (f"  {one['task']}  {one['title']}: {one['reason']}" for one in shown["left"])
-    if shown["agents"]:
+    players: dict[str, list[str]] = {}
+    for role, agent in shown["agents"].items():
+        players.setdefault(agent, []).append(role)
+    if players:
         yield "agents:"
-        yield from _agent_lines(shown["agents"])
-
-
-def _agent_lines(agents: Mapping[str, str]) -> Iterator[str]:
-    """Who plays which roles, in a line for each agent."""
-    roles: dict[str, list[str]] = {}
-    for role, agent in agents.items():
-        roles.setdefault(agent, []).append(role)
-    yield from (f"  {', '.join(names)}: {agent}" for agent, names in roles.items())
-
-
-def _ahead_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    then = f", then {job['checker']}" if job["checker"] else ""
-    assumed = " (by default)" if job["assumed"] else ""
-    after = f", after {', '.join(map(str, job['after']))}" if job["after"] else ""
-    yield f"  {job['task']}  {job['owner']}{assumed}{then}{after}: {job['title']}"
-    yield f"     {'checked' if job['checker'] else 'not checked'}: {job['pairing']}"
-    if job["files"]:
-        yield f"     writes {', '.join(job['files'])}"
-    if job["clash"]:
-        yield f"     not at once with task {job['clash']['task']}: both write {job['clash']['file']}"
-    if job["thread"]:
-        yield f"     goes on in {job['thread']}"
+        yield from (f"  {', '.join(roles)}: {agent}" for agent, roles in players.items())

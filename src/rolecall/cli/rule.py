@@ -1,68 +1,52 @@
-"""`rolecall rule`: what the agents of a project keep to, written in its `.nexus/rules/`."""
+"""`rolecall rule`: rules for the agents of a project, kept as notes in its `.nexus/rules/`."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from rolecall.cli import Verb
-from rolecall.cli.note_arguments import add_text, print_text, text_of
-from rolecall.cli.output import show, table
-from rolecall.cli.project_call import add_project, project_of
-
-
-def _add(options: Namespace) -> None:
-    from rolecall.nexus import rule
-    from rolecall.threads.workspace import mask
-
-    text = text_of(options)
-    reply = rule.add(project_of(options), options.name, text, mask=mask(), tags=options.tag)
-    show(options, reply, lambda: f"wrote {reply['path']}")
+from rolecall.cli import Reply, argument, verb
+from rolecall.cli.output import table
+from rolecall.cli.project import MESSAGE, PROJECT, SOURCE, project_of, read_text, reply_text
+from rolecall.nexus import rule
+from rolecall.settings import config
 
 
-def _list(options: Namespace) -> None:
-    from rolecall.nexus import rule
+@verb(
+    "rule add",
+    "write a rule",
+    "rolecall rule add commit-messages -m 'The first line says what changed.'\n"
+    "rolecall rule add css-tokens --tag frontend rules/css.md",
+    argument("name", "NAME", "what it is about: commit-messages"),
+    SOURCE,
+    MESSAGE,
+    argument("--tag", "TAG", "where it applies: frontend", action="append", default=[]),
+    PROJECT,
+)
+def add_rule(options: Namespace) -> Reply:
+    text = read_text(options)
+    reply = rule.add(project_of(options), options.name, text, mask=config.mask(), tags=options.tag)
+    return Reply(reply, f"wrote {reply['path']}")
 
+
+@verb(
+    "rule list",
+    "list the rules",
+    "rolecall rule list --tag frontend",
+    argument("--tag", "TAG", "only those with this tag"),
+    PROJECT,
+)
+def list_rules(options: Namespace) -> Reply:
     rules = rule.listed(project_of(options), tag=options.tag)
     rows = [(entry["name"], ", ".join(entry["tags"]), entry["size"]) for entry in rules]
-    show(options, rules, lambda: table(rows, ("name", "tags", "bytes")) if rows else "there is no rule")
+    return Reply(rules, table(rows, ("name", "tags", "bytes")) if rows else "there are no rules yet")
 
 
-def _read(options: Namespace) -> None:
-    from rolecall.nexus import rule
-
-    print_text(options, rule.read(project_of(options), options.name), name=options.name)
-
-
-# -- the table --
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="what it is about: commit-messages")
-    add_text(parser)
-    parser.add_argument(
-        "--tag", action="append", default=[], metavar="TAG", help="where it applies: frontend"
-    )
-    add_project(parser)
-
-
-def _list_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--tag", metavar="TAG", help="only those with this tag")
-    add_project(parser)
-
-
-def _read_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the rule")
-    add_project(parser)
-
-
-VERBS = {
-    "add": Verb(
-        _add,
-        "write a rule",
-        "rolecall rule add commit-messages -m 'The first line says what changed.'\n"
-        "rolecall rule add css-tokens --tag frontend rules/css.md",
-        _add_arguments,
-    ),
-    "list": Verb(_list, "list the rules", "rolecall rule list --tag frontend", _list_arguments),
-    "read": Verb(_read, "print a rule", "rolecall rule read commit-messages", _read_arguments),
-}
+@verb(
+    "rule read",
+    "print a rule",
+    "rolecall rule read commit-messages",
+    argument("name", "NAME", "the rule"),
+    PROJECT,
+)
+def read_rule(options: Namespace) -> Reply | None:
+    return reply_text(options, rule.read(project_of(options), options.name))

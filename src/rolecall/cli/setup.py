@@ -6,13 +6,20 @@ A key goes into `.env` of the home, where only its owner can read it; `config.ya
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
+from getpass import getpass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from rolecall.cli import Verb, asking
-from rolecall.cli.output import add_format, read_input, show
+from rolecall.agents import ADAPTERS
+from rolecall.agents.presence import find_program, program_of
+from rolecall.checks.doctor import known_agents
+from rolecall.cli import Reply, argument, asking, verb
+from rolecall.cli.output import read_input
 from rolecall.errors import UsageError
-from rolecall.settings.settings import Path
+from rolecall.settings import config, config_file
+from rolecall.settings.settings import Path as Key
+from rolecall.settings.settings import is_known_agent, unknown_agent, value_from
 
 BASE_URLS = {
     "openrouter": "https://openrouter.ai/api/v1",
@@ -25,6 +32,7 @@ MODEL = "default"
 """The alias under which the model is kept."""
 
 _PROVIDER_FLAGS = ("provider", "base_url", "model", "api_key")
+_AGENTS = (*ADAPTERS, "human")
 
 
 class Answers(NamedTuple):
@@ -37,23 +45,29 @@ class Answers(NamedTuple):
     """None keeps the present one; an empty text removes it."""
 
 
-class Program(NamedTuple):
-    """The program of an agent that is installed here."""
-
-    program: str
-    path: str
-    adapter: str
-
-
-def _setup(options: Namespace) -> None:
-    from rolecall.settings import config
-
+@verb(
+    "setup",
+    "configure a provider, a model and an agent; asks on a terminal when no option is given",
+    "rolecall setup\nrolecall setup --agent command:./agent.sh\n"
+    "rolecall setup --provider openrouter --model qwen/qwen3-coder --api-key - < key.txt",
+    argument("--provider", "NAME", "a provider of models, such as openrouter"),
+    argument("--base-url", "URL", "its OpenAI-compatible address (known for some)"),
+    argument("--api-key", "KEY", "its key; - reads standard input, which no process list shows"),
+    argument("--model", "NAME", "the model, by the provider's name for it"),
+    argument("--agent", "NAME", "the agent that plays roles by default"),
+)
+def setup(options: Namespace) -> Reply:
     settings, environment = config.load(), config.environment()
-    programs = _installed(environment)
+    programs = []
+    for cast in known_agents():
+        program = program_of(cast.agent)
+        path, can_run = find_program(program, env=environment, folder=Path.cwd())
+        if path is not None and can_run:
+            programs.append({"program": program, "path": path, "adapter": cast.name})
     if any(getattr(options, flag) is not None for flag in (*_PROVIDER_FLAGS, "agent")):
         answers = _from_flags(options, settings, environment)
     elif asking.can_ask():
-        answers = _asked(settings, environment, programs)
+        answers = _ask(settings, environment, programs)
     else:
         raise UsageError(
             "this is not a terminal, so nothing can be asked: give --agent, or --provider, --base-url, --model "
@@ -61,26 +75,36 @@ def _setup(options: Namespace) -> None:
             hint="For instance: rolecall setup --agent command:./agent.sh",
         )
     _check(answers, settings)
-    shown = _write(answers)
-    shown["programs"] = [program._asdict() for program in programs]
-    show(options, shown, lambda: _written_text(shown))
+    shown = {**_write(answers, settings), "programs": programs}
+    lines = [f"written to {shown['config']}:"]
+    lines += [f"  {key} = {value}" for key, value in shown["written"].items()]
+    lines += [f"  {key} is no longer set" for key in shown["removed"]]
+    if shown["env"]:
+        lines.append(f"the key is in {shown['env']} as {shown['variable']}")
+    return Reply(shown, "\n".join([*lines, "Next: rolecall doctor, then rolecall run WORKFLOW -p TASK"]))
 
 
-def _installed(environment: dict[str, str]) -> list[Program]:
-    from pathlib import Path
-
-    from rolecall.agents.presence import find_program, program_of
-    from rolecall.checks.doctor import known_agents
-
-    found = []
-    for name, agent in ((cast.name, cast.agent) for cast in known_agents()):
-        path, can_run = find_program(program_of(agent), env=environment, folder=Path.cwd())
-        if path is not None and can_run:
-            found.append(Program(program_of(agent), path, name))
-    return found
+def _provider(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    entry = (settings.get("providers") or {}).get(name)
+    return entry if isinstance(entry, dict) else {}
 
 
-# -- flags --
+def _known_url(settings: dict[str, Any], provider: str) -> str | None:
+    return _provider(settings, provider).get("baseUrl") or BASE_URLS.get(provider)
+
+
+def _has_key(settings: dict[str, Any], environment: dict[str, str], provider: str) -> bool:
+    entry = _provider(settings, provider)
+    return bool(entry.get("apiKey") or environment.get(entry.get("apiKeyEnv") or _variable(provider)))
+
+
+def _variable(provider: str) -> str:
+    """The variable that holds a provider's key."""
+    name = "".join(character if character.isalnum() else "_" for character in provider.upper())
+    return f"{name}_API_KEY" if name[:1].isalpha() else f"_{name}_API_KEY"
+
+
+# -- the answers --
 
 
 def _from_flags(options: Namespace, settings: dict[str, Any], environment: dict[str, str]) -> Answers:
@@ -101,41 +125,18 @@ def _from_flags(options: Namespace, settings: dict[str, Any], environment: dict[
     return Answers(provider, base_url, read_input(key).strip() if key else key, options.model, options.agent)
 
 
-def _known_url(settings: dict[str, Any], provider: str) -> str | None:
-    return _provider(settings, provider).get("baseUrl") or BASE_URLS.get(provider)
-
-
-def _has_key(settings: dict[str, Any], environment: dict[str, str], provider: str) -> bool:
-    entry = _provider(settings, provider)
-    return bool(entry.get("apiKey") or environment.get(entry.get("apiKeyEnv") or _variable(provider)))
-
-
-def _provider(settings: dict[str, Any], name: str) -> dict[str, Any]:
-    entry = (settings.get("providers") or {}).get(name)
-    return entry if isinstance(entry, dict) else {}
-
-
-def _variable(provider: str) -> str:
-    """The variable that holds a provider's key."""
-    name = "".join(character if character.isalnum() else "_" for character in provider.upper())
-    return f"{name}_API_KEY" if name[:1].isalpha() else f"_{name}_API_KEY"
-
-
-# -- questions --
-
-
-def _asked(settings: dict[str, Any], environment: dict[str, str], programs: list[Program]) -> Answers:
+def _ask(settings: dict[str, Any], environment: dict[str, str], programs: list[dict[str, str]]) -> Answers:
     """Check every answer at its question, and ask again if it is wrong."""
-    for program in programs:
-        asking.say(f"found {program.program} ({program.path}): adapter {program.adapter}")
-    offered = settings.get("defaultAgent") or next((program.adapter for program in programs), "")
+    for one in programs:
+        asking.say(f"found {one['program']} ({one['path']}): adapter {one['adapter']}")
+    offered = settings.get("defaultAgent") or next((one["adapter"] for one in programs), "")
 
     def check_agent(text: str) -> str:
         """The agent, or an empty text for no agent."""
         agent = "" if text == "-" else text or offered
         if agent:
             _check_agent(agent, settings)
-        return agent
+        return str(agent)
 
     how = f"(-: none) [{offered}]" if offered else "(Enter: none)"
     agent = asking.ask(f"Agent that plays roles by default {how}", check_agent)
@@ -143,55 +144,42 @@ def _asked(settings: dict[str, Any], environment: dict[str, str], programs: list
     present = model.get("provider") or ""
     how = f"[{present}]" if present else "(Enter: none)"
     provider = asking.ask(
-        f"Provider of the model that reads answers {how}", lambda text: _check_provider(text or present)
+        f"Provider of the extract model {how}", lambda text: _check_provider(text or present)
     )
     if not provider:
         return Answers(None, None, None, None, agent)
     known_url = _known_url(settings, provider) or ""
     base_url = _ask_needed("Base URL", known_url, ("providers", provider, "baseUrl"))
     name = _ask_needed("Model", model.get("name") or "", ("models", MODEL, "name"))
-    return Answers(provider, base_url, _ask_key(settings, environment, provider), name, agent)
+
+    has_key = _has_key(settings, environment, provider)
+    enter = "keep the present one" if has_key else "none"
+    while True:
+        try:
+            key = getpass(f"Key of {provider} (not shown; Enter: {enter}): ").strip()
+        except EOFError:
+            raise asking.ended() from None
+        if key.isascii() and key.isprintable() and " " not in key:
+            return Answers(provider, base_url, key or (None if has_key else ""), name, agent)
+        asking.say("  A key has only ASCII characters and no spaces.")
 
 
-def _ask_needed(question: str, default: str, path: Path) -> str:
-    from rolecall.settings.settings import value_from
-
+def _ask_needed(question: str, default: str, key: Key) -> str:
     def check(text: str) -> str:
         if not text and not default:
             raise UsageError("An answer is needed.")
-        return str(value_from(text or default, path))
+        return str(value_from(text or default, key))
 
     return asking.ask(f"{question} [{default}]" if default else question, check)
 
 
-def _ask_key(settings: dict[str, Any], environment: dict[str, str], provider: str) -> str | None:
-    from getpass import getpass
-
-    has_key = _has_key(settings, environment, provider)
-    while True:
-        try:
-            key = getpass(
-                f"Key of {provider} (not shown; Enter: {'keep the present one' if has_key else 'none'}): "
-            ).strip()
-        except EOFError:
-            raise asking.ended() from None
-        if key.isascii() and key.isprintable() and " " not in key:
-            return key or (None if has_key else "")
-        asking.say("  A key has only ASCII characters and no spaces.")
-
-
-# -- writing --
-
-
 def _check(answers: Answers, settings: dict[str, Any]) -> None:
-    """Everything is refused before anything is written."""
-    from rolecall.settings.settings import value_from
-
+    """Refuse everything wrong before anything is written."""
     if answers.agent:
         _check_agent(answers.agent, settings)
     if answers.provider is None:
         if not answers.agent and not settings.get("defaultAgent"):
-            raise UsageError("nothing was given that could be set up", hint="Name an agent or a provider.")
+            raise UsageError("there is nothing to set up", hint="Name an agent or a provider.")
         return
     _check_provider(answers.provider)
     value_from(answers.base_url or "", ("providers", answers.provider, "baseUrl"))
@@ -199,12 +187,8 @@ def _check(answers: Answers, settings: dict[str, Any]) -> None:
 
 
 def _check_agent(agent: str, settings: dict[str, Any]) -> None:
-    from rolecall.agents import ADAPTERS
-    from rolecall.settings.settings import is_known_agent, unknown_agent
-    from rolecall.threads.engine import HUMAN
-
-    if not is_known_agent(settings, agent, (*ADAPTERS, HUMAN)):
-        raise unknown_agent(settings, agent, (*ADAPTERS, HUMAN))
+    if not is_known_agent(settings, agent, _AGENTS):
+        raise unknown_agent(settings, agent, _AGENTS)
 
 
 def _check_provider(provider: str) -> str:
@@ -213,102 +197,57 @@ def _check_provider(provider: str) -> str:
     return provider
 
 
-def _write(answers: Answers) -> dict[str, Any]:
-    from rolecall.settings import config, config_file
+# -- writing --
 
-    env_path = os.path.join(config.home(), ".env")
-    file = config.config_path()
-    values, removed = _values(answers)
+
+def _write(answers: Answers, settings: dict[str, Any]) -> dict[str, Any]:
+    values: dict[Key, str] = {}
+    unset: list[Key] = [("defaultAgent",)] if answers.agent == "" else []
+    if answers.agent:
+        values["defaultAgent",] = answers.agent
+    variable = None
+    if answers.provider:
+        entry = _provider(settings, answers.provider)
+        base, key, named = (
+            ("providers", answers.provider, name) for name in ("baseUrl", "apiKey", "apiKeyEnv")
+        )
+        values |= {
+            base: str(answers.base_url),
+            ("models", MODEL, "provider"): answers.provider,
+            ("models", MODEL, "name"): str(answers.model),
+            ("defaultModel",): MODEL,
+        }
+        if answers.api_key == "":
+            unset += [key, named]
+        elif answers.api_key or not (entry.get("apiKey") or entry.get("apiKeyEnv")):
+            values[named] = _variable(answers.provider)
+            unset.append(key)  # it would take precedence
+    file, env_path = config.config_path(), os.path.join(config.home(), ".env")
     if answers.api_key:
-        variable = _variable(str(answers.provider))
-        key = answers.api_key
-        config_file.change(env_path, lambda text: config_file.with_variable(text, variable, key))
+        variable, secret = _variable(str(answers.provider)), answers.api_key
+        config_file.change(env_path, lambda text: config_file.with_variable(text, variable, secret))
 
     def edit(text: str) -> str:
-        for path in removed:
+        for path in unset:
             if _is_set(config.parse(text, file), path):
                 text = config_file.without_value(text, path, source=file)
         for path, value in values.items():
             text = config_file.with_value(text, path, value, source=file)
         return text
 
-    before = config.load()
     config_file.change(file, edit)
     return {
         "config": file,
         "written": {".".join(path): value for path, value in values.items()},
-        "removed": [".".join(path) for path in removed if _is_set(before, path)],
+        "removed": [".".join(path) for path in unset if _is_set(settings, path)],
         "env": env_path if answers.api_key else None,
-        "variable": _variable(str(answers.provider)) if answers.api_key else None,
+        "variable": variable,
     }
 
 
-def _values(answers: Answers) -> tuple[dict[Path, str], list[Path]]:
-    """What is set, and what must go because it would count instead."""
-    values: dict[Path, str] = {}
-    gone: list[Path] = [("defaultAgent",)] if answers.agent == "" else []
-    if answers.agent:
-        values["defaultAgent",] = answers.agent
-    if not answers.provider:
-        return values, gone
-    base, key, variable = (
-        ("providers", answers.provider, name) for name in ("baseUrl", "apiKey", "apiKeyEnv")
-    )
-    values |= {
-        base: str(answers.base_url),
-        ("models", MODEL, "provider"): answers.provider,
-        ("models", MODEL, "name"): str(answers.model),
-        ("defaultModel",): MODEL,
-    }
-    if answers.api_key == "":
-        return values, [*gone, key, variable]
-    if answers.api_key is None and _names_a_key(answers.provider):
-        return values, gone
-    return values | {variable: _variable(answers.provider)}, [*gone, key]
-
-
-def _names_a_key(provider: str) -> bool:
-    from rolecall.settings import config
-
-    entry = _provider(config.load(), provider)
-    return bool(entry.get("apiKey") or entry.get("apiKeyEnv"))
-
-
-def _is_set(settings: Any, path: Path) -> bool:
+def _is_set(settings: Any, path: Key) -> bool:
     for step in path:
         if not isinstance(settings, dict) or step not in settings:
             return False
         settings = settings[step]
     return True
-
-
-def _written_text(shown: dict[str, Any]) -> str:
-    lines = [f"written to {shown['config']}:"]
-    lines += [f"  {key} = {value}" for key, value in shown["written"].items()]
-    lines += [f"  {key} is no longer set" for key in shown["removed"]]
-    if shown["env"]:
-        lines.append(f"the key is in {shown['env']} as {shown['variable']}")
-    lines.append("Next: rolecall doctor, then rolecall run WORKFLOW -p TASK")
-    return "\n".join(lines)
-
-
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--provider", metavar="NAME", help="a provider of models, such as openrouter")
-    parser.add_argument("--base-url", metavar="URL", help="its OpenAI-compatible address (known for some)")
-    parser.add_argument(
-        "--api-key", metavar="KEY", help="its key; - reads standard input, which no process list shows"
-    )
-    parser.add_argument("--model", metavar="NAME", help="the model, by the provider's name for it")
-    parser.add_argument("--agent", metavar="NAME", help="the agent that plays roles by default")
-    add_format(parser)
-
-
-VERBS = {
-    "": Verb(
-        _setup,
-        "configure a provider, a model and an agent; asks on a terminal when no option is given",
-        "rolecall setup\nrolecall setup --agent command:./agent.sh\n"
-        "rolecall setup --provider openrouter --model qwen/qwen3-coder --api-key - < key.txt",
-        _arguments,
-    )
-}

@@ -1,24 +1,55 @@
-"""`rolecall task`: the tasks of the running cycle, and its end."""
+"""`rolecall task`, `history` and `artifact`: the current cycle's tasks and files, and the cycles that were closed."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from rolecall.cli import Verb
+from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.asking import can_ask, say
-from rolecall.cli.output import printable, read_input, show, table
-from rolecall.cli.project_call import add_project, call, look
+from rolecall.cli.output import between, plural, printable, read_file, read_input, table
+from rolecall.cli.project import PROJECT, call, look
 from rolecall.errors import UsageError
 from rolecall.nexus import overview, task_graph
 
-_MOST_NAMED = 20
+_MOST_TASKS = 20
 _LONG = ("context", "approach", "acceptance", "risk")
 """Fields that may come from a file or from standard input."""
 
 
-def _add(options: Namespace) -> None:
+# -- tasks --
+
+
+@verb(
+    "task add",
+    "add a task",
+    "rolecall task add 'Write the migration' --context @notes.md --dep 1 --owner engineer",
+    argument("title", "TITLE", "what to do, in one line"),
+    argument(
+        "--context",
+        "TEXT",
+        "what the agent has to know; @FILE reads a file, - standard input, here and below",
+        required=True,
+    ),
+    argument("--dep", "ID", "a task that comes before", action="append", type=int, default=[]),
+    argument("--approach", "TEXT", "how to go about it"),
+    argument("--acceptance", "TEXT", "what must hold when it is done"),
+    argument("--risk", "TEXT", "what may go wrong"),
+    argument("--plan-issue", "ID", "the issue of the plan that it comes from", type=int),
+    argument("--goal", "TEXT", "what all tasks of the cycle are for"),
+    argument("--decision", "TEXT", "a decision that binds the work", action="append", default=[]),
+    argument("--owner", "AGENT", "the agent that does it, or lead"),
+    argument("--owner-agent-id", "ID", "the id of the instance that does it"),
+    argument(
+        "--owner-reuse-policy",
+        None,
+        "whether an earlier instance continues with it",
+        choices=overview.REUSE_POLICIES,
+    ),
+    PROJECT,
+)
+def add(options: Namespace) -> Reply:
     if options.dep:
         _check_deps(look(options, "task_list"), options.dep)
     fields = ("title", "goal", "plan_issue", "owner", "owner_agent_id", "owner_reuse_policy")
@@ -26,7 +57,7 @@ def _add(options: Namespace) -> None:
     long = {field: getattr(options, field) for field in _LONG}
     arguments |= {field: value and read_input(value) for field, value in long.items()}
     reply = call(options, "task_add", deps=options.dep, decisions=options.decision, **arguments)
-    show(options, reply, lambda: f"task {reply['task']['id']} added")
+    return Reply(reply, f"task {reply['task']['id']} added")
 
 
 def _check_deps(reply: Mapping[str, Any], deps: list[int]) -> None:
@@ -53,28 +84,28 @@ def _check_deps(reply: Mapping[str, Any], deps: list[int]) -> None:
             paths += [(*path, dep) for dep in deps_of.get(path[-1], ())]
 
 
-def _list(options: Namespace) -> None:
+@verb("task list", "list the tasks of the current cycle", "rolecall task list", PROJECT)
+def list_tasks(options: Namespace) -> Reply:
     reply = call(options, "task_list")
-    show(options, reply, lambda: _list_text(reply))
-
-
-def _list_text(reply: Mapping[str, Any]) -> str:
     if "tasks" not in reply:
-        return "there are no tasks"
-    summary = reply["summary"]
-    counts = f"{summary['completed']} of {summary['total']} completed, {summary['blocked']} in progress"
-    goal = [f"goal: {reply['goal']}"] if reply["goal"] else []
-    return "\n".join(
-        [*goal, _table(reply["tasks"], summary["ready"]), f"{counts}, {len(summary['ready'])} ready"]
-    )
+        return Reply(reply, "there are no tasks")
+
+    def text() -> str:
+        summary = reply["summary"]
+        counts = f"{summary['completed']} of {summary['total']} completed, {summary['blocked']} in progress"
+        goal = [f"goal: {reply['goal']}"] if reply["goal"] else []
+        rows = _table(reply["tasks"], summary["ready"])
+        return "\n".join([*goal, rows, f"{counts}, {len(summary['ready'])} ready"])
+
+    return Reply(reply, text)
 
 
 def _table(tasks: list[Mapping[str, Any]], ready_ids: list[float]) -> str:
-    can_begin = set(ready_ids)
+    ready = set(ready_ids)
     rows = [
         (
             task["id"],
-            task_graph.status(task, can_begin),
+            task_graph.status(task, ready),
             task.get("owner", ""),
             task_graph.ids(task["deps"]),
             task["title"],
@@ -84,129 +115,113 @@ def _table(tasks: list[Mapping[str, Any]], ready_ids: list[float]) -> str:
     return table(rows, ("id", "status", "owner", "after", "task"))
 
 
-def _ready(options: Namespace) -> None:
+@verb("task ready", "list the tasks that can begin now", "rolecall task ready", PROJECT)
+def list_ready(options: Namespace) -> Reply:
     reply = call(options, "task_list")
     ids = reply["summary"]["ready"] if "tasks" in reply else []
-    can_begin = set(ids)
-    found = [task for task in reply.get("tasks", []) if task["id"] in can_begin]
-    show(options, {"ready": found}, lambda: _table(found, ids) if found else "no task is ready")
+    ready = set(ids)
+    found = [task for task in reply.get("tasks", []) if task["id"] in ready]
+    return Reply({"ready": found}, _table(found, ids) if found else "no task is ready")
 
 
-def _graph(options: Namespace) -> None:
-    kind = getattr(options, "as")
-    drawn = task_graph.DRAWN_AS[kind](call(options, "task_list").get("tasks", []))
-    if options.format in (None, "text"):  # a drawing in a pipe is for the program that shows it
-        print(printable(drawn))
-    else:
-        show(options, {"as": kind, "graph": drawn})
+@verb(
+    "task graph",
+    "draw which task comes after which",
+    "rolecall task graph\nrolecall task graph --as mermaid",
+    argument(
+        "--as",
+        None,
+        "how to draw it (default: text)",
+        dest="kind",
+        choices=list(task_graph.DRAWN_AS),
+        default="text",
+    ),
+    PROJECT,
+)
+def draw_graph(options: Namespace) -> Reply | None:
+    drawn = task_graph.DRAWN_AS[options.kind](call(options, "task_list").get("tasks", []))
+    if options.format not in (None, "text"):
+        return Reply({"as": options.kind, "graph": drawn})
+    print(printable(drawn))
+    return None
 
 
-def _update(options: Namespace) -> None:
+@verb(
+    "task update",
+    "set the status of a task",
+    "rolecall task update 1 completed",
+    argument("id", "ID", "the task", type=int),
+    argument("status", None, "its new status", choices=overview.TASK_STATUSES),
+    PROJECT,
+)
+def update(options: Namespace) -> Reply:
     reply = call(options, "task_update", id=options.id, status=options.status)
-    show(options, reply, lambda: f"task {reply['task']['id']} is {reply['task']['status']}")
+    return Reply(reply, f"task {reply['task']['id']} is {reply['task']['status']}")
 
 
-def _close(options: Namespace) -> None:
-    listed = look(options, "task_list")
-    tasks = listed.get("tasks", [])
-    if listed and not tasks and look(options, "plan_status") == {"active": False}:
+@verb(
+    "task close",
+    "close the cycle: its plan and tasks move to the history",
+    "rolecall task close",
+    flag("--yes", "close the cycle even if tasks are not completed"),
+    PROJECT,
+)
+def close(options: Namespace) -> Reply:
+    current = look(options, "task_list")
+    tasks = current.get("tasks", [])
+    if current and not tasks and look(options, "plan_status") == {"active": False}:
         raise UsageError("there is nothing to close: the project has no plan and no tasks")
     unfinished = [task for task in tasks if task["status"] != "completed"]
     if unfinished and not options.yes:
-        named = "".join(f"\n  {task['id']} {task['title']}" for task in unfinished[:_MOST_NAMED])
-        more = f"\n  and {len(unfinished) - _MOST_NAMED} more" if len(unfinished) > _MOST_NAMED else ""
+        names = "".join(f"\n  {task['id']} {task['title']}" for task in unfinished[:_MOST_TASKS])
+        more = f"\n  and {len(unfinished) - _MOST_TASKS} more" if len(unfinished) > _MOST_TASKS else ""
         what = "1 task is" if len(unfinished) == 1 else f"{len(unfinished)} tasks are"
-        text = f"{what} not completed:{named}{more}"
+        text = f"{what} not completed:{names}{more}"
         if can_ask():
             raise UsageError(text, hint="Add --yes to close the cycle with them.")
         say(text)
     reply = call(options, "task_close")
-    show(options, reply, lambda: _close_text(reply))
-
-
-def _close_text(reply: Mapping[str, Any]) -> str:
     archived = reply["archived"]
-    decisions, tasks = (
-        f"{archived[name]} {name if archived[name] != 1 else name[:-1]}" for name in ("decisions", "tasks")
-    )
-    plan = f"a plan with {decisions}" if archived["plan"] else "no plan"
-    return f"cycle {reply['total_cycles']} is in the history: {plan}, {tasks}"
+    plan = f"a plan with {plural(archived['decisions'], 'decision')}" if archived["plan"] else "no plan"
+    tasks_text = plural(archived["tasks"], "task")
+    return Reply(reply, f"cycle {reply['total_cycles']} is in the history: {plan}, {tasks_text}")
 
 
-# -- the table --
+# -- history and artifacts --
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("title", metavar="TITLE", help="what is to be done, in one line")
-    parser.add_argument(
-        "--context",
-        required=True,
-        metavar="TEXT",
-        help="what whoever does it has to know; @FILE reads a file, - standard input, here and below",
-    )
-    parser.add_argument(
-        "--dep", action="append", type=int, default=[], metavar="ID", help="a task that comes before"
-    )
-    parser.add_argument("--approach", metavar="TEXT", help="how to go about it")
-    parser.add_argument("--acceptance", metavar="TEXT", help="what has to hold when it is done")
-    parser.add_argument("--risk", metavar="TEXT", help="what may go wrong")
-    parser.add_argument(
-        "--plan-issue", type=int, metavar="ID", help="the issue of the plan that it comes from"
-    )
-    parser.add_argument("--goal", metavar="TEXT", help="what all tasks of the cycle are for")
-    parser.add_argument(
-        "--decision", action="append", default=[], metavar="TEXT", help="a decision that binds the work"
-    )
-    parser.add_argument("--owner", metavar="AGENT", help="the agent that does it, or lead")
-    parser.add_argument("--owner-agent-id", metavar="ID", help="the id of the instance that does it")
-    parser.add_argument(
-        "--owner-reuse-policy",
-        choices=overview.REUSE_POLICIES,
-        help="whether an earlier instance goes on with it",
-    )
-    add_project(parser)
+@verb(
+    "history search",
+    "find closed cycles, the latest last",
+    "rolecall history search migration\nrolecall history search --last 3",
+    argument("query", "TEXT", "only cycles that have this text anywhere (default: all)", nargs="?"),
+    argument("--last", "N", "at most the latest N (default: 10)", type=between(0)),
+    PROJECT,
+)
+def search_history(options: Namespace) -> Reply:
+    reply = call(options, "history_search", query=options.query, last_n=options.last)
+    rows = [
+        (
+            cycle["completed_at"],
+            cycle["branch"],
+            cycle.get("topic", ""),
+            len(cycle.get("decisions", ())),
+            cycle["task_count"],
+        )
+        for cycle in reply["cycles"]
+    ]
+    lines = [table(rows, ("closed", "branch", "topic", "decisions", "tasks"))] if rows else []
+    return Reply(reply, "\n".join([*lines, f"{reply['showing']} of {reply['total']} cycles"]))
 
 
-def _close_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="close the cycle even if tasks are not completed")
-    add_project(parser)
-
-
-def _update_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", type=int, help="the task")
-    parser.add_argument("status", choices=overview.TASK_STATUSES, help="its new status")
-    add_project(parser)
-
-
-def _graph_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--as", choices=list(task_graph.DRAWN_AS), default="text", help="how it is drawn (default: text)"
-    )
-    add_project(parser)
-
-
-VERBS = {
-    "add": Verb(
-        _add,
-        "add a task",
-        "rolecall task add 'Write the migration' --context @notes.md --dep 1 --owner engineer",
-        _add_arguments,
-    ),
-    "list": Verb(_list, "list the tasks of the running cycle", "rolecall task list", add_project),
-    "update": Verb(
-        _update, "set the status of a task", "rolecall task update 1 completed", _update_arguments
-    ),
-    "close": Verb(
-        _close,
-        "close the cycle: its plan and tasks go into the history",
-        "rolecall task close",
-        _close_arguments,
-    ),
-    "ready": Verb(_ready, "list the tasks that can be begun now", "rolecall task ready", add_project),
-    "graph": Verb(
-        _graph,
-        "draw which task comes after which",
-        "rolecall task graph\nrolecall task graph --as mermaid",
-        _graph_arguments,
-    ),
-}
+@verb(
+    "artifact write",
+    "write an artifact, over one of the same name",
+    "rolecall artifact write findings/storage.md notes.md\ngit diff | rolecall artifact write change.diff",
+    argument("name", "NAME", "its name among the artifacts, with folders if wanted"),
+    argument("file", "FILE", "its text (default: standard input)", nargs="?", default="-"),
+    PROJECT,
+)
+def write_artifact(options: Namespace) -> Reply:
+    reply = call(options, "artifact_write", filename=options.name, content=read_file(options.file))
+    return Reply(reply, str(reply["path"]))

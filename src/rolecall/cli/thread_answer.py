@@ -3,33 +3,72 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import Any
 
-from rolecall.cli import asking
-from rolecall.cli.output import format_of, parse_json, read_input, show
-from rolecall.cli.thread_arguments import agent_option, in_this_store, one_thread
-from rolecall.cli.thread_run import CODES, play, show_standing, tell_continuation
+from rolecall.cli import argument, asking, verb
+from rolecall.cli.arguments import RUN, THREAD, in_this_store
+from rolecall.cli.output import STORE, format_of, parse_json, read_input, show
+from rolecall.cli.thread_outcome import CODES, show_state, tell_continuation
 from rolecall.errors import InvalidPayload, UsageError
+from rolecall.store.schema import Type
+from rolecall.store.store import Store
 from rolecall.threads import commit, lifecycle, thread, views, workspace
+from rolecall.threads.prompt import example_output, field_line, required_fields
+from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import Chain
+from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow import registry
-from rolecall.workflow.route import Next, Route, Suspended
+from rolecall.workflow.reply import Shape
+from rolecall.workflow.route import STATUS_KEYS, Next, Route, Suspended
 
-if TYPE_CHECKING:
-    from rolecall.store.store import Store
-    from rolecall.threads.state import ThreadRef
-    from rolecall.threads.turn import Turn
+_MOST_LINES = 20
+"""Lines that are shown of the previous answer."""
+_EMPTY_NAME = (
+    "Your shell replaces $status by the value of a variable, which is empty. "
+    "Write status=…, or use single quotes: '$status=…'."
+)
 
-_SHOWN_LINES = 20
-"""Of the answer that went before."""
+
+def _field(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    if not name:
+        raise ArgumentTypeError(f"{text!r} has no name. {_EMPTY_NAME}")
+    return name, value
 
 
-def run_answer(options: Namespace) -> int:
-    from rolecall.threads.turn import Turn, next_of
-
-    if options.agent and not options.run_on:
+@verb(
+    "thread answer",
+    "answer an agent's question, or play the role whose turn it is; asks on a terminal",
+    "rolecall thread answer 01M7F72S --run\n"
+    "rolecall thread answer 01M7F72S -p 'Use the second one' --run\n"
+    "rolecall thread answer 01M7F72S --field status=approved --body 'Looks right.'",
+    THREAD,
+    argument(
+        "-p --body",
+        "TEXT",
+        "the answer to a question, or the report of a role; @FILE reads a file, - reads standard input",
+    ),
+    argument(
+        "--field",
+        "NAME=VALUE",
+        "one field of the role's output, such as status=done; may be repeated",
+        type=_field,
+        action="append",
+        default=[],
+    ),
+    argument(
+        "--output", "JSON", "all fields of the role's output; @FILE reads a file, - reads standard input"
+    ),
+    RUN,
+    STORE,
+)
+def answer(options: Namespace) -> int:
+    if options.agent and not options.run:
         raise UsageError("--agent names the agent of the next steps, so it needs --run")
     with workspace.open_store(options.store, create=False) as store:
         ref = thread.find(store, options.thread)
@@ -38,30 +77,29 @@ def run_answer(options: Namespace) -> int:
         way = next_of(turn)
         lifecycle.refuse_running(store, ref)  # before anybody thinks about an answer
         if isinstance(way, Next) or ref.state.status != "suspended":
-            answered = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
+            moved = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
         else:
-            answered = _answer_question(options, store, ref, turn, way)
-        if answered is None:  # the question was only shown
-            return CODES["suspended"] if options.run_on else 0
-        workspace.tell_service(answered)
-        if options.run_on:
-            return play(options, store, answered, steps=None, is_run=True)
-        show_standing(options, store, answered, step=answered.head)
-        tell_continuation(options, store, answered)
-    return CODES.get(answered.state.status, 0)
+            moved = _answer_question(options, store, ref, turn, way)
+        if moved is None:  # the question was only shown
+            return CODES["suspended"] if options.run else 0
+        workspace.tell_service(moved)
+        if options.run:
+            from rolecall.cli.thread_play import play  # brings asyncio and the engine
+
+            return play(options, store, moved, steps=None, is_run=True)
+        show_state(options, store, moved, step=moved.head)
+        tell_continuation(options, store, moved)
+    return CODES.get(moved.state.status, 0)
 
 
-def _is_asked_here(options: Namespace) -> bool:
+def _can_ask(options: Namespace) -> bool:
     return format_of(options) == "text" and asking.can_ask()
-
-
-# -- a question of an agent --
 
 
 def _answer_question(
     options: Namespace, store: Store, ref: ThreadRef, turn: Turn, way: Route
 ) -> ThreadRef | None:
-    """Give the role the answer it waits for. None if there is no answer and no terminal to ask on."""
+    """Give the role the text it waits for. None if there is no answer and no terminal to ask on."""
     if options.output is not None or options.field:
         raise UsageError(
             f"thread {turn.thread} waits for a text, not for fields: {ref.state.reason}",
@@ -77,15 +115,12 @@ def _answer_question(
             "task": turn.task,
             "answer": command,
         }
-        who = (
-            f"{shown['currentRole']} asks:"
-            if isinstance(way, Suspended)
-            else "The thread cannot continue by itself:"
-        )
+        asks = isinstance(way, Suspended)
+        who = f"{shown['currentRole']} asks:" if asks else "The thread cannot continue by itself:"
         parts = [f"# {shown['title']}", who, shown["question"]]
         parts.append("The thread so far: " + in_this_store(options, f"rolecall thread read {turn.thread}"))
-        if not _is_asked_here(options):
-            show(options, shown, lambda: "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
+        if not _can_ask(options):
+            show(options, shown, "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
             return None
         asking.say("\n\n".join(parts) + "\n")
         text = asking.ask_text("Your answer", is_required=True)
@@ -93,10 +128,7 @@ def _answer_question(
         text = read_input(options.body)
         if not text.strip():
             raise UsageError("the answer is empty", hint="Give the agent what it needs to know: -p TEXT.")
-    return lifecycle.resume(store, ref, mask=workspace.mask(), answer=text, is_run_here=options.run_on)
-
-
-# -- a role that a person plays --
+    return lifecycle.resume(store, ref, mask=workspace.mask(), answer=text, is_run_here=options.run)
 
 
 def _play_role(
@@ -105,9 +137,9 @@ def _play_role(
     """Take the step of the role whose turn it is. None if there is no answer and no terminal to ask on."""
     is_asking = options.output is None and not options.field and options.body is None
     if not is_asking or way is None or ref.state.has_ended:
-        output = _given_output(options, turn.role(way.role).schema if way else {})
+        output = _read_output(options, turn.role(way.role).schema if way else {})
         body = "" if options.body is None else read_input(options.body)
-    elif not _is_asked_here(options):
+    elif not _can_ask(options):
         _show_question(options, turn, way)
         return None
     else:
@@ -115,13 +147,14 @@ def _play_role(
         output = _ask_output(turn.role(way.role).schema)
         body = asking.ask_text("Your report", is_required=False)
     return commit.answer(
-        store, ref, turn.playbook, output, body=body, mask=workspace.mask(), is_run_here=options.run_on
+        store, ref, turn.playbook, output, body=body, mask=workspace.mask(), is_run_here=options.run
     )
 
 
-def _given_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any]:
-    from rolecall.workflow.reply import Shape
+# -- the output of a role, from options or asked for --
 
+
+def _read_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any]:
     output = {} if options.output is None else parse_json(read_input(options.output))
     if not isinstance(output, dict):
         raise UsageError("--output must be a JSON object", hint='For example \'{"status": "approved"}\'.')
@@ -133,12 +166,12 @@ def _given_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, An
     output = {names.get(name, name): value for name, value in output.items()}
     for given, text in options.field:
         name = names.get(given, given)
-        output[name] = text if name in shape.strings else _value(text)
+        output[name] = text if name in shape.strings else _parse_value(text)
     return output
 
 
-def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself: the schema judges it either way."""
+def _parse_value(text: str) -> Any:
+    """JSON if the text is JSON, else the text itself: the schema judges it either way."""
     try:
         return parse_json(text)
     except UsageError:
@@ -147,10 +180,6 @@ def _value(text: str) -> Any:
 
 def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for the fields one after the other and check each at once; ask for all again if they do not fit together."""
-    from rolecall.threads.prompt import required_fields
-    from rolecall.workflow.reply import Shape
-    from rolecall.workflow.route import STATUS_KEYS
-
     whole = Shape(schema)
     while True:
         form, output = schema, dict[str, Any]()
@@ -161,11 +190,10 @@ def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
         required = required_fields(form)
         declared = Shape(form).declared
         for name in sorted(declared, key=lambda name: (name not in STATUS_KEYS, name not in required)):
-            if name in output:
-                continue
-            value = _ask_field(name, declared[name][0], schema, is_required=name in required)
-            if value is not None:
-                output[name] = value
+            if name not in output:
+                value = _ask_field(name, declared[name][0], schema, is_required=name in required)
+                if value is not None:
+                    output[name] = value
         misfits = whole.misfits(output)
         if not misfits:
             return output
@@ -174,9 +202,6 @@ def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *, is_required: bool) -> Any:
     """The value of a field; None if the person leaves it out."""
-    from rolecall.store.schema import Type
-    from rolecall.threads.prompt import field_line
-
     if "const" in item:
         return item["const"]
     shown = name.lstrip("$")
@@ -194,12 +219,12 @@ def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *,
     def check(text: str) -> Any:
         if not text and not is_required:
             return None
-        value = text if item.get("type") == "string" else _value(text)
+        value = text if item.get("type") == "string" else _parse_value(text)
         if is_list and not isinstance(value, list):
             value = [part.strip() for part in text.split(",") if part.strip()]
             inner = item.get("items")
             if not isinstance(inner, Mapping) or inner.get("type") != "string":
-                value = [_value(part) for part in value]
+                value = [_parse_value(part) for part in value]
         if not text and not is_list and item.get("minLength") != 0:
             raise UsageError("An answer is needed.")
         if misfits := alone.misfits({name: value}):
@@ -216,7 +241,9 @@ def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *,
 
 def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
     role = turn.role(way.role)
-    commands = [_command(options, turn.thread, form) for form in _forms(role.schema)]
+    shape = Shape(role.schema)
+    forms = [variant.schema for variant in shape.variants] or [role.schema]
+    commands = [_example_command(options, turn.thread, form) for form in forms]
     shown = {
         "thread": turn.thread,
         "currentRole": way.role,
@@ -227,10 +254,24 @@ def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
         "schema": dict(role.schema),
         "answer": commands[0],
     }
+    parts = list(_question(options, turn, way))
+    if shape.declared:
+        parts += ["## Your answer"] + (["One of these forms."] if shape.variants else [])
+        for variant in shape.variants or [None]:
+            form = variant.schema if variant else role.schema
+            title = f"Fields when {shape.status_field} is {variant.status}:" if variant else "Fields:"
+            required = required_fields(form)
+            fields = (
+                field_line(name, items[0], is_required=name in required)
+                for name, items in Shape(form).declared.items()
+            )
+            parts.append("\n".join([title, *fields]).replace("`", ""))
+        parts.append(
+            "All at once as a JSON object: --output @FILE. Free text besides: --body TEXT or --body @FILE."
+        )
     which = "one of these commands" if commands[1:] else "this command"
     how = "\n".join([f"Answer with {which} and your own values:", *(f"  {one}" for one in commands)])
-    parts = [*_question(options, turn, way), *_fields(role.schema), how]
-    show(options, shown, lambda: "\n\n".join(parts))
+    show(options, shown, "\n\n".join([*parts, how]))
 
 
 def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
@@ -244,102 +285,19 @@ def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
             yield f"## {title}\n\n{text.strip()}"
     before = next((step for step in turn.chain if step.role not in (thread.PERSON, thread.FORK)), None)
     if before is not None and (lines := before.body.strip().splitlines()):
-        more = [f"… {len(lines) - _SHOWN_LINES} more lines"] if lines[_SHOWN_LINES:] else []
-        yield "\n".join([f"## From {before.role}\n", *lines[:_SHOWN_LINES], *more])
+        more = [f"… {len(lines) - _MOST_LINES} more lines"] if lines[_MOST_LINES:] else []
+        yield "\n".join([f"## From {before.role}\n", *lines[:_MOST_LINES], *more])
     if turn.last is not None:
         yield "The thread so far: " + in_this_store(options, f"rolecall thread read {turn.thread}")
 
 
-def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
-    """What there is to fill in; nothing when the answer is free."""
-    from rolecall.workflow.reply import Shape
-
-    shape = Shape(schema)
-    if not shape.declared:
-        return
-    yield "## Your answer"
-    if shape.variants:
-        yield "One of these forms."
-    for variant in shape.variants or [None]:
-        form = variant.schema if variant else schema
-        title = f"Fields when {shape.status_field} is {variant.status}:" if variant else "Fields:"
-        yield f"{title}\n{_listed(form)}"
-    yield "All at once as a JSON object: --output @FILE. Free text besides: --body TEXT or --body @FILE."
-
-
-def _listed(schema: Mapping[str, Any]) -> str:
-    from rolecall.threads.prompt import field_line, required_fields
-    from rolecall.workflow.reply import Shape
-
-    required = required_fields(schema)
-    declared = Shape(schema).declared.items()
-    lines = (field_line(name, items[0], is_required=name in required) for name, items in declared)
-    return "\n".join(lines).replace("`", "")
-
-
-def _forms(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    from rolecall.workflow.reply import Shape
-
-    return [variant.schema for variant in Shape(schema).variants] or [schema]
-
-
-def _command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
-    from shlex import quote
-
-    from rolecall.threads.prompt import example_output
-    from rolecall.workflow.route import STATUS_KEYS
-
+def _example_command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
     # The store sorts names; the status is what a person decides first.
-    example = sorted(example_output(schema).items(), key=lambda field: field[0] not in STATUS_KEYS)
-    plain = {"$status": "status"} if "status" not in dict(example) else {}  # no shell takes it for a variable
-    fields = (
-        f"--field {quote(f'{plain.get(name, name)}={value if isinstance(value, str) else json.dumps(value)}')}"
-        for name, value in example
-    )
-    words = " ".join([f"rolecall thread answer {ident}", *fields, "--body 'Your report.'"])
-    return in_this_store(options, words)
-
-
-# -- arguments --
-
-_EMPTY_NAME = (
-    "Your shell replaces $status by the value of a variable, which is empty. "
-    "Write status=…, or use single quotes: '$status=…'."
-)
-
-
-def answer_arguments(parser: ArgumentParser) -> None:
-    one_thread(parser)
-    parser.add_argument(
-        "-p",
-        "--body",
-        metavar="TEXT",
-        help="the answer to a question, or the report of a role; @FILE reads a file, - reads standard input",
-    )
-    parser.add_argument(
-        "--field",
-        type=_field,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one field of the role's output, such as status=done; may be repeated",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="JSON",
-        help="all fields of the role's output; @FILE reads a file, - reads standard input",
-    )
-    # The parser keeps the verb itself in `run`.
-    parser.add_argument(
-        "--run", dest="run_on", action="store_true", help="continue at once, as `thread run` does"
-    )
-    agent_option(parser)
-
-
-def _field(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    if not name:
-        raise ArgumentTypeError(f"{text!r} has no name. {_EMPTY_NAME}")
-    return name, value
+    example = dict(sorted(example_output(schema).items(), key=lambda field: field[0] not in STATUS_KEYS))
+    words = [f"rolecall thread answer {ident}"]
+    for name, value in example.items():
+        if name == "$status" and "status" not in example:
+            name = "status"  # which no shell takes for a variable
+        text = value if isinstance(value, str) else json.dumps(value)
+        words.append(f"--field {quote(f'{name}={text}')}")
+    return in_this_store(options, " ".join([*words, "--body 'Your report.'"]))

@@ -1,59 +1,63 @@
 """`rolecall thread`: the verbs that make a thread, take its steps and steer it.
 
-Exit codes beyond those of every command: 6 failed, 7 suspended, 8 killed, 130 interrupted. A thread that
-stopped short is left with the command that continues it as the last line on standard error.
+A thread that stopped before its end is left with the command that continues it as the last line on standard error.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
-from time import sleep
+from time import localtime, sleep, strftime
 from typing import TYPE_CHECKING, Any
 
-from rolecall.cli import hints, report
+from rolecall.cli import Reply, argument, flag, hints, verb
+from rolecall.cli.arguments import AGENT, CWD, LIMIT, RUN, THREAD, WORKFLOW, in_this_store
 from rolecall.cli.output import (
+    STORE,
+    between,
     colored,
-    colored_status,
     format_of,
+    plural,
     printable,
     read_input,
     say,
-    short,
     show,
     show_record,
 )
-from rolecall.cli.thread_arguments import agent_option, at_least_one, common, in_this_store, one_thread
-from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.cli.thread_outcome import CODES, CRASHED, show_state, tell_continuation
+from rolecall.errors import UsageError
 from rolecall.settings import config
-from rolecall.store import holder
-from rolecall.store.store import Store
+from rolecall.settings.settings import UWF_PROGRAMS, agent_for, uwf_program
 from rolecall.threads import lifecycle, thread, views, workspace
 from rolecall.threads.state import ThreadRef
+from rolecall.threads.thread import Chain
 from rolecall.workflow import registry
 
 if TYPE_CHECKING:
-    from rolecall.cli.thread_live import View
     from rolecall.settings.yaml12 import Problem
     from rolecall.workflow.playbook import Playbook
 
-CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
-"""Exit codes by the status a thread was left in; 0 for the others."""
-CRASHED = 5
-INTERRUPTED = 130
-INTERRUPTION = "interrupted"
+
+# -- start and fork --
 
 
-# -- start --
-
-
-def run_start(options: Namespace) -> None:
+@verb(
+    "thread start",
+    "make a thread of a workflow; nothing is run yet",
+    "rolecall thread start fix-issue -p 'The login page is blank'\n"
+    "rolecall thread start ./flows/fix-issue.yaml -p @issue.md --limit steps=20 --limit cost=1.5",
+    WORKFLOW,
+    argument("-p --prompt", "TEXT", "the task; @FILE reads a file, - standard input", required=True),
+    CWD,
+    LIMIT,
+    AGENT,
+    STORE,
+)
+def start(options: Namespace) -> None:
     prompt, limits = read_input(options.prompt), dict(options.limit)
     with workspace.open_store(options.store) as store:
         found = registry.find(store, options.workflow, folder=os.getcwd())
@@ -64,7 +68,12 @@ def run_start(options: Namespace) -> None:
         )
         check_limits(limits, book.workflow.roles)
         tell_of_successors(book, options.agent)
-        _warn_of_agents(book, options.agent)
+        if options.agent:  # named here and now, so that it is an error; others only would stop a later step
+            workspace.refuse_miscast(book, options.agent)
+        elif missing := workspace.miscast(book, None):
+            lines = [f"{colored('warning:', 'yellow')} {role}: {error.message}" for role, error in missing]
+            advice = dict.fromkeys(f"  {hints.word(error.hint)}" for _, error in missing if error.hint)
+            say("\n".join([*lines, *advice]), sys.stderr)
         ref = lifecycle.start(
             store,
             found.node or book,
@@ -76,23 +85,64 @@ def run_start(options: Namespace) -> None:
             bind=workspace.binder(options.agent),
             work=config.work_folder(),
         )
-    tell_omitted(ref)
     shown = {
         "workflow": ref.state.workflow,
         "thread": thread.id_of(ref),
         "status": ref.state.status.value,
         "currentRole": ref.state.role,
     }
+    _show_new_thread(options, ref, shown, "run it", in_this_store(options, thread.continuation(ref) or ""))
+
+
+@verb(
+    "thread fork",
+    "make a new thread that continues from a step of another",
+    "rolecall thread fork 01M7F72S",
+    argument("thread", "THREAD|STEP", "a thread, THREAD#N, or a step's id"),
+    argument("--at", "STEP|N|start", "where (default: at the thread's head)"),
+    argument("--workflow -w", "NAME", "continue with another workflow or version"),
+    argument("-p --prompt", "TEXT", "continue with another task; @FILE and - read it"),
+    AGENT,
+    STORE,
+)
+def fork(options: Namespace) -> None:
+    prompt = None if options.prompt is None else read_input(options.prompt)
+    with workspace.open_store(options.store) as store:
+        at, source = views.step_named(store, options.thread, options.at)
+        workflow: str | Playbook | None = None
+        if options.workflow is not None:
+            found = registry.find(store, options.workflow, folder=os.getcwd())
+            workflow = found.node or registry.load_file(found.path or "")
+        if options.agent:
+            book = workflow or Chain(store, at).start.workflow
+            workspace.refuse_miscast(
+                registry.load_node(store, book) if isinstance(book, str) else book, options.agent
+            )
+        ref = lifecycle.fork(
+            store,
+            at,
+            mask=workspace.mask(),
+            source=source,
+            workflow=workflow,
+            prompt=prompt,
+            agent=options.agent,
+            bind=workspace.binder(options.agent or (source.state.agent if source else None)),
+            work=config.work_folder(),
+        )
     onward = in_this_store(options, thread.continuation(ref) or "")
-    show_new_thread(options, shown, f"run it: {onward}")
+    shown = {"thread": thread.id_of(ref), "forkedFrom": {"step": at}, "continue": onward}
+    _show_new_thread(options, ref, shown, "continue", onward)
 
 
-def show_new_thread(options: Namespace, shown: dict[str, Any], advice: str) -> None:
+def _show_new_thread(
+    options: Namespace, ref: ThreadRef, shown: Mapping[str, Any], label: str, command: str
+) -> None:
     """Print only the id on standard output, for scripts, and the next command on standard error."""
-    show(options, shown, lambda: str(shown["thread"]))
-    if format_of(options) == "text" and advice:
+    tell_omitted(ref)
+    show(options, shown, str(shown["thread"]))
+    if format_of(options) == "text" and command:
         sys.stdout.flush()
-        print(printable(advice), file=sys.stderr)
+        print(printable(f"{label}: {command}"), file=sys.stderr)
 
 
 def print_problem(problem: Problem) -> None:
@@ -100,279 +150,80 @@ def print_problem(problem: Problem) -> None:
 
 
 def tell_omitted(ref: ThreadRef) -> None:
-    """Say what a new thread's own folder does not have: people look for their changes in it."""
+    """Say which uncommitted changes a new thread's own folder does not have: people look for them in it."""
     for folder in ref.state.folders.values():
         if count := folder.get("omitted"):
             whose = printable(folder.get("from", folder["source"]))
-            changes = "1 uncommitted change" if count == 1 else f"{count} uncommitted changes"
-            _tell_once(f"note: the thread's worktree begins without {changes} in {whose}")
+            _note_once(
+                f"note: the thread's worktree begins without {plural(count, 'uncommitted change')} in {whose}"
+            )
 
 
 @cache
-def _tell_once(note: str) -> None:
+def _note_once(note: str) -> None:
     """Print a message once: roles and threads that start alike have the same message."""
     print(note, file=sys.stderr)
 
 
-def _warn_of_agents(book: Playbook, override: str | None) -> None:
-    """Tell now what would stop a later step. Only an agent named here and now is an error already."""
-    if override:
-        workspace.refuse_miscast(book, override)
-        return
-    found = workspace.miscast(book, override)
-    lines = [f"{colored('warning:', 'yellow')} {role}: {error.message}" for role, error in found]
-    advice = dict.fromkeys(
-        f"  {hints.word(error.hint)}" for _, error in found if error.hint
-    )  # often the same for every role
-    if found:
-        say("\n".join([*lines, *advice]), sys.stderr)
-
-
 def tell_of_successors(book: Playbook, override: str | None) -> None:
     """Say which built-in adapter plays a role that the configuration gives to an agent of uwf."""
-    from rolecall.settings.settings import UWF_PROGRAMS, agent_for, uwf_program
-
-    settings, told = config.load(), set[str]()
+    settings = config.load()
     for name, role in book.workflow.roles.items():
         with suppress(UsageError):
             alias = agent_for(
                 settings, workflow=book.workflow.name, role=name, named=role.agent, override=override
             )
-            if (program := uwf_program(settings, alias)) and program not in told:
-                told.add(program)
-                adapter = UWF_PROGRAMS[program]
-                print(f"note: the built-in adapter {adapter!r} replaces {program}", file=sys.stderr)
+            if program := uwf_program(settings, alias):
+                _note_once(f"note: the built-in adapter {UWF_PROGRAMS[program]!r} replaces {program}")
 
 
-# -- step and run --
+def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
+    for name in limits:
+        role = name.rpartition(".")[0]
+        if role and role not in roles:
+            raise UsageError(f"there is no role for the limit {name!r}", hint=f"Roles: {', '.join(roles)}.")
 
 
-def run_step(options: Namespace) -> int:
+# -- step, run, resume --
+
+
+@verb("thread step", "take exactly one step", "rolecall thread step 01M7F72S", THREAD, AGENT, STORE)
+def step(options: Namespace) -> int:
+    from rolecall.cli.thread_play import (
+        play,
+    )  # brings asyncio and the engine, which start, kill and fork do without
+
     with workspace.open_store(options.store, create=False) as store:
         return play(options, store, thread.find(store, options.thread), steps=1, is_run=False)
 
 
-def run_run(options: Namespace) -> int:
+@verb(
+    "thread run",
+    "take steps until the thread ends, is suspended or reaches a limit",
+    "rolecall thread run 01M7F72S\nrolecall thread run 01M7F72S --steps 3 --agent command:./agent",
+    THREAD,
+    AGENT,
+    argument("--steps", "N", "stop after N steps", type=between(1)),
+    STORE,
+)
+def run(options: Namespace) -> int:
+    from rolecall.cli.thread_play import play
+
     with workspace.open_store(options.store, create=False) as store:
         return play(options, store, thread.find(store, options.thread), steps=options.steps, is_run=True)
 
 
-def play(options: Namespace, store: Store, ref: ThreadRef, *, steps: int | None, is_run: bool) -> int:
-    """Take steps, show them, and leave behind how to go on."""
-    from rolecall.cli.thread_live import view_of
-
-    status = ref.state.status
-    if status == "suspended" or (is_run and status in thread.ENDED):
-        # There is no step to take, and the exit code tells why. One step that was asked for and cannot be
-        # taken any more is wrong use; the engine says so.
-        return leave(options, store, ref, step=None, is_run=is_run, is_cancelled=False)
-    ident = thread.id_of(ref)
-    view = view_of(options, store, ident, has_events=is_run)
-    took, is_cancelled = None, False
-    try:
-        took, is_cancelled = take_steps(options, store, ref, view, steps=steps, is_run=is_run)
-    except RolecallError as error:
-        ref = thread.find(store, ident)
-        if not isinstance(error, Conflict) or ref.state.status != "killed":
-            sys.stdout.flush()
-            code = report(error)
-            instead = _instead(options, ref, error)
-            tell_continuation(options, store, ref, agent=None if instead else options.agent, instead=instead)
-            return code
-    ref = thread.find(store, ident)
-    return leave(options, store, ref, step=took, is_run=is_run, is_cancelled=is_cancelled)
-
-
-def leave(
-    options: Namespace, store: Store, ref: ThreadRef, *, step: str | None, is_run: bool, is_cancelled: bool
-) -> int:
-    """Show how the thread stands and how it goes on; the exit code that says it."""
-    status = ref.state.status
-    is_interrupted = is_cancelled and status not in CODES and status != "completed"
-    reason = INTERRUPTION if is_interrupted else ""
-    show_standing(options, store, ref, step=step, reason=reason, is_after_events=is_run)
-    if is_interrupted or is_run or status == "suspended":
-        tell_continuation(options, store, ref, agent=options.agent)
-    return INTERRUPTED if is_interrupted else CODES.get(status, 0)
-
-
-def _instead(options: Namespace, ref: ThreadRef, error: RolecallError) -> str | None:
-    """What goes on where the same command could only fail again; None: nothing does but that command."""
-    from rolecall import agents
-    from rolecall.settings.settings import is_known_agent
-    from rolecall.threads.engine import HUMAN
-    from rolecall.workflow.python import FileChanged, FileGone
-
-    if isinstance(error, FileChanged):
-        from shlex import quote
-
-        return f"rolecall thread fork {thread.id_of(ref)} --workflow {quote(error.place)}"
-    if isinstance(error, FileGone):
-        return f"rolecall thread fork {thread.id_of(ref)} --workflow '…'"
-    agent = options.agent
-    if agent and not is_known_agent(config.load(), agent, (*agents.ADAPTERS, HUMAN)):
-        return f"{hints.command(thread.continuation(ref) or '')} --agent '…'"
-    return None
-
-
-def take_steps(
-    options: Namespace, store: Store, ref: ThreadRef, view: View, *, steps: int | None, is_run: bool
-) -> tuple[str | None, bool]:
-    """The last step that was taken, and whether the run was stopped by a signal."""
-    import asyncio
-
-    from rolecall.cli.thread_live import attended
-
-    ident, agent = thread.id_of(ref), options.agent or ref.state.agent
-
-    async def scene() -> tuple[str | None, bool]:
-        took = None
-        async with attended(view) as stopped:
-            engine = workspace.engine(store, agent=agent, folder=ref.state.cwd, watch=stopped.watch)
-            # An agent named for this run overrides those that the thread started with.
-            engine = replace(engine, keeps_agents=not options.agent)
-            if is_run:
-                bound = ref.state.agents if engine.keeps_agents else None
-                book = engine.playbook(ref.state.workflow)
-                workspace.refuse_miscast(replace(book, bound=bound or {}), agent)
-            try:
-                async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
-                    took = outcome.took or took
-            finally:
-                await engine.close()
-        if stopped.error is not None:
-            raise stopped.error
-        return took, stopped.cancel.is_set()
-
-    return asyncio.run(scene())
-
-
-def show_standing(
-    options: Namespace,
-    store: Store,
-    ref: ThreadRef,
-    *,
-    step: str | None = None,
-    reason: str = "",
-    is_after_events: bool = False,
-    is_brief: bool = False,
-) -> None:
-    """The state of a thread under the predecessor's names, and its result if it has ended. As text, `is_brief` leaves
-    out the result."""
-    status = views.status_of(store, ref)
-    shown: dict[str, Any] = {
-        "workflow": ref.state.workflow,
-        "thread": thread.id_of(ref),
-        "title": ref.state.title,
-        "head": ref.head,
-        "status": status.value,
-        "currentRole": views.role_of(store, ref),
-        "done": status in thread.ENDED,
-        "background": None,
-        "reason": reason or ref.state.reason,
-        "step": step,
-        "result": _result(options, store, ref) if status in thread.ENDED else None,
-    }
-    if is_after_events and format_of(options) == "yaml":
-        print("---")
-    show(options, shown, lambda: _standing(shown) + ("" if is_brief else _result_text(shown["result"])))
-    sys.stdout.flush()
-
-
-def _standing(shown: Mapping[str, Any]) -> str:
-    next_role = f", next: {shown['currentRole']}" if shown["currentRole"] else ""
-    if shown["reason"] == INTERRUPTION:
-        return f"{shown['thread']} was interrupted{next_role}"
-    line = f"{shown['thread']} is {colored_status(shown['status'])}"
-    if shown["status"] == "idle":
-        line += next_role
-    if shown["status"] == "suspended":
-        return f"{line}: {shown['title']}\n  {shown['reason']}"
-    return line + (f": {shown['reason']}" if shown["reason"] else "")
-
-
-def _result(options: Namespace, store: Store, ref: ThreadRef) -> dict[str, Any] | None:
-    """The result of an ended thread, with the commands that read and merge it."""
-    found = views.result(store, ref)
-    if found is None:
-        return None
-    ident, folders = thread.id_of(ref), ref.state.folders
-    changed: list[list[str] | None] = []
-    if folders:
-        from rolecall.threads import handover
-
-        with suppress(RolecallError):  # the repository is gone or broken: the agents' reports remain
-            changed = [handover.changed_files(kind, folder) for kind, folder in folders.items()]
-    if any(files is not None for files in changed):
-        found["files"] = list(dict.fromkeys(file for files in changed for file in files or ()))
-    can_merge = found["files"] and "worktree" in folders and "removed" not in folders["worktree"]
-    return {
-        **found,
-        "read": in_this_store(options, f"rolecall thread read {ident}"),
-        "merge": in_this_store(options, f"rolecall thread folder merge {ident}") if can_merge else None,
-    }
-
-
-_SHOWN_LINES = 6
-_SHOWN_FILES = 10
-_LINE = 76
-
-
-def _result_text(result: Mapping[str, Any] | None) -> str:
-    if result is None:
-        return ""
-    from rolecall.threads.report import money
-    from rolecall.workflow.route import STATUS_KEYS
-
-    said = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
-    output = result["output"] if isinstance(result["output"], Mapping) else {}
-    for name, value in output.items():
-        if name not in STATUS_KEYS and value not in (None, "", [], {}):
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            said.append("  " + short(f"{name}: {text}", _LINE))
-    lines = [line for line in result["text"].splitlines() if line.strip()]
-    said += [f"  {short(line, 2 * _LINE)}" for line in lines[:_SHOWN_LINES]]
-    said += [f"  … {len(lines) - _SHOWN_LINES} more lines"] if lines[_SHOWN_LINES:] else []
-
-    files, usage = result["files"], result["usage"]
-    more = f", and {len(files) - _SHOWN_FILES} more" if files[_SHOWN_FILES:] else ""
-    used = [f"{usage['steps']:,} step{'s' if usage['steps'] != 1 else ''}"] if usage.get("steps") else []
-    used += [f"{usage['tokens']:,} tokens"] if usage.get("tokens") else []
-    used += [money(usage["cost"])] if usage.get("cost") else []
-    facts = {
-        "files changed": ", ".join(files[:_SHOWN_FILES]) + more,
-        "used": ", ".join(used),
-        "read it all": result["read"],
-        "merge it": result["merge"],
-    }
-    return "\n".join(["", "", *said, "", *(f"{name}: {value}" for name, value in facts.items() if value)])
-
-
-def tell_continuation(
-    options: Namespace, store: Store, ref: ThreadRef, *, agent: str | None = None, instead: str | None = None
-) -> None:
-    """The last line: the exact command that goes on from here."""
-    # This process could not release its lease, for example on a full disk: no process runs the thread.
-    is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
-    is_held = not is_ours and views.status_of(store, ref) == "running"
-    command = hints.command(instead or thread.continuation(ref, is_held=is_held) or "")
-    if not command:
-        return
-    goes_on = command.startswith("rolecall thread run ") or command.endswith(" --run")
-    if agent and goes_on and agent != ref.state.agent:
-        from shlex import quote
-
-        command += f" --agent {quote(agent)}"
-    sys.stdout.flush()
-    told = printable(in_this_store(options, command))
-    label = "watch" if is_held or ref.state.status == "queued" else "continue"
-    print(f"{label}: {told}", file=sys.stderr, flush=True)
-
-
-# -- resume --
-
-
-def run_resume(options: Namespace) -> int:
+@verb(
+    "thread resume",
+    "continue a suspended thread, with a higher limit or a message to its role",
+    "rolecall thread resume 01M7F72S --run\nrolecall thread resume 01M7F72S --limit steps=40 --run",
+    THREAD,
+    argument("-p --prompt", "TEXT", "the answer; @FILE reads a file, - standard input"),
+    LIMIT,
+    RUN,
+    STORE,
+)
+def resume(options: Namespace) -> int:
     answer = None if options.prompt is None else read_input(options.prompt)
     with workspace.open_store(options.store, create=False) as store:
         ref = thread.find(store, options.thread)
@@ -390,49 +241,60 @@ def run_resume(options: Namespace) -> int:
             limits=limits,
             agent=options.agent,
             bind=workspace.binder(options.agent),
-            is_run_here=options.run_on,
+            is_run_here=options.run,
         )
         workspace.tell_service(ref)
         if before == "running":
             print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)
         elif before == "idle" and answer is None and not limits and not options.agent:
             print("the thread was idle already", file=sys.stderr)
-        if options.run_on:
+        if options.run:
+            from rolecall.cli.thread_play import play
+
             return play(options, store, ref, steps=None, is_run=True)
-        show_standing(options, store, ref)
+        show_state(options, store, ref)
         tell_continuation(options, store, ref)
     return 0
 
 
-# -- kill --
+# -- kill and watch --
 
 
-def run_kill(options: Namespace) -> None:
-    from rolecall.threads.killing import kill
+@verb(
+    "thread kill",
+    "end a thread for good, and the process that runs it",
+    "rolecall thread kill 01M7F72S",
+    THREAD,
+    argument("--reason", "TEXT", "kept with the thread", default="killed by a person"),
+    STORE,
+)
+def kill(options: Namespace) -> Reply:
+    from rolecall.threads import killing
 
     with workspace.open_store(options.store, create=False) as store:
-        killed = kill(store, thread.find(store, options.thread), options.reason, mask=workspace.mask())
-    shown = {
-        "thread": thread.id_of(killed.ref),
-        "killed": True,
-        "cancelled": True,
-        "process": killed.process,
-    }
+        found = thread.find(store, options.thread)
+        killed = killing.kill(store, found, options.reason, mask=workspace.mask())
+    ident = thread.id_of(killed.ref)
     how = "did not stop when asked and was killed" if killed.was_stuck else "has stopped"
     process = f"; process {killed.process} {how}" if killed.process else ""
-    show(options, shown, lambda: f"{shown['thread']} is killed{process}")
+    shown = {"thread": ident, "killed": True, "cancelled": True, "process": killed.process}
+    return Reply(shown, f"{ident} is killed{process}")
 
 
-# -- watch --
-
-
-def run_watch(options: Namespace) -> int:
-    seen, has_told = 0, False
+@verb(
+    "thread watch",
+    "print the events of a thread as they happen, in whichever process",
+    "rolecall thread watch 01M7F72S\nrolecall thread watch 01M7F72S --follow --format json",
+    THREAD,
+    flag("--follow", "do not stop when it is suspended, only when it ends"),
+    STORE,
+)
+def watch(options: Namespace) -> int:
+    seen, has_explained = 0, False
     with workspace.open_store(options.store, create=False) as store:
         ident = thread.id_of(thread.find(store, options.thread))
         while True:
-            ref = thread.find(store, ident)
-            # The thread before its events: what it has come to by now is in them, then.
+            ref = thread.find(store, ident)  # before its events, which then hold what led to its state
             while events := store.events(ident, after=seen, limit=500):
                 for event in events:
                     _show_event(options, event)
@@ -441,114 +303,30 @@ def run_watch(options: Namespace) -> int:
             if status in thread.ENDED or (not options.follow and status in ("suspended", "crashed")):
                 break
             sys.stdout.flush()
-            if status != "running" and not has_told:
-                has_told = True
-                _tell_waiting(ident, status, ref)
+            if status != "running" and not has_explained:
+                has_explained = True
+                _explain_waiting(ident, status, ref)
             sleep(0.2)
-        show_standing(options, store, ref, is_after_events=True)
+        show_state(options, store, ref, is_after_events=True)
         tell_continuation(options, store, ref)
     return CRASHED if status == "crashed" else CODES.get(status, 0)
 
 
-def _tell_waiting(ident: str, status: str, ref: ThreadRef) -> None:
-    if ref.state.service is not None:
-        from rolecall.service import control
+def _explain_waiting(ident: str, status: str, ref: ThreadRef) -> None:
+    from rolecall.service import control
 
-        if control.held_by(config.home()):  # it is only a matter of time
-            return
-        told = f"{ident} is {status} and no service is running; waiting for `rolecall serve`"
-    else:
-        told = f"{ident} is {status} and nobody runs it; waiting for that"
-    say(told, sys.stderr)
+    if ref.state.service is None:
+        say(f"{ident} is {status} and no process runs it; waiting for one", sys.stderr)
+    elif not control.held_by(config.home()):
+        say(f"{ident} is {status} and no service is running; waiting for `rolecall serve`", sys.stderr)
 
 
 def _show_event(options: Namespace, event: Any) -> None:
-    from rolecall.cli.thread_live import gist
+    from rolecall.cli.thread_play import gist
 
     if format_of(options) != "text":
         head = {"event": event.kind, "thread": event.stream, "seq": event.seq, "at": event.at}
         show_record(options, head | dict(event.body))
         return
-    from time import localtime, strftime
-
     at = strftime("%H:%M:%S", localtime(event.at / 1000))
     print(printable(f"{at} {event.kind:14} {gist(event.kind, event.body)}".rstrip()), flush=True)
-
-
-# -- arguments --
-
-
-def add_limit(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--limit",
-        type=_limit,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=f"suspend the thread at this much: {', '.join(thread.LIMITS)}, or of one role: ROLE.steps=3",
-    )
-
-
-def _limit(text: str) -> tuple[str, float]:
-    name, _, given = text.partition("=")
-    kind = name.rpartition(".")[2]
-    try:
-        value = float(given) if kind in ("cost", "minutes") else int(given)
-    except ValueError:
-        value = 0
-    if kind not in thread.LIMITS or not 0 < value < float("inf"):
-        known = ", ".join(thread.LIMITS)
-        raise ArgumentTypeError(
-            f"{text!r} is not a limit such as steps=20 or cost=1.5: a number above 0, for one of {known}"
-        )
-    return name, value
-
-
-def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
-    for name in limits:
-        role = name.rpartition(".")[0]
-        if role and role not in roles:
-            raise UsageError(f"the limit {name!r} names no role", hint=f"Roles: {', '.join(roles)}.")
-
-
-def start_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("workflow", metavar="WORKFLOW", help="its name, the path of its file, or its id")
-    parser.add_argument(
-        "-p", "--prompt", required=True, metavar="TEXT", help="the task; @FILE reads a file, - standard input"
-    )
-    parser.add_argument("--cwd", metavar="DIR", help="the work folder (default: this one)")
-    add_limit(parser)
-    agent_option(parser)
-    common(parser)
-
-
-def step_arguments(parser: ArgumentParser) -> None:
-    one_thread(parser)
-    agent_option(parser)
-
-
-def run_arguments(parser: ArgumentParser) -> None:
-    one_thread(parser)
-    agent_option(parser)
-    parser.add_argument("--steps", type=at_least_one, metavar="N", help="stop after N steps")
-
-
-def resume_arguments(parser: ArgumentParser) -> None:
-    one_thread(parser)
-    parser.add_argument(
-        "-p", "--prompt", metavar="TEXT", help="the answer; @FILE reads a file, - standard input"
-    )
-    add_limit(parser)
-    # `run` is taken: it is where the parser keeps the verb itself.
-    parser.add_argument("--run", dest="run_on", action="store_true", help="go on at once, as `thread run`")
-    agent_option(parser)
-
-
-def kill_arguments(parser: ArgumentParser) -> None:
-    one_thread(parser)
-    parser.add_argument("--reason", metavar="TEXT", default="killed by a person", help="kept with the thread")
-
-
-def watch_arguments(parser: ArgumentParser) -> None:
-    one_thread(parser)
-    parser.add_argument("--follow", action="store_true", help="go on when it is suspended, until it ends")

@@ -1,42 +1,77 @@
-"""`rolecall trigger`: what starts threads by itself: list it, fire it by hand, pause it, let it go on."""
+"""`rolecall trigger`: list the triggers of a project, fire one by hand, pause and resume it."""
 
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from time import time
+from typing import Any
 
-from rolecall.cli import Verb
-from rolecall.cli.output import add_format, add_store, format_of, parse_json, read_input, show, table
+from rolecall.cli import Reply, argument, verb
+from rolecall.cli.output import STORE, format_of, parse_json, read_input, table
 from rolecall.errors import Conflict, NotFound, UsageError
-from rolecall.threads import thread
-
-if TYPE_CHECKING:
-    from rolecall.service.project_file import Project
-    from rolecall.service.triggers.memory import Memory, Signal
-    from rolecall.service.triggers.trigger import Trigger
-    from rolecall.store.store import Store
+from rolecall.service import control, project_file
+from rolecall.service.project_file import Project
+from rolecall.service.triggers import firing, schedule
+from rolecall.service.triggers import memory as memories
+from rolecall.service.triggers.firing import time_text
+from rolecall.service.triggers.memory import Memory, Signal
+from rolecall.service.triggers.trigger import Command, Files, Sense, Trigger
+from rolecall.settings import config
+from rolecall.settings.form import did_you_mean
+from rolecall.store.store import Store
+from rolecall.threads import thread, workspace
+from rolecall.workflow import registry
 
 _ATTEMPTS = 20
+_TRIGGER = argument("trigger", "TRIGGER", "WORKFLOW/NAME, or its name alone")
 
 
-def _list(options: Namespace) -> None:
-    from rolecall.threads.workspace import store_if_any
+def _load_project() -> Project:
+    if project_file.find(os.getcwd()) is None:
+        raise NotFound(f"there is no {project_file.FILE} here", hint="`rolecall init` makes one.")
+    return project_file.load(os.getcwd()).checked()
 
-    project = _project()
-    with store_if_any(options.store) or nullcontext() as store:
+
+def _find(project: Project, text: str) -> Trigger:
+    found = [one for one in project.triggers if text in (one.id, one.name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{text!r} is the name of several triggers: {', '.join(one.id for one in found)}")
+    known = [one.id for one in project.triggers]
+    raise NotFound(f"there is no trigger {text!r}", hint=did_you_mean(text, known, what="Triggers"))
+
+
+def _now() -> int:
+    return int(time() * 1000)
+
+
+def _retry(move: Callable[[], Any]) -> Any:
+    """Move a ref that the service moves too: if it was first, look again and retry."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return move()
+        except Conflict:
+            continue
+    return move()
+
+
+# -- list --
+
+
+@verb("trigger list", "list the triggers of the project, and what they did", "rolecall trigger list", STORE)
+def list_triggers(options: Namespace) -> Reply | None:
+    project = _load_project()
+    with workspace.store_if_any(options.store) or nullcontext() as store:
         rows = [_row(store, project, trigger) for trigger in project.triggers]
         id_length = thread.short_id_length(store) if store else 0
     if not rows and format_of(options) == "text":
         print(f"No trigger is configured in {project.folder}.")
-        return
-    show(options, rows, lambda: "\n".join([_table(rows, id_length), *_troubles(rows)]))
-
-
-def _table(rows: list[dict[str, Any]], id_length: int) -> str:
+        return None
     cells = [
         (
             row["trigger"],
@@ -49,67 +84,65 @@ def _table(rows: list[dict[str, Any]], id_length: int) -> str:
         )
         for row in rows
     ]
-    return table(cells, ("trigger", "state", "fired", "last (UTC)", "next (UTC)", "thread", "does"))
+    lines = [table(cells, ("trigger", "state", "fired", "last (UTC)", "next (UTC)", "thread", "does"))]
+    lines += [f"{row['trigger']}: {row['problem']}" for row in rows if row["problem"]]
+    return Reply(rows, "\n".join(lines))
 
 
 def _moment(text: str | None) -> str:
     return text[5:16].replace("T", " ") if text else "–"
 
 
-def _troubles(rows: list[dict[str, Any]]) -> list[str]:
-    return [f"{row['trigger']}: {row['problem']}" for row in rows if row["problem"]]
-
-
 def _row(store: Store | None, project: Project, trigger: Trigger) -> dict[str, Any]:
-    from rolecall.service.triggers import memory as memories
-    from rolecall.service.triggers.firing import time_text
-
     now = _now()
-    memory = memories.recall(store, project.name, trigger, now=now)[1] if store else memories.Memory()
+    memory = memories.recall(store, project.name, trigger, now=now)[1] if store else Memory()
+    next_time = None
+    if trigger.schedule is not None and not memory.is_paused:
+        turn = schedule.turn(trigger.schedule, memories.anchor(memory) or now, now)
+        next_time = time_text(turn.next if turn.slot is None else now)
     return {
         "trigger": trigger.id,
         "does": trigger.describe(),
         "state": "paused" if memory.is_paused else "on",
         "fired": memory.fired,
         "last": time_text(memory.fired_at) if memory.fired_at else None,
-        "next": _next(trigger, memory, now),
+        "next": next_time,
         "thread": memory.thread or None,
         "skipped": memory.skipped or None,
         "problem": memory.problem or None,
     }
 
 
-def _next(trigger: Trigger, memory: Memory, now: int) -> str | None:
-    from rolecall.service.triggers import memory as memories
-    from rolecall.service.triggers import schedule
-    from rolecall.service.triggers.firing import time_text
-
-    if trigger.schedule is None or memory.is_paused:
-        return None
-    turn = schedule.turn(trigger.schedule, memories.anchor(memory) or now, now)
-    return time_text(turn.next if turn.slot is None else now)
-
-
 # -- fire --
 
 
-def _fire(options: Namespace) -> None:
-    import asyncio
+@verb(
+    "trigger fire",
+    "start the thread of a trigger now, whatever its schedule, dedupe key and cool-down say",
+    'rolecall trigger fire hello/morning\nrolecall trigger fire pushed --data \'{"body": {"id": 7}}\'',
+    _TRIGGER,
+    argument(
+        "--data",
+        "JSON",
+        "the values its prompt names, instead of asking the source; @FILE reads a file, - standard input",
+    ),
+    STORE,
+)
+def fire(options: Namespace) -> Reply:
+    import asyncio  # to look at the source, which the other verbs do not
 
-    from rolecall.service import control
-    from rolecall.service.triggers import firing
-    from rolecall.service.triggers import memory as memories
-    from rolecall.settings import config
-    from rolecall.threads import workspace
-
-    project = _project()
-    trigger = _named(project, options.trigger)
+    project = _load_project()
+    trigger = _find(project, options.trigger)
     mask = workspace.mask()
     signal = asyncio.run(_signal(options, project, trigger))
     with workspace.open_store(options.store) as store:
-        node = _workflow(options, store, project, trigger)
+        found = registry.find(store, trigger.workflow, folder=project.folder)
+        node = str(found.node)
+        if found.path is not None:
+            node = registry.register(store, workspace.load_workflow(found.path, store=options.store))
 
-        def fire(now: int) -> str:
+        def start() -> str:
+            now = store.now()
             ref, memory = memories.recall(store, project.name, trigger, now=now)
             try:
                 order = firing.order_for(
@@ -122,21 +155,16 @@ def _fire(options: Namespace) -> None:
                 raise UsageError(error.message, hint=hint) from error
             return firing.start(store, order, mask=mask, work=config.work_folder())
 
-        thread = _again(lambda: fire(store.now()))
+        ident = _retry(start)
         is_served = control.is_served(config.home(), options.store, store)
-    control.poke(config.home(), thread)
-    shown = {"trigger": trigger.id, "thread": thread, "service": is_served}
+    control.poke(config.home(), ident)
     waits = "" if is_served else "\nno service is running; it waits for one: rolecall serve"
-    show(options, shown, lambda: f"{thread}{waits}")
+    return Reply({"trigger": trigger.id, "thread": ident, "service": is_served}, f"{ident}{waits}")
 
 
 async def _signal(options: Namespace, project: Project, trigger: Trigger) -> Signal:
-    """What the source says now, or what was given in its place."""
+    """What the source says now, or what --data gives in its place."""
     from rolecall.service.triggers import sources
-    from rolecall.service.triggers.firing import time_text
-    from rolecall.service.triggers.memory import Signal
-    from rolecall.service.triggers.trigger import Command, Files, Sense
-    from rolecall.settings import config
 
     given = parse_json(read_input(options.data)) if options.data is not None else None
     if given is not None and not isinstance(given, dict):
@@ -158,130 +186,44 @@ async def _signal(options: Namespace, project: Project, trigger: Trigger) -> Sig
     return Signal({"scheduled": time_text(_now()), **look.data, **(given or {})}, is_by_hand=True)
 
 
-def _now() -> int:
-    from time import time
-
-    return int(time() * 1000)
-
-
-def _workflow(options: Namespace, store: Store, project: Project, trigger: Trigger) -> str:
-    from rolecall.threads.workspace import load_workflow
-    from rolecall.workflow import registry
-
-    found = registry.find(store, trigger.workflow, folder=project.folder)
-    if found.path is None:
-        return str(found.node)
-    return registry.register(store, load_workflow(found.path, store=options.store))
-
-
 # -- pause and resume --
 
 
-def _pause(options: Namespace) -> None:
-    _change(options, "paused", lambda memory, _: replace(memory, is_paused=True))
+@verb(
+    "trigger pause",
+    "let a trigger start nothing until it is resumed",
+    "rolecall trigger pause hello/morning",
+    _TRIGGER,
+    STORE,
+)
+def pause(options: Namespace) -> Reply:
+    return _change(options, "paused", lambda memory, _: replace(memory, is_paused=True))
 
 
-def _resume(options: Namespace) -> None:
-    from rolecall.service.triggers.memory import resumed
+@verb(
+    "trigger resume",
+    "let a paused trigger start threads again; what happened meanwhile is not made up for",
+    "rolecall trigger resume hello/morning",
+    _TRIGGER,
+    STORE,
+)
+def resume(options: Namespace) -> Reply:
+    def change(memory: Memory, now: int) -> Memory:
+        return memories.resumed(memory, now) if memory.is_paused else memory
 
-    _change(options, "on", lambda memory, now: resumed(memory, now) if memory.is_paused else memory)
+    return _change(options, "on", change)
 
 
-def _change(options: Namespace, state: str, change: Callable[[Memory, int], Memory]) -> None:
-    from rolecall.service import control
-    from rolecall.service.triggers import memory as memories
-    from rolecall.settings import config
-    from rolecall.threads import workspace
-
-    project = _project()
-    trigger = _named(project, options.trigger)
+def _change(options: Namespace, state: str, change: Callable[[Memory, int], Memory]) -> Reply:
+    project = _load_project()
+    trigger = _find(project, options.trigger)
     with workspace.open_store(options.store) as store:
 
-        def moved() -> None:
+        def move() -> None:
             now = store.now()
             ref, memory = memories.recall(store, project.name, trigger, now=now)
             memories.save(store, project.name, trigger, ref, change(memory, now))
 
-        _again(moved)
+        _retry(move)
     control.poke(config.home())
-    show(options, {"trigger": trigger.id, "state": state}, lambda: f"{trigger.id} is {state}")
-
-
-def _again(move: Callable[[], Any]) -> Any:
-    """The service moves the same ref; of two at once both count, one after the other."""
-    for _ in range(_ATTEMPTS):
-        try:
-            return move()
-        except Conflict:
-            continue
-    return move()
-
-
-# -- what is named --
-
-
-def _project() -> Project:
-    from rolecall.service import project_file
-
-    if project_file.find(os.getcwd()) is None:
-        raise NotFound(f"there is no {project_file.FILE} here", hint="`rolecall init` makes one.")
-    return project_file.load(os.getcwd()).checked()
-
-
-def _named(project: Project, text: str) -> Trigger:
-    from rolecall.settings.form import did_you_mean
-
-    found = [one for one in project.triggers if text in (one.id, one.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{text!r} is the name of several triggers: {', '.join(one.id for one in found)}")
-    known = [one.id for one in project.triggers]
-    raise NotFound(f"there is no trigger {text!r}", hint=did_you_mean(text, known, what="Triggers"))
-
-
-# -- the table of verbs --
-
-
-def _common(parser: ArgumentParser) -> None:
-    add_format(parser)
-    add_store(parser)
-
-
-def _one(parser: ArgumentParser) -> None:
-    parser.add_argument("trigger", metavar="TRIGGER", help="WORKFLOW/NAME, or its name alone")
-    _common(parser)
-
-
-def _fire_arguments(parser: ArgumentParser) -> None:
-    _one(parser)
-    parser.add_argument(
-        "--data",
-        metavar="JSON",
-        help="what its prompt names, instead of a look; @FILE reads a file, - standard input",
-    )
-
-
-VERBS = {
-    "list": Verb(
-        _list, "list the triggers of the project, and what they did", "rolecall trigger list", _common
-    ),
-    "fire": Verb(
-        _fire,
-        "start the thread of a trigger now, whatever its schedule, dedupe key and cool-down say",
-        'rolecall trigger fire hello/morning\nrolecall trigger fire pushed --data \'{"body": {"id": 7}}\'',
-        _fire_arguments,
-    ),
-    "pause": Verb(
-        _pause,
-        "let a trigger start nothing until it is resumed",
-        "rolecall trigger pause hello/morning",
-        _one,
-    ),
-    "resume": Verb(
-        _resume,
-        "let a paused trigger go on; what happened in the meantime is not made up for",
-        "rolecall trigger resume hello/morning",
-        _one,
-    ),
-}
+    return Reply({"trigger": trigger.id, "state": state}, f"{trigger.id} is {state}")

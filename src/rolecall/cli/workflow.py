@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from rolecall.cli import Verb
-from rolecall.cli.output import add_format, add_store, colored, colored_diff, format_of, say, show, table
+from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli.output import STORE, colored, colored_diff, format_of, plural, say, table
 from rolecall.errors import NotFound, RolecallError, UsageError
-
-if TYPE_CHECKING:
-    from rolecall.settings.yaml12 import Problem
-    from rolecall.store.store import Node, Store
-    from rolecall.workflow.model import Workflow
-    from rolecall.workflow.playbook import Playbook
-    from rolecall.workflow.registry import Checked, Entry
+from rolecall.settings import config
+from rolecall.settings.yaml12 import Problem
+from rolecall.store.store import Node, Store
+from rolecall.threads.workspace import open_store, store_if_any
+from rolecall.workflow import registry, yaml
+from rolecall.workflow.model import Workflow
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.registry import Checked, Entry
 
 LOCAL = "(local)"
-"""What stands for the id of a workflow that is a file of the project."""
+"""Stands for the id of a workflow that is a file of the project."""
 
 _PICTURES = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid"}
+_WORKFLOW = argument("workflow", "WORKFLOW", "an id, a path, or a name here or in the registry")
 
 
 class Chosen(NamedTuple):
@@ -34,149 +37,206 @@ class Chosen(NamedTuple):
     path: str | None
 
 
-# -- the verbs --
+class Finder:
+    """Looks for workflows in the current folder and, when there is one, in the store."""
+
+    def __init__(self, options: Namespace) -> None:
+        self._address = options.store
+
+    @cached_property
+    def store(self) -> Store | None:
+        return store_if_any(self._address)
+
+    def __enter__(self) -> Finder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if "store" in self.__dict__ and self.store is not None:
+            self.store.close()
+
+    def find(self, text: str) -> registry.Found:
+        name = _as_path(text)
+        # A store takes longer to open than a file to check.
+        return registry.find(None if registry.is_path(name) else self.store, name, folder=os.getcwd())
+
+    def choose(self, text: str) -> Chosen:
+        found = self.find(text)
+        if found.path is None:
+            return self.load(str(found.node))
+        playbook = registry.load_file(found.path)
+        node = registry.stored_form(playbook)
+        if self.store is not None and self.store.has(node.id):
+            node = node._replace(created=self.store.get(node.id).created)
+        return Chosen(playbook.workflow, node, found.path)
+
+    def load(self, node: str) -> Chosen:
+        if self.store is None:
+            raise NotFound(f"there is no workflow {node}")
+        return Chosen(registry.read_node(self.store, node)[0], registry.workflow_node(self.store, node), None)
+
+    def playbook(self, text: str) -> Playbook:
+        """The workflow that `text` names, with the Python functions it has."""
+        found = self.find(text)
+        if found.path is not None:
+            return registry.load_file(found.path)
+        if self.store is None:
+            raise NotFound(f"there is no workflow {text!r}")
+        return registry.load_node(self.store, str(found.node))
 
 
-def _put(options: Namespace) -> int:
-    from rolecall.threads.workspace import open_store
-    from rolecall.workflow import registry
+def _as_path(text: str) -> str:
+    """A file in this folder may be named without `./`, whatever its ending."""
+    return f"./{text}" if "/" not in text and "." in text and os.path.isfile(text) else text
 
-    path = _file(options.file)
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+# -- put, show, list --
+
+
+@verb(
+    "workflow put",
+    "check a workflow and make it the current version of its name",
+    "rolecall workflow put workflows/solve-issue.yaml",
+    argument("file", "FILE", "a workflow in YAML or Python, or its folder"),
+    STORE,
+)
+def put(options: Namespace) -> Reply | int:
+    path = str(registry.find(None, _as_path(options.file), folder=os.getcwd()).path)
     checked = registry.check_file(path)
     for problem in checked.problems:
         say(str(problem), sys.stderr)
     if checked.playbook is None:
         count = sum(problem.severity == "error" for problem in checked.problems)
-        problems = f"{count} problem{'s' if count > 1 else ''}"
-        say(f"{colored('rolecall:', 'red')} {path} has {problems}; nothing was stored", sys.stderr)
+        text = f"{path} has {plural(count, 'problem')}; nothing was stored"
+        say(f"{colored('rolecall:', 'red')} {text}", sys.stderr)
         return 2
     with open_store(options.store) as store:
         node = registry.register(store, checked.playbook)
     name = checked.playbook.workflow.name
-    show(options, {"name": name, "hash": node}, lambda: f"{name} {node}")
-    return 0
+    return Reply({"name": name, "hash": node}, f"{name} {node}")
 
 
-def _show(options: Namespace) -> None:
-    from rolecall.workflow.document import to_yaml
+@verb(
+    "workflow show",
+    "print a workflow",
+    "rolecall workflow show solve-issue\nrolecall workflow show solve-issue --yaml > solve-issue.yaml",
+    _WORKFLOW,
+    flag("--yaml", "print YAML that can be edited and put again"),
+    STORE,
+)
+def show_workflow(options: Namespace) -> Reply | None:
+    from rolecall.workflow.document import to_document, to_yaml  # here and below: listing does without
 
-    with _Place(options) as place:
-        chosen = place.choose(options.workflow)
+    with Finder(options) as finder:
+        workflow, node, path = finder.choose(options.workflow)
     if options.yaml:
-        _refuse_python(chosen)
-        print(to_yaml(chosen.workflow), end="")
-        return
+        if workflow.python is not None:
+            raise UsageError(
+                f"{workflow.name} is written in Python, so it has no YAML",
+                hint=f"It is defined in {workflow.python}.",
+            )
+        print(to_yaml(workflow), end="")
+        return None
     shown = {
-        "hash": chosen.node.id,
-        "name": chosen.workflow.name,
-        "type": chosen.node.type,
-        "payload": _payload(options, chosen),
-        "timestamp": chosen.node.created or None,
-        "origin": "local" if chosen.path else "global",
-        "path": chosen.path,
+        "hash": node.id,
+        "name": workflow.name,
+        "type": node.type,
+        # JSON has it as stored; elsewhere a person reads it, with the schemas written out.
+        "payload": node.payload if format_of(options) == "json" else to_document(workflow),
+        "timestamp": node.created or None,
+        "origin": "local" if path else "global",
+        "path": path,
     }
-    show(options, shown, lambda: _show_text(chosen))
+    where = f"file {path}" if path else f"put {_time(node.created)}"
+    return Reply(shown, lambda: f"# {node.id}, {where}\n{to_yaml(workflow)}".rstrip())
 
 
-def _payload(options: Namespace, chosen: Chosen) -> Any:
-    """As stored in JSON; elsewhere, where it is a person who reads, with the schemas written out."""
-    if format_of(options) == "json":
-        return chosen.node.payload
-    from rolecall.workflow.document import to_document
-
-    return to_document(chosen.workflow)
-
-
-def _show_text(chosen: Chosen) -> str:
-    from rolecall.workflow.document import to_yaml
-
-    where = f"file {chosen.path}" if chosen.path else f"put {_time(chosen.node.created)}"
-    return f"# {chosen.node.id}, {where}\n{to_yaml(chosen.workflow)}".rstrip()
-
-
-def _list(options: Namespace) -> None:
-    from rolecall.workflow import registry
-
-    with _Place(options) as place:
-        entries = registry.listed(place.store, folder=os.getcwd())
-        rows = [_listed(place.store, entry) for entry in entries]
+@verb(
+    "workflow list", "list the workflows of the project and of the registry", "rolecall workflow list", STORE
+)
+def list_workflows(options: Namespace) -> Reply | None:
+    rows = []
+    with Finder(options) as finder:
+        store = finder.store
+        for entry in registry.listed(store, folder=os.getcwd()):
+            rows.append(
+                {
+                    "name": entry.name,
+                    "hash": entry.node or LOCAL,
+                    "origin": entry.origin,
+                    "path": entry.path,
+                    "description": _description(store, entry),
+                    "versions": len(store.history(registry.ref_name(entry.name))) if store else 0,
+                }
+            )
     if not rows and format_of(options) == "text":
         say("There are no workflows here. `rolecall workflow put FILE` adds one.", sys.stderr)
-        return
+        return None
     headings = ("name", "hash", "origin", "versions", "description")
-    show(options, rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
-
-
-def _listed(store: Store | None, entry: Entry) -> dict[str, Any]:
-    from rolecall.workflow import registry
-
-    versions = len(store.history(registry.ref_name(entry.name))) if store else 0
-    shown = {"name": entry.name, "hash": entry.node or LOCAL, "origin": entry.origin, "path": entry.path}
-    return {**shown, "description": _description(store, entry), "versions": versions}
+    return Reply(rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
 
 
 def _description(store: Store | None, entry: Entry) -> str | None:
-    """None where it cannot be had: a listing runs no Python and stops at no damaged entry."""
+    """None for a workflow in Python: a listing runs no code. A damaged entry is described by its error."""
     try:
         if entry.path is None:
-            from rolecall.workflow.registry import workflow_node
-
-            found = workflow_node(store, entry.node).payload if store and entry.node else {}
-        elif entry.path.endswith(".py"):
+            found = registry.workflow_node(store, entry.node).payload if store and entry.node else {}
+            return str(found.get("description", ""))
+        if entry.path.endswith(".py"):
             return None
-        else:
-            from rolecall.workflow.yaml import load_file
-
-            workflow = load_file(entry.path).workflow
-            return workflow.description if workflow else "(does not validate)"
+        workflow = yaml.load_file(entry.path).workflow
+        return workflow.description if workflow else "(does not validate)"
     except RolecallError as error:
         return f"({error.message})"
-    return str(found.get("description", ""))
 
 
-def _validate(options: Namespace) -> int:
-    reports = []
-    with _Place(options) as place:
-        for text in options.workflows or _all_of_project():
-            reports.append(_report(place, text))
-    show(options, reports, lambda: "\n".join(line for report in reports for line in _report_lines(report)))
-    return 0 if all(report["valid"] for report in reports) else 2
+# -- validate --
 
 
-def _all_of_project() -> list[str]:
-    from rolecall.workflow import registry
-
-    paths = list(registry.project_files(os.getcwd()))
-    if not paths:
+@verb(
+    "workflow validate",
+    "report everything that is wrong with workflows; nothing is stored",
+    "rolecall workflow validate solve-issue.yaml\nrolecall workflow validate",
+    argument("workflows", "WORKFLOW", "files or names (default: all of the project)", nargs="*"),
+    STORE,
+)
+def validate(options: Namespace) -> Reply:
+    names = options.workflows or list(registry.project_files(os.getcwd()))
+    if not names:
         raise UsageError(
             "there is no workflow in this project",
             hint="Name a file, or put one into the folder `workflows`.",
         )
-    return paths
+    with Finder(options) as finder:
+        reports = [_check(finder, name) for name in names]
+    is_valid = all(report["valid"] for report in reports)
+    text = "\n".join(line for report in reports for line in _report_lines(report))
+    return Reply(reports, text, code=0 if is_valid else 2)
 
 
-def _report(place: _Place, text: str) -> dict[str, Any]:
-    from rolecall.settings.yaml12 import Problem
-    from rolecall.workflow import registry
+def _check(finder: Finder, text: str) -> dict[str, Any]:
+    from rolecall.checks import agents  # brings every adapter, which no other verb needs
 
     try:
-        name = _as_path(text)
-        store = (
-            None if registry.is_path(name) else place.store
-        )  # which takes longer to open than a file to check
-        found = registry.find(store, name, folder=os.getcwd())
-        if found.path is not None:
-            file, checked = found.path, registry.check_file(found.path)
-        else:
-            file, checked = str(found.node), _check_stored(place.store, str(found.node))
+        found = finder.find(text)
+        file = found.path or str(found.node)
+        checked = registry.check_file(file) if found.path else _check_stored(finder.store, file)
     except RolecallError as error:
         problem = Problem("error", error.message, text, 1, 1, error.hint)
         return {"file": text, "name": None, "hash": None, "valid": False, "problems": [problem._asdict()]}
-    problems = [*checked.problems, *_agent_problems(place, file, checked)]
+    problems, book = list(checked.problems), checked.playbook
+    if book is not None:
+        settings, env = config.load(), config.environment()
+        problems += agents.problems(
+            book, file, settings=settings, env=env, find=finder.playbook, marks=checked.marks
+        )
     return {
         "file": file,
-        "name": checked.playbook.workflow.name if checked.playbook else None,
-        "hash": registry.stored_form(checked.playbook).id if checked.playbook else None,
+        "name": book.workflow.name if book else None,
+        "hash": registry.stored_form(book).id if book else None,
         "valid": all(problem.severity != "error" for problem in problems),
         "problems": [
             problem._asdict() | {"line": problem.line or None, "column": problem.column or None}
@@ -187,47 +247,49 @@ def _report(place: _Place, text: str) -> dict[str, Any]:
 
 def _check_stored(store: Store | None, node: str) -> Checked:
     """A stored workflow by today's rules; the lines are those of `workflow show --yaml`."""
-    from rolecall.workflow import registry, yaml
     from rolecall.workflow.document import to_yaml
-    from rolecall.workflow.playbook import Playbook
 
     if store is None:
         raise NotFound(f"there is no workflow {node}")
     workflow, _ = registry.read_node(store, node)
     if workflow.python is not None:
-        return registry.Checked(registry.load_node(store, node), ())
+        return Checked(registry.load_node(store, node), ())
     found = yaml.parse(to_yaml(workflow), source=node)
-    return registry.Checked(Playbook(workflow) if found.workflow else None, found.problems, found.marks)
-
-
-def _agent_problems(place: _Place, file: str, checked: Checked) -> Iterator[Problem]:
-    """Problems with the agents of roles, and overrides that match no role."""
-    from rolecall.checks import agents
-    from rolecall.settings import config
-
-    if checked.playbook is not None:
-        settings, env = config.load(), config.environment()
-        yield from agents.problems(
-            checked.playbook, file, settings=settings, env=env, find=place.play, marks=checked.marks
-        )
+    return Checked(Playbook(workflow) if found.workflow else None, found.problems, found.marks)
 
 
 def _report_lines(report: dict[str, Any]) -> Iterator[str]:
-    from rolecall.settings.yaml12 import Problem
-
     problems = [Problem(**problem) for problem in report["problems"]]
-    for one in problems:  # what stands in no definition has no line
+    for one in problems:  # a problem outside of the definition has no line
         yield str(one) if one.line else str(one).replace(":None:None:", ":", 1)
     counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
-    found = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items() if count)
+    found = ", ".join(plural(count, kind) for kind, count in counts.items() if count)
     yield f"{report['file']}: {'valid' if report['valid'] else 'not valid'}{f' ({found})' if found else ''}"
 
 
-def _graph(options: Namespace) -> None:
+# -- graph, schema, history, diff --
+
+
+@verb(
+    "workflow graph",
+    "draw a workflow",
+    "rolecall workflow graph solve-issue\nrolecall workflow graph solve-issue -o solve-issue.svg",
+    _WORKFLOW,
+    argument(
+        "--as",
+        None,
+        "default: by the ending of the file, else text",
+        dest="picture",
+        choices=("text", "svg", "mermaid"),
+    ),
+    argument("-o --output", "FILE", "write it to a file: .svg, .mmd, .txt"),
+    STORE,
+)
+def draw_graph(options: Namespace) -> Reply | None:
     from rolecall.workflow import draw
 
-    with _Place(options) as place:
-        workflow = place.choose(options.workflow).workflow
+    with Finder(options) as finder:
+        workflow = finder.choose(options.workflow).workflow
     if not workflow.graph:
         raise UsageError(
             f"{workflow.name} has no graph to draw: its moderator is a Python function",
@@ -237,28 +299,45 @@ def _graph(options: Namespace) -> None:
     kind = options.picture or _PICTURES.get(ending, "text")
     drawn = {"text": draw.to_text, "svg": draw.to_svg, "mermaid": draw.to_mermaid}[kind](workflow)
     if not options.output:
-        show(options, {"as": kind, "graph": drawn}, lambda: drawn.rstrip("\n"))
-        return
+        return Reply({"as": kind, "graph": drawn}, drawn.rstrip("\n"))
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(drawn)
-    if format_of(options) == "text":
-        print(f"{options.output} written", file=sys.stderr)
-    else:
-        show(options, {"as": kind, "file": options.output})
+    if format_of(options) != "text":
+        return Reply({"as": kind, "file": options.output})
+    print(f"{options.output} written", file=sys.stderr)
+    return None
 
 
-def _schema(options: Namespace) -> None:
+@verb(
+    "workflow schema",
+    "print the JSON Schema of a workflow's YAML, or of rolecall.yaml, for editors",
+    "rolecall workflow schema > .schemas/workflow.schema.json\n"
+    "rolecall workflow schema project > .schemas/project.schema.json",
+    argument(
+        "of",
+        None,
+        "which file (default: a workflow)",
+        choices=("workflow", "project"),
+        nargs="?",
+        default="workflow",
+    ),
+)
+def print_schema(options: Namespace) -> Reply:
     from rolecall.service import project_file
-    from rolecall.workflow import yaml
 
-    show(options, project_file.json_schema() if options.of == "project" else yaml.json_schema())
+    return Reply(project_file.json_schema() if options.of == "project" else yaml.json_schema())
 
 
-def _history(options: Namespace) -> None:
-    from rolecall.workflow import registry
-
-    with _Place(options) as place:
-        versions = registry.history(place.store, options.name) if place.store else []
+@verb(
+    "workflow history",
+    "list the versions of a workflow, newest first",
+    "rolecall workflow history solve-issue",
+    argument("name", "NAME", "the name of a workflow that has been put"),
+    STORE,
+)
+def list_versions(options: Namespace) -> Reply:
+    with Finder(options) as finder:
+        versions = registry.history(finder.store, options.name) if finder.store else []
     if not versions:
         raise NotFound(
             f"no workflow {options.name!r} has been put",
@@ -269,38 +348,51 @@ def _history(options: Namespace) -> None:
         for one in versions
     ]
     cells = [(_time(one.at), one.node, one.version, "current" if one.is_current else "") for one in versions]
-    show(options, rows, lambda: table(cells, ("put", "hash", "version", "")))
+    return Reply(rows, table(cells, ("put", "hash", "version", "")))
 
 
-def _diff(options: Namespace) -> None:
+@verb(
+    "workflow diff",
+    "show how two versions of a workflow differ",
+    "rolecall workflow diff solve-issue.yaml\nrolecall workflow diff 3J5PZ3D1X8Q2M solve-issue",
+    argument("first", "A", "an id, a path or a name"),
+    argument(
+        "second",
+        "B",
+        "what to compare it with (default: a file with the version that was put, else the version before)",
+        nargs="?",
+    ),
+    STORE,
+)
+def compare(options: Namespace) -> Reply:
     from rolecall.workflow.document import changes, diff
 
-    with _Place(options) as place:
-        before, after = _sides(place, options)
+    with Finder(options) as finder:
+        before, after = _choose_two(finder, options)
     found = changes(before.workflow, after.workflow)
-    text = diff(before.workflow, after.workflow, names=(_shown(before), _shown(after)))
+    names = tuple(one.path or f"{one.workflow.name} {one.node.id}" for one in (before, after))
+    text = diff(before.workflow, after.workflow, names=(names[0], names[1]))
+    sides = [{"name": one.workflow.name, "hash": one.node.id, "path": one.path} for one in (before, after)]
     shown = {
-        "from": {"name": before.workflow.name, "hash": before.node.id, "path": before.path},
-        "to": {"name": after.workflow.name, "hash": after.node.id, "path": after.path},
+        "from": sides[0],
+        "to": sides[1],
         "same": before.node.id == after.node.id,
         "changes": [{**change._asdict(), "fields": list(change.fields)} for change in found],
         "diff": text,
     }
     summary = "\n".join(map(str, found)) or "the same"
-    show(options, shown, lambda: f"{summary}\n\n{colored_diff(text)}".rstrip())
+    return Reply(shown, f"{summary}\n\n{colored_diff(text)}".rstrip())
 
 
-def _sides(place: _Place, options: Namespace) -> tuple[Chosen, Chosen]:
-    """What is compared, the older first: two that are named, or one with what is registered."""
-    first = place.choose(options.first)
+def _choose_two(finder: Finder, options: Namespace) -> tuple[Chosen, Chosen]:
+    """The two to compare, the older first: both by name, or one and the registered version."""
+    first = finder.choose(options.first)
     if options.second is not None:
-        return first, place.choose(options.second)
-    from rolecall.workflow import registry
-
+        return first, finder.choose(options.second)
     name = first.workflow.name
-    versions = registry.history(place.store, name) if place.store else []
+    versions = registry.history(finder.store, name) if finder.store else []
     if first.path is not None and versions:
-        return place.load(versions[0].node), first
+        return finder.load(versions[0].node), first
     others = [version.node for version in versions if version.node != first.node.id]
     if not others:
         raise NotFound(
@@ -308,211 +400,5 @@ def _sides(place: _Place, options: Namespace) -> tuple[Chosen, Chosen]:
             hint="Name two workflows, or put this one first.",
         )
     if versions[0].node != first.node.id:
-        return first, place.load(versions[0].node)
-    return place.load(others[0]), first
-
-
-# -- what an argument names --
-
-
-class _Place:
-    """The folder and, when there is one, the store in which workflows are looked for."""
-
-    def __init__(self, options: Namespace) -> None:
-        self._address = options.store
-
-    @cached_property
-    def store(self) -> Store | None:
-        from rolecall.threads.workspace import store_if_any
-
-        return store_if_any(self._address)
-
-    def __enter__(self) -> _Place:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if "store" in self.__dict__ and self.store is not None:
-            self.store.close()
-
-    def choose(self, text: str) -> Chosen:
-        from rolecall.workflow import registry
-
-        found = registry.find(self.store, _as_path(text), folder=os.getcwd())
-        if found.node is not None:
-            return self.load(found.node)
-        path = str(found.path)
-        playbook = registry.load_file(path)
-        node = registry.stored_form(playbook)
-        if self.store is not None and self.store.has(node.id):
-            node = node._replace(created=self.store.get(node.id).created)
-        return Chosen(playbook.workflow, node, path)
-
-    def play(self, text: str) -> Playbook:
-        """The workflow that `text` names, with its live parts."""
-        from rolecall.workflow import registry
-
-        found = registry.find(self.store, _as_path(text), folder=os.getcwd())
-        if found.path is not None:
-            return registry.load_file(found.path)
-        if self.store is None:
-            raise NotFound(f"there is no workflow {text!r}")
-        return registry.load_node(self.store, str(found.node))
-
-    def load(self, node: str) -> Chosen:
-        from rolecall.workflow import registry
-
-        if self.store is None:
-            raise NotFound(f"there is no workflow {node}")
-        return Chosen(registry.read_node(self.store, node)[0], registry.workflow_node(self.store, node), None)
-
-
-def _file(text: str) -> str:
-    """The file to be put: a path, or the name of a workflow of the project."""
-    from rolecall.workflow import registry
-
-    path = registry.find(None, _as_path(text), folder=os.getcwd()).path
-    return str(path)
-
-
-def _as_path(text: str) -> str:
-    """A file that lies here is meant by its bare name too, whatever its ending."""
-    return f"./{text}" if "/" not in text and "." in text and os.path.isfile(text) else text
-
-
-def _refuse_python(chosen: Chosen) -> None:
-    if chosen.workflow.python is not None:
-        raise UsageError(
-            f"{chosen.workflow.name} is written in Python, so it has no YAML",
-            hint=f"It is defined in {chosen.workflow.python}.",
-        )
-
-
-def _shown(chosen: Chosen) -> str:
-    return chosen.path or f"{chosen.workflow.name} {chosen.node.id}"
-
-
-def _time(milliseconds: int) -> str:
-    from datetime import datetime
-
-    return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-# -- the table --
-
-
-def _common(parser: ArgumentParser) -> None:
-    add_format(parser)
-    add_store(parser)
-
-
-def _put_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a workflow in YAML or Python, or its folder")
-    _common(parser)
-
-
-def _workflow_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "workflow", metavar="WORKFLOW", help="an id, a path, or a name here or in the registry"
-    )
-
-
-def _show_arguments(parser: ArgumentParser) -> None:
-    _workflow_argument(parser)
-    parser.add_argument("--yaml", action="store_true", help="print YAML that can be edited and put again")
-    _common(parser)
-
-
-def _validate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "workflows", metavar="WORKFLOW", nargs="*", help="files or names (default: all of the project)"
-    )
-    _common(parser)
-
-
-def _graph_arguments(parser: ArgumentParser) -> None:
-    _workflow_argument(parser)
-    parser.add_argument(
-        "--as",
-        dest="picture",
-        choices=("text", "svg", "mermaid"),
-        help="default: by the ending of the file, else text",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write it to a file: .svg, .mmd, .txt")
-    _common(parser)
-
-
-def _schema_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "of",
-        choices=("workflow", "project"),
-        nargs="?",
-        default="workflow",
-        help="which file (default: a workflow)",
-    )
-    add_format(parser)
-
-
-def _history_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of a workflow that has been put")
-    _common(parser)
-
-
-def _diff_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("first", metavar="A", help="an id, a path or a name")
-    parser.add_argument(
-        "second",
-        metavar="B",
-        nargs="?",
-        help="what to compare it with (default: a file with the version that was put, else the version before)",
-    )
-    _common(parser)
-
-
-VERBS = {
-    "put": Verb(
-        _put,
-        "check a workflow and make it the current version of its name",
-        "rolecall workflow put workflows/solve-issue.yaml",
-        _put_arguments,
-    ),
-    "show": Verb(
-        _show,
-        "print a workflow",
-        "rolecall workflow show solve-issue\nrolecall workflow show solve-issue --yaml > solve-issue.yaml",
-        _show_arguments,
-    ),
-    "list": Verb(
-        _list, "list the workflows of the project and of the registry", "rolecall workflow list", _common
-    ),
-    "validate": Verb(
-        _validate,
-        "report everything that is wrong with workflows; nothing is stored",
-        "rolecall workflow validate solve-issue.yaml\nrolecall workflow validate",
-        _validate_arguments,
-    ),
-    "graph": Verb(
-        _graph,
-        "draw a workflow",
-        "rolecall workflow graph solve-issue\nrolecall workflow graph solve-issue -o solve-issue.svg",
-        _graph_arguments,
-    ),
-    "schema": Verb(
-        _schema,
-        "print the JSON Schema of a workflow's YAML, or of rolecall.yaml, for editors",
-        "rolecall workflow schema > .schemas/workflow.schema.json\n"
-        "rolecall workflow schema project > .schemas/project.schema.json",
-        _schema_arguments,
-    ),
-    "history": Verb(
-        _history,
-        "list the versions of a workflow, newest first",
-        "rolecall workflow history solve-issue",
-        _history_arguments,
-    ),
-    "diff": Verb(
-        _diff,
-        "show how two versions of a workflow differ",
-        "rolecall workflow diff solve-issue.yaml\nrolecall workflow diff 3J5PZ3D1X8Q2M solve-issue",
-        _diff_arguments,
-    ),
-}
+        return first, finder.load(versions[0].node)
+    return finder.load(others[0]), first

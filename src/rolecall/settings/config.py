@@ -214,6 +214,11 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**env_file(environ), **environ}
 
 
+def environment_with(variables: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a child of our own: this process's, and `variables`."""
+    return {**environ, **variables}
+
+
 def mask(places: SecretPlaces | None = None) -> Mask:
     """Mask every secret of the environment, of `.env` and of the configuration; `places` saves parsing its YAML."""
     from rolecall.settings.mask import SHORTEST, Mask, secrets_in

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+import sys
+from argparse import Namespace
 from typing import Any
 
-from rolecall.cli.output import add_format
+from rolecall.cli import Reply, argument
+from rolecall.cli.output import printable, read_file
 from rolecall.errors import Damaged, UsageError
 from rolecall.nexus import dispatch, project_paths
 from rolecall.settings import config
 
+PROJECT = argument("--project", "DIR", "the project's folder (default: the git work tree around this folder)")
 
-def add_project(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--project",
-        metavar="DIR",
-        help="the project's folder (default: the git work tree around this folder)",
-    )
-    add_format(parser)
+
+SOURCE = argument("source", "FILE", "where the text is; - is standard input", nargs="?")
+MESSAGE = argument("-m --message", "TEXT", "the text itself")
 
 
 def project_of(options: Namespace) -> str:
@@ -39,7 +38,7 @@ def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
 
 
 def look(options: Namespace, tool: str) -> dict[str, Any]:
-    """The reply of a tool that reads, called before one that writes; empty if a file cannot be read, because the
+    """The reply of a reading tool that is called before a writing one; empty if a file cannot be read, because the
     writing tool reports that and keeps a copy."""
     try:
         return call(options, tool)
@@ -48,7 +47,7 @@ def look(options: Namespace, tool: str) -> dict[str, Any]:
 
 
 def _check_text(name: str, value: Any) -> None:
-    """Refuse bytes that are no text: what the system passes on in their place would be stored as half characters."""
+    """Refuse arguments that are not UTF-8: Python passes them as half characters, which would be stored."""
     if isinstance(value, (list, dict)):
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
             _check_text(name, part)
@@ -60,3 +59,20 @@ def _check_text(name: str, value: Any) -> None:
             raise UsageError(
                 f"{name} is not UTF-8: byte {exc.start} is {data[exc.start]:#04x}", hint="Give it as UTF-8."
             ) from None
+
+
+def read_text(options: Namespace) -> str:
+    if (options.message is None) == (options.source is None):
+        raise UsageError(
+            "the text is given twice" if options.source else "there is no text",
+            hint="Give it with -m TEXT, or name a FILE, or - for standard input.",
+        )
+    return read_file(options.source) if options.message is None else str(options.message)
+
+
+def reply_text(options: Namespace, text: str) -> Reply | None:
+    """A note as it is, also in a pipe, where agents read it; JSON or YAML only on request."""
+    if options.format not in (None, "text"):
+        return Reply({"name": options.name, "text": text})
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    return None

@@ -1,0 +1,59 @@
+"""Arguments that several commands share, and the next command to type. On the read path: it imports little."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from shlex import quote
+
+from rolecall.cli import argument, hints, under_this_name
+from rolecall.threads import thread, workspace
+
+
+def _limit(text: str) -> tuple[str, float]:
+    name, _, given = text.partition("=")
+    kind = name.rpartition(".")[2]
+    try:
+        value = float(given) if kind in ("cost", "minutes") else int(given)
+    except ValueError:
+        value = 0
+    if kind not in thread.LIMITS or not 0 < value < float("inf"):
+        known = ", ".join(thread.LIMITS)
+        raise ArgumentTypeError(
+            f"{text!r} is not a limit such as steps=20 or cost=1.5: a number above 0, for one of {known}"
+        )
+    return name, value
+
+
+WORKFLOW = argument("workflow", "WORKFLOW", "its name, the path of its file, or its id")
+THREAD = argument("thread", "THREAD", "a thread's id, or a part of it that no other id contains")
+CWD = argument("--cwd", "DIR", "the work folder (default: this one)")
+AGENT = argument(
+    "--agent",
+    "NAME",
+    "the agent that plays every role, instead of those the roles name",
+    type=lambda text: workspace.agent_from(os.getcwd(), text),
+)
+LIMIT = argument(
+    "--limit",
+    "NAME=VALUE",
+    f"suspend the thread at this much: {', '.join(thread.LIMITS)}, or of one role: ROLE.steps=3",
+    type=_limit,
+    action="append",
+    default=[],
+)
+
+
+def RUN(parser: ArgumentParser) -> None:
+    parser.add_argument("--run", action="store_true", help="continue at once, as `thread run` does")
+    AGENT(parser)
+
+
+def in_this_store(options: Namespace, command: str) -> str:
+    """The next command to type, under the program's name and with this command's --store."""
+    command = under_this_name(hints.command(command))
+    if not options.store:
+        return command
+    from rolecall.settings.mask import masked
+
+    return f"{command} --store {quote(masked(options.store, '…'))}"

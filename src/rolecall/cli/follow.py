@@ -1,0 +1,158 @@
+"""Follow threads that the service runs, or run them here one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rolecall.cli.arguments import in_this_store
+from rolecall.cli.output import LastLine, printable, say
+from rolecall.cli.thread_outcome import CODES, INTERRUPTED, show_state
+from rolecall.cli.thread_play import View, attend, leave, play, take_steps, view_of
+from rolecall.service import control
+from rolecall.settings import config
+from rolecall.store.store import Store
+from rolecall.threads import thread
+
+if TYPE_CHECKING:
+    from rolecall.cli.run import Starter, Task
+
+__all__ = ["follow", "follow_each", "play"]
+
+_PATIENCE = 1.0
+"""Seconds between two looks at the store when no message arrives."""
+_SERVICE_CHECK = 5.0
+"""Seconds between two looks for a service, while none is connected."""
+
+
+def follow(options: Namespace, store: Store, ident: str) -> int:
+    """Show a thread that the service runs until it ends or waits for a person; return the exit code."""
+    step, is_cancelled = _watch(options, store, ident, view_of(options, store, ident, has_events=True))
+    ref = thread.find(store, ident)
+    if is_cancelled and ref.state.status not in (*CODES, "completed"):
+        is_served = control.is_served(config.home(), options.store, store)
+        print(f"{ident} {'continues in' if is_served else 'waits for'} the service", file=sys.stderr)
+        command = in_this_store(options, f"rolecall thread watch {ident}")
+        print(f"watch: {printable(command)}", file=sys.stderr, flush=True)
+        return INTERRUPTED
+    return leave(options, store, ref, step=step, is_run=True, is_cancelled=False)
+
+
+def follow_each(
+    options: Namespace, store: Store, tasks: list[Task], starter: Starter, *, is_served: bool
+) -> int:
+    """Run many threads and show how each has ended, in the order they were given."""
+    queued = starter.start_all(tasks) if is_served else []
+    codes = []
+    last_line = LastLine()
+    for place, task in enumerate(tasks):
+        last_line.draw(f"… {place} of {len(tasks)} threads have ended")
+        ref = queued[place] if is_served else starter.start(task)
+        if is_served:
+            _, is_cancelled = _watch(options, store, thread.id_of(ref), View())
+        else:
+            _, is_cancelled = take_steps(options, store, ref, View(), steps=None, is_run=True)
+        last_line.clear()
+        if is_cancelled:
+            left = len(tasks) - place
+            say(f"{left} of {len(tasks)} threads have not ended: `rolecall thread list`", sys.stderr)
+            return INTERRUPTED
+        ref = thread.find(store, thread.id_of(ref))
+        show_state(options, store, ref, is_after_events=True, is_brief=True)
+        codes.append(CODES.get(ref.state.status, 0))
+    return max(codes)
+
+
+def _watch(options: Namespace, store: Store, ident: str, view: View) -> tuple[str | None, bool]:
+    """Show the events of a thread until it ends or waits for a person; return its last step, and whether a signal
+    stopped us before."""
+
+    async def watch() -> tuple[str | None, bool]:
+        step, seen = None, 0
+        is_served = lambda: control.is_served(config.home(), options.store, store)  # noqa: E731
+        async with attend(view) as stopped, _Bell(ident, is_served) as bell:
+            while True:
+                # The thread before its events, which then hold what led to its state.
+                status = thread.find(store, ident).state.status
+                while events := store.events(ident, after=seen, limit=500):
+                    for event in events:
+                        if event.kind == "step":
+                            step = event.body["step"]
+                        # That the service queued or started the thread is its own affair.
+                        is_inner = event.kind in ("queued", "started") or event.body.get("by") == "service"
+                        if event.kind == "crashed" or not is_inner:
+                            stopped.watch(event.kind, event.body)
+                    seen = events[-1].seq
+                if status in thread.ENDED or status == "suspended" or stopped.cancel.is_set():
+                    break
+                await bell.wait(stopped.cancel)
+        if stopped.error is not None:
+            raise stopped.error
+        return step, stopped.cancel.is_set()
+
+    return asyncio.run(watch())
+
+
+class _Bell:
+    """Waits until the service announces a new event of a thread, and for a second at most. Says when there is no
+    service any more that could run it."""
+
+    def __init__(self, ident: str, is_served: Callable[[], bool]) -> None:
+        self._ident = ident
+        self._is_served = is_served
+        self._is_alone = False
+        self._check_at = 0.0
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def __aenter__(self) -> _Bell:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    async def wait(self, cancel: asyncio.Event) -> None:
+        if self._reader is None:
+            await self._connect()
+        if self._reader is not None:
+            self._is_alone = False
+        elif (
+            monotonic() >= self._check_at
+        ):  # the machines of a fleet are elsewhere: no connection breaks here
+            self._check_at = monotonic() + _SERVICE_CHECK
+            if self._is_served():
+                self._is_alone = False
+            elif not self._is_alone:
+                self._say_service_ended()
+        stop = asyncio.ensure_future(cancel.wait())
+        message = asyncio.ensure_future(self._reader.read(4096)) if self._reader is not None else None
+        waits = {stop, message} if message else {stop}
+        done, pending = await asyncio.wait(waits, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        if message in done and (message.exception() or not message.result()):
+            if self._writer is not None:
+                self._writer.close()
+            self._reader = self._writer = None
+            self._say_service_ended()
+            await asyncio.wait([asyncio.ensure_future(cancel.wait())], timeout=_PATIENCE)
+
+    def _say_service_ended(self) -> None:
+        self._is_alone = True
+        over_last_line = "\r\033[K" if sys.stderr.isatty() else ""
+        text = "the service has ended: the thread waits for it to come back"
+        print(f"{over_last_line}{text}", file=sys.stderr, flush=True)
+
+    async def _connect(self) -> None:
+        pipe = control.connect(config.home())
+        if pipe is None:
+            return
+        pipe.setblocking(False)
+        self._reader, self._writer = await asyncio.open_connection(sock=pipe)
+        self._writer.write(control.to_line({"do": "follow", "thread": self._ident}))

@@ -1,0 +1,158 @@
+"""The answer of `rolecall hook` to an event, in a project or where one can begin.
+
+Imports inside functions: each event pays only for what it needs, because hosts run hooks at every tool call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rolecall.cli.hook import Words, repositories
+from rolecall.errors import NotFound, RolecallError
+from rolecall.hosts import hook_context, lifecycle
+from rolecall.hosts.event import (
+    Answer,
+    Event,
+    PostToolUse,
+    PreToolUse,
+    SessionStart,
+    SubagentComplete,
+    UserMessage,
+)
+from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.names import HOSTS, Output
+from rolecall.nexus import project_paths
+from rolecall.nexus.project_paths import HARNESS
+from rolecall.settings import config
+
+if TYPE_CHECKING:
+    from rolecall.nexus.memory import Thresholds
+
+_LONGEST_WAIT = 5.0
+"""Seconds to wait for a lock: hosts give a hook 10."""
+
+
+def answer(words: Words, payload: Mapping[str, Any], project: str) -> int:
+    host = _host(words.host)
+    event = host.event(words.event, payload)
+    if event is None:
+        return 0
+    kit = _load_kit(words, event)
+    if not isinstance(event, PreToolUse):  # which writes nothing, so that there is no lock to wait for
+        from rolecall.nexus import state_file
+
+        if kit.restrictions:  # an agent in its own shell must not invent events
+            from rolecall.settings import capabilities
+
+            name, is_host = f"rolecall hook {words.host} {words.event}", config.is_host_key(words.key)
+            capabilities.check_host(kit.restrictions, name, is_host=is_host)
+        # Not for ever: at some time the host would kill us, and nobody would know why.
+        state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
+    return _write(host.output(words.event, lifecycle.handle(project, event, kit, project_paths.now())))
+
+
+def answer_outside(words: Words, payload: Mapping[str, Any]) -> int:
+    """Make the repository around a project when a session begins in it or a message has a tag. Outside of a repository,
+    answer a tag with what is missing."""
+    host = _host(words.host)
+    event = host.event(words.event, payload)
+    has_tag = isinstance(event, UserMessage) and _has_tag(words.host, event.text)
+    if not has_tag and not isinstance(event, SessionStart):
+        return 0
+    project = next(repositories(words.host, payload), "")
+    if project and os.access(project, os.W_OK):
+        return answer(words, payload, project)
+    if not has_tag or config.run():
+        return 0
+    text = (
+        "The tag in this message had no effect: a Rolecall project is a git repository, and the session is not in a"
+        " git repository that can be written. `git init` makes one here. Tell the user."
+    )
+    return _write(host.output(words.event, Answer(context=text, notice=text)))
+
+
+def _has_tag(host: str, text: str) -> bool:
+    from rolecall.hosts.on_message import may_ask
+    from rolecall.nexus import skills, tags
+
+    if not may_ask(text):
+        return False
+    kit = hook_context.load(host)
+    return bool(tags.detect(text, kit.tags).found or skills.slash(text, kit.skills, kit.tags))
+
+
+def _host(name: str) -> Any:
+    known = (*HOSTS, "rolecall")
+    if name not in known:
+        raise NotFound(f"there is no host {name!r}", hint=f"There are {', '.join(known)}.")
+    return import_module(f"rolecall.hosts.{name}.events")
+
+
+def _load_kit(words: Words, event: Event) -> Kit:
+    """As much of the configuration and the catalogue as an event needs."""
+    if isinstance(event, PreToolUse):
+        from rolecall.hosts import gate
+
+        needs_kit, has_tags = gate.concerns(event.deed), False
+    elif isinstance(event, UserMessage):
+        from rolecall.hosts.on_message import may_ask
+
+        needs_kit, has_tags = True, may_ask(event.text)
+    elif isinstance(event, PostToolUse):
+        needs_kit, has_tags = bool(event.deed.skill), True  # a skill that was called, perhaps in a mode
+    else:
+        needs_kit, has_tags = True, False
+    kit = hook_context.load(words.host, with_tags=has_tags) if needs_kit else Kit()
+    kit = kit._replace(
+        run=config.run(),
+        restrictions=config.restrictions(),
+        harness=words.harness or HARNESS,
+        mask=lambda: config.mask(kit.secrets),
+        thresholds=_thresholds,
+    )
+    if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # they write nothing of the session
+        return kit
+    from rolecall.hosts import sessions
+
+    return kit._replace(process=sessions.host_process())
+
+
+def _thresholds() -> Thresholds:
+    from rolecall.nexus.memory import configured_thresholds
+
+    return configured_thresholds()
+
+
+def _write(output: Output) -> int:
+    sys.stdout.write(output.stdout)
+    sys.stderr.write(output.stderr)
+    sys.stdout.flush()
+    return int(output.code)
+
+
+def report_failure(words: Words, project: str, exc: Exception) -> None:
+    """Print what went wrong, and keep it so that it is repeated where a person sees it."""
+    is_own = isinstance(exc, RolecallError)
+    text = f"{exc.message} {exc.hint}" if isinstance(exc, RolecallError) else f"{type(exc).__name__}: {exc}"
+    line = f"rolecall hook {words.host} {words.event}: {text.strip()}"
+    print(line, file=sys.stderr)
+    if not is_own:
+        import traceback
+
+        traceback.print_exception(exc, file=sys.stderr)
+    if not project:
+        return
+    try:
+        from rolecall.hosts import tool_log
+
+        with suppress(RolecallError):  # the name of the harness may be the very error
+            project_paths.use_harness(words.harness or HARNESS)
+        tool_log.note_error(project, f"{project_paths.now()} {line}")
+    except Exception as again:  # perhaps the disk, which caused the first error too
+        print(f"rolecall hook: this could not be kept either: {again}", file=sys.stderr)

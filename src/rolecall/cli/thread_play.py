@@ -1,0 +1,304 @@
+"""Run a thread in this process: show it while it runs, stop it on a signal, and leave behind how to continue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from shlex import quote
+from typing import Any
+
+from rolecall import agents
+from rolecall.agents.process import survivors
+from rolecall.cli import hints, report
+from rolecall.cli.output import LastLine, format_of, say, show_record
+from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_state, tell_continuation
+from rolecall.errors import Conflict, RolecallError
+from rolecall.settings import config
+from rolecall.settings.settings import is_known_agent
+from rolecall.store.store import Store
+from rolecall.threads import thread, workspace
+from rolecall.threads.engine import HUMAN
+from rolecall.threads.report import call_text
+from rolecall.threads.state import ThreadRef
+from rolecall.threads.thread import Step
+from rolecall.workflow.python import FileChanged, FileGone
+from rolecall.workflow.route import status_of
+
+_REFRESH = 0.2
+_AGENT_LENGTH = 24
+"""Characters of an agent's name that are shown: a command is one, and may be long."""
+
+
+def play(options: Namespace, store: Store, ref: ThreadRef, *, steps: int | None, is_run: bool) -> int:
+    """Take steps, show them, and print how to continue; return the exit code."""
+    status = ref.state.status
+    if status == "suspended" or (is_run and status in thread.ENDED):
+        # There is no step to take, and the exit code tells why. One step that was asked for and cannot be
+        # taken any more is wrong use; the engine says so.
+        return leave(options, store, ref, step=None, is_run=is_run, is_cancelled=False)
+    ident = thread.id_of(ref)
+    step, is_cancelled = None, False
+    try:
+        view = view_of(options, store, ident, has_events=is_run)
+        step, is_cancelled = take_steps(options, store, ref, view, steps=steps, is_run=is_run)
+    except RolecallError as error:
+        ref = thread.find(store, ident)
+        if not isinstance(error, Conflict) or ref.state.status != "killed":
+            sys.stdout.flush()
+            code = report(error)
+            instead = _other_command(options, ref, error)
+            tell_continuation(options, store, ref, agent=None if instead else options.agent, instead=instead)
+            return code
+    ref = thread.find(store, ident)
+    return leave(options, store, ref, step=step, is_run=is_run, is_cancelled=is_cancelled)
+
+
+def leave(
+    options: Namespace, store: Store, ref: ThreadRef, *, step: str | None, is_run: bool, is_cancelled: bool
+) -> int:
+    """Show the state of the thread and how it continues; return the exit code."""
+    status = ref.state.status
+    is_interrupted = is_cancelled and status not in CODES and status != "completed"
+    reason = INTERRUPTION if is_interrupted else ""
+    show_state(options, store, ref, step=step, reason=reason, is_after_events=is_run)
+    if is_interrupted or is_run or status == "suspended":
+        tell_continuation(options, store, ref, agent=options.agent)
+    return INTERRUPTED if is_interrupted else CODES.get(status, 0)
+
+
+def _other_command(options: Namespace, ref: ThreadRef, error: RolecallError) -> str | None:
+    """The command that continues where the same one could only fail again; None if the same one may succeed."""
+    if isinstance(error, FileChanged):
+        return f"rolecall thread fork {thread.id_of(ref)} --workflow {quote(error.place)}"
+    if isinstance(error, FileGone):
+        return f"rolecall thread fork {thread.id_of(ref)} --workflow '…'"
+    if options.agent and not is_known_agent(config.load(), options.agent, (*agents.ADAPTERS, HUMAN)):
+        return f"{hints.command(thread.continuation(ref) or '')} --agent '…'"
+    return None
+
+
+def take_steps(
+    options: Namespace, store: Store, ref: ThreadRef, view: View, *, steps: int | None, is_run: bool
+) -> tuple[str | None, bool]:
+    """Return the last step that was taken, and whether a signal stopped the run."""
+    ident, agent = thread.id_of(ref), options.agent or ref.state.agent
+
+    async def run() -> tuple[str | None, bool]:
+        step = None
+        async with attend(view) as stopped:
+            engine = workspace.engine(store, agent=agent, folder=ref.state.cwd, watch=stopped.watch)
+            # An agent named for this run overrides those that the thread started with.
+            engine = replace(engine, keeps_agents=not options.agent)
+            if is_run:
+                bound = ref.state.agents if engine.keeps_agents else None
+                book = engine.playbook(ref.state.workflow)
+                workspace.refuse_miscast(replace(book, bound=bound or {}), agent)
+            try:
+                async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
+                    step = outcome.took or step
+            finally:
+                await engine.close()
+        if stopped.error is not None:
+            raise stopped.error
+        return step, stopped.cancel.is_set()
+
+    return asyncio.run(run())
+
+
+# -- what is shown --
+
+
+class View:
+    """Shows the events of a run; this one shows nothing."""
+
+    def event(self, kind: str, body: Mapping[str, Any]) -> None:
+        pass
+
+    def tick(self) -> None:
+        """A fifth of a second has passed."""
+
+    def close(self) -> None:
+        pass
+
+
+class EventRecords(View):
+    """Prints one record per event immediately; `head` is added to each."""
+
+    def __init__(self, options: Namespace, **head: str) -> None:
+        self._options = options
+        self._head = head
+
+    def event(self, kind: str, body: Mapping[str, Any]) -> None:
+        show_record(self._options, {"event": kind, **self._head, **body})
+
+
+class StepLines(View):
+    """A line per finished step, and below them one that shows what happens now."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._now = LastLine()
+        self._role = self._agent = self._latest = ""
+        self._since = 0.0
+        self._tokens = 0
+        self._failure = ""
+        """A failed attempt that is not shown yet: a suspension that follows also reports it."""
+
+    def event(self, kind: str, body: Mapping[str, Any]) -> None:
+        if kind == "suspended" and self._failure and str(body.get("reason", "")).startswith(self._failure):
+            self._failure = ""
+        if self._failure:
+            self.close()
+        if kind == "step_started":
+            self._role, self._agent = str(body["role"]), str(body["agent"])
+            self._since, self._tokens, self._latest = time.monotonic(), 0, ""
+        elif kind == "usage":
+            self._tokens = tokens_of(body)
+        elif kind == "step":
+            self._say(step_line(Step(self._store, self._store.get(body["step"]))))
+            self._role = ""
+        elif kind == "attempt_failed":
+            self._failure = f"{body['role']}: {body['error']}"
+        elif kind == "remark":
+            self._say(f"⚠ {body['text']}")
+        elif kind == "crashed":
+            self._say(f"✗ crashed: {body['reason']}")
+        else:
+            self._latest = gist(kind, body) or self._latest
+
+    def tick(self) -> None:
+        if not self._role:
+            return
+        agent = self._agent
+        if len(agent) > _AGENT_LENGTH:
+            agent = agent[: _AGENT_LENGTH - 1] + "…"
+        parts = [self._role, agent, duration(time.monotonic() - self._since)]
+        parts += [f"{self._tokens:,} tokens"] if self._tokens else []
+        self._now.draw("… " + " · ".join([*parts, self._latest] if self._latest else parts))
+
+    def close(self) -> None:
+        self._now.clear()
+        if self._failure:
+            failure, self._failure = self._failure, ""
+            say(f"✗ {failure}")
+
+    def _say(self, line: str) -> None:
+        self.close()
+        say(line)
+
+
+def view_of(options: Namespace, store: Store, ident: str, *, has_events: bool) -> View:
+    if format_of(options) == "text":
+        return StepLines(store)
+    return EventRecords(options, thread=ident) if has_events else View()
+
+
+def step_line(step: Step) -> str:
+    """A finished step: number, role, status, how long, how many tokens."""
+    ms = step.payload["completed_at"] - step.payload["started_at"]
+    tokens = tokens_of(step.payload.get("usage", {}))
+    parts = [
+        step.role,
+        status_of(step.output) or "",
+        duration(ms / 1000),
+        f"{tokens:,} tokens" if tokens else "",
+    ]
+    return f"✓ {step.number} " + " · ".join(part for part in parts if part)
+
+
+def tokens_of(usage: Mapping[str, Any]) -> int:
+    return (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60}h {minutes % 60:02}m"
+    return f"{minutes}m {rest:02}s" if minutes else f"{seconds:.1f}s"
+
+
+def gist(kind: str, body: Mapping[str, Any]) -> str:
+    """An event in a few words of one line."""
+    if kind == "text":
+        lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+    if kind == "tool_call":
+        return f"{body.get('name', 'tool')} {call_text(body.get('arguments'))}".rstrip()
+    if kind == "usage":
+        return f"{tokens_of(body):,} tokens"
+    keys = ("role", "agent", "status", "next", "reason", "error", "answer", "session", "pid")
+    return " · ".join(f"{key} {body[key]}" for key in keys if body.get(key))
+
+
+# -- stopping --
+
+
+class Stopped:
+    """Whether and how the run was asked to stop; `cancel` is what the engine looks at."""
+
+    def __init__(self, view: View) -> None:
+        self.cancel = asyncio.Event()
+        self.error: OSError | None = None
+        """Why nothing can be printed any more."""
+        self._loop = asyncio.get_running_loop()
+        self._view = view
+        self._is_asked = False
+        self._children: dict[str, int] = {}
+        """Every process that was started, by its run: several threads may be at work."""
+
+    def watch(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Pass an event on to the view. If its reader is gone, the run stops, but not in the middle of a step."""
+        if kind == "process":
+            self._children[str(body["run"])] = int(body["pid"])
+        if self.error is not None:
+            return
+        try:
+            self._view.event(kind, body)
+        except OSError as error:
+            self.error = error
+            self.cancel.set()
+
+    def on_signal(self, _number: int, _frame: object) -> None:
+        """Ask the agent to end and the engine to record that; at the second signal kill everything."""
+        if self._is_asked:
+            for run, leader in self._children.items():
+                for pid in survivors(run, leader):
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+            os._exit(INTERRUPTED)
+        self._is_asked = True
+        self._loop.call_soon_threadsafe(self.cancel.set)
+
+
+@asynccontextmanager
+async def attend(view: View) -> AsyncIterator[Stopped]:
+    """Show a run, and stop it on Ctrl-C, SIGTERM or a closed terminal."""
+    stopped = Stopped(view)
+
+    async def refresh() -> None:
+        with suppress(OSError):
+            while True:
+                view.tick()
+                await asyncio.sleep(_REFRESH)
+
+    task = asyncio.create_task(refresh())
+    # Not the loop's own signal handlers: those wait for the loop, which code that hangs would hold up.
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in handled:
+        signal.signal(number, stopped.on_signal)
+    try:
+        yield stopped
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        task.cancel()
+        with suppress(OSError):
+            view.close()
