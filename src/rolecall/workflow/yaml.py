@@ -33,7 +33,7 @@ from rolecall.settings.form import (
     Unreadable,
     did_you_mean,
 )
-from rolecall.settings.yaml12 import Marks, Path, Problem
+from rolecall.settings.yaml12 import Marks, Node, Path, Place, Problem
 from rolecall.store import canonical, schema
 from rolecall.workflow import lint
 from rolecall.workflow.model import (
@@ -356,7 +356,7 @@ def parse(
     source: str,
     include: yaml12.Include | None = None,
     name: str | None = None,
-    add: Callable[[yaml12.Node], list[Problem]] = lambda _: [],
+    add: Callable[[Node], list[Problem]] = lambda _: [],
 ) -> Definition:
     """The workflow that a text defines. `name` is the name it must have, when its file decides that; `add` puts in
     what stands in other files."""
@@ -374,8 +374,8 @@ def parse(
 def judge(
     value: Mapping[str, Any],
     *,
-    place: yaml12.Place,
-    places: Mapping[str, yaml12.Place],
+    place: Place,
+    places: Mapping[str, Place],
     functions: Collection[str] = (),
     prompts: Collection[str] = (),
     name: str | None = None,
@@ -387,10 +387,10 @@ def judge(
     # A graph with one way through every role has no problems, so only the rest is judged.
     steps = [START, *value["roles"], END]
     graph = dict(pairwise(steps)) if is_moderated else value["graph"]
-    root, roles = yaml12.Node({**value, "graph": graph}, place), yaml12.Node(value["roles"], place)
+    root, roles = Node({**value, "graph": graph}, place), Node(value["roles"], place)
     root.add("roles", roles, place)
     for role, where in places.items():
-        roles.add(role, yaml12.Node(value["roles"].get(role), where), where)
+        roles.add(role, Node(value["roles"].get(role), where), where)
     reading = Reading(root)
     workflow = _read(root.value, reading, name, functions=functions, prompts=prompts)
     has_error = any(problem.severity == "error" for problem in reading.problems)
@@ -475,16 +475,81 @@ def load_file(path: str | os.PathLike[str]) -> Definition:
     include = _includer(file)
     if not is_index(file):
         return parse(text, source=file, include=include, name=name)
-    from rolecall.workflow import rolefiles
-
     return parse(
-        text, source=file, include=include, name=name, add=lambda node: rolefiles.add(node, file, include)
+        text, source=file, include=include, name=name, add=lambda node: _add_role_files(node, file, include)
     )
 
 
 def is_index(file: str) -> bool:
     """Whether a file is the workflow of the folder it lies in."""
     return os.path.basename(file).rsplit(".", 1)[0] == "index"
+
+
+# -- roles in files of their own --
+
+
+def _add_role_files(root: Node, workflow_file: str, include: yaml12.Include) -> list[Problem]:
+    """Put the roles of `roles/<role>.md`, beside an index.yaml, into a workflow; what is wrong with the files."""
+    folder = os.path.join(os.path.dirname(workflow_file), "roles")
+    if not isinstance(root.value, dict) or not os.path.isdir(folder):
+        return []
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".md") and not name.startswith("."))
+    if names and root.value.get("roles") is None:
+        place = Place(workflow_file, 1, 1)
+        root.value["roles"] = {}
+        root.add("roles", Node(root.value["roles"], place), place)
+    if not names or not isinstance(root.value["roles"], dict):
+        return []
+    problems: list[Problem] = []
+    roles = root.parts["roles"]
+    for name in names:
+        file, role = os.path.join(folder, name), name.removesuffix(".md")
+        if role in roles.value:
+            message = f"the role {role!r} also stands in {file}"
+            problems.append(Problem("error", message, *roles.key_places[role], "Keep one of them."))
+        elif node := _read_role_file(file, include, problems):
+            roles.add(role, node, node.place)
+            roles.value[role] = node.value
+    return problems
+
+
+def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem]) -> Node | None:
+    """A role whose keys are the frontmatter of a file, and whose prompt is the text below it."""
+    place = Place(file, 1, 1)
+    try:
+        lines = read_text(file).removeprefix("\ufeff").splitlines(keepends=True)
+        front, line = [], 0
+        if lines and lines[0].rstrip() == "---":
+            rules = [number for number, text in enumerate(lines[1:], 1) if text.rstrip() == "---"]
+            if not rules:
+                raise UsageError("the frontmatter is never closed by a line '---'")
+            # An empty line stands for the first `---`, so that places in the frontmatter are those of the file.
+            front, line = ["\n", *lines[1 : rules[0]]], rules[0] + 1
+    except (UsageError, FileNotFoundError) as error:
+        problems.append(Problem("error", str(error), *place))
+        return None
+    node, found = yaml12.read("".join(front), source=file, include=include)
+    problems += found
+    if node is None:
+        return None
+    if node.value is None:
+        node = Node({}, place)
+    if not isinstance(node.value, dict):
+        problems.append(Problem("error", "the frontmatter of a role must be a mapping", *place))
+        return None
+    prompt = "".join(lines[line:]).strip()
+    if given := node.value.keys() & {"prompt", "goal"}:
+        hint = "The text below the frontmatter is the prompt; leave the key out."
+        where = node.key_places[given.pop()]
+        problems.append(Problem("error", "the prompt of a role's file is its text", *where, hint))
+    elif prompt:
+        where = Place(file, line + 1, 1)
+        node.value["prompt"] = prompt
+        node.add("prompt", Node(prompt, where), where)
+    return node
+
+
+# -- reading files --
 
 
 def _includer(workflow_file: str) -> yaml12.Include:
