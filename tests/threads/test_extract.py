@@ -12,7 +12,7 @@ import pytest
 from modelserver import Closes, Hangs, Item, ModelServer, Says, Sends
 
 from rolecall.errors import ExtractError, UsageError
-from rolecall.threads.extract import MAX_RESPONSE, Answer, Attempt, Endpoint, Extracted, Message, extract
+from rolecall.threads.extract import MAX_RESPONSE, Completion, Endpoint, Extracted, Message, Try, extract
 
 KEY = "sk-test-5f1c-secret"
 SCHEMA: dict[str, Any] = {
@@ -44,7 +44,7 @@ def test_output_is_found_with_one_request_that_carries_schema_model_and_key() ->
         extracted = run(server.base_url)
     assert extracted.output == GOOD
     assert extracted.usage == {"prompt_tokens": 100, "completion_tokens": 7}
-    assert extracted.attempts == (Attempt(json.dumps(GOOD), ""),)
+    assert extracted.attempts == (Try(json.dumps(GOOD), ""),)
     (request,) = server.requests
     assert request.path == "/v1/chat/completions"
     assert request.headers["authorization"] == f"Bearer {KEY}"
@@ -206,8 +206,8 @@ def test_long_answer_is_shown_by_its_beginning_and_its_end() -> None:
 
 
 def test_another_way_to_ask_can_be_given() -> None:
-    async def ask(endpoint: Endpoint, messages: Sequence[Message]) -> Answer:
-        return Answer(json.dumps({**GOOD, "summary": endpoint.model}), {"prompt_tokens": len(messages)})
+    async def ask(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
+        return Completion(json.dumps({**GOOD, "summary": endpoint.model}), {"prompt_tokens": len(messages)})
 
     extracted = asyncio.run(extract(RAW, SCHEMA, endpoint=Endpoint("http://unused", "m"), ask=ask))
     assert extracted.output["summary"] == "m"

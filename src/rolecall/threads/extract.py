@@ -1,9 +1,8 @@
 """The second layer: ask a model for the output when the answer's own frontmatter could not be read.
 
-One POST to an OpenAI-compatible endpoint, and one more that shows the model what was wrong. It uses the
-standard library, because the model libraries take seconds to import for this one request, and it knows
-nothing of threads: `engine.py` calls it and keeps what it returns or raises. No proxy is used, no
-redirect is followed, and no message ever contains the key.
+One POST to an OpenAI-compatible endpoint, and one more that shows the model what was wrong. It uses the standard
+library, because the model libraries take seconds to import for this one request. No proxy is used, no redirect is
+followed, and no message ever contains the key.
 """
 
 from __future__ import annotations
@@ -39,14 +38,20 @@ class Endpoint:
     timeout: float = 60.0
     """Seconds for a whole request, from connecting to the last byte."""
 
+    @property
+    def place(self) -> str:
+        """The address as it may be shown."""
+        url = urlsplit(self.base_url)
+        return f"{url.scheme}://{url.netloc}{url.path}"
 
-class Attempt(NamedTuple):
+
+class Try(NamedTuple):
     answer: str
     problem: str
     """What was wrong with it; empty when it was taken."""
 
 
-class Answer(NamedTuple):
+class Completion(NamedTuple):
     text: str
     usage: Mapping[str, int]
 
@@ -55,38 +60,46 @@ class Answer(NamedTuple):
 class Extracted:
     output: Mapping[str, Any]
     usage: Mapping[str, int]
-    """Summed over the attempts."""
-    attempts: tuple[Attempt, ...]
+    """Summed over the tries."""
+    attempts: tuple[Try, ...]
 
 
-Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Answer]]
+Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Completion]]
 """One question to the model; raises `ExtractError` when there is no answer."""
 
 
-async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Answer:
+async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
     """One chat completion in JSON mode."""
     body = {"model": endpoint.model, "messages": list(messages), "response_format": {"type": "json_object"}}
     reply = await _post(endpoint, json.dumps(body).encode())
     try:
         decoded = json.loads(reply)
         text = decoded["choices"][0]["message"]["content"]
-        usage = decoded.get("usage") or {}
+        usage = {name: (decoded.get("usage") or {}).get(name) for name in USAGE_FIELDS}
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise ExtractError(
-            f"the extract model at {_place(endpoint)} sent something that is no chat completion: "
+            f"the extract model at {endpoint.place} sent something that is no chat completion: "
             f"{_excerpt(reply, endpoint)}",
             hint="Check that the base URL belongs to an OpenAI-compatible endpoint.",
         ) from None
-    return Answer(text if isinstance(text, str) else "", {name: _count(usage, name) for name in USAGE_FIELDS})
+    counts = {name: value if isinstance(value, int) and value > 0 else 0 for name, value in usage.items()}
+    return Completion(text if isinstance(text, str) else "", counts)
 
 
 async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, ask: Ask = chat) -> Extracted:
-    """The output that `raw` contains, as `endpoint`'s model finds it; `ExtractError` after two attempts."""
-    messages: list[Message] = [
-        {"role": "system", "content": _instruction(schema)},
-        {"role": "user", "content": _bounded(raw)},
-    ]
-    attempts: list[Attempt] = []
+    """The output that `raw` contains, as `endpoint`'s model finds it; `ExtractError` after two tries."""
+    instruction = (
+        "The user message is the answer of an agent. Find in it the data that this JSON Schema describes and "
+        "send it as one JSON object, without any other text. Take only what the answer says; add nothing. If "
+        'something required is not in it, send {"$status": "$SUSPEND", "reason": "<what is missing>"} instead.\n\n'
+        f"{json.dumps(dict(schema), ensure_ascii=False)}"
+    )
+    half = MAX_RAW // 2
+    shown = raw
+    if len(raw) > MAX_RAW:
+        shown = f"{raw[:half]}\n\n[{len(raw) - 2 * half} characters left out]\n\n{raw[-half:]}"
+    messages: list[Message] = [{"role": "system", "content": instruction}, {"role": "user", "content": shown}]
+    attempts: list[Try] = []
     usage = dict.fromkeys(USAGE_FIELDS, 0)
     for _ in range(2):
         try:
@@ -96,14 +109,12 @@ async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, as
                 exc.message, raw=raw, attempts=attempts, usage=usage, hint=exc.hint, is_outage=True
             ) from None
         usage = {name: usage[name] + answer.usage.get(name, 0) for name in USAGE_FIELDS}
-        result = _understood(answer.text, schema)
+        result = _understand(answer.text, schema)
         if isinstance(result, Reply):
-            return Extracted(result.output, usage, (*attempts, Attempt(answer.text, "")))
-        attempts.append(Attempt(answer.text, result))
-        messages += [
-            {"role": "assistant", "content": answer.text},
-            {"role": "user", "content": _again(result)},
-        ]
+            return Extracted(result.output, usage, (*attempts, Try(answer.text, "")))
+        attempts.append(Try(answer.text, result))
+        again = f"That was not accepted: {result}. Send the corrected JSON object, without any other text."
+        messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": again}]
     raise ExtractError(
         f"the extract model {endpoint.model!r} found no output that fits the schema: {attempts[-1].problem}",
         raw=raw,
@@ -113,30 +124,7 @@ async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, as
     )
 
 
-# -- what is said to the model and what it said --
-
-
-def _instruction(schema: Mapping[str, Any]) -> str:
-    return (
-        "The user message is the answer of an agent. Find in it the data that this JSON Schema describes and "
-        "send it as one JSON object, without any other text. Take only what the answer says; add nothing. If "
-        'something required is not in it, send {"$status": "$SUSPEND", "reason": "<what is missing>"} instead.\n\n'
-        f"{json.dumps(dict(schema), ensure_ascii=False)}"
-    )
-
-
-def _again(problem: str) -> str:
-    return f"That was not accepted: {problem}. Send the corrected JSON object, without any other text."
-
-
-def _bounded(raw: str) -> str:
-    if len(raw) <= MAX_RAW:
-        return raw
-    half = MAX_RAW // 2
-    return f"{raw[:half]}\n\n[{len(raw) - 2 * half} characters left out]\n\n{raw[-half:]}"
-
-
-def _understood(text: str, schema: Mapping[str, Any]) -> Reply | str:
+def _understand(text: str, schema: Mapping[str, Any]) -> Reply | str:
     """What the model found, or why it cannot be used."""
     fenced = re.fullmatch(r"\s*```\w*[ \t]*\n(.*?)\n?[ \t]*```\s*", text, re.DOTALL)
     try:
@@ -153,11 +141,6 @@ def _understood(text: str, schema: Mapping[str, Any]) -> Reply | str:
     return result
 
 
-def _count(usage: Any, name: str) -> int:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
 # -- one request --
 
 
@@ -166,7 +149,23 @@ class _Exchange:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._connection, self._path = _connection(endpoint)
+        try:
+            url = urlsplit(endpoint.base_url)
+            host, port = url.hostname, url.port
+        except ValueError:
+            host, port = None, None
+        if host is None or url.scheme not in ("http", "https") or url.username is not None:
+            raise UsageError(
+                "the base URL of the extract model is not of the form https://host/path",
+                hint="Set it in the configuration; the key has a place of its own.",
+            )
+        if not re.fullmatch(r"[\x21-\x7e]*", endpoint.api_key or ""):
+            raise UsageError(
+                "the key of the extract model contains spaces or control characters", hint="Set it again."
+            )
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(host, port, timeout=endpoint.timeout)
+        self._path = url.path.rstrip("/") + "/chat/completions" + (f"?{url.query}" if url.query else "")
         self._socket: socket.socket | None = None
 
     def run(self, body: bytes) -> bytes:
@@ -179,9 +178,24 @@ class _Exchange:
             self._socket = self._connection.sock
             self._connection.request("POST", self._path, body, headers)
             with self._connection.getresponse() as response:
-                return _checked(response, response.read(MAX_RESPONSE + 1), self._endpoint)
+                data = response.read(MAX_RESPONSE + 1)
         finally:
             self._connection.close()
+        place, status = self._endpoint.place, response.status
+        if 300 <= status < 400:
+            raise ExtractError(
+                f"the extract model at {place} redirects (HTTP {status}), which is not followed",
+                hint="Set the base URL to where it leads, if you trust that place with the key.",
+            )
+        if status != 200:
+            outage = "Resume the thread when the endpoint works again." if status >= 500 else ""
+            raise ExtractError(
+                f"the extract model at {place} refused with HTTP {status}: {_excerpt(data, self._endpoint)}",
+                hint=_ADVICE.get(status, outage),
+            )
+        if len(data) > MAX_RESPONSE:
+            raise ExtractError(f"the extract model at {place} sent more than {MAX_RESPONSE:,} bytes")
+        return data
 
     def abort(self) -> None:
         # Closing alone would not wake a thread that waits in a read.
@@ -190,73 +204,29 @@ class _Exchange:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
+_ADVICE = {
+    401: "Check the key of the extract model in the configuration.",
+    403: "Check the key of the extract model in the configuration.",
+    404: "Check the base URL and the name of the extract model in the configuration.",
+    429: "The endpoint limits requests: wait, then resume the thread.",
+}
+
+
 async def _post(endpoint: Endpoint, body: bytes) -> bytes:
     exchange = _Exchange(endpoint)
-    place = _place(endpoint)
     hint = "Check the base URL in the configuration, and that the endpoint is up."
     try:
         # The limit is here as well as in the socket, which counts only the time between two bytes.
         return await asyncio.wait_for(asyncio.to_thread(exchange.run, body), endpoint.timeout)
     except TimeoutError:
-        message = f"the extract model at {place} did not answer within {endpoint.timeout:g} s"
+        message = f"the extract model at {endpoint.place} did not answer within {endpoint.timeout:g} s"
         raise ExtractError(message, hint=hint) from None
     except (OSError, http.client.HTTPException) as exc:
         reason = _excerpt(str(exc).encode() or type(exc).__name__.encode(), endpoint)
-        raise ExtractError(f"the extract model at {place} cannot be reached: {reason}", hint=hint) from None
+        message = f"the extract model at {endpoint.place} cannot be reached: {reason}"
+        raise ExtractError(message, hint=hint) from None
     finally:
         exchange.abort()
-
-
-def _connection(endpoint: Endpoint) -> tuple[http.client.HTTPConnection, str]:
-    try:
-        url = urlsplit(endpoint.base_url)
-        host, port = url.hostname, url.port
-    except ValueError:
-        host, port = None, None
-    if host is None or url.scheme not in ("http", "https") or url.username is not None:
-        raise UsageError(
-            "the base URL of the extract model is not of the form https://host/path",
-            hint="Set it in the configuration; the key has a place of its own.",
-        )
-    if not re.fullmatch(r"[\x21-\x7e]*", endpoint.api_key or ""):
-        raise UsageError(
-            "the key of the extract model contains spaces or control characters", hint="Set it again."
-        )
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    path = url.path.rstrip("/") + "/chat/completions" + (f"?{url.query}" if url.query else "")
-    return kind(host, port, timeout=endpoint.timeout), path
-
-
-def _checked(response: http.client.HTTPResponse, data: bytes, endpoint: Endpoint) -> bytes:
-    place, status = _place(endpoint), response.status
-    if 300 <= status < 400:
-        raise ExtractError(
-            f"the extract model at {place} redirects (HTTP {status}), which is not followed",
-            hint="Set the base URL to where it leads, if you trust that place with the key.",
-        )
-    if status != 200:
-        raise ExtractError(
-            f"the extract model at {place} refused with HTTP {status}: {_excerpt(data, endpoint)}",
-            hint=_hint(status),
-        )
-    if len(data) > MAX_RESPONSE:
-        raise ExtractError(f"the extract model at {place} sent more than {MAX_RESPONSE:,} bytes")
-    return data
-
-
-def _hint(status: int) -> str:
-    if status in (401, 403):
-        return "Check the key of the extract model in the configuration."
-    if status == 404:
-        return "Check the base URL and the name of the extract model in the configuration."
-    if status == 429:
-        return "The endpoint limits requests: wait, then resume the thread."
-    return "Resume the thread when the endpoint works again." if status >= 500 else ""
-
-
-def _place(endpoint: Endpoint) -> str:
-    url = urlsplit(endpoint.base_url)
-    return f"{url.scheme}://{url.netloc}{url.path}"
 
 
 def _excerpt(data: bytes, endpoint: Endpoint) -> str:

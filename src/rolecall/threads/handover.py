@@ -17,7 +17,7 @@ from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.files import git, treestate
 from rolecall.store import holder
 from rolecall.store.store import Store
-from rolecall.threads import thread, workfolder
+from rolecall.threads import workfolder
 from rolecall.threads.state import ThreadRef, move, read_threads
 from rolecall.threads.workfolder import Folder
 
@@ -25,53 +25,41 @@ from rolecall.threads.workfolder import Folder
 
 
 def show(kind: str, folder: Folder) -> dict[str, Any]:
-    """A folder as it was recorded and how it stands."""
-    shown = {"kind": kind, **folder, "state": _standing(folder)}
+    """A folder as it was recorded, and its state now."""
+    shown = {"kind": kind, **folder, "state": _state(folder)}
     if "removed" in folder:
         return shown
+    path, is_there = folder["path"], os.path.isdir(folder["path"])
     try:
-        return shown | (_worktree_facts(folder) if kind == "worktree" else _copy_facts(folder))
-    except RolecallError as error:  # the repository is gone or broken; what is known can still be told
+        if kind == "copy":
+            return shown | ({"changes": _copy_changes(folder)} if is_there else {})
+        source, branch = folder["source"], folder["branch"]
+        counts = git.run(source, "rev-list", "--left-right", "--count", f"HEAD...refs/heads/{branch}").text
+        behind, ahead = map(int, counts.split())
+        shown |= {"into": git.branch(source), "ahead": ahead, "behind": behind}
+        if is_there:
+            shown |= {"checkedOut": git.branch(path), "uncommitted": git.uncommitted(path)}
+    except RolecallError as error:  # the repository is gone or broken; the rest can still be shown
         return shown | {"problem": error.message}
+    return shown
 
 
-def _standing(folder: Folder) -> str:
+def _state(folder: Folder) -> str:
     is_there = os.path.isdir(folder["path"])
     if "removed" in folder:
         return "half removed" if is_there else "removed"
     return "there" if is_there else "missing"
 
 
-def _worktree_facts(folder: Folder) -> dict[str, Any]:
-    source, branch = folder["source"], folder["branch"]
-    counts = git.run(source, "rev-list", "--left-right", "--count", f"HEAD...refs/heads/{branch}").text
-    behind, ahead = map(int, counts.split())
-    facts: dict[str, Any] = {"into": git.branch(source), "ahead": ahead, "behind": behind}
-    if os.path.isdir(folder["path"]):
-        facts |= {"checkedOut": git.branch(folder["path"]), "uncommitted": git.uncommitted(folder["path"])}
-    return facts
-
-
-def _copy_facts(folder: Folder) -> dict[str, Any]:
-    return {"changes": _copy_changes(folder)} if os.path.isdir(folder["path"]) else {}
-
-
 def _copy_changes(folder: Folder) -> list[str]:
     """What differs from the folder it was copied from, whichever of the two was changed."""
-    pair = _states(folder)
+    pair = _scan_pair(folder)
     more = ["more files than are compared"] if any(state.is_partial for state in pair) else []
     return treestate.changes(*pair) + more
 
 
-def _states(folder: Folder) -> tuple[treestate.State, treestate.State]:
+def _scan_pair(folder: Folder) -> tuple[treestate.State, treestate.State]:
     return treestate.scan(folder["source"]), treestate.scan(folder["path"])
-
-
-def diff(kind: str, folder: Folder) -> str:
-    """What was changed, as a unified diff: committed or not, new files included."""
-    if not os.path.isdir(folder["path"]):
-        raise UsageError(f"the thread's {kind} {folder['path']} is not there")
-    return _worktree_diff(folder) if kind == "worktree" else _copy_diff(folder)
 
 
 def changed_files(kind: str, folder: Folder) -> list[str] | None:
@@ -81,11 +69,27 @@ def changed_files(kind: str, folder: Folder) -> list[str] | None:
         return None
     if kind == "worktree":
         return _diff_from_base(folder, "--name-only", "-z").words
-    return sorted(path for _, path in treestate.differences(*_states(folder)))
+    return sorted(path for _, path in treestate.differences(*_scan_pair(folder)))
 
 
-def _worktree_diff(folder: Folder) -> str:
-    return _diff_from_base(folder).out.decode("utf-8", "replace")
+def diff(kind: str, folder: Folder) -> str:
+    """What was changed, as a unified diff: committed or not, new files included."""
+    if not os.path.isdir(folder["path"]):
+        raise UsageError(f"the thread's {kind} {folder['path']} is not there")
+    if kind == "worktree":
+        return _diff_from_base(folder).out.decode("utf-8", "replace")
+    parts = []
+    for word, path in sorted(treestate.differences(*_scan_pair(folder)), key=lambda found: found[1]):
+        pair = [os.path.join(top, path) for top in (folder["source"], folder["path"])]
+        files = [name if os.path.isfile(name) else os.devnull for name in pair]
+        done = subprocess.run(  # noqa: S603 -- no shell is involved
+            ["diff", "-u", "--", *files],  # noqa: S607
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        parts.append((done.stdout or os.fsencode(f"{word} {path}\n")).decode("utf-8", "replace"))
+    return "".join(parts)
 
 
 def _diff_from_base(folder: Folder, *options: str) -> git.Result:
@@ -100,51 +104,62 @@ def _diff_from_base(folder: Folder, *options: str) -> git.Result:
         return git.run(path, "diff", *safe, *options, folder["base"], env={"GIT_INDEX_FILE": index})
 
 
-def _copy_diff(folder: Folder) -> str:
-    parts = []
-    for word, path in sorted(treestate.differences(*_states(folder)), key=lambda found: found[1]):
-        pair = [os.path.join(top, path) for top in (folder["source"], folder["path"])]
-        files = [name if os.path.isfile(name) else os.devnull for name in pair]
-        done = subprocess.run(  # noqa: S603 -- no shell is involved
-            ["diff", "-u", "--", *files],  # noqa: S607
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-        told = os.fsencode(f"{word} {path}\n")
-        parts.append((done.stdout or told).decode("utf-8", "replace"))
-    return "".join(parts)
-
-
 # -- merging --
 
 
 def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
-    """Merge a thread's branch into the one that is checked out where the thread was started. What was not
-    committed is committed first; the worktree stays."""
-    ident, folder = thread.id_of(ref), _folders_of(ref).get("worktree")
-    if folder is None:
+    """Merge a thread's branch into the one that is checked out where the thread was started. What was not committed is
+    committed first; the worktree stays."""
+    folder = ref.state.folders.get("worktree")
+    if folder is None or "removed" in folder:
         raise UsageError(
-            f"thread {ident} has no worktree to merge",
-            hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ident),
+            f"thread {ref.id} has no worktree to merge",
+            hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ref.id),
         )
     _refuse_running(store, ref)
-    source, branch = folder["source"], folder["branch"]
-    into = _ready_to_merge(folder)
-    title = f"{ident}: {ref.state.title}"
-    is_committed = _commit_rest(folder, f"Thread {title}")
+    source, path, branch = folder["source"], folder["path"], folder["branch"]
+    into = _check_mergeable(folder)
+    title = f"{ref.id}: {ref.state.title}"
+    is_committed = os.path.isdir(path) and bool(git.uncommitted(path))
+    if is_committed:
+        git.run(path, "add", "--all")
+        settings = (*git.identity(path), "commit.gpgSign=false")
+        git.run(path, "commit", "--quiet", "-m", f"Thread {title}", settings=settings)
+
     before = git.commit(source, "HEAD")
-    _merge(folder, into, f"Merge thread {title}")
-    merged = {"branch": branch, "into": into, "committed": is_committed, "head": git.commit(source, "HEAD")}
-    merged["merged"] = merged["head"] != before
+    # The user's own branch and the user's own wish: their hooks run as they would by hand.
+    words = ("merge", "--quiet", "--no-edit", "-m", f"Merge thread {title}", branch)
+    result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
+    if result.code:
+        if git.commit(source, "MERGE_HEAD") is None:
+            raise UsageError(
+                f"git did not begin to merge {branch} into {into}: {result.err}",
+                hint=f"{source} is as it was. Put that right, by a commit of your own perhaps, and merge again.",
+            )
+        conflicts = git.ask(source, "diff", "--name-only", "--diff-filter=U", "-z").words
+        git.run(source, "merge", "--abort")
+        why = f"conflicts in {', '.join(conflicts)}" if conflicts else result.err
+        raise UsageError(
+            f"{branch} could not be merged into {into}: {why}",
+            hint=f"{source} is as it was. Merge {into} into it first (`git -C {quote(path)} merge {into}`), "
+            f"or merge by hand: `git -C {quote(source)} merge {branch}`.",
+        )
+    head = git.commit(source, "HEAD")
+    merged = {
+        "branch": branch,
+        "into": into,
+        "committed": is_committed,
+        "head": head,
+        "merged": head != before,
+    }
     if merged["merged"]:
         draft = store.draft()
-        draft.event(ident, "folder_merged", merged)
+        draft.event(ref.id, "folder_merged", merged)
         draft.commit()
     return merged
 
 
-def _ready_to_merge(folder: Folder) -> str:
+def _check_mergeable(folder: Folder) -> str:
     """The branch to merge into, when both sides are in a state to be merged."""
     source, path, branch = folder["source"], folder["path"], folder["branch"]
     into = git.branch(source)
@@ -168,52 +183,24 @@ def _ready_to_merge(folder: Folder) -> str:
     return into
 
 
-def _commit_rest(folder: Folder, message: str) -> bool:
-    path = folder["path"]
-    if not os.path.isdir(path) or not git.uncommitted(path):
-        return False
-    git.run(path, "add", "--all")
-    settings = (*git.identity(path), "commit.gpgSign=false")
-    git.run(path, "commit", "--quiet", "-m", message, settings=settings)
-    return True
-
-
-def _merge(folder: Folder, into: str, message: str) -> None:
-    source, branch = folder["source"], folder["branch"]
-    # The user's own branch and the user's own wish: their hooks run as they would by hand.
-    words = ("merge", "--quiet", "--no-edit", "-m", message, branch)
-    result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
-    if result.code == 0:
-        return
-    if git.commit(source, "MERGE_HEAD") is None:
-        raise UsageError(
-            f"git did not begin to merge {branch} into {into}: {result.err}",
-            hint=f"{source} is as it was. Put that right, by a commit of your own perhaps, and merge again.",
-        )
-    conflicts = git.ask(source, "diff", "--name-only", "--diff-filter=U", "-z").words
-    git.run(source, "merge", "--abort")
-    why = f"conflicts in {', '.join(conflicts)}" if conflicts else result.err
-    raise UsageError(
-        f"{branch} could not be merged into {into}: {why}",
-        hint=f"{source} is as it was. Merge {into} into it first (`git -C {quote(folder['path'])} merge {into}`), "
-        f"or merge by hand: `git -C {quote(source)} merge {branch}`.",
-    )
-
-
 # -- removing --
 
 
 def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, Any]:
-    """Remove a thread's own folders and its branch. What nobody else has is only removed by force. It is
-    recorded first: a removal that was interrupted is finished by doing it again."""
+    """Remove a thread's own folders and its branch. What nobody else has is only removed by force. It is recorded
+    first: a removal that was interrupted is finished by doing it again."""
     _refuse_running(store, ref)
     folders = ref.state.folders
-    if not force:
-        _refuse_loss(thread.id_of(ref), folders)
-    if _folders_of(ref):
+    found = {} if force else folders
+    if losses := [loss for kind, folder in found.items() for loss in _find_losses(kind, folder)]:
+        raise UsageError(
+            f"removing the folders of thread {ref.id} would lose {' and '.join(losses)}",
+            hint=Hint("Keep a worktree's work, or remove it all", "merge_or_force", thread=ref.id),
+        )
+    if any("removed" not in folder for folder in folders.values()):
         gone = {kind: {**folder, "removed": True} for kind, folder in folders.items()}
         draft = store.draft()
-        draft.event(thread.id_of(ref), "folder_removed", {"folders": gone, "force": force})
+        draft.event(ref.id, "folder_removed", {"folders": gone, "force": force})
         move(draft, ref, ref.state._replace(folders=gone))
         draft.commit(durable=True)
     removed = [folder["path"] for folder in folders.values() if os.path.lexists(folder["path"])]
@@ -230,90 +217,68 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
     removed: list[dict[str, Any]] = []
     kept: list[dict[str, str]] = []
     for ref in read_threads(store):
-        ident = ref.id
-        folders = {
-            kind: folder for kind, folder in ref.state.folders.items() if _standing(folder) != "removed"
-        }
+        folders = {kind: folder for kind, folder in ref.state.folders.items() if _state(folder) != "removed"}
         if not folders:
             continue
-        branches = [folder["branch"] for folder in folders.values() if "branch" in folder]
         try:
             if why := _reason_to_keep(ref, folders):
-                kept.append({"thread": ident, "why": why})
+                kept.append({"thread": ref.id, "why": why})
                 continue
             held = [] if is_dry else remove(store, ref)["kept"]
         except RolecallError as error:  # the repository is gone, or somebody runs the thread
-            kept.append({"thread": ident, "why": error.message})
+            kept.append({"thread": ref.id, "why": error.message})
             continue
         paths = [folder["path"] for folder in folders.values()]
+        branches = [folder["branch"] for folder in folders.values() if "branch" in folder]
         gone = [branch for branch in branches if branch not in held]
-        removed.append({"thread": ident, "folders": paths, "branches": gone})
-        kept += [
-            {"thread": ident, "why": f"the branch {branch} is checked out somewhere else"} for branch in held
-        ]
+        removed.append({"thread": ref.id, "folders": paths, "branches": gone})
+        for branch in held:
+            kept.append({"thread": ref.id, "why": f"the branch {branch} is checked out somewhere else"})
     return {"dryRun": is_dry, "removed": removed, "kept": kept}
 
 
 def _reason_to_keep(ref: ThreadRef, folders: Mapping[str, Folder]) -> str:
     if not ref.state.has_ended and any("removed" not in one for one in folders.values()):
         return f"the thread is {ref.state.status} and may continue"
-    losses = [
-        loss for kind, folder in folders.items() for loss in _losses(kind, folder, is_merge_needed=True)
-    ]
-    return " and ".join(losses)
+    losses = (_find_losses(kind, folder, is_merge_needed=True) for kind, folder in folders.items())
+    return " and ".join(loss for found in losses for loss in found)
 
 
-def _refuse_loss(ident: str, folders: Mapping[str, Folder]) -> None:
-    losses = [loss for kind, folder in folders.items() for loss in _losses(kind, folder)]
-    if losses:
-        raise UsageError(
-            f"removing the folders of thread {ident} would lose {' and '.join(losses)}",
-            hint=Hint("Keep a worktree's work, or remove it all", "merge_or_force", thread=ident),
-        )
-
-
-def _losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
+def _find_losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
     """What would be lost with a folder. A commit on another thread's branch is safe, unless it has to be merged."""
-    is_there = os.path.isdir(folder["path"])
+    path, is_there = folder["path"], os.path.isdir(folder["path"])
     if "removed" in folder:
         return
     if kind == "copy":
         if is_there and (changes := _copy_changes(folder)):
-            yield f"what differs in {folder['path']} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
+            yield f"what differs in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
         return
-    if is_there and (left := git.uncommitted(folder["path"])):
-        yield f"{_counted(len(left), 'uncommitted change')} in {folder['path']}"
-    if count := _unmerged(folder, f"{workfolder.BRANCHES}*" if is_merge_needed else folder["branch"]):
-        place = "not merged into any branch" if is_merge_needed else "not on any other branch"
-        yield f"{_counted(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
+    if is_there and (left := git.uncommitted(path)):
+        yield f"{_count(len(left), 'uncommitted change')} in {path}"
 
-
-def _unmerged(folder: Folder, apart_from: str) -> int:
-    """How many commits of the thread are reachable only from these branches."""
-    source, path, branch = folder["source"], folder["path"], folder["branch"]
-    heads = [git.commit(source, f"refs/heads/{branch}")]
-    heads += [git.commit(path, "HEAD")] if os.path.isdir(path) else []
+    # Commits of the thread that no other branch reaches.
+    source, branch = folder["source"], folder["branch"]
+    heads = [git.commit(source, f"refs/heads/{branch}"), git.commit(path, "HEAD") if is_there else None]
     ours = [head for head in heads if head]
     if not ours:
-        return 0
+        return
+    apart_from = f"{workfolder.BRANCHES}*" if is_merge_needed else branch
     others = ["--not", f"--exclude={apart_from}", "--branches", "--tags", "--remotes"]
     if checked_out := git.commit(source, "HEAD"):
         others.append(checked_out)
-    return int(git.run(source, "rev-list", "--count", *ours, *others).text)
-
-
-def _folders_of(ref: ThreadRef) -> dict[str, Folder]:
-    return {kind: folder for kind, folder in ref.state.folders.items() if "removed" not in folder}
+    if count := int(git.run(source, "rev-list", "--count", *ours, *others).text):
+        place = "not merged into any branch" if is_merge_needed else "not on any other branch"
+        yield f"{_count(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
 
 
 def _refuse_running(store: Store, ref: ThreadRef) -> None:
     lease = ref.state.lease
     if lease and holder.is_alive(lease, now=store.now()):
         raise Conflict(
-            f"thread {thread.id_of(ref)} is being run by {holder.describe(lease)}",
+            f"thread {ref.id} is being run by {holder.describe(lease)}",
             hint="Wait until it stops, or stop it.",
         )
 
 
-def _counted(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.agents.process import end_leftovers
 from rolecall.settings.mask import Mask
@@ -32,14 +31,25 @@ class Killed(NamedTuple):
 
 def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
-    # A process that runs other threads as well, this one perhaps, notices by itself.
+    process = None
+    # A process that runs other threads as well, this one perhaps, notices by itself, and so does one on another host
+    # or of another user.
     is_shared = lease.get("shared") or lease.get("pid") == os.getpid()
-    process = _ask_to_stop(lease) if lease and not is_shared else None
+    if lease and not is_shared and lease.get("host") == holder.me("")["host"]:
+        with suppress(PermissionError):
+            with suppress(ProcessLookupError):  # it is named also if it is already gone
+                os.kill(lease["pid"], signal.SIGTERM)
+            process = int(lease["pid"])
     lifecycle.tell_service(ref)  # not before: it is quicker, and no process would be left to name
-    was_stuck = process is not None and not _has_ended(lease)
-    if was_stuck and process is not None:
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+
+    was_stuck, deadline = False, monotonic() + _STOP_SECONDS
+    while process is not None and holder.is_alive(lease, now=0):
+        if monotonic() > deadline:  # code that never returns to the interpreter does not notice a signal
+            was_stuck = True
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            break
+        sleep(0.02)
     if not lease or process is not None:  # no process is left to end its agents
         with ThreadPoolExecutor(1) as other:  # the caller's thread may have a running event loop
             for run in _runs_of(store, ref):
@@ -53,30 +63,6 @@ def _runs_of(store: Store, ref: ThreadRef) -> list[str]:
     above: ThreadRef | None = ref
     while above is not None and (known := read_note(store, above.id)):
         runs += filter(None, (known.note.run, *known.note.runs))
-        below = read_thread(store, known.note.session)
+        below = read_thread(store, known.note.session) if known.note.session else None
         above = below if below and below.state.parent == above.id else None
     return runs
-
-
-def _ask_to_stop(lease: Mapping[str, Any]) -> int | None:
-    """Signal the process that runs the thread, and name it, also if it is already gone. One on another host or of
-    another user notices by itself."""
-    if lease.get("host") != holder.me("")["host"]:
-        return None
-    try:
-        with suppress(ProcessLookupError):
-            os.kill(lease["pid"], signal.SIGTERM)
-    except PermissionError:
-        return None
-    return int(lease["pid"])
-
-
-def _has_ended(lease: Mapping[str, Any]) -> bool:
-    """Wait until the process that ran the thread is gone; False if it takes too long. Code that never returns to
-    the interpreter does not notice a signal."""
-    deadline = monotonic() + _STOP_SECONDS
-    while holder.is_alive(lease, now=0):
-        if monotonic() > deadline:
-            return False
-        sleep(0.02)
-    return True

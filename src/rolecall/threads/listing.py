@@ -1,15 +1,16 @@
-"""Listing threads: filters, pages, the newest first, and a damaged one as damaged. Reads refs, and the head of
-each thread that is listed."""
+"""Listing threads: filters, pages, the newest first, and a damaged one as damaged. Reads refs, and the head of each
+thread that is listed. On the command line's read path."""
 
 from collections.abc import Iterator, Mapping
+from heapq import merge
 from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, NotFound
 from rolecall.store.backend import Ref
 from rolecall.store.ids import is_node_id, is_thread_id, node_from_number, thread_time
 from rolecall.store.store import Store
-from rolecall.threads import state, thread
-from rolecall.threads.state import Status
+from rolecall.threads import thread
+from rolecall.threads.state import STATUSES, Status, load
 from rolecall.threads.views import asking_role, damaged, entry
 
 _BATCH = 500
@@ -27,10 +28,10 @@ class Filter(NamedTuple):
 
     @property
     def where(self) -> dict[str, list[str]]:
-        """What the store itself can sort out. A crashed thread is a running one whose process is gone; a
-        damaged one has no status, and comes whatever is asked for."""
+        """What the store itself can select. A crashed thread is a running one whose process is gone; a damaged one has
+        no status, and comes whatever is asked for."""
         kept = {"running" if status == "crashed" else status for status in self.statuses} - {Status.DAMAGED}
-        wanted = {"status": sorted(kept)} if kept and not kept.issuperset(thread.STATUSES) else {}
+        wanted = {"status": sorted(kept)} if kept and not kept.issuperset(STATUSES) else {}
         if self.workflow is not None:
             wanted["workflow" if is_node_id(self.workflow) else "name"] = [self.workflow]
         return wanted
@@ -52,93 +53,70 @@ class Filter(NamedTuple):
 
 
 def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[dict[str, Any]]:
-    """Threads by the time of their start, newest first; `page` goes on after that thread.
-
-    The predecessor's ids sort apart from ours, so the two bands are merged.
-    """
-    from heapq import merge
-
+    """Threads by the time of their start, newest first; `page` goes on after that thread. The predecessor's ids sort
+    apart from ours, so the two bands are merged."""
     if page is not None and not is_thread_id(page):
-        page = thread.id_of(thread.find(store, page))
+        page = thread.find(store, page).id
     highest = store.backend.names("thread/", limit=1)
     has_old = bool(highest) and highest[0] >= thread.ref_name(_OLD_FROM)
-    bands = (
-        _band(store, asked, is_old=is_old, below=_bounds(asked.before, page, is_old=is_old))
-        for is_old in (False, True)[: 1 + has_old]
-    )
+    bands = [_band(store, asked, page, is_old=is_old) for is_old in (False, True)[: 1 + has_old]]
     for found in merge(*bands, key=lambda found: -found["created"]):
         if found["created"] < asked.since:
             return
         if not asked.takes(found):
             continue
-        seen = _with_head(store, found)
-        if seen["status"] == Status.DAMAGED or not asked.is_for_damaged:
-            yield seen
+        if found["status"] != Status.DAMAGED:
+            # The newest node may add that it cannot be read, or which role waits.
+            try:
+                head = store.get(found["head"] or "").payload
+                if found["status"] == Status.SUSPENDED and not found["currentRole"]:
+                    found["currentRole"] = asking_role(head)
+            except (NotFound, Damaged) as error:
+                found = damaged(found, error)
+        if found["status"] == Status.DAMAGED or not asked.is_for_damaged:
+            yield found
 
 
-def _with_head(store: Store, found: dict[str, Any]) -> dict[str, Any]:
-    """What the newest node adds: that it cannot be read, or which role waits."""
-    if found["status"] == Status.DAMAGED:
-        return found
-    try:
-        head = store.get(found["head"] or "").payload
-    except (NotFound, Damaged) as error:
-        return damaged(found, error)
-    if found["status"] == "suspended" and not found["currentRole"]:
-        return {**found, "currentRole": asking_role(head)}
-    return found
-
-
-def _bounds(before: int | None, page: str | None, *, is_old: bool) -> str:
-    """The id below which a band begins."""
+def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Iterator[dict[str, Any]]:
     bounds = ["~" if is_old else _OLD_FROM]
-    if before is not None:
-        bounds.append(_id_at(before, is_old=is_old))
+    if asked.before is not None:
+        bounds.append(_lowest_id(asked.before, is_old=is_old))
     if page is not None:
         # Of one millisecond ours come first, so that a page ends at one place in both bands.
         same_band = (page >= _OLD_FROM) == is_old
-        bounds.append(page if same_band else _id_at(thread_time(page) + is_old, is_old=is_old))
-    return min(bounds)
-
-
-def _id_at(ms: int, *, is_old: bool) -> str:
-    """The lowest id of a moment: its first ten characters are the time, in the predecessor's form times four."""
-    return node_from_number(ms << (12 if is_old else 10))[1:] + "0" * 14
-
-
-def _band(store: Store, asked: Filter, *, is_old: bool, below: str) -> Iterator[dict[str, Any]]:
-    before = thread.ref_name(below)
-    floor = thread.ref_name(_OLD_FROM if is_old else "")
+        bounds.append(page if same_band else _lowest_id(thread_time(page) + is_old, is_old=is_old))
+    before, floor = thread.ref_name(min(bounds)), thread.ref_name(_OLD_FROM if is_old else "")
     size = _FIRST
     while True:
-        batch = _refs(store, asked, before, size)
+        batch = _read_page(store, asked, before, size)
         for ref in batch:
             if ref.name < floor:
                 return
-            yield entry(store, state.load(ref))
+            yield entry(store, load(ref))
         if len(batch) < size:
             return
         before, size = batch[-1].name, _BATCH
 
 
-def _refs(store: Store, asked: Filter, before: str, limit: int) -> list[Ref]:
+def _lowest_id(ms: int, *, is_old: bool) -> str:
+    """The lowest id of a moment: its first ten characters are the time, in the predecessor's form times four."""
+    return node_from_number(ms << (12 if is_old else 10))[1:] + "0" * 14
+
+
+def _read_page(store: Store, asked: Filter, before: str, limit: int) -> list[Ref]:
     """A page of threads. One whose state cannot be read comes as damaged instead of failing them all."""
+    where = asked.where
     try:
-        return store.refs("thread/", where=asked.where, before=before, newest_first=True, limit=limit)
+        return store.refs("thread/", where=where, before=before, newest_first=True, limit=limit)
     except Damaged:
-        refs = (_ref_or_damage(store, name) for name in store.backend.names("thread/", before=before))
-        return [ref for ref in refs if _fits(ref, asked.where)][:limit]
-
-
-def _ref_or_damage(store: Store, name: str) -> Ref:
-    try:
-        return store.ref(name) or Ref(name, None, {"status": Status.DAMAGED, "reason": "it is gone"}, 0, 0)
-    except Damaged as error:
-        return Ref(name, None, {"status": Status.DAMAGED, "reason": error.message}, 0, 0)
-
-
-def _fits(ref: Ref, where: Mapping[str, list[str]]) -> bool:
-    stored = ref.state
-    return stored.get("status") == Status.DAMAGED or all(
-        stored.get(key) in values for key, values in where.items()
-    )
+        pass
+    found: list[Ref] = []
+    for name in store.backend.names("thread/", before=before):
+        try:
+            ref = store.ref(name)
+            if ref is None or any(ref.state.get(key) not in values for key, values in where.items()):
+                continue
+        except Damaged as error:
+            ref = Ref(name, None, {"status": Status.DAMAGED, "reason": error.message}, 0, 0)
+        found.append(ref)
+    return found[:limit]

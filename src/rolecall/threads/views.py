@@ -1,13 +1,14 @@
-"""What a thread is, how it stands and what its steps did, as plain JSON values for every front door.
+"""What a thread is, where it is and what its steps did, as plain JSON values for every front door.
 
-Reads refs and chains and changes nothing. What is said of a thread at a glance comes from its ref and its
-newest nodes, so it costs the same for one step as for a thousand. On the command line's read path.
+What is shown at a glance comes from the thread's ref and its newest nodes, so it costs the same for one step as for a
+thousand. On the command line's read path: what only some views need is imported inside them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
+from rolecall.store import holder
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
@@ -16,17 +17,20 @@ from rolecall.threads.thread import Chain, Step
 
 _SEPARATOR = "\n\n---\n\n"
 _NEWEST_ATTEMPTS = 20
+_BRIEF = ("hash", "role", "agent", "error", "ending", "session", "usage", "timestamp", "durationMs")
+
+View = dict[str, Any]
 
 
 # -- a thread --
 
 
-def entry(store: Store, ref: ThreadRef) -> dict[str, Any]:
+def entry(store: Store, ref: ThreadRef) -> View:
     """A thread as its ref alone tells it."""
     state, status = ref.state, status_of(store, ref)
     if not state.name and (known := thread.with_facts(store, ref).state).cwd is not None:  # uwf wrote it
         state = known._replace(role=known.role or role_due(store, ref, Chain(store, ref.head)))
-    is_damaged = status == Status.DAMAGED
+    onward = None if status == Status.DAMAGED else thread.continuation(ref, is_held=status == Status.RUNNING)
     return {
         "workflow": state.workflow or None,
         "thread": ref.id,
@@ -40,11 +44,11 @@ def entry(store: Store, ref: ThreadRef) -> dict[str, Any]:
         "updated": state.ended_at or ref.ref.updated,
         "steps": state.steps or 0,
         "folders": state.folders,
-        "continue": None if is_damaged else thread.continuation(ref, is_held=status == Status.RUNNING),
+        "continue": onward,
     }
 
 
-def damaged(known: Mapping[str, Any], error: RolecallError) -> dict[str, Any]:
+def damaged(known: View, error: RolecallError) -> View:
     """An entry of a thread whose newest nodes cannot be read."""
     return {**known, "status": Status.DAMAGED.value, "reason": error.message, "continue": None}
 
@@ -53,85 +57,55 @@ def status_of(store: Store, ref: ThreadRef) -> Status:
     """The status of a thread; `crashed` if it says `running` and its process is gone."""
     if ref.state.status != Status.RUNNING:
         return ref.state.status
-    from rolecall.store import holder
-
     return Status.RUNNING if holder.is_alive(ref.state.lease, now=store.now()) else Status.CRASHED
 
 
-def card(store: Store, ref: ThreadRef) -> dict[str, Any]:
-    """What a thread is and how it stands, from its ref and its newest nodes alone."""
+def card(store: Store, ref: ThreadRef) -> View:
+    """What a thread is and where it is, from its ref and its newest nodes alone."""
     try:
         chain = Chain(store, ref.head)
         start, last = chain.start, chain.last
         totals: Mapping[str, Any] = last.payload["totals"] if last else {}
     except (NotFound, Damaged) as error:
         return damaged(entry(store, ref), error) | {"done": False, "background": None}
-    attempts, pending = _attempts_now(store, ref)
+
+    # Failed attempts that no step has taken in yet, and the one that runs now.
+    known = read_note(store, ref.id)
+    pending: View | None = None
+    if known is not None and known.note.agent:
+        note = known.note
+        pending = {"role": note.role, "agent": note.agent, "session": note.session or None}
+        pending |= {"startedAt": note.started_at, "answered": bool(note.raw)}
+    attempts = list(attempts_from(store, known.attempt if known else None, with_texts=False))
     for attempt in attempts:
         used = thread.counted(attempt["usage"], ms=attempt["durationMs"], steps=0)
         totals = thread.add_totals(totals, attempt["role"], used)
-    known = entry(store, ref)
+
+    try:
+        limits = store.get(start.workflow).payload.get("limits") or {}
+    except (NotFound, Damaged):
+        limits = {}
+    lease, held = ref.state.lease, None
+    if lease:
+        held = {"holder": holder.describe(lease), "pid": lease.get("pid")}
+        held |= {"alive": holder.is_alive(lease, now=store.now()), "deadline": lease.get("deadline")}
+    shown = entry(store, ref)
     return {
-        **known,
-        "currentRole": known["currentRole"] or role_due(store, ref, chain),
-        "done": known["status"] in thread.ENDED,
+        **shown,
+        "currentRole": shown["currentRole"] or role_due(store, ref, chain),
+        "done": shown["status"] in thread.ENDED,
         "background": None,
         "steps": head_number(ref, chain),
         "usage": totals,
-        "limits": _limits(store, ref, start),
+        "limits": {**limits, **start.limits, **ref.state.limits},
         "agents": {role: bound["name"] for role, bound in ref.state.agents.items()},
-        "attempts": [_brief_attempt(attempt) for attempt in attempts[:_NEWEST_ATTEMPTS]],
+        "attempts": [{key: attempt[key] for key in _BRIEF} for attempt in attempts[:_NEWEST_ATTEMPTS]],
         "pending": pending,
-        "lease": _holder(store, ref),
+        "lease": held,
         "forkedFrom": ref.state.forked_from,
         "forkedThread": ref.state.forked_thread,
         "cwd": start.cwd,
     }
-
-
-def _limits(store: Store, ref: ThreadRef, start: thread.Start) -> dict[str, Any]:
-    try:
-        of_workflow = store.get(start.workflow).payload.get("limits") or {}
-    except (NotFound, Damaged):
-        of_workflow = {}
-    return {**of_workflow, **start.limits, **ref.state.limits}
-
-
-def _holder(store: Store, ref: ThreadRef) -> dict[str, Any] | None:
-    lease = ref.state.lease
-    if not lease:
-        return None
-    from rolecall.store import holder
-
-    alive = holder.is_alive(lease, now=store.now())
-    return {
-        "holder": holder.describe(lease),
-        "pid": lease.get("pid"),
-        "alive": alive,
-        "deadline": lease.get("deadline"),
-    }
-
-
-def _attempts_now(store: Store, ref: ThreadRef) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Failed attempts that no step has taken in yet, newest first, and the one that runs now."""
-    known = read_note(store, ref.id)
-    if known is None:
-        return [], None
-    note, pending = known.note, None
-    if note.agent:
-        pending = {
-            "role": note.role,
-            "agent": note.agent,
-            "session": note.session or None,
-            "startedAt": note.started_at,
-            "answered": bool(note.raw),
-        }
-    return list(attempts_from(store, known.attempt, with_texts=False)), pending
-
-
-def _brief_attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("hash", "role", "agent", "error", "ending", "session", "usage", "timestamp", "durationMs")
-    return {key: attempt[key] for key in kept}
 
 
 def role_of(store: Store, ref: ThreadRef) -> str | None:
@@ -149,10 +123,9 @@ def asking_role(head: Any) -> str | None:
 
 def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
     """The role that is due where the ref does not say it: after a fork, or while somebody is asked."""
-    status = ref.state.status
-    if status == Status.SUSPENDED and chain.last is not None:
+    if ref.state.status == Status.SUSPENDED and chain.last is not None:
         return asking_role(chain.last.payload)
-    if status not in (Status.IDLE, Status.QUEUED):
+    if ref.state.status not in (Status.IDLE, Status.QUEUED):
         return None
     from rolecall.threads.turn import Turn, next_of
     from rolecall.workflow.registry import load_node
@@ -161,7 +134,7 @@ def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
     try:
         way = next_of(Turn(ref.id, chain, load_node(store, chain.start.workflow)))
     except RolecallError:
-        return None  # the workflow cannot be read here; what is known of the thread still can
+        return None  # the workflow cannot be read here; the rest of the thread still can
     return way.role if isinstance(way, Next) else None
 
 
@@ -176,18 +149,19 @@ def head_number(ref: ThreadRef, chain: Chain) -> int:
 
 
 def numbered(ref: ThreadRef, chain: Chain) -> Iterator[tuple[Step, int]]:
+    """Each step with its number, newest first."""
     number = head_number(ref, chain)
     for step in chain:
         yield step, number
         number -= 1
 
 
-def start_entry(store: Store, start: thread.Start) -> dict[str, Any]:
+def start_entry(store: Store, start: thread.Start) -> View:
     created = store.get(start.id).created
     return {"hash": start.id, "workflow": start.workflow, "prompt": start.prompt, "timestamp": created}
 
 
-def step_entry(step: Step, number: int) -> dict[str, Any]:
+def step_entry(step: Step, number: int) -> View:
     payload, output = step.payload, step.output
     return {
         "hash": step.id,
@@ -205,15 +179,13 @@ def step_entry(step: Step, number: int) -> dict[str, Any]:
 
 
 def _status_in(output: Any) -> str | None:
-    if not isinstance(output, dict):
-        return None
-    found = output.get("$status", output.get("status"))
+    found = output.get("$status", output.get("status")) if isinstance(output, dict) else None
     return found if isinstance(found, str) else None
 
 
 def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, ThreadRef | None]:
-    """The node that `STEP`, `THREAD` or `THREAD#N` names; of a thread alone its head. `at` takes the place
-    of `#N` and may be an id or `start` as well."""
+    """The node that `STEP`, `THREAD` or `THREAD#N` names; of a thread alone its head. `at` takes the place of `#N` and
+    may be an id or `start` as well."""
     name, _, number = text.partition("#")
     if not is_thread_id(name.upper()) and not number and at is None:
         try:
@@ -228,32 +200,29 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Thr
     if place in ("start", "0"):
         return chain.start.id, ref
     for step, count in numbered(ref, chain):
-        if place in (str(count), f"#{count}", step.id) or (
-            len(place) > 3 and step.id.startswith(place.upper())
-        ):
+        is_beginning = len(place) > 3 and step.id.startswith(place.upper())
+        if is_beginning or place in (str(count), f"#{count}"):
             return step.id, ref
     raise NotFound(
-        f"thread {ref.id} has no step {place!r}",
-        hint=Hint("List its steps", "list_steps", thread=ref.id),
+        f"thread {ref.id} has no step {place!r}", hint=Hint("List its steps", "list_steps", thread=ref.id)
     )
 
 
-def details_named(store: Store, text: str) -> dict[str, Any]:
+def details_named(store: Store, text: str) -> View:
     """Everything about the step or the failed attempt that `text` names."""
-    node = step_named(store, text)[0]
-    payload = store.get(node).payload
-    if not isinstance(payload, dict) or "role" not in payload or "start" not in payload:
+    node = store.get(step_named(store, text)[0])
+    if not isinstance(node.payload, dict) or "role" not in node.payload or "start" not in node.payload:
         raise UsageError(
-            f"{node} is neither a step nor an attempt",
+            f"{node.id} is neither a step nor an attempt",
             hint=Hint("List a thread's steps", "list_steps", thread="THREAD"),
         )
-    if "prev" not in payload:
-        return attempt_view(store, node, payload, with_texts=True)
-    step = Step(store, store.get(node))
+    if "prev" not in node.payload:
+        return next(attempts_from(store, node.id, with_texts=True))
+    step = Step(store, node)
     return details(store, step, step.number)
 
 
-def details(store: Store, step: Step, number: int) -> dict[str, Any]:
+def details(store: Store, step: Step, number: int) -> View:
     """Everything about a step, what it refers to included."""
     payload = step.payload
     return {
@@ -270,80 +239,64 @@ def details(store: Store, step: Step, number: int) -> dict[str, Any]:
     }
 
 
-def _detail(store: Store, node: str | None) -> dict[str, Any]:
+def _detail(store: Store, node: str | None) -> View:
+    """What the agent did besides answering; the predecessor may have kept a text or something else here."""
     kept = store.get(node).payload if node else {}
     if not isinstance(kept, dict):
         kept = {} if isinstance(kept, str) else {"notes": [str(kept)]}
-    rest = {key: value for key, value in kept.items() if key != "turns"}
-    return {
-        "files": [],
-        "ending": "",
-        "reason": "",
-        "notes": [],
-        **rest,
-        "turns": thread.turns_of(store, node),
-    }
+    empty = {"files": [], "ending": "", "reason": "", "notes": []}
+    return {**empty, **kept, "turns": thread.turns_of(store, node)}
 
 
-def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterator[dict[str, Any]]:
+def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterator[View]:
     """A failed attempt and those before it, newest first."""
     while node is not None:
         payload = store.get(node).payload
-        yield attempt_view(store, node, payload, with_texts=with_texts)
+        completed = payload.get("completed_at", payload["started_at"])
+        view = {
+            "hash": node,
+            "role": payload["role"],
+            "agent": payload["agent"],
+            "error": payload.get("error", ""),
+            "ending": payload.get("ending", ""),
+            "session": payload.get("session"),
+            "usage": payload.get("usage") or {},
+            "timestamp": completed,
+            "durationMs": completed - payload["started_at"],
+        }
+        if with_texts:
+            raw, prompt = payload.get("raw"), payload.get("prompt")
+            view["raw"] = store.get(raw).payload if raw else ""
+            view["prompt"] = thread.prompt_text(store, prompt) if prompt else ""
+            view["turns"] = thread.turns_of(store, payload.get("detail"))
+        yield view
         node = payload.get("previous")
 
 
-def attempt_view(store: Store, node: str, payload: Mapping[str, Any], *, with_texts: bool) -> dict[str, Any]:
-    view = {
-        "hash": node,
-        "role": payload["role"],
-        "agent": payload["agent"],
-        "error": payload.get("error", ""),
-        "ending": payload.get("ending", ""),
-        "session": payload.get("session"),
-        "usage": payload.get("usage") or {},
-        "timestamp": payload.get("completed_at", payload["started_at"]),
-        "durationMs": payload.get("completed_at", payload["started_at"]) - payload["started_at"],
-    }
-    if not with_texts:
-        return view
-    raw, prompt, detail = payload.get("raw"), payload.get("prompt"), payload.get("detail")
-    return {
-        **view,
-        "raw": store.get(raw).payload if raw else "",
-        "prompt": thread.prompt_text(store, prompt) if prompt else "",
-        "turns": thread.turns_of(store, detail),
-    }
-
-
-def result(store: Store, ref: ThreadRef) -> dict[str, Any] | None:
+def result(store: Store, ref: ThreadRef) -> View | None:
     """The result of a thread: its last answer, the files its agents reported, and its usage. None before any role has
     answered."""
-    chain = Chain(store, ref.head)
-    steps = [step for step in chain if not step.role.startswith("$")]
+    steps = [step for step in Chain(store, ref.head) if not step.role.startswith("$")]
     if not steps:
         return None
     last = steps[0]
-    reported = (
-        file for step in reversed(steps) for file in _detail(store, step.payload.get("detail"))["files"]
-    )
+    files = (file for step in reversed(steps) for file in _detail(store, step.payload.get("detail"))["files"])
     return {
         "step": last.id,
         "role": last.role,
         "status": _status_in(last.output),
         "output": last.output,
         "text": report.shortened(last.body.strip(), report.SHORT),
-        "files": list(dict.fromkeys(reported)),
+        "files": list(dict.fromkeys(files)),
         "usage": {key: value for key, value in card(store, ref)["usage"].items() if key != "roles"},
     }
 
 
-def gather(store: Store, ref: ThreadRef) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def gather(store: Store, ref: ThreadRef) -> tuple[View, list[View]]:
     """A thread's card and all its steps in full, oldest first: what a report is made of."""
-    chain = Chain(store, ref.head)
-    known = read_note(store, ref.id)
-    waiting = attempts_from(store, known.attempt if known else None, with_texts=True)
-    whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": list(waiting)}
+    chain, known = Chain(store, ref.head), read_note(store, ref.id)
+    attempts = list(attempts_from(store, known.attempt if known else None, with_texts=True))
+    whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": attempts}
     return whole, [details(store, step, number) for step, number in numbered(ref, chain)][::-1]
 
 
@@ -358,38 +311,51 @@ def read(
     before: str | None = None,
     with_start: bool = True,
     phrase: Callable[[Hint], str] = Hint.call,
-) -> dict[str, Any]:
-    """A thread as Markdown of at most `quota` characters: the newest steps that fit, in their order, and at
-    least one; `before` leaves out a step and what came after it; `phrase` says how to read more."""
-    ident = ref.id
+) -> View:
+    """A thread as Markdown of at most `quota` characters: the newest steps that fit, in their order, and at least one.
+    `before` leaves out a step and what came after it; `phrase` says how to read more."""
     chain = Chain(store, ref.head)
     steps = numbered(ref, chain)
     if before is not None:
-        _skip_to(store, steps, before, ident)
-    head = _start_section(store, ref, chain, quota) if with_start else ""
-    goals = _Goals(store)
-    chosen: list[dict[str, Any]] = []
-    problem = None
+        _skip_to(store, steps, before, ref)
+    head = ""
+    if with_start:  # a long task gives way to the steps, which are what is read for
+        head = report.start_markdown(entry(store, ref), report.shortened(chain.start.prompt, quota // 2))
+
+    def notice(step: str, earlier: int) -> str:
+        more = phrase(Hint("Read them", "read_earlier", thread=ref.id, step=step))
+        return f"*({earlier} earlier step{'' if earlier == 1 else 's'}, load with {more})*"
+
+    roles: dict[str, Mapping[str, Any]] = {}
+    chosen: list[View] = []
+    used, problem = len(head), None
     try:
-        for view in _within(store, steps, goals, quota=quota - len(head), ident=ident, phrase=phrase):
+        for step, number in steps:
+            view = _brief(store, step, number, roles)
+            goal = "" if any(step.role == other["role"] for other in chosen) else view["goal"]
+            used += len(_SEPARATOR) + len(report.step_markdown(view, goal=goal, phrase=phrase))
+            room = len(_SEPARATOR) + len(notice(step.id, number)) if number > 1 else 0
+            if chosen and used + room > quota:
+                break
             chosen.append(view)
     except (NotFound, Damaged) as error:
         if not chosen:
             raise
         problem = error.message
+
     earlier = chosen[-1]["number"] - 1 if chosen else 0
     parts = [head] if head else []
     if problem:
         parts.append(f"*({earlier} earlier steps cannot be read: {problem})*")
     elif earlier:
-        parts.append(_notice(ident, chosen[-1]["hash"], earlier, phrase))
-    told: set[str] = set()
+        parts.append(notice(chosen[-1]["hash"], earlier))
+    seen: set[str] = set()
     for view in reversed(chosen):
-        goal = "" if view["role"] in told else goals.of(view)
+        goal = "" if view["role"] in seen else view["goal"]
         parts.append(report.step_markdown(view, goal=goal, phrase=phrase))
-        told.add(view["role"])
+        seen.add(view["role"])
     return {
-        "thread": ident,
+        "thread": ref.id,
         "text": _SEPARATOR.join(parts),
         "steps": len(chosen),
         "earlier": earlier,
@@ -398,7 +364,7 @@ def read(
     }
 
 
-def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ident: str) -> None:
+def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: ThreadRef) -> None:
     """Walk past the step that `wanted` names, by id, by the beginning of one, or by number."""
     if wanted.lstrip("#").isdecimal() and len(wanted) < NODE_ID_LENGTH:
         found = any(number == int(wanted.lstrip("#")) for _, number in steps)
@@ -407,82 +373,44 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ident
         found = any(step.id == node for step, _ in steps)
     if not found:
         raise NotFound(
-            f"step {wanted!r} is not in thread {ident}",
-            hint=Hint("List its steps", "list_steps", thread=ident),
+            f"step {wanted!r} is not in thread {ref.id}",
+            hint=Hint("List its steps", "list_steps", thread=ref.id),
         )
 
 
-def _start_section(store: Store, ref: ThreadRef, chain: Chain, quota: int) -> str:
-    """The task; a long one gives way to the steps, which are what is read for."""
-    prompt = chain.start.prompt
-    return report.start_markdown(entry(store, ref), report.shortened(prompt, quota // 2))
-
-
-def _within(
-    store: Store,
-    newest_first: Iterable[tuple[Step, int]],
-    goals: "_Goals",
-    *,
-    quota: int,
-    ident: str,
-    phrase: Callable[[Hint], str],
-) -> Iterator[dict[str, Any]]:
-    """The newest steps whose text fits; the newest of all whatever its size."""
-    used, told = 0, set[str]()
-    for step, number in newest_first:
-        attempts = list(attempts_from(store, step.payload.get("attempt"), with_texts=False))
-        view = {
-            **step_entry(step, number),
-            **_detail(store, step.payload.get("detail")),
-            "body": step.body,
-            "edgePrompt": step.payload.get("edge_prompt", ""),
-            "attempts": attempts,
-            "children": step.payload.get("children", []),
-            "start": step.payload["start"],
-        }
-        text = report.step_markdown(view, goal="" if step.role in told else goals.of(view), phrase=phrase)
-        notice = len(_SEPARATOR) + len(_notice(ident, step.id, number, phrase)) if number > 1 else 0
-        used += len(_SEPARATOR) + len(text)
-        if told and used + notice > quota:
-            return
-        yield view
-        told.add(step.role)
-
-
-def _notice(ident: str, step: str, earlier: int, phrase: Callable[[Hint], str]) -> str:
-    steps = "step" if earlier == 1 else "steps"
-    more = phrase(Hint("Read them", "read_earlier", thread=ident, step=step))
-    return f"*({earlier} earlier {steps}, load with {more})*"
-
-
-class _Goals:
-    """What each role is for, from the workflow that a step was played under."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._roles: dict[str, Mapping[str, Any]] = {}
-
-    def _read(self, start: str) -> Mapping[str, Any]:
+def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, Any]]) -> View:
+    """A step as `read` shows it, with the goal of its role in the workflow it was played under; `roles` remembers the
+    roles of the workflows that were read."""
+    payload, start = step.payload, step.payload["start"]
+    if start not in roles:
         try:
-            workflow = self._store.get(self._store.get(start).payload["workflow"])
+            roles[start] = store.get(store.get(start).payload["workflow"]).payload.get("roles") or {}
         except (NotFound, Damaged):
-            return {}  # a goal is an ornament here: without the workflow the steps can still be read
-        return workflow.payload.get("roles") or {}
-
-    def of(self, view: Mapping[str, Any]) -> str:
-        start = view["start"]
-        if start not in self._roles:
-            self._roles[start] = self._read(start)
-        return str((self._roles[start].get(view["role"]) or {}).get("goal") or "")
+            roles[start] = {}  # the steps can be read without the workflow
+    return {
+        **step_entry(step, number),
+        **_detail(store, payload.get("detail")),
+        "body": step.body,
+        "edgePrompt": payload.get("edge_prompt", ""),
+        "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=False)),
+        "children": payload.get("children", []),
+        "goal": str((roles[start].get(step.role) or {}).get("goal") or ""),
+    }
 
 
 # -- two threads --
 
 
-def difference(store: Store, one: ThreadRef, other: ThreadRef) -> dict[str, Any]:
+def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
     """Where two threads part, and how what follows differs, step by step."""
-    names = (one.id, other.id)
-    left, right = (Chain(store, ref.head) for ref in (one, other))
+    from difflib import SequenceMatcher, unified_diff
+
+    def compare(ours: str, theirs: str) -> list[str]:
+        if ours == theirs:
+            return []
+        return list(unified_diff(ours.splitlines(), theirs.splitlines(), one.id, other.id, lineterm=""))
+
+    left, right = Chain(store, one.head), Chain(store, other.head)
     ours, theirs = list(numbered(one, left))[::-1], list(numbered(other, right))[::-1]
     shared = 0
     while shared < min(len(ours), len(theirs)) and ours[shared][0].id == theirs[shared][0].id:
@@ -490,51 +418,34 @@ def difference(store: Store, one: ThreadRef, other: ThreadRef) -> dict[str, Any]
     common = ours[shared - 1][0].id if shared else None
     if common is None and left.start.id == right.start.id:
         common = left.start.id
-    return {
-        "threads": list(names),
-        "common": common,
-        "commonSteps": shared,
-        "prompt": _text_diff(left.start.prompt, right.start.prompt, names),
-        "steps": list(_pairs(ours[shared:], theirs[shared:], names)),
-    }
 
-
-def _pairs(
-    ours: list[tuple[Step, int]], theirs: list[tuple[Step, int]], names: tuple[str, str]
-) -> Iterator[dict[str, Any]]:
-    """The steps after the last common one, in pairs: steps of the same role are paired in order."""
-    from difflib import SequenceMatcher
-
-    left, right = ([found for found in side if found[0].role != thread.FORK] for side in (ours, theirs))
-    roles = [[step.role for step, _ in side] for side in (left, right)]
-    matcher = SequenceMatcher(None, roles[0], roles[1], autojunk=False)
+    # Steps of the same role are paired in order.
+    sides = [[found for found in side[shared:] if found[0].role != thread.FORK] for side in (ours, theirs)]
+    one_roles, other_roles = ([step.role for step, _ in side] for side in sides)
     pairs: list[tuple[tuple[Step, int] | None, tuple[Step, int] | None]] = []
+    matcher = SequenceMatcher(None, one_roles, other_roles, autojunk=False)
     for kind, at, end, other_at, other_end in matcher.get_opcodes():
         if kind == "equal":
-            pairs += zip(left[at:end], right[other_at:other_end], strict=True)
+            pairs += zip(sides[0][at:end], sides[1][other_at:other_end], strict=True)
         else:
-            pairs += [(found, None) for found in left[at:end]]
-            pairs += [(None, found) for found in right[other_at:other_end]]
+            pairs += [(found, None) for found in sides[0][at:end]]
+            pairs += [(None, found) for found in sides[1][other_at:other_end]]
+    steps = []
     for pair in pairs:
-        one, other = (found[0] if found else None for found in pair)
-        yield {
-            "number": next(found[1] for found in pair if found),
-            "steps": [
-                {"hash": found[0].id, "role": found[0].role, "number": found[1]} if found else None
-                for found in pair
-            ],
-            "output": _text_diff(_pretty_output(one), _pretty_output(other), names),
-            "body": _text_diff(one.body if one else "", other.body if other else "", names),
-        }
-
-
-def _pretty_output(step: Step | None) -> str:
-    return report.pretty(step.output) if step else ""
-
-
-def _text_diff(one: str, other: str, names: tuple[str, str]) -> list[str]:
-    if one == other:
-        return []
-    from difflib import unified_diff
-
-    return list(unified_diff(one.splitlines(), other.splitlines(), names[0], names[1], lineterm=""))
+        mine, yours = (found[0] if found else None for found in pair)
+        outputs = (report.pretty(step.output) if step else "" for step in (mine, yours))
+        bodies = (step.body if step else "" for step in (mine, yours))
+        entries = [
+            {"hash": found[0].id, "role": found[0].role, "number": found[1]} if found else None
+            for found in pair
+        ]
+        number = next(found[1] for found in pair if found)
+        differences = {"output": compare(*outputs), "body": compare(*bodies)}
+        steps.append({"number": number, "steps": entries, **differences})
+    return {
+        "threads": [one.id, other.id],
+        "common": common,
+        "commonSteps": shared,
+        "prompt": compare(left.start.prompt, right.start.prompt),
+        "steps": steps,
+    }

@@ -1,12 +1,9 @@
 """Folders of a thread's own: a git worktree on a branch of its own, or a copy of the folder it was started in.
 
-The workflow says which of them a role works in (`workdir`). Where they are is in the state of the thread's
-ref, under `folders`, and is written there before anything is made: a process that dies in between leaves no
-folder that nobody knows of, and the next step makes what is missing. A mark beside a folder says that it is
-whole. A folder that was worked in is never made again or removed without a person having said so.
-
-Not here: git itself (`git.py`), whether a folder changed (`treestate.py`), and what becomes of the work in
-it (`handover.py`).
+The workflow says which of them a role works in (`workdir`). Where they are is in the thread's state, under `folders`,
+and is written there before anything is made: a process that dies in between leaves no folder that nobody knows of, and
+the next step makes what is missing. A mark beside a folder says that it is whole. A folder that was worked in is never
+made again, and is removed only when a person says so. `handover.py` shows, merges and removes the work in it.
 """
 
 from __future__ import annotations
@@ -25,14 +22,13 @@ from typing import Any
 from rolecall.errors import StorageError, UsageError
 from rolecall.files import git
 from rolecall.store.store import Store
-from rolecall.threads import thread
-from rolecall.threads.state import read_thread
+from rolecall.threads.state import read_note, read_thread
 from rolecall.threads.thread import Chain
 
 Folder = Mapping[str, Any]
-"""`path`, `cwd` (where in it roles work), `source` (what it was made for). A worktree has its `branch`, the
-commit it began at (`base`) and how many uncommitted changes it began without (`omitted`). `from` is the
-folder of the thread that was forked. `removed` says that a person removed it."""
+"""`path`, `cwd` (where in it roles work), `source` (what it was made for). A worktree has its `branch`, the commit it
+began at (`base`) and how many uncommitted changes it began without (`omitted`). `from` is the folder of the thread that
+was forked. `removed` says that a person removed it."""
 
 BRANCHES = "rolecall/"
 MOST_BYTES = 10 * 1024**3
@@ -53,12 +49,23 @@ def plan(
         )
     place = os.path.join(work, ident)
     parent = None if parent is None or "removed" in parent else parent
-    folder = _worktree(ident, cwd, place, parent) if kind == "worktree" else _copy(cwd, place, parent)
-    return {key: value for key, value in folder.items() if value}
+    plan_kind = _plan_worktree if kind == "worktree" else _plan_copy
+    return {key: value for key, value in plan_kind(ident, cwd, place, parent).items() if value}
 
 
-def _worktree(ident: str, cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
-    top = _top(cwd)
+def _plan_worktree(ident: str, cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
+    answer = git.ask(cwd, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
+    inside, _, top = answer.text.partition("\n")
+    if inside == "false":
+        raise UsageError(
+            f"nothing is checked out at {cwd}: it is in a bare repository or in a .git folder",
+            hint="Start the thread in a checked-out work tree.",
+        )
+    if inside != "true" or not top:
+        raise UsageError(
+            f"{cwd} is in no git repository, so it cannot have worktrees ({answer.err})",
+            hint="Start the thread in a repository, or use `workdir: copy`, which needs none.",
+        )
     if parent is not None and not git.has_branch(top, parent["branch"]):
         parent = None
     base = git.commit(top, f"refs/heads/{parent['branch']}" if parent else "HEAD")
@@ -86,44 +93,24 @@ def _worktree(ident: str, cwd: str, place: str, parent: Folder | None) -> dict[s
     }
 
 
-def _top(cwd: str) -> str:
-    answer = git.ask(cwd, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
-    inside, _, top = answer.text.partition("\n")
-    if inside == "true" and top:
-        return top
-    if inside == "false":
-        raise UsageError(
-            f"nothing is checked out at {cwd}: it is in a bare repository or in a .git folder",
-            hint="Start the thread in a checked-out work tree.",
-        )
-    raise UsageError(
-        f"{cwd} is in no git repository, so it cannot have worktrees ({answer.err})",
-        hint="Start the thread in a repository, or use `workdir: copy`, which needs none.",
-    )
-
-
-def _copy(cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
+def _plan_copy(_ident: str, cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
     origin = os.path.realpath(parent["path"]) if parent and os.path.isdir(parent["path"]) else cwd
     if os.path.commonpath([origin, os.path.realpath(place)]) == origin:
         raise UsageError(
             f"{cwd} holds the place that copies are made in ({place}), so it cannot be copied there",
             hint="Start the thread in the project's own folder.",
         )
-    _check_size(origin)
-    path = os.path.join(place, "copy")
-    return {"path": path, "cwd": path, "source": cwd, "from": origin if origin != cwd else None}
-
-
-def _check_size(folder: str) -> None:
     size = count = 0
-    for found in _files(folder):
+    for found in _files(origin):
         size, count = size + found.stat(follow_symlinks=False).st_size, count + 1
         if size > MOST_BYTES or count > MOST_FILES:
             raise UsageError(
-                f"{folder} is too large to be copied for a thread: more than "
+                f"{origin} is too large to be copied for a thread: more than "
                 f"{MOST_BYTES // 1024**3} GiB or {MOST_FILES:,} files",
                 hint="Start the thread in a smaller folder, or use `workdir: worktree`.",
             )
+    path = os.path.join(place, "copy")
+    return {"path": path, "cwd": path, "source": cwd, "from": origin if origin != cwd else None}
 
 
 def _files(folder: str) -> Iterator[os.DirEntry[str]]:
@@ -139,10 +126,10 @@ def _files(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def make(kind: str, folder: Folder) -> None:
-    """Make a folder as planned, unless it is whole already. What a process that died left of it goes first,
-    so this is for folders that nobody has worked in."""
+    """Make a folder as planned, unless it is whole already. What a process that died left of it goes first, so this is
+    for folders that nobody has worked in."""
     try:
-        with _alone(folder):
+        with _lock(folder):
             if not _is_whole(folder):
                 _delete(folder["path"])
                 _make_worktree(folder) if kind == "worktree" else _make_copy(folder)
@@ -178,7 +165,7 @@ def _mark(folder: Folder) -> str:
 
 
 @contextmanager
-def _alone(folder: Folder) -> Iterator[None]:
+def _lock(folder: Folder) -> Iterator[None]:
     place = os.path.dirname(folder["path"])
     os.makedirs(place, mode=0o700, exist_ok=True)
     with open(os.path.join(place, "lock"), "w", encoding="ascii") as lock:
@@ -232,33 +219,26 @@ def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
     """The folder in which a role of this thread works; made when it is missing and nothing is lost by that."""
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None
-    go_on = "fork the thread to continue in a new one"
+    onward = "fork the thread to continue in a new one"
     if folder is None:
-        raise UsageError(f"the thread has no {kind} of its own; {go_on}")
+        raise UsageError(f"the thread has no {kind} of its own; {onward}")
     if "removed" in folder:
-        raise UsageError(f"the thread's {kind} was removed by a person; {go_on}")
+        raise UsageError(f"the thread's {kind} was removed by a person; {onward}")
+    path = folder["path"]
     if _is_whole(folder):
         return str(folder["cwd"])
-    if not _was_worked_in(store, name, chain, folder):
-        make(kind, folder)
-    elif not os.path.isdir(folder["path"]):  # one that a person brought back is as good as the first
-        raise UsageError(f"{_loss(kind, folder)}; {go_on}")
-    return str(folder["cwd"])
-
-
-def _was_worked_in(store: Store, name: str, chain: Chain, folder: Folder) -> bool:
-    if store.ref(thread.attempt_name(name)) is not None:
-        return True
     places = (str(step.payload.get("cwd", "")) for step in chain)
-    return any(place == folder["path"] or place.startswith(f"{folder['path']}/") for place in places)
-
-
-def _loss(kind: str, folder: Folder) -> str:
-    path = quote(folder["path"])
-    if kind == "copy":
-        return f"the thread's copy {path} is gone, and what was done there with it"
-    back = f"git -C {quote(folder['source'])} worktree add {path} {folder['branch']}"
-    return (
-        f"the thread's worktree {path} is gone, and what was not committed there with it; "
-        f"`{back}` brings back what was"
+    was_worked_in = read_note(store, name) is not None or any(
+        place == path or place.startswith(f"{path}/") for place in places
     )
+    if not was_worked_in:
+        make(kind, folder)
+    elif not os.path.isdir(path):  # one that a person brought back is as good as the first
+        lost = f"the thread's {kind} {quote(path)} is gone"
+        if kind == "copy":
+            raise UsageError(f"{lost}, and what was done there with it; {onward}")
+        back = f"git -C {quote(folder['source'])} worktree add {quote(path)} {folder['branch']}"
+        raise UsageError(
+            f"{lost}, and what was not committed there with it; `{back}` brings back what was; {onward}"
+        )
+    return str(folder["cwd"])
