@@ -916,7 +916,7 @@ def test_kill_names_the_process_also_when_it_has_noticed_by_itself_and_is_gone()
     child = subprocess.Popen(["true"])
     lease = {**holder.me(""), "pid": child.pid}
     child.wait(60)
-    assert killing._ask_to_stop(lease) == child.pid
+    assert killing.ask_to_stop(lease) == child.pid
 
 
 def test_a_runner_that_no_signal_reaches_notices_that_its_thread_was_killed(

@@ -73,36 +73,27 @@ def check(
     ]
     if wrong:
         raise _not_ours("; ".join(wrong))
-    _check_output(store, step, turn, role)
-    _check_secrets(step, mask)
-
-
-def _check_output(store: Store, step: thread.Step, turn: Turn, role: str) -> None:
     allowed = [dict(turn.role(role).schema), SUSPENSION_SCHEMA]
     if turn.playbook.moderator is not None:
         allowed.append(ERROR_SCHEMA)
     try:
-        node = store.get(step.payload["output"])
+        node = store.get(payload["output"])
     except (KeyError, NotFound) as exc:
         raise _not_ours("its output is not in the store") from exc
     if step.is_ours:
         if store.type(node.type).schema not in allowed:
             raise _not_ours(f"its output has another type than {role} has to give")
-        return
-    schema = SUSPENSION_SCHEMA if is_suspension(node.payload) else allowed[0]
-    if misfits := Type(schema).misfits(node.payload):
-        raise _not_ours(f"its output is not what {role} has to give: {'; '.join(map(str, misfits))}")
+    else:
+        schema = SUSPENSION_SCHEMA if is_suspension(node.payload) else allowed[0]
+        if misfits := Type(schema).misfits(node.payload):
+            raise _not_ours(f"its output is not what {role} has to give: {'; '.join(map(str, misfits))}")
+    for what, value in (("output", step.output), ("answer", step.raw), ("report", step.body)):
+        if mask.value(value) != value:
+            raise _not_ours(f"its {what} holds a secret")
 
 
 def is_suspension(output: Any) -> bool:
     return status_of(output) == SUSPEND
-
-
-def _check_secrets(step: thread.Step, mask: Mask) -> None:
-    told = {"its output": step.output, "its answer": step.raw, "its report": step.body}
-    for what, value in told.items():
-        if mask.value(value) != value:
-            raise _not_ours(f"{what} holds a secret")
 
 
 def _not_ours(reason: str) -> AgentError:

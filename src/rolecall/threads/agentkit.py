@@ -1,6 +1,6 @@
 """For authors of external agents: everything but the work itself.
 
-    from rolecall.threads import agentkit
+    from rolecall import agentkit
 
     async def work(prompt, context):
         return await ask_my_model(prompt)
@@ -8,10 +8,9 @@
     if __name__ == "__main__":
         agentkit.run(work)
 
-The program is called with a thread and a role. It opens the same store, puts together the prompt and the
-context as the engine does, calls the function, understands its answer (frontmatter, one correction, the
-extract model), puts the step and prints the step's id. The head stays where it is: moving it, and every
-other ref, is up to the engine that called the program.
+The program is called with a thread and a role. It opens the same store, puts together the prompt and the context as the
+engine does, calls the function, understands its answer (frontmatter, one correction, the extract model), puts the step
+and prints the step's id. Moving the head, and every other ref, is up to the engine that called the program.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from rolecall.agents.protocol import Cancel, Context, Reply
+from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
-from rolecall.threads import thread, workspace
+from rolecall.settings.stores import open_store
+from rolecall.threads import compose, thread
 from rolecall.threads.attempt import Attempt, perform
 from rolecall.threads.commit import put_step
-from rolecall.threads.engine import Cast, Engine
+from rolecall.threads.setup import Cast
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, name_of, next_of
 from rolecall.workflow.route import Next
@@ -37,26 +37,30 @@ from rolecall.workflow.route import Next
 AgentFunction = Callable[[str, Context], Awaitable[str | Reply]]
 
 
-class _Request(argparse.Namespace):
-    thread: str | None
-    role: str | None
-    named_thread: str | None
-    named_role: str | None
-    prompt: str | None
-
-
 def run(function: AgentFunction, argv: Sequence[str] | None = None) -> NoReturn:
-    """Play one role as the command line says, print the id of the step, and exit: 0, or 1 with the reason
-    on stderr and whatever the function answered on stdout.
+    """Play one role as the command line says, print the id of the step, and exit: 0, or 1 with the reason on stderr
+    and whatever the function answered on stdout, which the engine keeps.
 
-    A function with an attribute `can_resume` that is true is given `context.session` to go on in, and is
-    asked for a correction when its answer cannot be read.
+    A function with an attribute `can_resume` that is true is given `context.session` to continue, and is asked for a
+    correction when its answer cannot be read.
     """
+    parser = argparse.ArgumentParser(description="Plays one role of a thread and prints the step's id.")
+    parser.add_argument("thread", nargs="?")
+    parser.add_argument("role", nargs="?")
+    parser.add_argument("--thread", dest="named_thread")
+    parser.add_argument("--role", dest="named_role")
+    parser.add_argument("--prompt", help="what the role is told, instead of what the workflow says")
+    request = parser.parse_args(argv)
+    name, role = request.named_thread or request.thread, request.named_role or request.role
+    if not name or not role:
+        parser.error("a thread and a role are needed: <thread-id> <role>")
     try:
-        request = _parse(argv)
-        step = asyncio.run(_step(function, *request))
+        step = asyncio.run(_take_step(function, name, role, request.prompt))
     except RolecallError as error:
-        _report(error)
+        given = error.text if isinstance(error, AgentError) else getattr(error, "raw", "")
+        if given:
+            sys.stdout.write(f"{given}\n")
+        sys.stderr.write(f"{error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
         sys.exit(1)
     sys.stdout.write(f"{step}\n")
     sys.stdout.flush()
@@ -72,61 +76,31 @@ def agent(function: AgentFunction) -> Callable[[], NoReturn]:
     return main
 
 
-def _parse(argv: Sequence[str] | None) -> tuple[str, str, str | None]:
-    parser = argparse.ArgumentParser(description="Plays one role of a thread and prints the step's id.")
-    parser.add_argument("thread", nargs="?")
-    parser.add_argument("role", nargs="?")
-    parser.add_argument("--thread", dest="named_thread")
-    parser.add_argument("--role", dest="named_role")
-    parser.add_argument("--prompt", help="what the role is told, instead of what the workflow says")
-    request = parser.parse_args(argv, _Request())
-    name, role = request.named_thread or request.thread, request.named_role or request.role
-    if not name or not role:
-        parser.error("a thread and a role are needed: <thread-id> <role>")
-    return name, role, request.prompt
-
-
-async def _step(function: AgentFunction, name: str, role: str, instruction: str | None) -> str:
-    with workspace.open_store(create=False) as store:
-        engine = workspace.engine(store)
-        attempt = _attempt(engine, name, role, instruction)
-        cast = Cast(attempt.agent or name_of(function), function)
-        try:
-            result = await perform(engine, attempt, cast, cancel=_signalled())
-        except ExtractError as error:
-            if attempt.turn.playbook.moderator is None:
-                raise
-            result = attempt.unreadable(error)
-        draft = store.draft()
-        step, _ = put_step(draft, attempt, result, limits=thread.find(store, name).state.limits)
-        draft.commit(durable=True)
-        return step
-
-
-def _attempt(engine: Engine, name: str, role: str, instruction: str | None) -> Attempt:
-    ref = thread.find(engine.store, name)
-    chain = Chain(engine.store, ref.head)
-    turn = Turn(ref.id, chain, engine.playbook(chain.start.workflow))
-    way = next_of(turn)
-    if not isinstance(way, Next) or way.role != role:
-        due = f"{way.role} is" if isinstance(way, Next) else "no role is"
-        raise UsageError(f"the role {role!r} is not due in thread {turn.thread}: {due}")
-    if instruction is not None:
-        way = replace(way, prompt=instruction)
-    return Attempt(engine.store, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall)
-
-
-def _signalled() -> Cancel:
-    """Set when the process is asked to end, so that the function can stop what it started."""
+async def _take_step(function: AgentFunction, name: str, role: str, instruction: str | None) -> str:
+    # Set when the process is asked to end, so that the function can stop what it started.
     cancel = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, cancel.set)
-    return cancel
-
-
-def _report(error: RolecallError) -> None:
-    """The engine keeps what a failed agent printed, so the answer is not lost with the error."""
-    given = error.text if isinstance(error, AgentError) else getattr(error, "raw", "")
-    if given:
-        sys.stdout.write(f"{given}\n")
-    sys.stderr.write(f"{error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
+    with open_store(create=False) as store:
+        engine = compose.engine(store)
+        ref = thread.find(store, name)
+        chain = Chain(store, ref.head)
+        turn = Turn(ref.id, chain, engine.playbook(chain.start.workflow))
+        way = next_of(turn)
+        if not isinstance(way, Next) or way.role != role:
+            due = f"{way.role} is" if isinstance(way, Next) else "no role is"
+            raise UsageError(f"the role {role!r} is not due in thread {ref.id}: {due}")
+        if instruction is not None:
+            way = replace(way, prompt=instruction)
+        attempt = Attempt(store, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall)
+        cast = Cast(attempt.agent or name_of(function), function)
+        try:
+            result = await perform(engine, attempt, cast, cancel=cancel)
+        except ExtractError as error:
+            if turn.playbook.moderator is None:
+                raise
+            result = attempt.unreadable(error)
+        draft = store.draft()
+        step, _ = put_step(draft, attempt, result, limits=ref.state.limits)
+        draft.commit(durable=True)
+        return step

@@ -375,7 +375,7 @@ class Attempt:
         for step in self.turn.chain:
             if step.role != thread.FORK:
                 self._steps_shown[step.number] = step.id
-                yield thread.past_step(step)
+                yield prompt.PastStep(step.number, step.role, step.output, step.body, step.agent)
 
     def note_asking(self, agent: str, *, run: str = "") -> None:
         """Note who is asked before it is; `run` marks the processes that the agent is going to start."""

@@ -80,8 +80,7 @@ def put_step(
     attempt.look_again()
     mask, turn, note = attempt.mask, attempt.turn, attempt.note
     output, body = mask.value(result.output), mask.text(result.body)
-    added = {"role": attempt.role, "output": output, "body": body}
-    onward = way_on(turn, attempt.role, output, body, [added])
+    onward = way_on(turn, attempt.role, output, body, is_new=True)
     if result.step:
         return result.step, onward
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
+from rolecall.settings import config, config_file
+from rolecall.settings.settings import key_of, shape_problems
 from rolecall.store.bundle import import_from
 from rolecall.store.files import FilesBackend
 from rolecall.store.store import Draft, Store
 from rolecall.store.verify import Problem
 from rolecall.threads import thread
-from rolecall.threads.state import ThreadRef, ThreadState, add, move, read_thread, read_threads
+from rolecall.threads.state import ThreadRef, add, move, read_thread, read_threads
 from rolecall.threads.thread import Chain
 from rolecall.threads.views import role_due
 
@@ -51,24 +53,9 @@ def import_threads(
 ) -> Imported:
     """Take over every thread and workflow of `folder`. `cas` names a folder of nodes beside it, because
     the predecessor keeps them elsewhere unless told not to."""
-    places = _node_folders(folder, cas)
-    nodes, problems = 0, list[Problem]()
-    for place in places:
-        copied = import_from(store, place, keep_going=keep_going, progress=progress)
-        nodes += copied.nodes
-        problems += copied.problems
-    with Store(FilesBackend(folder, create=False, cas=places[0])) as source:
-        unread = list[Unread]()
-        workflows, kept = _import_workflows(store, source, unread)
-        threads, kept_threads = _import_threads(store, source, unread)
-    return Imported(threads, workflows, nodes, kept + kept_threads, unread, problems)
-
-
-def _node_folders(folder: str, cas: str | None) -> list[str]:
-    if not os.path.isdir(folder):
-        raise NotFound(f"there is no folder {folder!r}")
-    if cas is not None and not os.path.isdir(cas):
-        raise NotFound(f"there is no folder {cas!r}")
+    for place in filter(None, (folder, cas)):
+        if not os.path.isdir(place):
+            raise NotFound(f"there is no folder {place!r}")
     # Its command line and its agents may have written to different places; both belong to the threads.
     found = [place for place in (cas, os.path.join(folder, "cas")) if place and os.path.isdir(place)]
     if not found:
@@ -76,82 +63,66 @@ def _node_folders(folder: str, cas: str | None) -> list[str]:
             f"there are no nodes in {folder!r}",
             hint=Hint("uwf keeps them in ~/.uncaged/json-cas by default; name their folder", "name_cas"),
         )
-    return list(dict.fromkeys(os.path.realpath(place) for place in found))
+    done = Imported([], [], 0, [], [], [])
+    places = list(dict.fromkeys(os.path.realpath(place) for place in found))
+    for place in places:
+        copied = import_from(store, place, keep_going=keep_going, progress=progress)
+        done = done._replace(nodes=done.nodes + copied.nodes)
+        done.problems.extend(copied.problems)
+    with Store(FilesBackend(folder, create=False, cas=places[0])) as source:
+        _import_workflows(store, source, done)
+        _import_threads(store, source, done)
+    return done
 
 
-# -- workflows --
-
-
-def _import_workflows(store: Store, source: Store, unread: list[Unread]) -> tuple[list[str], list[str]]:
-    taken, kept = list[str](), list[str]()
+def _import_workflows(store: Store, source: Store, done: Imported) -> None:
     draft = store.draft()
     for ref in source.refs("workflow/"):
         present = store.ref(ref.name)
-        if present is not None and present.target == ref.target:
-            continue
         if present is not None:
-            kept.append(ref.name)
+            done.kept.extend([ref.name] if present.target != ref.target else [])
             continue
         try:
             store.get(ref.target or "")
             draft.move(ref.name, None, ref.target, dict(ref.state))
+            done.workflows.append(ref.name[9:])
         except RolecallError as error:
-            unread.append(Unread(ref.name, error.message))
-            continue
-        taken.append(ref.name[9:])
+            done.unread.append(Unread(ref.name, error.message))
     draft.commit(durable=True)
-    return taken, kept
 
 
-# -- threads --
-
-
-def _import_threads(store: Store, source: Store, unread: list[Unread]) -> tuple[list[str], list[str]]:
-    taken, kept = list[str](), list[str]()
+def _import_threads(store: Store, source: Store, done: Imported) -> None:
     draft = store.draft()
     for ref in read_threads(source):
         try:
-            verdict = _add_thread(store, draft, ref)
+            _import_thread(store, draft, ref, done)
         except RolecallError as error:
-            unread.append(Unread(ref.ref.name, error.message))
-            continue
-        if verdict is not None:
-            (taken if verdict else kept).append(ref.id if verdict else ref.ref.name)
+            done.unread.append(Unread(ref.ref.name, error.message))
     draft.commit(durable=True)
-    return taken, kept
 
 
-def _add_thread(store: Store, draft: Draft, ref: ThreadRef) -> bool | None:
-    """Whether the thread was taken over; None when it stands here as it stands there."""
-    state = _state(store, ref)
-    present = read_thread(store, ref.id)
-    if present is not None:
-        if present.head == ref.head and present.state.status == state.status:
-            return None
-        # One that has gone on only there is brought up to date; what was done here is never undone.
-        if present.state.imported != present.ref.version or not _leads_to(store, ref, present.head):
-            return False
-    draft.event(ref.id, "imported", {"head": ref.head})
-    version = present.ref.version + 1 if present else 1
-    state = state._replace(imported=version)
-    if present is None:
-        add(draft, ref.id, ref.head, state)
-    else:
-        move(draft, present, state, head=ref.head)
-    return True
-
-
-def _leads_to(store: Store, ref: ThreadRef, node: str | None) -> bool:
-    chain = Chain(store, ref.head)
-    return chain.start.id == node or any(step.id == node for step in chain)
-
-
-def _state(store: Store, ref: ThreadRef) -> ThreadState:
+def _import_thread(store: Store, draft: Draft, ref: ThreadRef, done: Imported) -> None:
     chain = Chain(store, ref.head)
     state = ref.state.moved(ref.state.status, **thread.facts_of(store, chain))
     if state.has_ended:
-        return state._replace(ended_at=ref.ref.updated)
-    return state._replace(role=role_due(store, ref, chain))
+        state = state._replace(ended_at=ref.ref.updated)
+    else:
+        state = state._replace(role=role_due(store, ref, chain))
+    present = read_thread(store, ref.id)
+    if present is not None:
+        if present.head == ref.head and present.state.status == state.status:
+            return
+        # One that has gone on only there is brought up to date; what was done here is never undone.
+        leads_to = chain.start.id == present.head or any(step.id == present.head for step in chain)
+        if present.state.imported != present.ref.version or not leads_to:
+            done.kept.append(ref.ref.name)
+            return
+    draft.event(ref.id, "imported", {"head": ref.head})
+    if present is None:
+        add(draft, ref.id, ref.head, state._replace(imported=1))
+    else:
+        move(draft, present, state._replace(imported=present.ref.version + 1), head=ref.head)
+    done.threads.append(ref.id)
 
 
 # -- the configuration --
@@ -176,9 +147,6 @@ def has_config(folder: str) -> bool:
 
 def take_config(folder: str) -> TakenConfig:
     """Import the settings of `folder` that the configuration here does not have, including providers' keys."""
-    from rolecall.settings import config, config_file
-    from rolecall.settings.settings import key_of, shape_problems
-
     file = os.path.join(folder, CONFIG)
     theirs = config.parse(config.read_text(file), file)
     entries: dict[tuple[str, ...], Any] = {(key,): theirs[key] for key in _SINGLE if theirs.get(key)}

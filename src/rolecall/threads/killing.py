@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolecall.agents.process import end_leftovers
 from rolecall.settings.mask import Mask
@@ -31,15 +32,9 @@ class Killed(NamedTuple):
 
 def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
-    process = None
-    # A process that runs other threads as well, this one perhaps, notices by itself, and so does one on another host
-    # or of another user.
+    # A process that runs other threads as well, this one perhaps, notices by itself.
     is_shared = lease.get("shared") or lease.get("pid") == os.getpid()
-    if lease and not is_shared and lease.get("host") == holder.me("")["host"]:
-        with suppress(PermissionError):
-            with suppress(ProcessLookupError):  # it is named also if it is already gone
-                os.kill(lease["pid"], signal.SIGTERM)
-            process = int(lease["pid"])
+    process = ask_to_stop(lease) if lease and not is_shared else None
     lifecycle.tell_service(ref)  # not before: it is quicker, and no process would be left to name
 
     was_stuck, deadline = False, monotonic() + _STOP_SECONDS
@@ -55,6 +50,19 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
             for run in _runs_of(store, ref):
                 other.submit(asyncio.run, end_leftovers(run)).result()
     return Killed(ref, process, was_stuck)
+
+
+def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
+    """Signal the process that runs the thread, and name it, also if it is already gone. One on another host or of
+    another user notices by itself."""
+    if lease.get("host") != holder.me("")["host"]:
+        return None
+    try:
+        with suppress(ProcessLookupError):
+            os.kill(lease["pid"], signal.SIGTERM)
+    except PermissionError:
+        return None
+    return int(lease["pid"])
 
 
 def _runs_of(store: Store, ref: ThreadRef) -> list[str]:

@@ -107,7 +107,7 @@ def decide(
         total = usage_of(interrupted.session_total)
         return Decision("resumed: the attempt before was interrupted", interrupted.session, total=total)
     if origin is not None and all(step.role != role for step in islice(steps, LOOK_BACK)):
-        return _begun(origin, agent, workdir, lost)
+        return _begin_in(origin, agent, workdir, lost)
     if tier not in ("bounded", "persistent"):
         return Decision(f"new: {tier or 'ephemeral'}")
     is_fork = False
@@ -116,7 +116,7 @@ def decide(
         if step.role == role and step.agent == agent and (session := step.payload.get("session")):
             if session in lost:
                 return Decision("new: the agent does not know its session any more")
-            if reason := _hindrance(step, session, tier, workdir, (fork if is_fork else None), can_fork):
+            if reason := _find_obstacle(step, session, tier, workdir, (fork if is_fork else None), can_fork):
                 return Decision(f"new: {reason}")
             how, total = "forked" if is_fork else "resumed", usage_of(step.payload.get("session_total"))
             reason = f"{how}: {tier}, from step {step.number}"
@@ -124,7 +124,7 @@ def decide(
     return Decision(f"new: {role} has no session with {agent} yet")
 
 
-def _begun(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> Decision:
+def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> Decision:
     """The first turn of a role, in a session that knows nothing of this thread: it is told everything."""
     if origin.refusal:
         return Decision(f"new: {origin.refusal}")
@@ -136,27 +136,25 @@ def _begun(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> De
         return Decision(f"new: the session of {origin.thread} is one of {step.agent}")
     if session in lost:
         return Decision("new: the agent does not know its session any more")
-    if reason := _hindrance(step, session, origin.tier, workdir, None, False):
+    if reason := _find_obstacle(step, session, origin.tier, workdir, None, False):
         return Decision(f"new: {reason}")
     told = f"resumed: {origin.why or origin.tier}, from step {step.number} of {origin.thread}"
     return Decision(told, session, total=usage_of(step.payload.get("session_total")))
 
 
-def _hindrance(
+def _find_obstacle(
     step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
 ) -> str | None:
-    """Why the session of a step cannot be gone on with."""
+    """Why the session of a step cannot be resumed."""
     if step.payload["cwd"] != workdir:  # agents keep sessions by folder, and some go on in the old one
         return f"the session belongs to {step.payload['cwd']}"
     if fork is not None and not can_fork:
         return "the session belongs to the thread this one was forked from"
     if fork is not None and (fork.went_on is None or session in fork.went_on):
         return "the thread this one was forked from has gone on in the session"
-    return _touched(step, workdir) if tier == "bounded" else None
-
-
-def _touched(step: Step, workdir: str) -> str | None:
-    """Which file of a step somebody has changed since. The files are asked, because not every agent tells."""
+    if tier != "bounded":
+        return None
+    # Whether somebody has changed a file of the step since. The files are asked, because not every agent tells.
     files = files_of(step)
     if not files:
         return "bounded, and it is not known which files the last turn was about"

@@ -13,8 +13,7 @@ is where a fork went on with another workflow or prompt. On the command line's r
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
@@ -26,9 +25,6 @@ from rolecall.threads.state import STATUSES as STATUSES
 from rolecall.threads.state import Status, ThreadRef, load, read_thread
 from rolecall.threads.state import attempt_name as attempt_name
 from rolecall.threads.state import ref_name as ref_name
-
-if TYPE_CHECKING:
-    from rolecall.threads.prompt import PastStep
 
 PERSON = "$PERSON"
 FORK = "$FORK"
@@ -56,13 +52,8 @@ def _type(title: str, required: dict[str, Any], optional: dict[str, Any] | None 
     }
 
 
-START_SCHEMA: dict[str, Any] = {
-    "title": "StartNode",
-    "type": "object",
-    "required": ["workflow", "prompt", "cwd"],
-    "properties": {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT},
-    "additionalProperties": False,
-}
+_START = {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT}
+START_SCHEMA: dict[str, Any] = {**_type("StartNode", _START), "required": ["workflow", "prompt", "cwd"]}
 STEP_SCHEMA: dict[str, Any] = {
     "title": "StepNode",
     "type": "object",
@@ -85,11 +76,7 @@ STEP_SCHEMA: dict[str, Any] = {
     },
     "additionalProperties": False,
 }
-OLDER_START_SCHEMA = _type(
-    "rolecall.start",
-    {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT},
-    {"forked_from": _REF, "limits": _LIMITS},
-)
+OLDER_START_SCHEMA = _type("rolecall.start", _START, {"forked_from": _REF, "limits": _LIMITS})
 """The type of older starts. Older steps have a type of their own as well; both are still read."""
 ANSWER_SCHEMA = _type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
 RECORD_SCHEMA = _type(
@@ -110,6 +97,7 @@ RECORD_SCHEMA = _type(
         "limits": _LIMITS,
     },
 )
+_RECORD_BYTES = canonical.encode(RECORD_SCHEMA)
 """The `detail` of a step of ours. `turns` has the answer, where uwf looks for it; `work` is what the agent did;
 `given` is the step put by an agent that knows only uwf's fields."""
 ATTEMPT_SCHEMA = _type(
@@ -312,7 +300,8 @@ class Chain:
         self._store = store
         self.head = head
         node = store.get(head)
-        self._head: Node | None = None if _is_start(node.payload) else node
+        is_start = isinstance(node.payload, dict) and {"workflow", "prompt"} <= node.payload.keys()
+        self._head: Node | None = None if is_start and "role" not in node.payload else node
         self._start_id: str = head if self._head is None else Step(store, node).start
         self._start = node if self._head is None else None
 
@@ -455,28 +444,24 @@ def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
     """The turns of a detail node; the predecessor's are nodes of their own, with names of its own."""
     kept = store.get(detail).payload if detail else None
     if isinstance(kept, str):  # all that was said
-        return [_turn({"role": "assistant", "text": kept})]
-    turns = kept.get("turns") if isinstance(kept, dict) else None
-    read = (store.get(turn).payload if isinstance(turn, str) else turn for turn in turns or ())
-    return [_turn(turn) for turn in read if isinstance(turn, dict)]
-
-
-def _turn(turn: dict[str, Any]) -> dict[str, Any]:
-    calls = turn.get("tool_calls") or turn.get("toolCalls") or ()
-    return {
-        "role": str(turn.get("role", "")),
-        "text": str(turn.get("text") or turn.get("content") or ""),
-        "tool_calls": [_tool_call(call) for call in calls if isinstance(call, dict)],
-    }
-
-
-def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
-    given: Any = next((call[key] for key in ("arguments", "args", "input") if key in call), {})
-    return {
-        "name": str(call.get("name") or call.get("tool") or ""),
-        "arguments": given,
-        "result": str(call.get("result") or call.get("output") or ""),
-    }
+        return [{"role": "assistant", "text": kept, "tool_calls": []}]
+    found = []
+    for turn in (kept.get("turns") if isinstance(kept, dict) else None) or ():
+        read = store.get(turn).payload if isinstance(turn, str) else turn
+        if not isinstance(read, dict):
+            continue
+        calls: list[dict[str, Any]] = [
+            {
+                "name": str(call.get("name") or call.get("tool") or ""),
+                "arguments": next((call[key] for key in ("arguments", "args", "input") if key in call), {}),
+                "result": str(call.get("result") or call.get("output") or ""),
+            }
+            for call in read.get("tool_calls") or read.get("toolCalls") or ()
+            if isinstance(call, dict)
+        ]
+        text = str(read.get("text") or read.get("content") or "")
+        found.append({"role": str(read.get("role", "")), "text": text, "tool_calls": calls})
+    return found
 
 
 def prompt_text(store: Store, node: str) -> str:
@@ -484,30 +469,18 @@ def prompt_text(store: Store, node: str) -> str:
     payload = store.get(node).payload
     if isinstance(payload, str):
         return payload
-    return "\n\n".join(_part(store, part) for part in payload["parts"]) + "\n"
+    from rolecall.threads.prompt import PastStep, show_step  # only for those who look at prompts
 
-
-def _part(store: Store, part: dict[str, Any]) -> str:
-    if "literal" in part:
-        return str(part["literal"])
-    if "text" in part:
-        return str(store.linked(part["text"]).payload)
-    from rolecall.threads.prompt import show_step
-
-    return show_step(past_step(Step(store, store.linked(part["step"]))), "")
-
-
-def past_step(step: Step) -> "PastStep":
-    """A step as later roles see it."""
-    from rolecall.threads.prompt import PastStep
-
-    return PastStep(step.number, step.role, step.output, step.body, step.agent)
-
-
-def _is_start(payload: Any) -> bool:
-    return (
-        isinstance(payload, dict) and "workflow" in payload and "prompt" in payload and "role" not in payload
-    )
+    texts = []
+    for part in payload["parts"]:
+        if "literal" in part:
+            texts.append(str(part["literal"]))
+        elif "text" in part:
+            texts.append(str(store.linked(part["text"]).payload))
+        else:
+            step = Step(store, store.linked(part["step"]))
+            texts.append(show_step(PastStep(step.number, step.role, step.output, step.body, step.agent), ""))
+    return "\n\n".join(texts) + "\n"
 
 
 _OUR_NAMES = {
@@ -534,11 +507,6 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
     return node
 
 
-@cache
-def _record_type() -> str:
-    return node_id(META, canonical.encode(RECORD_SCHEMA))
-
-
 def _fields_of(store: Store, node: Node) -> dict[str, Any]:
     """The fields of a step by our names, in the form we write, an older one, or uwf's."""
     if "number" in node.payload:
@@ -554,7 +522,7 @@ def _fields_of(store: Store, node: Node) -> dict[str, Any]:
         if value is not None or key == "prev":
             fields[_OUR_NAMES.get(key, key)] = value
     detail = store.linked(fields["detail"]) if fields.get("detail") else None
-    if detail and detail.type == _record_type():
+    if detail and detail.type == node_id(META, _RECORD_BYTES):
         del fields["detail"]
         fields |= detail.payload
         if turns := fields.pop("turns"):

@@ -62,12 +62,16 @@ class Turn:
         own = {
             key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
         }
-        of_thread, of_role = _given(self.workflow.limits) | given, _given(self.role(role).limits) | own
-        if key := thread.over_limit(of_thread, used):
-            return _reached(key, of_thread[key], used, "the thread", "")
         by_role = used.get("roles", {}).get(role, {})
-        if key := thread.over_limit(of_role, by_role):
-            return _reached(key, of_role[key], by_role, f"the role {role}", f"{role}.")
+        for whose, prefix, declared, extra, amounts in (
+            ("the thread", "", self.workflow.limits, given, used),
+            (f"the role {role}", f"{role}.", self.role(role).limits, own, by_role),
+        ):
+            limits = {key: value for key, value in asdict(declared).items() if value is not None} | extra
+            if key := thread.over_limit(limits, amounts):
+                return _suggest_more(
+                    f"{prefix}{key}", limits[key], amounts.get(key, 0), f"{whose} has used", key
+                )
         return None
 
     def context(self, *, workdir: str) -> ThreadContext:
@@ -144,22 +148,12 @@ class Reached(NamedTuple):
     """The limit to give instead, as `steps=40`."""
 
 
-def _reached(key: str, limit: float, used: Mapping[str, Any], whose: str, prefix: str) -> Reached:
+def _suggest_more(name: str, limit: float, used: float, whose: str, key: str) -> Reached:
     more = limit * 2
-    while more <= used.get(key, 0):
+    while more <= used:
         more *= 2
-    return Reached(
-        f"limit reached: {whose} has used {_amount(used.get(key, 0))} of {_amount(limit)} {key}",
-        f"{prefix}{key}={more:.15g}",
-    )
-
-
-def _amount(value: float) -> str:
-    return f"{value:,.4f}".rstrip("0").rstrip(".")
-
-
-def _given(limits: Any) -> dict[str, float]:
-    return {key: value for key, value in asdict(limits).items() if value is not None}
+    amounts = [f"{value:,.4f}".rstrip("0").rstrip(".") for value in (used, limit)]
+    return Reached(f"limit reached: {whose} {amounts[0]} of {amounts[1]} {key}", f"{name}={more:.15g}")
 
 
 # -- where to --
@@ -169,20 +163,18 @@ def next_of(turn: Turn) -> Route:
     """Where the thread goes from its head."""
     step = next((step for step in turn.chain if step.role != FORK), None)
     if step is None:
-        return way_on(turn, START, {}, "", ())
-    if step.role == PERSON:
-        return _answered(turn, step.output)
-    return way_on(turn, step.role, step.output, step.body, None)
-
-
-def _answered(turn: Turn, said: Mapping[str, Any]) -> Route:
-    """A person has answered a role: it is called as it was before, with the answer added."""
-    role = said["role"]
-    if role not in turn.workflow.roles:
+        return way_on(turn, START, {}, "")
+    if step.role != PERSON:
+        return way_on(turn, step.role, step.output, step.body)
+    # A person has answered a role: it is called as it was before, with the answer added.
+    said = step.output
+    if said["role"] not in turn.workflow.roles:
         known = ", ".join(turn.workflow.roles)
-        return Stuck(f"a person has answered {role!r}, which is not a role of this workflow (roles: {known})")
-    told = "\n\n".join(filter(None, (said.get("prompt"), said["answer"])))
-    return Next(role, told, said.get("location"))
+        return Stuck(
+            f"a person has answered {said['role']!r}, which is not a role of this workflow (roles: {known})"
+        )
+    text = "\n\n".join(filter(None, (said.get("prompt"), said["answer"])))
+    return Next(said["role"], text, said.get("location"))
 
 
 def called_with(turn: Turn, role: str) -> Next:
@@ -196,24 +188,23 @@ def called_with(turn: Turn, role: str) -> Next:
     return Next(role, asked.payload.get("edge_prompt") or "", asked.payload.get("cwd"))
 
 
-def way_on(turn: Turn, role: str, output: Any, body: str, added: Sequence[Mapping[str, Any]] | None) -> Route:
-    """Where the thread goes after `role` said `output`; `added` are steps not in the chain yet."""
+def way_on(turn: Turn, role: str, output: Any, body: str, *, is_new: bool = False) -> Route:
+    """Where the thread goes after `role` said `output`; a step that `is_new` is not in the chain yet."""
     if route.status_of(output) == SUSPEND:
         return Suspended(str(output.get("reason", "")))
     if turn.playbook.moderator is not None:
-        return _moderated(turn, turn.playbook.moderator, role, output, body, is_new=bool(added))
-    count = int(turn.totals.get("steps", 0))
-    new = list(added or ())
+        return _ask_moderator(turn, turn.playbook.moderator, role, output, body, is_new=is_new)
+    new = [{"role": role, "output": output, "body": body}] if is_new else []
     return route.route(
         turn.workflow,
         role=role,
         output=output,
         start={"workflow": turn.workflow.name, "prompt": turn.task, "cwd": turn.chain.start.cwd},
-        steps=[*turn.messages.recent(_steps_asked_about(turn, role)), *new],
-        steps_count=count + len(new),
+        steps=[*turn.messages.recent(_count_steps_needed(turn, role)), *new],
+        steps_count=int(turn.totals.get("steps", 0)) + len(new),
         thread=turn.thread,
         body=body,
-        outputs=Outputs(turn, {step["role"]: step["output"] for step in new}),
+        outputs=Outputs(turn, {role: output} if is_new else {}),
     )
 
 
@@ -241,7 +232,7 @@ class Outputs(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def _steps_asked_about(turn: Turn, role: str) -> int:
+def _count_steps_needed(turn: Turn, role: str) -> int:
     """How many past steps the conditions of a role look at: most look at the last, most roles have none."""
     names = {edge.condition for edge in turn.workflow.graph.get(role, ()) if edge.condition}
     if not names:
@@ -253,9 +244,12 @@ def _steps_asked_about(turn: Turn, role: str) -> int:
     return max((MOST_STEPS if window is None else window for window in windows), default=0)
 
 
-def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: str, *, is_new: bool) -> Route:
+def _ask_moderator(
+    turn: Turn, moderator: Moderator, role: str, output: Any, body: str, *, is_new: bool
+) -> Route:
     steps = Messages(turn.chain, newest=Message(role, body, output)) if is_new else turn.messages
-    error = ExtractError(str(output.get("reason", "")), raw=body) if _is_error(output) else None
+    is_error = isinstance(output, Mapping) and output.get("$status") == ERROR
+    error = ExtractError(str(output.get("reason", "")), raw=body) if is_error else None
     context = ThreadContext(turn.thread, turn.task, steps, turn.chain.start.cwd, error)
     try:
         with contained("the moderator"):
@@ -269,10 +263,6 @@ def _moderated(turn: Turn, moderator: Moderator, role: str, output: Any, body: s
             f"the moderator named {chosen!r}, which is not a role (roles: {', '.join(turn.workflow.roles)})"
         )
     return Next(chosen, "", None)
-
-
-def _is_error(output: Any) -> bool:
-    return isinstance(output, Mapping) and output.get("$status") == ERROR
 
 
 class Messages(Sequence[Message]):
