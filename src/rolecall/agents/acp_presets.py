@@ -30,10 +30,6 @@ FOLDER = "{folder}"
 
 _OURS = "rolecall"
 _OPENCODE_CONFIG = "OPENCODE_CONFIG_CONTENT"
-_OPENCODE_READS = (
-    "read", "glob", "grep", "list", "lsp", "webfetch", "websearch", "codesearch", "skill", "todowrite",
-    "todoread", "external_directory",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,8 +139,7 @@ def _opencode(wish: Wish) -> Launch:
         raise UsageError(
             f"the variable {_OPENCODE_CONFIG} is no JSON object: {error}", hint="Correct it, or unset it."
         ) from error
-    allowed = [*_OPENCODE_READS, "edit", "bash", *(f"{server.name}_*" for server in wish.servers)]
-    rules = {"*": "deny", **dict.fromkeys(allowed, "allow"), **dict.fromkeys(wish.tools, "deny")}
+    rules = opencode.permissions(wish.tools, [server.name for server in wish.servers])
     agents = {**mapping(config.get("agent")), _OURS: {"mode": "primary", "permission": rules}}
     told = json.dumps({**config, "agent": agents, "default_agent": _OURS})
     return Launch(env={**env, _OPENCODE_CONFIG: told}, mode=_OURS)

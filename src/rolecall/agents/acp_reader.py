@@ -74,8 +74,10 @@ class _Tool:
     is_told: bool = False
 
     def learn(self, update: Mapping[str, Any], server_key: str = "") -> None:
-        given = mapping(update.get("rawInput"))
-        self.name = _tool_name(update) or self.name
+        given, meta = mapping(update.get("rawInput")), mapping(update.get("_meta"))
+        # Some agents give the tool's own name beside the title, which is for people.
+        name = update.get("name") or meta.get("toolName") or mapping(meta.get("claudeCode")).get("toolName")
+        self.name = name if name and isinstance(name, str) else self.name
         self.title = str(update.get("title") or self.title)[:_LONGEST_TITLE]
         self.kind = str(update.get("kind") or self.kind)
         self.arguments = {} if self.is_told else given or self.arguments
@@ -129,22 +131,37 @@ class AcpReader(Reader):
     # -- updates --
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """One `update` of a `session/update`; kinds that say nothing about the answer are passed over."""
-        kind = event.get("sessionUpdate")
-        if kind == "agent_message_chunk":
-            self._chunk(event)
-        elif kind in ("tool_call", "tool_call_update"):
-            self._tool_call(event)
-        elif kind == "usage_update":
-            self._usage_update(event)
+        """One `update` of a `session/update`; kinds that say nothing about the answer are ignored."""
+        match event.get("sessionUpdate"):
+            case "agent_message_chunk":
+                self._read_chunk(event)
+            case "tool_call" | "tool_call_update":
+                self._read_call(event)
+            case "usage_update":
+                used, cost = count(event, "used"), mapping(event.get("cost"))
+                if self._preset and self._preset.is_used_per_request:
+                    # The same figure again is the old one, repeated beside a limit of the account.
+                    self._used += used if used != self._used_last else 0
+                else:
+                    self._used = used
+                self._used_last = used
+                if isinstance(cost.get("amount"), (int, float)) and cost.get("currency") == "USD":
+                    self._cost = float(cost["amount"])
 
-    def _chunk(self, event: Mapping[str, Any]) -> None:
+    def _read_chunk(self, event: Mapping[str, Any]) -> None:
         if usage := mapping(mapping(event.get("_meta")).get("usage")):
-            self._told_beside = _added(self._told_beside, tokens_of(usage))
-        text = mapping(event.get("content")).get("text")
+            before, more = self._told_beside, tokens_of(usage)
+            self._told_beside = Usage(
+                before.input_tokens + more.input_tokens,
+                before.output_tokens + more.output_tokens,
+                before.cached_tokens + more.cached_tokens,
+            )
+        text, preset = mapping(event.get("content")).get("text"), self._preset
         if not isinstance(text, str) or not text:
             return
-        if self._is_notice(text):
+        is_failure = bool(preset and preset.failures and preset.failures.fullmatch(text))
+        self._failure = text if is_failure else ""
+        if is_failure or (preset and preset.notices and preset.notices.fullmatch(text)):
             self.context.emit("text", {"text": f"{text}\n"})
             self._has_break = True
             return
@@ -154,94 +171,67 @@ class AcpReader(Reader):
         self._message, self._has_break = message, is_new and not text.strip("\n")
         self.transcript.says(text.lstrip("\n") if is_new else text, is_continued=not is_new)
 
-    def _is_notice(self, text: str) -> bool:
-        preset = self._preset
-        if preset is not None and preset.failures and preset.failures.fullmatch(text):
-            self._failure = text
-            return True
-        self._failure = ""
-        return preset is not None and preset.notices is not None and bool(preset.notices.fullmatch(text))
-
-    def _tool_call(self, event: Mapping[str, Any]) -> None:
-        ident = str(event.get("toolCallId", ""))
-        tool = self._known(ident)
-        # A pending call is told when more of it is known: many agents send its arguments afterwards.
-        is_waiting = not tool.is_seen and event.get("status") == "pending"
+    def _read_call(self, event: Mapping[str, Any]) -> None:
+        ident, status = str(event.get("toolCallId", "")), event.get("status")
+        tool = self._find_tool(ident)
+        # A pending call is passed on when more of it is known: many agents send its arguments afterwards.
+        is_waiting = not tool.is_seen and status == "pending"
         self._has_break |= not tool.is_seen
         tool.is_seen = True
         tool.learn(event)
         if not is_waiting:
-            self._tell(ident, tool)
-        if event.get("status") in _ENDED:
-            self._ended(ident, tool, event)
+            self._pass_on(ident, tool)
+        if status in _ENDED:
+            self.transcript.returns(ident, _result_text(event))
+        if status == "completed" and tool.is_changing:
+            for path in tool.paths:
+                self.transcript.touches(path)
 
-    def _known(self, ident: str) -> _Tool:
+    def _find_tool(self, ident: str) -> _Tool:
         if ident not in self._tools and len(self._tools) >= _MOST_TOOLS:
             del self._tools[next(iter(self._tools))]
         return self._tools.setdefault(ident, _Tool())
 
-    def _tell(self, ident: str, tool: _Tool) -> None:
+    def _pass_on(self, ident: str, tool: _Tool) -> None:
         if tool.is_seen and not tool.is_told:
-            told = tool.arguments or ({"title": tool.title} if tool.title else {})
-            self.transcript.calls(ident, tool.label, told)
+            arguments = tool.arguments or ({"title": tool.title} if tool.title else {})
+            self.transcript.calls(ident, tool.label, arguments)
             tool.is_told, tool.arguments = True, {}
-
-    def _ended(self, ident: str, tool: _Tool, event: Mapping[str, Any]) -> None:
-        self.transcript.returns(ident, _result_text(event))
-        if event.get("status") == "completed" and tool.is_changing:
-            self._touched(tool)
-
-    def _touched(self, tool: _Tool) -> None:
-        for path in tool.paths:
-            self.transcript.touches(path)
-
-    def _usage_update(self, event: Mapping[str, Any]) -> None:
-        used = count(event, "used")
-        if self._preset and self._preset.is_used_per_request:
-            # The same figure again is the old one, told anew beside a limit of the account.
-            self._used += used if used != self._used_last else 0
-        else:
-            self._used = used
-        self._used_last = used
-        cost = mapping(event.get("cost"))
-        if isinstance(cost.get("amount"), (int, float)) and cost.get("currency") == "USD":
-            self._cost = float(cost["amount"])
 
     # -- questions --
 
     def permission(self, call: Mapping[str, Any]) -> Permission:
         """What a question is about, and which of the role's restrictions forbid it."""
         ident = str(call.get("toolCallId", ""))
-        tool = self._known(ident)
+        tool = self._find_tool(ident)
         tool.learn(call, self._preset.server_key if self._preset else "")
-        self._tell(ident, tool)
+        self._pass_on(ident, tool)
         denied = tuple(sorted(self._classes(tool) & self._denied))
         found = Permission(f"{tool.label}: {tool.title}" if tool.title else tool.label, denied)
         reason = f"the role may not do this: {', '.join(denied)}" if denied else ""
         self.transcript.asks(found.what, is_allowed=not denied, reason=reason)
         if denied:
             self._refused = found.what
-        elif tool.is_changing:
-            self._touched(tool)  # not every agent tells how an edit that it was allowed ended
+        elif tool.is_changing:  # not every agent says how an edit that it was allowed ended
+            for path in tool.paths:
+                self.transcript.touches(path)
         return found
 
     def _classes(self, tool: _Tool) -> set[str]:
+        """The classes of actions that a call may be. What a title or an argument says may be the model's own words, and
+        is not believed."""
         is_other = tool.kind in ("", "other") and not tool.has_diff
-        if is_other and (self._is_of_own_server(tool) or (self._preset and self._preset.is_other_harmless)):
+        is_of_own_server = tool.server in self._servers or any(
+            re.fullmatch(rf"mcp__{re.escape(server)}__.+", tool.name) for server in self._servers
+        )
+        if is_other and (is_of_own_server or (self._preset and self._preset.is_other_harmless)):
             return set()
         found = set(KINDS.get(tool.kind or "other", _ANYTHING))
         if tool.has_diff:
             found |= set(_EDITS)
         if tool.has_command:
-            found |= set(capabilities.SHELL)  # `ls` is told as a search by some, and is a command
+            found |= set(capabilities.SHELL)  # `ls` is a search to some agents, and is a command
         return found
-
-    def _is_of_own_server(self, tool: _Tool) -> bool:
-        """Whether this is a tool of a server that the agent was given for this role. What a title or an
-        argument says may be the model's own words, and is not believed."""
-        return tool.server in self._servers or any(
-            re.fullmatch(rf"mcp__{re.escape(server)}__.+", tool.name) for server in self._servers
-        )
 
     # -- the end --
 
@@ -263,7 +253,7 @@ class AcpReader(Reader):
     def answer(self, ending: Ending, reason: str = "", **more: Any) -> Reply:
         """What there is of an answer, and how it came to its end."""
         for ident, tool in self._tools.items():
-            self._tell(ident, tool)
+            self._pass_on(ident, tool)
         return self.reply(self.transcript.answer, ending, reason, **more)
 
     def counted(self) -> Usage | None:
@@ -315,21 +305,6 @@ def chosen_option(options: Sequence[Mapping[str, Any]], *, is_allowed: bool) -> 
             if option.get("kind") == kind:
                 return str(option.get("optionId"))
     return None
-
-
-def _added(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        one.input_tokens + other.input_tokens,
-        one.output_tokens + other.output_tokens,
-        one.cached_tokens + other.cached_tokens,
-    )
-
-
-def _tool_name(update: Mapping[str, Any]) -> str:
-    """The tool's own name, where the agent tells it beside the title that is for people."""
-    meta = mapping(update.get("_meta"))
-    found = update.get("name") or meta.get("toolName") or mapping(meta.get("claudeCode")).get("toolName")
-    return found if isinstance(found, str) else ""
 
 
 def _result_text(update: Mapping[str, Any]) -> str:

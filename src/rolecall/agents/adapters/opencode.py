@@ -12,7 +12,7 @@ For the same reason it has no subagents. What subagents use is not in the figure
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -90,25 +90,30 @@ class OpenCode(Program):
             raise UsageError(
                 f"the variable {_CONFIG} is no JSON object: {error}", hint="Correct it, or unset it."
             ) from error
-        servers = {server.name: _server(server) for server in self.mcp}
+        servers = {
+            server.name: {
+                "type": "local",
+                "command": [server.command, *server.args],
+                "environment": dict(server.env),
+                "enabled": True,
+            }
+            for server in self.mcp
+        }
         config["mcp"] = {**mapping(config.get("mcp")), **servers}
         if denied:
-            agent = {"mode": "primary", "permission": self._permissions(denied)}
+            rules = permissions(denied, [server.name for server in self.mcp])
+            agent = {"mode": "primary", "permission": rules}
             config["agent"] = {**mapping(config.get("agent")), _RESTRICTED: agent}
         return {_CONFIG: json.dumps(config)}
-
-    def _permissions(self, denied: set[str]) -> dict[str, str]:
-        """Of the patterns that match a tool the last one counts: all are denied but those that are named."""
-        allowed = [*_READING, "edit", "bash", *(f"{server.name}_*" for server in self.mcp)]
-        return {"*": "deny", **dict.fromkeys(allowed, "allow"), **dict.fromkeys(sorted(denied), "deny")}
 
     def reader(self, context: Context) -> OpenCodeReader:
         return OpenCodeReader(context)
 
 
-def _server(server: McpServer) -> dict[str, Any]:
-    command = [server.command, *server.args]
-    return {"type": "local", "command": command, "environment": dict(server.env), "enabled": True}
+def permissions(denied: Iterable[str], servers: Iterable[str]) -> dict[str, str]:
+    """The rules of a restricted role. The last pattern that matches a tool counts: all are denied but those named."""
+    allowed = [*_READING, "edit", "bash", *(f"{server}_*" for server in servers)]
+    return {"*": "deny", **dict.fromkeys(allowed, "allow"), **dict.fromkeys(sorted(denied), "deny")}
 
 
 class OpenCodeReader(Reader):
