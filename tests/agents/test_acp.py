@@ -352,7 +352,7 @@ def folded(preset: str, *updates: Json, result: Json | None = None, before: Usag
     reader.counted_before = before
     for update in updates:
         reader.event(update)
-    return reader.finished({"stopReason": "end_turn", **(result or {})})
+    return reader.finish_prompt({"stopReason": "end_turn", **(result or {})})
 
 
 def test_figures_that_count_from_the_start_of_the_process_become_differences() -> None:
@@ -418,7 +418,7 @@ def test_a_recorded_stream_is_read_as_what_the_agent_did(path: Path) -> None:
     reader = AcpReader(context, PRESETS[path.parent.name], {"tiny"})
     for item in told:
         reader.event(item["update"]) if "update" in item else reader.permission(item["question"])
-    reply = reader.finished(end["standin"]["result"])
+    reply = reader.finish_prompt(end["standin"]["result"])
     assert (reply.text, reply.ending) == ("elm" if path.stem == "resumed" else ANSWER, "completed")
     assert reply.files == (("a.txt",) if path.stem in WRITTEN_BY else ())
     calls = [call for turn in reply.turns for call in turn.tool_calls]

@@ -155,7 +155,7 @@ def test_no_event_can_throw_a_reader_off(name: str, events: list[dict[str, Any]]
     reader = adapter.reader(context(recorder))
     for event in events:
         reader.event(event)
-    reply = reader.ended(process.Exit("completed", "it ended", code, "", ""))
+    reply = reader.finish(process.Exit("completed", "it ended", code, "", ""))
     assert isinstance(reply, Reply)
     assert reply.ending in ENDINGS
     assert isinstance(reply.text, str)

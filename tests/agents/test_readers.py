@@ -76,7 +76,7 @@ def folded(name: str, events: list[Any], exit: Exit) -> None:
     for event in events:
         lines.feed(json.dumps(event) + "\n")
     lines.close()
-    reply = reader.ended(exit)
+    reply = reader.finish(exit)
     assert reply.ending in ENDINGS
     assert {kind for kind, _ in recorder.events} <= set(EVENT_KINDS)
     json.dumps([body for _, body in recorder.events])

@@ -95,9 +95,9 @@ def _taped(agent: Acp, tape: Tape) -> Acp:
             tape.events.append({"question": dict(call)})
             return super().permission(call)
 
-        def finished(self, result: Mapping[str, Any]) -> Reply:
+        def finish_prompt(self, result: Mapping[str, Any]) -> Reply:
             tape.end = {"result": dict(result)}
-            return super().finished(result)
+            return super().finish_prompt(result)
 
     class Taped(Acp):
         def reader(self, context: Context) -> AcpReader:

@@ -150,7 +150,7 @@ class Link:
         )
         self.wire = Wire(self.talk, self._hear)
 
-    async def connected(self) -> ClientSideConnection:
+    async def connect(self) -> ClientSideConnection:
         """The protocol on the process. Its package takes a second to load, while the agent starts."""
         if self.connection is None:
             try:

@@ -235,10 +235,10 @@ class AcpReader(Reader):
 
     # -- the end --
 
-    def finished(self, result: Mapping[str, Any]) -> Reply:
+    def finish_prompt(self, result: Mapping[str, Any]) -> Reply:
         """The reply to a prompt that the agent has brought to an end."""
         self._result = result
-        self.transcript.uses(self.used() or Usage())
+        self.transcript.uses(self.usage() or Usage())
         stop = str(result.get("stopReason", ""))
         ending = ENDINGS.get(stop)
         if ending is None:
@@ -256,12 +256,12 @@ class AcpReader(Reader):
             self._pass_on(ident, tool)
         return self.reply(self.transcript.answer, ending, reason, **more)
 
-    def counted(self) -> Usage | None:
+    def count_tokens(self) -> Usage | None:
         """The figures of the last result as they are, where the agent gives them."""
         usage = mapping(self._result.get("usage"))
         return tokens_of(usage) if usage else None
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         tokens = self._tokens()
         total = self.total()
         if tokens is None and total is None:
@@ -274,7 +274,7 @@ class AcpReader(Reader):
 
     def _tokens(self) -> Usage | None:
         """From what tells most to what tells least; the size of the context is at least what was read."""
-        if (counted := self.counted()) is not None:
+        if (counted := self.count_tokens()) is not None:
             is_total = self._preset is not None and self._preset.is_usage_total
             return counted.since(self.counted_before) if is_total else counted
         quota = mapping(mapping(mapping(self._result.get("_meta")).get("quota")).get("token_count"))

@@ -1,9 +1,8 @@
 """Coding agents that are programs: one run of the program is one answer, its events are JSON lines.
 
-An adapter is a subclass of `Program`. It says how the program is called (`call`) and what its events mean
-(a `Reader`); both are plain functions of what they are given, so a recorded stream tests a reader
-without the program. Running, bounds, cancellation and the judgement of a signal or a timeout are here,
-once for all of them.
+An adapter is a subclass of `Program`. It says how the program is called (`call`) and what its events mean (a `Reader`);
+both are pure, so a recorded stream tests a reader without the program. Running, bounds, cancellation, signals and
+timeouts are handled here, once for all adapters.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ class Reader:
     def event(self, event: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         """The reply after a run that was neither cancelled nor ran out of time."""
         raise NotImplementedError
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         """What the run has used, as far as it is known; also asked after a timeout or a cancel."""
         return None
 
@@ -87,7 +86,7 @@ class Reader:
         return Reply(
             text[:LONGEST_ANSWER],
             session=kept.session,
-            usage=self.used(),
+            usage=self.usage(),
             session_total=self.total(),
             turns=kept.turns if any(turn.tool_calls for turn in kept.turns) or kept.count > 1 else (),
             files=kept.files,
@@ -176,20 +175,16 @@ class Program:
                 max_output=_KEPT_OUTPUT,
             )
             lines.close()
-            reply = self._judged(reader, ended)
+            if ended.ending in ("timeout", "interrupted"):
+                hint = process.ENDING_HINTS.get(ended.ending, "")
+                reply = reader.reply(reader.transcript.answer, ended.ending, ended.reason, hint=hint)
+            else:
+                reply = reader.finish(ended)
+                if ended.left:
+                    left = f"processes that could not be ended: {', '.join(map(str, ended.left))}"
+                    reply = replace(reply, reason=f"{reply.reason} ({left})" if reply.reason else left)
         if reply.ending not in ANSWERED:
             raise failure(reply)
-        return reply
-
-    @staticmethod
-    def _judged(reader: Reader, ended: process.Exit) -> Reply:
-        if ended.ending in ("timeout", "interrupted"):
-            hint = process.ENDING_HINTS.get(ended.ending, "")
-            return reader.reply(reader.transcript.answer, ended.ending, ended.reason, hint=hint)
-        reply = reader.ended(ended)
-        if ended.left:
-            left = f"processes that could not be ended: {', '.join(map(str, ended.left))}"
-            return replace(reply, reason=f"{reply.reason} ({left})" if reply.reason else left)
         return reply
 
 
@@ -203,10 +198,15 @@ class Lines:
 
     def feed(self, text: str) -> None:
         *whole, rest = text.split("\n")
-        for line in whole:
-            self._add(line)
-            self._line("".join(self._pieces))
+        for piece in whole:
+            self._add(piece)
+            line = "".join(self._pieces).strip()
             self._pieces, self._size = [], 0
+            event = parse_object(line) if line.startswith("{") else None
+            if event is not None:
+                self._reader.event(event)
+            elif line:
+                self._reader.noise = (self._reader.noise + line + "\n")[:_NOISE]
         self._add(rest)
 
     def close(self) -> None:
@@ -218,16 +218,6 @@ class Lines:
             self._pieces = [f"a line of more than {_LONGEST_LINE} characters was left out"]
         else:
             self._pieces.append(piece)
-
-    def _line(self, line: str) -> None:
-        text = line.strip()
-        if not text:
-            return
-        event = parse_object(text) if text.startswith("{") else None
-        if event is None:
-            self._reader.noise = (self._reader.noise + text + "\n")[:_NOISE]
-        else:
-            self._reader.event(event)
 
 
 def mcp_file(servers: Iterable[McpServer], folder: Path, **more: Any) -> Path:
@@ -272,6 +262,6 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def listed(value: Any) -> list[Any]:
+def items(value: Any) -> list[Any]:
     """A list of somebody else's; anything else is an empty one."""
     return value if isinstance(value, list) else []

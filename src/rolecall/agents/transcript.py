@@ -7,10 +7,11 @@ is bounded: of many turns the first and the last stay, and a note says how many 
 
 from __future__ import annotations
 
+import json
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rolecall.agents.protocol import Context, Emit, EventKind, ToolCall, Turn, Usage
@@ -46,20 +47,10 @@ class LiveText:
 
 
 @dataclass
-class _Call:
-    name: str
-    arguments: Mapping[str, Any]
-    result: str = ""
-
-    def done(self) -> ToolCall:
-        return ToolCall(self.name, self.arguments, self.result)
-
-
-@dataclass
 class _Turn:
     pieces: list[str] = field(default_factory=list)
     size: int = 0
-    calls: dict[str, _Call] = field(default_factory=dict)
+    calls: dict[str, ToolCall] = field(default_factory=dict)
     is_answered: bool = False
     """A tool has returned something: whatever the agent says or calls now, it does so knowing that."""
 
@@ -78,8 +69,7 @@ class _Turn:
         self.pieces = [shortened(self.text, _LONGEST_TEXT)]
 
     def done(self) -> Turn:
-        calls = tuple(call.done() for call in self.calls.values())
-        return Turn("assistant", shortened(self.text, _LONGEST_TEXT), calls)
+        return Turn("assistant", shortened(self.text, _LONGEST_TEXT), tuple(self.calls.values()))
 
 
 class Transcript:
@@ -90,7 +80,8 @@ class Transcript:
         self._first: list[_Turn] = []
         self._last: deque[_Turn] = deque()
         self._left_out = 0
-        self._open: dict[str, _Call] = {}
+        self._open: dict[str, _Turn] = {}
+        """The turn of each call that has not returned."""
         self._files: dict[str, None] = {}
         self._latest_message = _Turn()
         self.session: str | None = None
@@ -115,24 +106,24 @@ class Transcript:
         self._live(text)
 
     def calls(self, ident: str, name: str, arguments: Any) -> None:
-        told = _told(arguments)
-        call = _Call(shortened(name, _LONGEST_NAME), told)
+        call = ToolCall(shortened(name, _LONGEST_NAME), _shorten_arguments(arguments))
         latest = self._turn(is_new=False)
         turn = self._turn(is_new=latest.is_answered or len(latest.calls) >= _CALLS_OF_A_TURN)
-        turn.calls[ident] = self._open[ident] = call
-        self._tell("tool_call", {"name": call.name, "arguments": told})
+        turn.calls[ident], self._open[ident] = call, turn
+        self._emit("tool_call", {"name": call.name, "arguments": call.arguments})
 
     def is_running(self, ident: str) -> bool:
         return ident in self._open
 
     def returns(self, ident: str, result: Any) -> ToolCall | None:
         """A tool's result; the call it belongs to, or None where no such call is running."""
-        call = self._open.pop(ident, None)
-        if call is None:
+        turn = self._open.pop(ident, None)
+        if turn is None:
             return None
-        call.result = shortened(text_of(result), _LONGEST_RESULT)
+        call = replace(turn.calls[ident], result=shortened(text_of(result), _LONGEST_RESULT))
+        turn.calls[ident] = call
         self._turn(is_new=False).is_answered = True
-        return call.done()
+        return call
 
     def touches(self, path: str) -> None:
         """A file that the agent wrote, by a path from the work folder where it is in it."""
@@ -143,7 +134,7 @@ class Transcript:
 
     def asks(self, what: str, *, is_allowed: bool, reason: str = "") -> None:
         told = {"what": shortened(what, _LONGEST_NAME), "reason": shortened(reason, _LONGEST_ARGUMENT)}
-        self._tell("permission", {**told, "allowed": is_allowed})
+        self._emit("permission", {**told, "allowed": is_allowed})
 
     def uses(self, usage: Usage) -> None:
         told = {
@@ -151,9 +142,9 @@ class Transcript:
             "output_tokens": usage.output_tokens,
             "cached_tokens": usage.cached_tokens,
         }
-        self._tell("usage", told | ({"cost": usage.cost} if usage.cost is not None else {}))
+        self._emit("usage", told | ({"cost": usage.cost} if usage.cost is not None else {}))
 
-    def _tell(self, kind: EventKind, body: dict[str, Any]) -> None:
+    def _emit(self, kind: EventKind, body: dict[str, Any]) -> None:
         """Pass a sign on, up to a number of them, because every event is stored."""
         self._told += 1
         if self._told <= _LIVE_EVENTS:
@@ -219,22 +210,20 @@ def text_of(value: Any, *, depth: int = 0) -> str:
     return "" if value is None else str(value)
 
 
-def _told(arguments: Any) -> dict[str, Any]:
+def _shorten_arguments(arguments: Any) -> dict[str, Any]:
     if not isinstance(arguments, Mapping):
-        return {} if arguments in (None, "") else {"arguments": _told_value(arguments)}
-    told = list(arguments.items())[:_MOST_ARGUMENTS]
-    return {shortened(str(key), _LONGEST_NAME): _told_value(value) for key, value in told}
+        return {} if arguments in (None, "") else {"arguments": _shorten(arguments)}
+    kept = list(arguments.items())[:_MOST_ARGUMENTS]
+    return {shortened(str(key), _LONGEST_NAME): _shorten(value) for key, value in kept}
 
 
-def _told_value(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     if isinstance(value, str):
         return shortened(value, _LONGEST_ARGUMENT)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if not _is_shallow(value):
         return "…"
-    import json
-
     text = json.dumps(value, ensure_ascii=False, default=str)
     return value if len(text) <= _LONGEST_ARGUMENT else shortened(text, _LONGEST_ARGUMENT)
 

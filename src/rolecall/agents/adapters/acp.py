@@ -173,7 +173,7 @@ class Acp:
         return reader.answer("api_failure", reason, is_session_lost=is_lost)
 
     async def _exchange(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
-        connection = await link.connected()
+        connection = await link.connect()
         from acp.helpers import text_block
 
         context = reader.context
@@ -193,8 +193,8 @@ class Acp:
         link.listen(reader, session)
         text = prompt.encode("utf-8", "replace").decode("utf-8")
         response = await connection.prompt(session_id=session, prompt=[text_block(text)])
-        reply = reader.finished(response.model_dump(mode="json", by_alias=True, exclude_none=True))
-        if (counted := reader.counted()) is not None:
+        reply = reader.finish_prompt(response.model_dump(mode="json", by_alias=True, exclude_none=True))
+        if (counted := reader.count_tokens()) is not None:
             link.counted[session] = counted
         return reply
 

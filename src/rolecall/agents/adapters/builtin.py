@@ -60,7 +60,7 @@ class Builtin:
         if context.cancel.is_set():
             raise AgentError("the agent was cancelled before it started", ending="interrupted")
         run = await self._run(context)
-        reply = await _bounded(run.answer(prompt), context.cancel, self.timeout)
+        reply = await _run_bounded(run.answer(prompt), context.cancel, self.timeout)
         if reply is None and context.cancel.is_set():
             reply = run.reply("interrupted", "the agent was cancelled")
         elif reply is None:
@@ -124,7 +124,9 @@ class Builtin:
             )
 
 
-async def _bounded(work: Coroutine[Any, Any, Reply], cancel: Cancel, timeout: float | None) -> Reply | None:
+async def _run_bounded(
+    work: Coroutine[Any, Any, Reply], cancel: Cancel, timeout: float | None
+) -> Reply | None:
     """The result, or None if the work was cancelled or took too long. The work has ended either way."""
     working = asyncio.ensure_future(work)
     cancelled = asyncio.ensure_future(cancel.wait())

@@ -22,7 +22,7 @@ from rolecall.agents.program import (
     Reader,
     amount,
     count,
-    listed,
+    items,
     mapping,
     mcp_file,
 )
@@ -152,10 +152,10 @@ class ClaudeReader(Reader):
             case "result":
                 self._result = event
                 self._turns += count(event, "num_turns")
-                self.transcript.uses(self.used() or Usage())
+                self.transcript.uses(self.usage() or Usage())
 
     def _read_message(self, message: Mapping[str, Any], *, is_own: bool) -> None:
-        for block in map(mapping, listed(message.get("content"))):
+        for block in map(mapping, items(message.get("content"))):
             if block.get("type") == "text" and is_own:
                 ident = text_of(message.get("id"))
                 is_continued = bool(ident) and ident == self._message
@@ -166,7 +166,7 @@ class ClaudeReader(Reader):
                 self.transcript.calls(text_of(block.get("id")), name, given)
 
     def _read_results(self, content: Any) -> None:
-        for block in map(mapping, listed(content)):
+        for block in map(mapping, items(content)):
             if block.get("type") != "tool_result":
                 continue
             call = self.transcript.returns(text_of(block.get("tool_use_id")), block.get("content"))
@@ -174,7 +174,7 @@ class ClaudeReader(Reader):
                 given = call.arguments
                 self.transcript.touches(text_of(given.get("file_path") or given.get("notebook_path")))
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         total = self.total()
         return replace(total.since(self.context.session_total), turns=self._turns) if total else None
 
@@ -191,7 +191,7 @@ class ClaudeReader(Reader):
             cost=None if cost is None else float(cost),
         )
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         result = self._result
         if result is None:
             return self.no_answer(exit)

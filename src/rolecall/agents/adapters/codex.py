@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping, parse_object
+from rolecall.agents.program import Call, McpServer, Program, Reader, count, items, mapping, parse_object
 from rolecall.agents.protocol import Context, Reply, Usage, with_frontmatter
 from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
@@ -193,7 +193,7 @@ class CodexReader(Reader):
                 output_tokens=count(usage, "output_tokens"),
                 cached_tokens=count(usage, "cached_input_tokens"),
             )
-            self.transcript.uses(self.used() or Usage())
+            self.transcript.uses(self.usage() or Usage())
         elif kind == "turn.failed":
             self._failure = text_of(mapping(event.get("error")).get("message")) or "the turn failed"
         elif kind == "error":  # most are retries; what ends the turn is told once more as its failure
@@ -209,16 +209,16 @@ class CodexReader(Reader):
             if is_done:
                 self.transcript.returns(ident, _result_of(item))
             if is_done and kind == "file_change" and item.get("status") == "completed":
-                for change in listed(item.get("changes")):
+                for change in items(item.get("changes")):
                     self.transcript.touches(text_of(mapping(change).get("path")))
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         return self._total.since(self.context.session_total) if self._total else None
 
     def total(self) -> Usage | None:
         return self._total
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         if self._failure is not None:
             return self.reply(self.transcript.answer, "api_failure", self._failure[:2000])
         if self._total is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, McpServer, Program, Reader, count, listed, mapping, mcp_file
+from rolecall.agents.program import Call, McpServer, Program, Reader, count, items, mapping, mcp_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.agents.transcript import text_of
 from rolecall.settings import capabilities
@@ -104,7 +104,7 @@ class CopilotReader(Reader):
             call = self.transcript.returns(text_of(told.get("toolCallId")), said)
             if call is not None and error.get("code") == "denied":
                 self.transcript.asks(call.name, is_allowed=False, reason=call.result)
-            for edit in listed(told.get("fileEdits")):
+            for edit in items(told.get("fileEdits")):
                 self.transcript.touches(text_of(mapping(edit).get("path")))
         elif kind == "session.error":
             self._error = told
@@ -114,7 +114,7 @@ class CopilotReader(Reader):
             self._result = event
             self.transcript.in_session(text_of(event.get("sessionId")))
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         total = self.total()
         return total.since(self.context.session_total) if total else None
 
@@ -134,11 +134,11 @@ class CopilotReader(Reader):
             turns=sum(count(mapping(model).get("requests"), "count") for model in models.values()),
         )
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         # A run that was interrupted tells a result as well, with 0 for its exit code.
         if self._result is None or self._is_aborted:
             return self.no_answer(exit)
-        if used := self.used():
+        if used := self.usage():
             self.transcript.uses(used)
         if self._error is None and not self._result.get("exitCode"):
             return self.reply(self.transcript.answer)

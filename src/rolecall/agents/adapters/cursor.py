@@ -72,7 +72,7 @@ class CursorReader(Reader):
             self._read_call(event)
         elif kind == "result":
             self._result = event
-            self.transcript.uses(self.used() or Usage())
+            self.transcript.uses(self.usage() or Usage())
 
     def _read_call(self, event: Mapping[str, Any]) -> None:
         """A call is `{"readToolCall": {…}}` or `{"function": {"name": …}}`."""
@@ -91,7 +91,7 @@ class CursorReader(Reader):
         if done is not None and done.name in _EDITING and "success" in result:
             self.transcript.touches(text_of(done.arguments.get("path")))
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         tokens = mapping(self._result.get("usage")) if self._result else {}
         if not tokens:
             return None
@@ -102,7 +102,7 @@ class CursorReader(Reader):
             turns=self._turns,
         )
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         if self._result is None:
             return self.no_answer(exit)
         # The result holds every message in one; the answer is the last.

@@ -133,10 +133,10 @@ class GeminiReader(Reader):
             self._warning = text_of(event.get("message"))
         elif kind == "result":
             self._result = event
-            self.transcript.uses(self.used() or Usage())
+            self.transcript.uses(self.usage() or Usage())
         self._is_speaking = is_said
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         if self._result is None:
             return None
         stats = mapping(self._result.get("stats"))
@@ -147,7 +147,7 @@ class GeminiReader(Reader):
             turns=self._turns,
         )
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         result, text = self._result, self.transcript.answer
         if result is None:
             return self.no_answer(exit)

@@ -94,7 +94,7 @@ class HermesReader(Reader):
     def event(self, event: Mapping[str, Any]) -> None:
         """A line of the answer that looks like one: the answer is taken whole, at the end."""
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         figures = self._figures()
         if amount(figures.get("input_tokens")) is None:
             return None
@@ -113,7 +113,7 @@ class HermesReader(Reader):
         except (OSError, ValueError):  # a resumed session leaves none, nor does a run that was ended
             return {}
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         figures, told = self._figures(), _SESSION.search(exit.stderr)
         self.transcript.in_session(told[1] if told else text_of(figures.get("session_id")))
         text = _WARNINGS.sub("", exit.stdout).removesuffix("\n")
@@ -125,7 +125,7 @@ class HermesReader(Reader):
             reason = text_of(figures.get("failure")) or text or exit.reason
             ending: Ending = "api_failure" if _API_ERROR.match(reason) else "failed"
             return self.reply(text, ending, reason[:2000])
-        if used := self.used():
+        if used := self.usage():
             self.transcript.uses(used)
         if figures.get("completed") is False:
             return self.reply(text, "limit", "it stopped at a limit of its own before it was done")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, McpServer, Program, Reader, amount, count, listed, mapping
+from rolecall.agents.program import Call, McpServer, Program, Reader, amount, count, items, mapping
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
@@ -160,7 +160,7 @@ class OpenCodeReader(Reader):
             self._rejected = name
             self.transcript.asks(name, is_allowed=False, reason=error)
         if name in _EDITING and state.get("status") == "completed":
-            files = listed(mapping(state.get("metadata")).get("files"))
+            files = items(mapping(state.get("metadata")).get("files"))
             for file in (given, *map(mapping, files)):
                 self.transcript.touches(text_of(file.get("filePath")))
 
@@ -179,10 +179,10 @@ class OpenCodeReader(Reader):
         if self._reason in _REASONS:
             self.transcript.uses(self._used)
 
-    def used(self) -> Usage | None:
+    def usage(self) -> Usage | None:
         return self._used if self._steps else None
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         text = self.transcript.answer
         if self._error is not None:
             name = text_of(self._error.get("name")) or "error"

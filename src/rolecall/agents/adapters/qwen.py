@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from rolecall.agents import process
 from rolecall.agents.adapters.claude import ClaudeReader
-from rolecall.agents.program import Call, McpServer, Program, count, listed, mapping, mcp_file
+from rolecall.agents.program import Call, McpServer, Program, count, items, mapping, mcp_file
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.agents.transcript import text_of
 from rolecall.settings import capabilities
@@ -85,7 +85,7 @@ class QwenReader(ClaudeReader):
     def event(self, event: Mapping[str, Any]) -> None:
         super().event(event)
         if event.get("type") == "result":
-            for denial in listed(event.get("permission_denials")):
+            for denial in items(event.get("permission_denials")):
                 self.transcript.asks(text_of(mapping(denial).get("tool_name")), is_allowed=False)
 
     def total(self) -> Usage | None:
@@ -98,7 +98,7 @@ class QwenReader(ClaudeReader):
             cached_tokens=count(tokens, "cache_read_input_tokens"),
         )
 
-    def ended(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: process.Exit) -> Reply:
         result, text = self._result, self.transcript.answer
         if result is None and exit.code in _LIMIT_CODES:
             return self.reply(text, "limit", exit.stderr.strip()[-2000:])
