@@ -144,7 +144,7 @@ def _ask(settings: dict[str, Any], environment: dict[str, str], programs: list[d
     present = model.get("provider") or ""
     how = f"[{present}]" if present else "(Enter: none)"
     provider = asking.ask(
-        f"Provider of the extract model {how}", lambda text: _check_provider(text or present)
+        f"Provider of the model that reads answers {how}", lambda text: _check_provider(text or present)
     )
     if not provider:
         return Answers(None, None, None, None, agent)

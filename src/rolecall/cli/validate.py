@@ -19,7 +19,7 @@ from rolecall.threads.workspace import open_store
     "check the project's file, its workflows, their agents, triggers and senses; report everything at once",
     "rolecall validate\nrolecall validate ~/projects/shop --offline",
     argument("folder", "DIR", "the project (default: this folder)", nargs="?", default="."),
-    flag("--offline", "do not contact the extract model's endpoint"),
+    flag("--offline", "do not contact the endpoint of the model that reads answers"),
     STORE,
 )
 def validate(options: Namespace) -> Reply:
