@@ -153,16 +153,19 @@ def test_a_store_that_another_process_is_just_making_is_waited_for(tmp_path: Pat
     assert is_waiting and len(made) == 1
 
 
-EXPORTS = 5
+EXPORTS, BATCHES = 5, 25
+"""How many exports are made, and how many batches are written beside each."""
 
 
 def test_exports_beside_a_writer_are_whole(address: Address, tmp_path: Path) -> None:
     command = [sys.executable, writer.__file__, "paced", "w", "40", *address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as child:
         try:
-            assert child.stdout is not None
-            written = int(child.stdout.readline())
+            assert child.stdin is not None and child.stdout is not None
             for number in range(EXPORTS):
+                child.stdin.write(f"{BATCHES}\n")
+                written = int(child.stdout.readline())
                 path = str(tmp_path / f"{number}.tar")
                 with writer.connect(address) as store:
                     exported = export_to(store, path)
@@ -176,6 +179,7 @@ def test_exports_beside_a_writer_are_whole(address: Address, tmp_path: Path) -> 
                     numbers = list(range(1, ref.state["number"] + 1))
                     assert [link["number"] for link in links] == told == numbers
                     assert [problem for done in verify(copy) for problem in done.problems] == []
-                written = int(child.stdout.readline())
+                last = [int(child.stdout.readline()) for _ in range(BATCHES - 1)][-1]
+                assert last == written + BATCHES - 1
         finally:
             child.kill()

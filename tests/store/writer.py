@@ -87,10 +87,13 @@ def write_batches(store: Store, name: str) -> None:
 
 
 def write_paced(store: Store, name: str, first: int) -> None:
+    """Write `first` batches, then as many more as each line of the standard input asks for, a little apart."""
     ref = None
-    while True:
+    for _ in range(first):
         ref = write(store, name, ref)
-        if ref.version >= first:
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            ref = write(store, name, ref)
             say(ref.version)
             time.sleep(0.02)
 

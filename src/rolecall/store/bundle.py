@@ -70,7 +70,8 @@ def export_to(
     try:
         with scratch.folder(".rolecall-export-", os.path.dirname(os.path.abspath(path))) as place:
             with Store(FilesBackend(str(place / "store")), now=store.now) as target:
-                copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress)
+                # What must last is the finished bundle, so the folder that it is packed from need not.
+                copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress, durable=False)
             packed = str(place / "bundle")
             with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
                 tar.add(place / "store", arcname=".")
@@ -111,6 +112,7 @@ def _copy(
     repair: bool = False,
     keep_going: bool = False,
     progress: Progress,
+    durable: bool = True,
 ) -> Copied:
     with source.backend.snapshot():
         problems = list(_find_damage(source)) if keep_going or not nodes else []
@@ -129,15 +131,15 @@ def _copy(
             records = _records(source, nodes, damaged, problems)
             chosen = (r for r in records if (r.type in (META, r.id)) == schemas_first)
             while batch := list(islice(chosen, _BATCH)):
-                _add(target, [_complete(source, record, problems) for record in batch])
+                _add(target, [_complete(source, record, problems) for record in batch], durable=durable)
                 count += len(batch)
                 progress(count)
         if nodes:
             return Copied(count, 0, 0, (), tuple(dict.fromkeys(problems)))
         kept: list[str] = []
         noted = problems if keep_going else None
-        refs = _copy_refs(source, target, noted, kept)
-        events = _copy_events(source, target, noted, kept)
+        refs = _copy_refs(source, target, noted, kept, durable=durable)
+        events = _copy_events(source, target, noted, kept, durable=durable)
         return Copied(count, refs, events, tuple(kept), tuple(dict.fromkeys(problems)))
 
 
@@ -232,11 +234,11 @@ def _complete(source: Store, record: Record, problems: list[Problem]) -> Record:
     return record._replace(refs=refs, sha256=record.sha256 or sha256_of(prefix, record.data))
 
 
-def _add(target: Store, records: Sequence[Record]) -> None:
+def _add(target: Store, records: Sequence[Record], *, durable: bool = True) -> None:
     draft = target.draft()
     for record in records:
         draft.add(record)
-    draft.commit(durable=True)
+    draft.commit(durable=durable)
 
 
 def _repair(store: Store, source: Store, unusable: set[str], problems: list[Problem]) -> None:
@@ -252,7 +254,9 @@ def _repair(store: Store, source: Store, unusable: set[str], problems: list[Prob
 # -- refs and events --
 
 
-def _copy_refs(source: Store, target: Store, problems: list[Problem] | None, kept: list[str]) -> int:
+def _copy_refs(
+    source: Store, target: Store, problems: list[Problem] | None, kept: list[str], *, durable: bool
+) -> int:
     """Copy refs that are new here; those that point elsewhere here stay."""
     count = 0
     draft = target.draft()
@@ -267,7 +271,7 @@ def _copy_refs(source: Store, target: Store, problems: list[Problem] | None, kep
                     count += 1
                 elif present.target != ref.target or (ref.target is None and present.state != ref.state):
                     kept.append(name)
-    draft.commit()
+    draft.commit(durable=durable)
     return count
 
 
@@ -280,7 +284,9 @@ def _copy_ref(source: Store, draft: Draft, ref: Ref) -> None:
     draft.move(ref.name, version, ref.target, ref.state, at=ref.updated)
 
 
-def _copy_events(source: Store, target: Store, problems: list[Problem] | None, kept: list[str]) -> int:
+def _copy_events(
+    source: Store, target: Store, problems: list[Problem] | None, kept: list[str], *, durable: bool
+) -> int:
     """Copy what each stream has beyond the events that are here; one that went another way here stays."""
     count = 0
     here: dict[str, deque[int]] = {}
@@ -298,7 +304,7 @@ def _copy_events(source: Store, target: Store, problems: list[Problem] | None, k
                 elif event.stream not in left:
                     draft.event(event.stream, event.kind, event.body, at=event.at)
                     count += 1
-            draft.commit(durable=True)
+            draft.commit(durable=durable)
     kept += sorted(left)
     return count
 
