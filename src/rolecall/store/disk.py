@@ -24,8 +24,11 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes, *, sync: bool) -> None:
-    path.parent.mkdir(exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_all(file, data)
         if sync:

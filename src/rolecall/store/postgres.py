@@ -136,8 +136,7 @@ class PostgresBackend(SqlTables):
             # The same lock makes a compare-and-swap of several refs free of races and deadlocks.
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._order,))
             moved = [self._move(move, now) for move in change.moves]
-            if change.events:
-                self._add_events(change.events, now)
+            self._add_events(change.events, now)
         return moved
 
     def _put_records(self, records: Sequence[Record], now: int) -> None:
@@ -183,7 +182,8 @@ class PostgresBackend(SqlTables):
         self._db.execute(_PUT_REF, row)
 
     def _run(self, statement: str, rows: Sequence[Row]) -> None:
-        self._db.cursor().executemany(statement.replace("?", "%s"), rows)
+        if rows:
+            self._db.cursor().executemany(statement.replace("?", "%s"), rows)
 
     @contextmanager
     def _writing(self, lock: str, *, durable: bool) -> Iterator[None]:

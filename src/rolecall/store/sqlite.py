@@ -156,7 +156,8 @@ class SqliteBackend(SqlTables):
         )
 
     def _run(self, statement: str, rows: Sequence[Row]) -> None:
-        self._db.executemany(statement, rows)
+        if rows:
+            self._db.executemany(statement, rows)
 
     @contextmanager
     def _writing(self, synchronous: str) -> Iterator[None]:
