@@ -93,7 +93,7 @@ def test_where_there_is_nothing_to_look_in_the_agent_and_the_reader_are_told(
     name = start(store, book(KNOWING), tmp_path / "work")
     run(engine(store, says(answer("stop")), recall=refuse), name)
     (step,) = steps(store, name)
-    assert "# From this repository\n\nThere is no search of the repository to be had" in step.prompt
+    assert "# From this repository\n\nThe repository cannot be searched" in step.prompt
     assert step.detail["notes"] == ["there is no index. Make one."]
 
 

@@ -49,7 +49,7 @@ def run(function: AgentFunction, argv: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("role", nargs="?")
     parser.add_argument("--thread", dest="named_thread")
     parser.add_argument("--role", dest="named_role")
-    parser.add_argument("--prompt", help="what the role is told, instead of what the workflow says")
+    parser.add_argument("--prompt", help="the instruction to the role, in place of the workflow's")
     request = parser.parse_args(argv)
     name, role = request.named_thread or request.thread, request.named_role or request.role
     if not name or not role:

@@ -43,7 +43,7 @@ _OF_SESSION = ("head", "role", "by", "session", "session_total")
 _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread")
 _MOST_RUNS = 8
 """An agent may start a process for every command it runs; the newest ones are enough to find the rest."""
-_NOT_SEARCHED = "There is no search of the repository to be had for this task: look for yourself."
+_NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
 _LITERAL = 60
 """A part of a prompt shorter than this is not worth a node of its own."""
 
@@ -404,7 +404,7 @@ class Attempt:
                 return
         given = self.mask.value(given)
         if kind == "session" and self._is_owner:
-            self._write(self.note._replace(session=given.get("session") or ""), kind, given)
+            self._write(self.note._replace(session=given.get("session") or self.note.session), kind, given)
         elif kind == "process" and self._is_owner and isinstance(given.get("run"), str):
             # A process that an agent keeps from step to step does not carry the mark of this one.
             runs = list(dict.fromkeys([*self.note.runs, given["run"]]))

@@ -67,7 +67,7 @@ class Engine(Setup):
                 origin=sessions.origin_of(self.store, state, way.role),
                 recall=self.recall,
             )
-        except UsageError as error:  # there is no folder to work in
+        except UsageError as error:  # its work folder is missing
             return self._settle(
                 held, Suspended(f"{way.role}: {error.message}"), f"resume {held.thread} --run"
             )

@@ -65,7 +65,7 @@ class Extracted:
 
 
 Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Completion]]
-"""One question to the model; raises `ExtractError` when there is no answer."""
+"""One question to the model; raises `ExtractError` when the model does not answer."""
 
 
 async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:

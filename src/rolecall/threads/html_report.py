@@ -202,19 +202,13 @@ def render(
 
 # -- texts --
 
+_CODES = (*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_STEERING = {code: f"\\u{code:04x}" for code in _CODES}
+
 
 def _plain(value: Any) -> str:
     """Characters that control a terminal or reverse the writing direction, shown as escapes."""
-    steering = (
-        *range(9),
-        11,
-        12,
-        *range(14, 32),
-        *range(127, 160),
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    )
-    return str(value).translate({code: f"\\u{code:04x}" for code in steering})
+    return str(value).translate(_STEERING)
 
 
 def _safe(value: Any) -> str:
@@ -228,21 +222,23 @@ def _text(text: str, limit: int | None) -> str:
     cut = whole if limit is None else whole[:limit]
     if not cut:
         return ""
-    more = (
-        f'<p class="small">… ({len(whole) - len(cut):,} more characters)</p>' if len(cut) < len(whole) else ""
-    )
+    more = _count_rest(whole, cut)
     if len(cut) > LONGEST_MARKDOWN:
         return f'<div class="text plain">{_safe(cut)}</div>{more}'
     return f'<div class="text">{_markdown().render(_plain(cut))}</div>{more}'
+
+
+def _count_rest(whole: str, cut: str) -> str:
+    rest = len(whole) - len(cut)
+    return f'<p class="small">… ({rest:,} more characters)</p>' if rest else ""
 
 
 @cache
 def _markdown() -> Any:
     from markdown_it import MarkdownIt
 
-    made: Any = MarkdownIt(
-        "commonmark", {"html": False, "maxNesting": 100}
-    )  # deeper down text would be left out
+    # Deeper than this, text would be left out.
+    made: Any = MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
     made.enable(["table", "strikethrough"]).disable("image")
     made.validateLink = lambda url: bool(re.match(r"(?:https?://|mailto:|#)", url, re.IGNORECASE))
     return made
@@ -276,7 +272,7 @@ def _output(output: Any) -> str:
     return _fields([(name, value) for name, value in output.items() if name not in STATUS_KEYS])
 
 
-def _folded(name: str, text: str, limit: int | None) -> str:
+def _fold(name: str, text: str, limit: int | None) -> str:
     return f"<details><summary>{_safe(name)}</summary><pre>{_safe(shortened(text, limit))}</pre></details>"
 
 
@@ -337,10 +333,8 @@ def _graph(svg: str) -> str:
     """The graph as an image, so that its styles and names do not clash with those of the page."""
     if not svg:
         return ""
-    data = b64encode(svg.encode("utf-8", "backslashreplace")).decode()
-    return (
-        f'<img class="graph" alt="the workflow with the path taken" src="data:image/svg+xml;base64,{data}">'
-    )
+    data = f"data:image/svg+xml;base64,{b64encode(svg.encode('utf-8', 'backslashreplace')).decode()}"
+    return f'<img class="graph" alt="the workflow with the path taken" src="{data}">'
 
 
 # -- files --
@@ -353,16 +347,10 @@ def _files(files: Sequence[str], diffs: Mapping[str, str], limit: int | None) ->
         cut = text if limit is None else text[:LONGEST_DIFF]
         if not cut.strip():
             continue
-        more = (
-            f'<p class="small">… ({len(text) - len(cut):,} more characters)</p>'
-            if len(cut) < len(text)
-            else ""
-        )
         lines = "".join(_diff_line(line) for line in cut.splitlines())
-        said = f"Differences in the thread's {kind}, as it was when this page was written"
-        parts.append(
-            f'<details open><summary>{_safe(said)}</summary><pre class="diff">{lines}</pre>{more}</details>'
-        )
+        said = _safe(f"Differences in the thread's {kind}, as it was when this page was written")
+        diff = f'<pre class="diff">{lines}</pre>{_count_rest(text, cut)}'
+        parts.append(f"<details open><summary>{said}</summary>{diff}</details>")
     return "".join(parts)
 
 
@@ -380,28 +368,23 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
     parts = [f"<h3>{_safe(heading(step))}</h3>", f'<div class="small">{_safe(small)}</div>']
     parts += [_attempt(attempt, limit) for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
-        asked = (
-            f"{step['output']['role']} had asked: {step['output']['reason']}"
-            if step["output"].get("reason")
-            else ""
-        )
-        parts += [f'<div class="small">{_safe(asked)}</div>'] if asked else []
-        parts.append(_text(str(step["output"]["answer"]), limit))
+        said = step["output"]
+        if said.get("reason"):
+            parts.append(f'<div class="small">{_safe(said["role"])} had asked: {_safe(said["reason"])}</div>')
+        parts.append(_text(str(said["answer"]), limit))
     elif step["role"] == FORK:
         parts.append(f"<p>The fork begins here (from {_safe(step['output']['from'])}).</p>")
     else:
         parts += [f'<div class="text"><b>Note:</b> {_safe(note)}</div>' for note in step.get("notes") or ()]
-        parts += [
-            f'<div class="small">Played by thread {_safe(child)}</div>'
-            for child in step.get("children") or ()
-        ]
+        for child in step.get("children") or ():
+            parts.append(f'<div class="small">Played by thread {_safe(child)}</div>')
         parts.append(_output(step["output"]))
         parts.append(_text(step.get("body") or "", limit))
     if step.get("files"):
         names = ", ".join(f"<code>{_safe(name)}</code>" for name in step["files"])
         parts.append(f'<div class="small">Files: {names}</div>')
     if step.get("prompt"):
-        parts.append(_folded("Prompt", step["prompt"], limit))
+        parts.append(_fold("Prompt", step["prompt"], limit))
     parts.append(_turns(besides(step), limit))
     return f'<article id="step-{step["number"]}" class="{colours[step["role"]]}">{"".join(parts)}</article>'
 
@@ -411,9 +394,9 @@ def _attempt(attempt: View, limit: int | None) -> str:
     parts.append(f'<div class="small">{_safe(" · ".join([*facts(attempt), attempt["hash"]]))}</div>')
     parts.append(f'<div class="text plain">{_safe(shortened(attempt["error"], limit))}</div>')
     if attempt.get("raw"):
-        parts.append(_folded("What the agent gave", attempt["raw"], limit))
+        parts.append(_fold("What the agent gave", attempt["raw"], limit))
     if attempt.get("prompt"):
-        parts.append(_folded("Prompt", attempt["prompt"], limit))
+        parts.append(_fold("Prompt", attempt["prompt"], limit))
     parts.append(_turns(besides(attempt), limit))
     return f'<section class="failed">{"".join(parts)}</section>'
 
@@ -432,7 +415,7 @@ def _turns(turns: Sequence[View], limit: int | None) -> str:
         for call in turn["tool_calls"]:
             told = pretty(call["arguments"]) + (f"\n\n{call['result']}" if call["result"] else "")
             name = f"{call['name']} {call_text(call['arguments'])}".strip()
-            parts.append(_folded(name if len(name) <= 100 else name[:99] + "…", told, limit))
+            parts.append(_fold(name if len(name) <= 100 else name[:99] + "…", told, limit))
     return f"<details><summary>{said}</summary>{''.join(parts)}</details>"
 
 

@@ -1,7 +1,7 @@
 """Who may move a thread's head: one process at a time, named by the lease in the thread's ref.
 
 Taking a thread is a compare-and-swap that puts our lease into its ref. A living holder is an error, a dead one is
-replaced. While a step runs, the lease is renewed, and the step is told to stop once the thread is no longer ours.
+replaced. While a step runs, the lease is renewed, and the step stops once the thread is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Held:
     lease_ms: int
 
     def ref(self) -> ThreadRef:
-        """The thread as it is now; Conflict if it is no longer ours."""
+        """The thread as it is now; Conflict if we have lost it."""
         ref = read_thread(self.store, self.thread)
         if ref is None or ref.state.lease.get("token") != self.token or ref.head != self.head:
             raise Conflict(
@@ -48,7 +48,7 @@ async def hold(
     store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int, is_shared: bool
 ) -> AsyncIterator[tuple[Held, Cancel]]:
     """Take a thread for one step. The signal that comes with it ends the step when the caller cancels it, or when the
-    thread is no longer ours because it was killed or taken over."""
+    thread was killed or taken over."""
     held = take(store, name, token, lease_ms=lease_ms, is_shared=is_shared)
     stop = asyncio.Event()
     task = asyncio.create_task(_keep(held, cancel, stop))

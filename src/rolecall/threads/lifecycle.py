@@ -360,7 +360,7 @@ def kill(
             draft.move(place.name, place)
         try:
             return load(draft.commit(durable=True)[0]), lease if is_running else {}
-        except Conflict:  # whoever runs it renews its lease; killing it does not depend on that
+        except Conflict:  # a renewed lease does not protect it
             ref = thread.find(store, ref.id)
 
 

@@ -29,7 +29,7 @@ class Filter(NamedTuple):
     @property
     def where(self) -> dict[str, list[str]]:
         """What the store itself can select. A crashed thread is a running one whose process is gone; a damaged one has
-        no status, and comes whatever is asked for."""
+        no status, and is always included."""
         kept = {"running" if status == "crashed" else status for status in self.statuses} - {Status.DAMAGED}
         wanted = {"status": sorted(kept)} if kept and not kept.issuperset(STATUSES) else {}
         if self.workflow is not None:

@@ -1,4 +1,4 @@
-"""What an agent is told. Pure: the same values give the same text, and what does not change comes first.
+"""The prompt of a step. Pure: the same values give the same text, and what does not change comes first.
 
 The order is fixed: what to deliver, the scope, the role, the task and what the repository says about it, what
 happened, the instruction. An agent whose session goes on has read all up to what happened, so it gets only what
@@ -8,7 +8,7 @@ is new. `reply.py` is the other direction. Secrets are not handled here: what is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ def assemble(
         knowledge: passages of the repository, for a role that asks for them.
         last_turn: the number of the role's own last step when its session goes on; None for a new session.
     """
-    happened = _happened(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
+    happened = _show_history(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
     now = Part("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
     if last_turn is not None:
         parts = [*happened, now, Part("reminder", _reminder(role.schema))]
@@ -114,7 +114,10 @@ def deliverable(schema: Mapping[str, Any]) -> str:
         "it, and it is not put into a code fence. Below it, write your report in Markdown."
     )
     if shape.variants:
-        blocks = [_variant(variant.status, variant.schema, shape) for variant in shape.variants]
+        blocks = [
+            f"## {shape.status_field}: {variant.status}\n\n{_form(variant.schema)}"
+            for variant in shape.variants
+        ]
         body = "Use exactly one of these forms.\n\n" + "\n\n".join(blocks)
     else:
         body = _form(shape.schema)
@@ -125,10 +128,6 @@ def deliverable(schema: Mapping[str, Any]) -> str:
 
 
 # -- the form of an answer --
-
-
-def _variant(status: str, schema: Mapping[str, Any], shape: Shape) -> str:
-    return f"## {shape.status_field}: {status}\n\n{_form(schema)}"
 
 
 def _form(schema: Mapping[str, Any]) -> str:
@@ -179,7 +178,9 @@ def _kind(item: Mapping[str, Any]) -> str:
     kind = " or ".join(kinds) if isinstance(kinds, list) else kinds
     if kind == "array":
         kind = f"list, each item: {_kind(item['items'])}" if "items" in item else "list"
-    return ", ".join([kind, *_bounds(item)])
+    bounds = [words.format(item[keyword]) for keyword, words in _BOUNDS.items() if keyword in item]
+    bounds += ["no item twice"] if item.get("uniqueItems") else []
+    return ", ".join([kind, *bounds])
 
 
 _BOUNDS = {
@@ -197,14 +198,6 @@ _BOUNDS = {
 }
 
 
-def _bounds(item: Mapping[str, Any]) -> Iterator[str]:
-    for keyword, words in _BOUNDS.items():
-        if keyword in item:
-            yield words.format(item[keyword])
-    if item.get("uniqueItems"):
-        yield "no item twice"
-
-
 def _literal(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -220,11 +213,8 @@ def _example(item: Mapping[str, Any]) -> Any:
     branches = item.get("oneOf") or item.get("anyOf") or item.get("allOf")
     if branches and "type" not in item:
         return _example(branches[0])
-    kind = item.get("type", "string")
-    return _example_of_kind(kind[0] if isinstance(kind, list) else kind, item)
-
-
-def _example_of_kind(kind: str, item: Mapping[str, Any]) -> Any:
+    kinds = item.get("type", "string")
+    kind = kinds[0] if isinstance(kinds, list) else kinds
     if kind == "object":
         return {name: _example(part) for name, part in item.get("properties", {}).items()}
     if kind == "array":
@@ -245,12 +235,11 @@ def _reminder(schema: Mapping[str, Any]) -> str:
     begin = "It is your turn again in the same role and scope."
     if not shape.declared:
         return f"# Reminder\n\n{begin} Answer as before."
+    known = ", ".join(f"`{name}`" for name in shape.declared)
     if shape.variants:
         known = " or ".join(f"`{shape.status_field}: {variant.status}`" for variant in shape.variants)
-        return f"# Reminder\n\n{begin} Begin the answer with the frontmatter in the form you were given ({known})."
-    names = ", ".join(f"`{name}`" for name in shape.declared)
     return (
-        f"# Reminder\n\n{begin} Begin the answer with the frontmatter in the form you were given ({names})."
+        f"# Reminder\n\n{begin} Begin the answer with the frontmatter in the form you were given ({known})."
     )
 
 
@@ -271,7 +260,7 @@ def _role(role: Role, name: str) -> str:
     return "\n\n".join(parts)
 
 
-def _happened(steps: Iterable[PastStep], *, since: int, quota: int, show_command: str) -> list[Part]:
+def _show_history(steps: Iterable[PastStep], *, since: int, quota: int, show_command: str) -> list[Part]:
     shown: list[Part] = []
     oldest, left = 0, quota
     for step in steps:
@@ -285,20 +274,16 @@ def _happened(steps: Iterable[PastStep], *, since: int, quota: int, show_command
         oldest, left = step.number, left - len(part.text)
     if not shown:
         return []
-    title = "# What happened since your last turn" if since else "# What happened"
-    omitted = oldest - since - 1
-    notice = [_omitted(since + 1, oldest - 1, show_command)] if omitted else []
-    return [*(Part("happened", text) for text in (title, *notice)), *reversed(shown)]
-
-
-def _omitted(first: int, last: int, show_command: str) -> str:
-    count = last - first + 1
-    which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
-    return f"{which} not shown here. To read more: `{show_command}`"
+    texts = ["# What happened since your last turn" if since else "# What happened"]
+    first, last = since + 1, oldest - 1
+    if count := last - since:
+        which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
+        texts.append(f"{which} not shown here. To read more: `{show_command}`")
+    return [*(Part("happened", text) for text in texts), *reversed(shown)]
 
 
 def show_step(step: PastStep, show_command: str) -> str:
-    """How an earlier step is told. Stored prompts name steps and rely on this to tell them the same way
+    """An earlier step in a prompt. Stored prompts name steps and rely on this function to show them the same way
     again: a change of the form is a new function beside this one, with a number of its own."""
     by = f" ({step.agent})" if step.agent else ""
     lines = [f"## Step {step.number}: {step.role}{by}", ""]

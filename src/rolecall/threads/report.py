@@ -136,7 +136,9 @@ def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] =
     parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
     parts += [f"*Attempt failed: {_one_line(attempt['error'])}*" for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
-        return "\n\n".join([*parts, *_answer(step["output"])])
+        said = step["output"]
+        asked = [_quote(f"{said['role']} had asked: {said['reason']}")] if said.get("reason") else []
+        return "\n\n".join([*parts, *asked, str(said["answer"])])
     if step["role"] == FORK:
         return "\n\n".join(
             [*parts, f"From here on this thread goes its own way (from {step['output']['from']})."]
@@ -144,20 +146,15 @@ def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] =
     if goal:
         parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
     if step.get("edgePrompt", "").strip():
-        parts.append(_quoted(shortened(step["edgePrompt"].strip(), _BRIEF_EDGE)))
-    parts += _remarks(step)
+        parts.append(_quote(shortened(step["edgePrompt"].strip(), _BRIEF_EDGE)))
+    parts += [f"> **Note:** {note}" for note in step.get("notes") or ()]
+    parts += [f"*Played by thread {child}*" for child in step.get("children") or ()]
     if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
         parts.append(_calls_in_brief(calls, phrase(Hint("See them", "show_step", step=step["hash"]))))
     parts.append(fenced(pretty(step["output"]), "json"))
     if step.get("body", "").strip():
         parts.append(f"<output>\n{step['body'].strip()}\n</output>")
     return "\n\n".join(parts)
-
-
-def _remarks(step: View) -> list[str]:
-    """What a reader should know before the answer: what went against the rules, and who did the work."""
-    notes = [f"> **Note:** {note}" for note in step.get("notes") or ()]
-    return notes + [f"*Played by thread {child}*" for child in step.get("children") or ()]
 
 
 def _calls_in_brief(calls: Sequence[View], more: str) -> str:
@@ -192,12 +189,7 @@ def _call_in_brief(call: View) -> str:
     return " ".join(words)
 
 
-def _answer(output: View) -> list[str]:
-    asked = _quoted(f"{output['role']} had asked: {output['reason']}") if output.get("reason") else ""
-    return [part for part in (asked, str(output["answer"])) if part]
-
-
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.splitlines())
 
 
@@ -305,14 +297,11 @@ def _standing(card: View) -> list[tuple[str, str]]:
 
 def own_folders(card: View) -> list[tuple[str, str]]:
     """The thread's own work folders, by their kind."""
-    return [
-        (kind, f"{folder['path']}{_branch(folder)}{' (removed)' if 'removed' in folder else ''}")
-        for kind, folder in (card.get("folders") or {}).items()
-    ]
-
-
-def _branch(folder: View) -> str:
-    return f" on {folder['branch']}" if "branch" in folder else ""
+    found = []
+    for kind, folder in (card.get("folders") or {}).items():
+        branch = f" on {folder['branch']}" if "branch" in folder else ""
+        found.append((kind, f"{folder['path']}{branch}{' (removed)' if 'removed' in folder else ''}"))
+    return found
 
 
 def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -1,9 +1,9 @@
-"""Whether a role's agent goes on in a session it had, and why; and a memory for agents that have none.
+"""Whether a role's agent continues a session it had, and why; and a memory for agents that have none.
 
-The role's `resume` decides: `ephemeral` (the default) starts anew each time; `bounded` goes on only while
-nobody has changed the files of the role's last turn; `persistent` goes on. An attempt that died in the
-middle is gone on with in any case, and a session that is another thread's past only in a copy of it. Whoever
-starts a thread may say in which session of an earlier thread a role begins.
+The role's `resume` decides: `ephemeral` (the default) begins a new session each time; `bounded` resumes only while
+nobody has changed the files of the role's last turn; `persistent` always resumes. An attempt that was interrupted is
+resumed in any case, and a session that is another thread's past only as a copy. A thread can be started with roles that
+begin in a session of an earlier thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Decision:
     reason: str
     session: str | None = None
     since: int | None = None
-    """The number of the role's step after which only what is new is told; None: all of it."""
+    """The number of the role's last step in the session: the prompt has only what came after it. None: everything."""
     is_fork: bool = False
     total: Usage | None = None
 
@@ -45,7 +45,7 @@ class Fork:
     at: str
     """The step they have in common last."""
     went_on: frozenset[str] | None
-    """Sessions that the other thread has gone on with since; None: nobody can tell."""
+    """Sessions that the other thread has continued since; None if that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Origin:
     why: str = ""
     """What decided to resume it, if not the tier."""
     refusal: str = ""
-    """Why the role begins in none, where whoever started the thread has looked for one."""
+    """Why the role begins in a new session although an earlier one was looked for."""
 
 
 def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
-    """Where a role begins, by the state of its thread; None where nobody has said it."""
+    """The session in which a role begins, from the thread's state; None if none is given."""
     told = state.sessions.get(role)
     if not told:
         return None
@@ -75,7 +75,7 @@ def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
 
 
 def fork_of(store: Store, state: ThreadState) -> Fork | None:
-    """What is to be known of a fork, by its state; None where the thread is none."""
+    """Fork details from the thread's state, or None if it is not a fork."""
     at = state.forked_from
     if not at:
         return None
@@ -125,7 +125,7 @@ def decide(
 
 
 def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> Decision:
-    """The first turn of a role, in a session that knows nothing of this thread: it is told everything."""
+    """The first turn of a role in an earlier session, which knows nothing of this thread: its prompt is complete."""
     if origin.refusal:
         return Decision(f"new: {origin.refusal}")
     step = origin.step

@@ -150,7 +150,7 @@ class Note(NamedTuple):
     """Marks the processes that the attempt starts."""
     runs: Sequence[str] = ()
     since: int | None = None
-    """The number of the role's last step in the session; earlier steps are not told again."""
+    """The number of the role's last step in the session; earlier steps are not shown again."""
     recalled: str = ""
     """The passages of the repository that the agent was given."""
     started_at: int | None = None
