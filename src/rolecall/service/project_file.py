@@ -32,7 +32,6 @@ from rolecall.settings.form import (
     MapOf,
     Number,
     Record,
-    Refused,
     Schema,
     Text,
     Unreadable,
@@ -159,10 +158,6 @@ class _WorkflowForm(Record[_Workflow]):
         return {**super().schema(), "type": ["object", "null"]}
 
 
-_API_KEY = Refused(
-    "a key does not belong into the project's file",
-    "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
-)
 _FORM: Record[dict[str, Any]] = Record(
     dict,
     FILE,
@@ -172,7 +167,7 @@ _FORM: Record[dict[str, Any]] = Record(
             description="The name of the project; by default the name of its folder.",
         ),
         "extract": Field(
-            Record(dict, "extract", {**settings.EXTRACT.fields, "apiKey": _API_KEY}),
+            settings.EXTRACT_OF_PROJECT,
             description="The model that reads answers without output.",
         ),
         "service": Field(policy.SERVICE, description="For `rolecall serve`."),

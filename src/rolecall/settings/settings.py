@@ -39,6 +39,7 @@ from rolecall.settings.form import (
     MapOf,
     Number,
     Record,
+    Refused,
     Text,
     check_value,
     did_you_mean,
@@ -101,6 +102,18 @@ EXTRACT: Record[dict[str, Any]] = Record(
         "timeout": Number("a number of seconds above 0", above=0),
     },
 )
+EXTRACT_OF_PROJECT: Record[dict[str, Any]] = Record(
+    dict,
+    "extract",
+    {
+        **EXTRACT.fields,
+        "apiKey": Refused(
+            "a key does not belong into the project's file",
+            "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
+        ),
+    },
+)
+"""`extract` in a project's rolecall.yaml."""
 _SETTINGS: Record[dict[str, Any]] = Record(
     dict,
     "the configuration",

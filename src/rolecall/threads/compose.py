@@ -12,9 +12,9 @@ from typing import Any
 
 from rolecall.agents.presence import check_present
 from rolecall.errors import ExtractError, RolecallError, UsageError
-from rolecall.settings import config, yaml12
+from rolecall.settings import config, form, yaml12
 from rolecall.settings.repository import nearest
-from rolecall.settings.settings import extract_endpoint
+from rolecall.settings.settings import EXTRACT_OF_PROJECT, extract_endpoint
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.clock import timestamp
 from rolecall.store.store import Store
@@ -24,9 +24,6 @@ from rolecall.threads.setup import Cast, Recalled, Watch
 from rolecall.workflow import registry, versions
 from rolecall.workflow.model import Recall
 from rolecall.workflow.playbook import Playbook
-
-_EXTRACT_KEYS = ("provider", "baseUrl", "model", "apiKeyEnv", "timeout")
-"""What a project's file may say about the extract model; a key does not belong there."""
 
 
 def engine(
@@ -122,12 +119,12 @@ def settings_for(folder: str | None) -> dict[str, Any]:
     path = nearest("rolecall.yaml", folder) if folder else None
     if path is None:
         return settings
-    project = yaml12.load(config.read_text(path), source=path)
-    section = project.get("extract") if isinstance(project, Mapping) else None
-    known = (
-        {key: section[key] for key in _EXTRACT_KEYS if key in section} if isinstance(section, Mapping) else {}
-    )
-    return {**settings, "extract": known} if known else settings
+    text = config.read_text(path)
+    project = yaml12.load(text, source=path)
+    if not isinstance(project, Mapping) or project.get("extract") is None:
+        return settings
+    section = form.load(EXTRACT_OF_PROJECT, text, source=path, section="extract").checked("rolecall.yaml")
+    return {**settings, "extract": section} if section else settings
 
 
 def load_workflow(
