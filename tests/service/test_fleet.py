@@ -16,6 +16,7 @@ import pytest
 from fleetstage import CLOCK, HAS_HOST_NAMES, Fleet, Host, fleet_in
 from servicestage import PATIENCE, PROGRAM, done, gone
 
+from rolecall.service.fleet.needs import Need
 from rolecall.service.fleet.orders import Order
 from rolecall.service.fleet.step import Step, Steps
 from rolecall.service.policy import ServicePolicy
@@ -23,10 +24,8 @@ from rolecall.store.backend import Event
 from rolecall.threads import thread
 
 PASSWORD = "very-secret-password"
-QUEUES: LiteralString = "SELECT name, concurrency FROM rolecall_dbos.queues WHERE name LIKE '%do-steps%'"
-TAKEN: LiteralString = (
-    "SELECT count(*) FROM rolecall_dbos.workflow_status WHERE queue_name = 'do-steps' AND status = 'PENDING'"
-)
+QUEUES: LiteralString = "SELECT name, worker_concurrency FROM rolecall_dbos.queues ORDER BY name"
+TAKEN: LiteralString = "SELECT count(*) FROM rolecall_dbos.workflow_status WHERE status = 'PENDING'"
 SAY_HOME: dict[str, Any] = {"run": [["sh", "-c", "echo $MACHINE_HOME >> homes"]]}
 
 
@@ -39,7 +38,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_server: Any) -> Ite
             fleet.host(name, slots=3)
         own = fleet.agent(done(**SAY_HOME), done("end", **SAY_HOME), name="own")
         config = fleet.hosts["alpha"].home / "config.yaml"
-        config.write_text(json.dumps({"agents": {"only-alpha": {"adapter": own}}}))
+        wait = {"run": [["sh", "-c", "until test -e go; do sleep 0.05; done"]]}
+        waits = fleet.agent(done("end", **wait), name="waits")
+        agents = {"only-alpha": {"adapter": own}, "waits-on-alpha": {"adapter": waits}}
+        config.write_text(json.dumps({"agents": agents}))
         for host in fleet.hosts.values():
             host.begin()
         for host in fleet.hosts.values():
@@ -123,10 +125,10 @@ def test_orders_wait_for_a_slot_in_the_order_in_which_they_were_given_whatever_t
 
 
 def test_an_order_for_a_thread_that_runs_here_is_looked_at_again_but_not_at_once() -> None:
-    order = Order("one:head:2", "one", "do-steps", "head")
+    order = Order("one:head:2", "one", "do-steps", "head", Need().text)
     nobody: Any = None
     steps = Steps(nobody, nobody, nobody, policy=ServicePolicy, log=nobody, tell=nobody)
-    steps.running["one"] = Step(Order("one:head", "one", "do-steps", "head"))
+    steps.running["one"] = Step(Order("one:head", "one", "do-steps", "head", Need().text))
     settled = asyncio.run(steps.take(order))
     assert settled.is_trouble and not settled.is_taken
     assert steps.running["one"].order.id == "one:head"
@@ -135,7 +137,7 @@ def test_an_order_for_a_thread_that_runs_here_is_looked_at_again_but_not_at_once
 def test_no_more_threads_of_a_workflow_run_at_once_than_its_queue_allows_wherever_they_run(
     fleet: Fleet,
 ) -> None:
-    """Of two agents and in two folders, so that its orders are in several partitions of its one queue."""
+    """Of two agents and in two folders, so that its steps need different things."""
     (fleet.work / "other").mkdir()
     together = fleet.work / "together"
     step: dict[str, Any] = {
@@ -161,7 +163,7 @@ def test_no_more_threads_of_a_workflow_run_at_once_than_its_queue_allows_whereve
     assert max(taken) <= 6
     assert at_once("started", "completed") == 6
     assert at_once("step_started", "step") == 6
-    assert fleet.rows(QUEUES) == [("do-steps", 6)]
+    assert fleet.rows(QUEUES) == [("machine:alpha", 3), ("machine:beta", 3)]
     fleet.assert_whole(*names, steps=2)
 
 
@@ -211,21 +213,24 @@ def test_orders_of_which_nobody_has_recorded_the_end_hold_up_nobody(fleet: Fleet
 
 
 def test_an_order_that_is_lost_is_given_again_whatever_else_lies_among_the_slots(fleet: Fleet) -> None:
+    """One of four steps waits for one of the three slots of the only machine that can take it."""
     strange = fleet.store.move("slot/none", None, state={})
-    name = fleet.enter("someone-else")
+    names = [fleet.enter("waits-on-alpha") for _ in range(4)]
 
-    def given() -> list[str]:
-        return [order.removeprefix(name) for order, _ in fleet.orders() if order.startswith(name)]
+    def waiting() -> list[str]:
+        mine = [one for one in fleet.orders() if one[0].split(":")[0] in names]
+        taken = [order for order, status in mine if status == "PENDING"]
+        return [order for order, status in mine if status == "ENQUEUED" and len(taken) == 3]
 
-    fleet.until(given)
+    (lost,) = fleet.until(waiting)
     with psycopg.connect(fleet.url, autocommit=True) as db:
         db.execute(
-            "UPDATE rolecall_dbos.workflow_status SET status = 'CANCELLED'"
-            " WHERE split_part(workflow_uuid, ':', 1) = %s",
-            (name,),
+            "UPDATE rolecall_dbos.workflow_status SET status = 'CANCELLED' WHERE workflow_uuid = %s", (lost,)
         )
-    assert fleet.until(lambda: given()[1:])[0] == f"{given()[0]}:2"
-    assert elsewhere(fleet, "thread", "kill", name).returncode == 0
+    (again,) = fleet.until(waiting)
+    assert again.split(":")[:2] == lost.split(":")[:2]
+    (fleet.work / "go").touch()
+    assert fleet.ended(*names) == ["completed"] * 4
     fleet.store.move(strange.name, strange)
 
 

@@ -153,4 +153,4 @@ def test_a_machine_in_the_background_is_told_the_address_in_private(
         assert fleet.ended(name) == ["completed"]
         assert host.rolecall("serve", "stop").returncode == 0
         gone(pid)
-        assert machines.listed(fleet.store) == []
+        assert machines.list_machines(fleet.store) == []

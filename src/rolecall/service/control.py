@@ -138,7 +138,7 @@ def is_served(home: str, url: str | None, store: Store) -> bool:
         return False
     from rolecall.service.fleet import machines
 
-    return any(machine.is_alive for machine in machines.listed(store))
+    return any(machine.is_alive for machine in machines.list_machines(store))
 
 
 def _named(home: str) -> str:

@@ -1,23 +1,25 @@
-"""Who runs, and what was left lying: admission for the whole fleet, orders for the steps that follow from it.
+"""Who runs, on which machine, and what was left lying: admission for the whole fleet, and orders for steps.
 
 The same function decides as on one machine, about the same facts; what is decided is written under a lock of the
-database, so however many machines decide, they decide one after the other. A thread that has a slot has an
-order at DBOS or is being run; `sweep` finds those for which neither is true any more, because the machine that had
-them is gone, and gives their orders again.
+database, so however many machines decide, they decide one after the other. Each step of a thread that has a slot is
+ordered from the machine that has most room, and what the step needs. `sweep` finds the threads that nobody runs and
+nobody will, because the machine that had them is gone or busy, and gives their orders to another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, State, Verdict, decide
 from rolecall.service.fleet import machines
-from rolecall.service.fleet.needs import Need, needed
+from rolecall.service.fleet.needs import Need, find_need
 from rolecall.service.fleet.orders import Order, Orders, Standing, order_id
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Call, Slot
@@ -27,6 +29,12 @@ from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 from rolecall.threads import thread
 from rolecall.threads.state import ThreadRef, read_thread
+
+_QUEUED_MS = 1_000
+"""How long an order waits for its machine before another with room may have it."""
+
+_NAMED_MS = 10_000
+"""How long after an order was given its slot surely names it."""
 
 Log = Callable[[str], object]
 
@@ -81,37 +89,35 @@ class Dispatcher:
             self._log(f"{name} is discarded: {verdict.discard[name]}")
         for one in admitted:
             self._log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
-            slot = self.store.ref(thread.slot_name(one.workflow, one.thread))
-            if slot is not None:
-                self._order(slot)
+        if admitted:  # whose first calls were counted with the admission
+            room, names = self._room(), {thread.slot_name(one.workflow, one.thread) for one in admitted}
+            for plan in self._plan([slot for slot in room.slots if slot.name in names], room).values():
+                self._order(*plan, room)
         return verdict
 
     def go_on(self, order: Order) -> Verdict:
         """Order the step after an order that was carried out, unless somebody has done so already."""
         slot = self.store.ref(thread.slot_name(order.workflow, order.thread))
-        is_last = slot is not None and slot.state.get("order") == order.id
-        return self._step([slot]) if slot is not None and is_last else Verdict()
+        if slot is None or slot.state.get("order") != order.id:
+            return Verdict()
+        return self._step([slot], self._room())
 
-    def _step(self, slots: Sequence[Ref]) -> Verdict:
-        """Order the next steps of threads that have slots, as far as their agents may be called now."""
-        seen = {slot.name.rpartition("/")[2]: slot for slot in slots}
-        if not self.policy.rates:
-            verdict = Verdict(step=tuple(seen))
-        else:
+    def _step(self, slots: Sequence[Ref], room: Room) -> Verdict:
+        """Order the next steps of threads that have slots, as far as a machine can take them and their agents may be
+        called now."""
+        due = self._plan(slots, room)
+        verdict = Verdict(step=tuple(due))
+        if self.policy.rates:
             with self.backend.alone("admission"):
-                verdict = self._metered(seen)
+                verdict = self._meter([(slot, ref) for slot, ref, _ in due.values()])
         for name in verdict.step:
-            self._order(seen[name])
+            self._order(*due[name], room)
         return verdict
 
-    def _metered(self, slots: Mapping[str, Ref]) -> Verdict:
+    def _meter(self, threads: Sequence[tuple[Ref, ThreadRef]]) -> Verdict:
+        """Which of these may call their agents now; the calls are counted."""
         now = self.store.now()
-        refs = {name: read_thread(self.store, name) for name in slots}
-        due = [
-            Due(name, slots[name].state.get("since", 0), self._agent_of(ref.state))
-            for name, ref in refs.items()
-            if ref is not None
-        ]
+        due = [Due(ref.id, slot.state.get("since", 0), self._agent_of(ref.state)) for slot, ref in threads]
         verdict = decide(self.policy, State(due=due, calls=queue.calls(self.store, self.policy, now)), now)
         for one in due:
             call = self._call(one.agent) if one.thread in verdict.step else None
@@ -125,76 +131,89 @@ class Dispatcher:
 
     # -- ordering --
 
-    def _order(self, slot: Ref) -> None:
+    def _room(self) -> Room:
+        return Room(machines.list_machines(self.store), self.store.refs("slot/"))
+
+    def _plan(self, slots: Sequence[Ref], room: Room) -> dict[str, tuple[Ref, ThreadRef, Need]]:
+        """Of threads that have slots, those whose next step a machine can take, and what it needs."""
+        found = {}
+        for slot in slots:
+            ref = read_thread(self.store, slot.name.rpartition("/")[2])
+            if ref is None or ref.state.status != "idle":
+                continue
+            need = Need()
+            with suppress(RolecallError):  # the step itself says what is wrong
+                need = find_need(self.store, ref.state, self._agent_of(ref.state))
+            if room.has_taker(need):
+                found[str(ref.id)] = (slot, ref, need)
+            else:
+                self._note(slot, {**slot.state, "need": need.text})
+        return found
+
+    def _order(self, slot: Ref, ref: ThreadRef, need: Need, room: Room) -> None:
         """Give the order for the next step of a thread that has this slot. It is given before the slot says so: whoever
         dies in between gives the same order once more, which is one order."""
-        _, workflow, name = slot.name.split("/")
-        ref = read_thread(self.store, name)
-        if ref is None or ref.state.status != "idle":
-            return
-        head = ref.head
+        machine, workflow = room.choose(slot.name, need), slot.name.split("/")[1]
         before = slot.state.get("order", "")
-        ident = order_id(name, head, before=before) if before else self._orders.next_id(name, head)
-        order = Order(ident, name, workflow, head)
-        need, rule = self._need(ref), self.policy.of(workflow)
-        priority = ref.state.service.priority if ref.state.service else rule.priority
-        self._orders.give(order, need.partition, limit=rule.concurrency, priority=priority)
-        state = {"since": slot.state.get("since", 0), "order": order.id, "need": need.text}
-        # Where somebody was faster, or the thread was killed, the order finds nothing to do.
-        with suppress(Conflict):
-            self.store.move(slot.name, slot, state=state, durable=False)
+        ident = (
+            order_id(ref.id, ref.head, before=before) if before else self._orders.next_id(ref.id, ref.head)
+        )
+        priority = ref.state.service.priority if ref.state.service else self.policy.of(workflow).priority
+        self._orders.give(
+            Order(ident, ref.id, workflow, ref.head, need.text), machine.name, priority=priority
+        )
+        since = slot.state.get("since", 0)
+        self._note(slot, {"since": since, "order": ident, "need": need.text, "machine": machine.executor})
 
-    def _need(self, ref: ThreadRef) -> Need:
-        try:
-            return needed(self.store, ref.state, self._agent_of(ref.state))
-        except RolecallError:  # the step itself says what is wrong
-            return Need()
+    def _note(self, slot: Ref, state: Mapping[str, Any]) -> None:
+        # Where somebody was faster, or the thread was killed, the order finds nothing to do.
+        if state != slot.state:
+            with suppress(Conflict):
+                self.store.move(slot.name, slot, state=state, durable=False)
 
     # -- what was left lying --
 
     def sweep(self) -> Verdict:
         """Look at every thread that has a slot, and order the next steps of those for which nobody has, or whose
-        order is lost."""
-        # What stands under these names and is none of ours is passed over.
-        slots = [slot for slot in self.store.refs("slot/") if slot.name.count("/") == 2]
-        self.has_slots, self.lease_ends_at = bool(slots), None
-        if not slots:
-            return Verdict()
-        named = {slot.state["order"] for slot in slots if "order" in slot.state}
-        alive = {one.executor for one in machines.listed(self.store) if one.is_alive}
-        self._end_dead_orders(named, alive)
+        order is lost. Orders of threads that have ended are cancelled."""
+        room = self._room()
+        self.has_slots, self.lease_ends_at = bool(room.slots), None
+        named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
+        # A young order may be one that its slot does not name yet.
+        given = self._orders.open_orders(before=self.store.now() - min(self._lease_ms, _NAMED_MS))
+        self._orders.cancel(order for order in given if order not in named)
         standing = self._orders.standing(named)
         lost = []
-        for slot in slots:
+        for slot in room.slots:
             with suppress(Conflict):  # it moves, so somebody looks after it
-                lost += [slot] if self._is_lost(slot, standing) else []
-        return self._step(lost) if lost else Verdict()
+                lost += [slot] if self._is_lost(slot, standing, room) else []
+        return self._step(lost, room) if lost else Verdict()
 
-    def _end_dead_orders(self, named: Collection[str], alive: Collection[str]) -> None:
-        """What a dead machine has taken, or what is over without a record of it, would count against its queue's limit
-        for ever."""
-        latest = self.store.now() - self._lease_ms
-        dead = [
-            order
-            for order, one in self._orders.taken().items()
-            if one.executor not in alive or (order not in named and one.since < latest)
-        ]
-        self._orders.cancel(dead)
-
-    def _is_lost(self, slot: Ref, standing: Mapping[str, Standing]) -> bool:
-        words = slot.name.split("/")
-        place = Slot(words[1], words[2], slot.state.get("since", 0))
-        ref = read_thread(self.store, place.thread)
-        status = ref.state.status if ref else ""
-        if ref is None or status not in ("idle", "running"):
+    def _is_lost(self, slot: Ref, standing: Mapping[str, Standing], room: Room) -> bool:
+        """Whether nobody runs the thread of a slot, and nobody will."""
+        _, workflow, name = slot.name.split("/")
+        place = Slot(workflow, name, slot.state.get("since", 0))
+        ref = read_thread(self.store, name)
+        if ref is None or ref.state.status not in ("idle", "running"):
             queue.release(self.store, place)
             return False
-        if status == "running":
+        if ref.state.status == "running":
             return self._is_abandoned(place, ref)
         order = slot.state.get("order", "")
-        if order.split(":")[:2] != [place.thread, ref.head]:
+        if order.split(":")[:2] != [name, ref.head]:
             return True  # the step it was for was taken, and nobody has ordered the next
-        return self._is_stranded(order, standing.get(order))
+        found = standing.get(order)
+        if found is None or found.is_over:
+            return True
+        now = self.store.now()
+        if found.status == "PENDING":
+            is_lost = now - found.since > self._lease_ms
+        else:
+            is_lost = now - found.given > _QUEUED_MS and room.is_better_elsewhere(slot)
+        if is_lost or not room.is_alive(slot):
+            self._orders.cancel([order])
+            return True
+        return False
 
     def _is_abandoned(self, place: Slot, ref: ThreadRef) -> bool:
         lease = ref.state.lease
@@ -212,28 +231,55 @@ class Dispatcher:
         self._log(f"{place.thread} crashed: {reason}")
         return moved.state.status == "idle"
 
-    def _is_stranded(self, order: str, standing: Standing | None) -> bool:
-        """Whether an order that nobody has carried out is with nobody who will."""
-        if standing is None or standing.is_over:
-            return True
-        is_late = standing.since and self.store.now() - standing.since > self._lease_ms
-        if standing.status == "PENDING" and is_late:
-            self._orders.cancel([order])
-            return True
-        return False
-
     # -- cleaning --
 
     def forget(self, *, age_ms: int = 86_400_000) -> None:
-        """Remove what nobody asks for any more: orders of threads that were killed, orders of a day ago, machines
-        long gone."""
+        """Remove what nobody asks for any more: orders of a day ago, machines long gone."""
         now = self.store.now()
-        wanted = {slot.state.get("order") for slot in self.store.refs("slot/")}
-        # A young order may be one that its slot does not name yet.
-        given = self._orders.given(before=now - self._lease_ms)
-        self._orders.cancel([order for order in given if order not in wanted])
         self._orders.forget(before=now - age_ms)
         queue.forget_old_days(self.store, now=now)
-        for one in machines.listed(self.store):
+        for one in machines.list_machines(self.store):
             if now - one.facts.get("deadline", 0) > age_ms:
+                self._orders.forget_machine(one.name)
                 machines.forget(self.store, one.name)
+
+
+class Room:
+    """Which machine has room for another step."""
+
+    def __init__(self, found: Sequence[machines.Machine], slots: Sequence[Ref]) -> None:
+        # What stands under these names and is none of ours is passed over.
+        self.slots = [slot for slot in slots if slot.name.count("/") == 2]
+        self._machines = {one.executor: one for one in found if one.is_alive}
+        self._of = {slot.name: slot.state.get("machine", "") for slot in self.slots}
+
+    def has_taker(self, need: Need) -> bool:
+        return any(self._can_take(one, need.text) for one in self._machines.values())
+
+    def choose(self, slot: str, need: Need) -> machines.Machine:
+        """The machine that is to take the next step of the thread with this slot, which then counts as its own."""
+        self._of[slot] = ""
+        busy = Counter(self._of.values())
+        able = [one for one in self._machines.values() if self._can_take(one, need.text)]
+        chosen = min(able, key=lambda one: (busy[one.executor] / one.slots, one.name))
+        self._of[slot] = chosen.executor
+        return chosen
+
+    def is_alive(self, slot: Ref) -> bool:
+        """Whether the machine that a slot's order was given to is there."""
+        return slot.state.get("machine") in self._machines
+
+    def is_better_elsewhere(self, slot: Ref) -> bool:
+        """Whether another machine has room for a step while its own has none."""
+        own, busy = self._machines.get(slot.state.get("machine", "")), Counter(self._of.values())
+        if own is not None and own.is_open and busy[own.executor] <= own.slots:
+            return False
+        for one in self._machines.values():
+            if busy[one.executor] < one.slots and self._can_take(one, slot.state.get("need", "")):
+                self._of[slot.name] = one.executor
+                return True
+        return False
+
+    @staticmethod
+    def _can_take(one: machines.Machine, need: str) -> bool:
+        return one.is_open and need not in one.facts.get("lacks", {})

@@ -1,8 +1,8 @@
-"""One machine of a fleet: takes orders for steps that it can take, and lets each run in a process of its own.
+"""One machine of a fleet: carries out the orders on its queue, each step in a process of its own.
 
 Nothing on its loop asks the database. Threads do (`reach.py`), and wait for a server that is away; the loop goes on
 meanwhile and ends a step in time whose lease can no longer be renewed. So no thread is run by two, whichever of them
-was cut off. What it does again and again is here, in `taking.py` and in `leading.py`.
+was cut off. What it does again and again is here and in `leading.py`.
 
 Top to bottom: a life, a step, looking after, news, who asks.
 """
@@ -22,11 +22,10 @@ from rolecall.service.door import Door
 from rolecall.service.fleet import machines
 from rolecall.service.fleet.dispatch import Dispatcher
 from rolecall.service.fleet.leading import Leading
-from rolecall.service.fleet.needs import lacking_room
+from rolecall.service.fleet.needs import Here, Need, find_full_disk
 from rolecall.service.fleet.orders import Order, Orders
 from rolecall.service.fleet.reach import Reach
 from rolecall.service.fleet.step import Settings, Step, Steps
-from rolecall.service.fleet.taking import Taking
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf
 from rolecall.service.workers import Workers
@@ -67,19 +66,20 @@ class Machine:
         self.problems: dict[str, str] = {}
         self._reach = Reach(url, lease_ms=settings.lease_ms, threads=settings.slots + 8, heard=self._heard)
         self._orders = Orders(
-            url, executor=settings.executor, step=self.take_step, over=self._order_is_over, log=log
+            url,
+            machine=settings.name,
+            executor=settings.executor,
+            slots=settings.slots,
+            step=self.take_step,
+            over=self._order_is_over,
+            log=log,
         )
         self._steps = Steps(
             self._reach, workers, settings, policy=lambda: self.policy, log=log, tell=self._tell
         )
-        self._taking = Taking(
-            self._reach,
-            self._orders,
-            self._steps,
-            slots=settings.slots,
-            policy=lambda: self.policy,
-            is_open=lambda: not self._steps.is_stopping and "disk" not in self.problems,
-        )
+        self._here = Here()
+        self._lacking: dict[str, str] = {}
+        """What orders needed that could not be taken here, and what is missing for it."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._has_news, self._has_facts = asyncio.Event(), asyncio.Event()
         self._is_over = asyncio.Event()
@@ -104,7 +104,7 @@ class Machine:
             rounds = {
                 "beat": self._beat,
                 "lead": self._leading.round,
-                "take": self._taking.round,
+                "look for what is lacking": self._look_for_lacking,
                 "guard": self._guard,
                 "look at the disk": self._look_at_disk,
             }
@@ -165,6 +165,7 @@ class Machine:
             self._reach.stop_waiting()
         self._is_finishing = finish
         self._steps.stop(finish=finish)
+        self._has_facts.set()
         self._is_over.set()
 
     async def _wind_down(self) -> None:
@@ -210,17 +211,39 @@ class Machine:
 
     async def take_step(self, order: Order) -> str:
         """Carry out an order; what became of it, in a word or two."""
-        self._taking.arrived()
         self._pauses[order] = 0.0
+        lacking = await self._reach.ask(self._here.lacks, Need.of(order.need))
+        if lacking or not self._is_open():
+            self._lacking |= {order.need: lacking} if lacking else {}
+            # Known before the order is over, so that it is given to another machine.
+            await self._reach.ask(self._presence.tell, self._facts())
+            return "was handed back"
         settled = await self._steps.take(order)
         self._pauses[order] = 1.0 if settled.is_trouble else 0.0
-        self._taking.has_orders.set()  # there is room for another
         return settled.became
 
     def _order_is_over(self, order: Order) -> None:
         """See to it that the thread's next order is given."""
-        self._taking.has_orders.set()  # its queue has room for another
         self._begin(self._leading.go_on(order, pause=self._pauses.pop(order, 0.0)))
+
+    def _is_open(self) -> bool:
+        return not self._steps.is_stopping and "disk" not in self.problems
+
+    async def _look_for_lacking(self) -> None:
+        """See whether what was lacking is there by now, and still asked for."""
+        await asyncio.sleep(_DISK)
+        if not self._lacking:
+            return
+
+        def look() -> dict[str, str]:
+            wanted = {slot.state.get("need") for slot in self._reach.store.refs("slot/")}
+            known = {need: self._here.lacks(Need.of(need)) for need in self._lacking if need in wanted}
+            return {need: why for need, why in known.items() if why}
+
+        found = await self._reach.ask(look)
+        if found != self._lacking:
+            self._lacking = found
+            self._has_facts.set()
 
     # -- looking after --
 
@@ -246,7 +269,7 @@ class Machine:
         await asyncio.sleep(_GLANCE if self._steps.running else _REST)
 
     async def _look_at_disk(self) -> None:
-        self._trouble("disk", await asyncio.to_thread(lacking_room, self._settings.folders))
+        self._trouble("disk", await asyncio.to_thread(find_full_disk, self._settings.folders))
         await asyncio.sleep(_DISK)
 
     def _trouble(self, about: str, problem: str, *, is_steady: bool = False) -> None:
@@ -260,7 +283,6 @@ class Machine:
         else:
             del self.problems[about]
             self.log(f"{about}: all is well again")
-            self._taking.has_orders.set()
         self._has_facts.set()
 
     def _facts(self) -> dict[str, Any]:
@@ -270,7 +292,8 @@ class Machine:
             "steps": self._steps.throughput.total,
             "per_minute": self._steps.throughput.per_minute(),
             "leads": self._reach.line.is_leading,
-            "lacks": dict(list(self._taking.lacking.items())[:_SHOWN]),
+            "open": self._is_open(),
+            "lacks": dict(self._lacking),
             "problems": dict(self.problems),
         }
 
@@ -287,8 +310,6 @@ class Machine:
         if is_new or name == machines.POLICY:
             self._begin(self._reach.ask(self._read_policy))
         kind = name.partition("/")[0]
-        if is_new or (what, kind) == ("UPDATE", "slot"):
-            self._taking.has_orders.set()
         # A slot that is gone leaves room; a thread in the queue that is moved has its folders now.
         if is_new or what in ("leads", "INSERT") or (what, kind) in (("DELETE", "slot"), ("UPDATE", "queue")):
             self.wake()

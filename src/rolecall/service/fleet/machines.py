@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rolecall.errors import Conflict, Hint
+from rolecall.errors import Conflict
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
@@ -30,16 +30,26 @@ class Machine(NamedTuple):
     is_alive: bool
     facts: Mapping[str, Any]
 
+    @property
+    def slots(self) -> int:
+        """How many steps it takes at once."""
+        return int(self.facts.get("slots", 1))
 
-def listed(store: Store) -> list[Machine]:
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes work: not while its disk is full, or when it is about to stop."""
+        return bool(self.facts.get("open", True))
+
+
+def list_machines(store: Store) -> list[Machine]:
     """Every machine that is known, by name."""
     now = store.now()
-    return [_machine(ref, now) for ref in store.refs(_PREFIX)]
-
-
-def _machine(ref: Ref, now: int) -> Machine:
-    executor = str(ref.state.get("executor", ""))
-    return Machine(ref.name.removeprefix(_PREFIX), executor, _is_alive(ref, now), ref.state)
+    return [
+        Machine(
+            ref.name.removeprefix(_PREFIX), str(ref.state.get("executor", "")), _is_alive(ref, now), ref.state
+        )
+        for ref in store.refs(_PREFIX)
+    ]
 
 
 def _is_alive(ref: Ref, now: int) -> bool:
@@ -73,7 +83,7 @@ class Presence:
             raise Conflict(
                 f"a machine {ref.name.removeprefix(_PREFIX)!r} is in this fleet already: "
                 f"{holder.describe(ref.state.get('process', {}))}",
-                hint=Hint("Give this one a name of its own", "name_machine"),
+                hint="Give this one a name of its own: --machine NAME.",
             )
         self._move(ref, facts)
 
@@ -85,7 +95,7 @@ class Presence:
         if ref is not None and ref.state.get("executor") != self._executor:
             raise Conflict(
                 f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
-                hint=Hint("Give this one a name of its own", "name_machine"),
+                hint="Give this one a name of its own: --machine NAME.",
             )
         self._move(ref, facts)
 
@@ -116,7 +126,7 @@ def status(store: Store) -> dict[str, Any]:
     from rolecall.service import queue
 
     slots = store.refs("slot/")
-    found = listed(store)
+    found = list_machines(store)
     alive = [one for one in found if one.is_alive]
     policy = published(store) or ServicePolicy()
     return {

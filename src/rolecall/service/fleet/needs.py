@@ -1,9 +1,8 @@
 """What a step needs of the machine that takes it, and whether this machine has it.
 
-A step goes only where its agent is: that is checked as the engine itself checks it before a run, by this machine's
-configuration and its programs. The folder that the thread works in must be here, too, and the file of a workflow
-that is written in Python. Orders that need the same are in one partition of their queue, so whoever has not what it
-takes does not take from there.
+A step goes only where its agent is. The machine that is ordered to take it checks this as the engine does before a
+run, by its configuration and its programs. The folder that the thread works in must be there, too, and the file of a
+workflow that is written in Python. A machine that lacks something says so, and the order goes to another.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 from rolecall.errors import RolecallError
@@ -45,13 +43,8 @@ class Need(NamedTuple):
         agent, *files = json.loads(text)
         return cls(agent, tuple(files))
 
-    @property
-    def partition(self) -> str:
-        """A short name for it: the database has it in an index, and paths and commands can be long."""
-        return sha256(self.text.encode()).hexdigest()[:32]
 
-
-def needed(store: Store, state: ThreadState, agent: str) -> Need:
+def find_need(store: Store, state: ThreadState, agent: str) -> Need:
     """What the next step of a thread needs, by the thread's state and the name of its agent."""
     workflow = registry.read_node(store, state.workflow)[0]
     role = workflow.roles.get(state.role or "")
@@ -70,7 +63,7 @@ def _file_of(python: str) -> str:
     return file if os.path.isabs(file) else ""
 
 
-def lacking_room(folders: Sequence[str]) -> str:
+def find_full_disk(folders: Sequence[str]) -> str:
     """What is wrong with the disks under these folders, in words; empty: nothing."""
     for folder in folders:
         try:
