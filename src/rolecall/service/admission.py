@@ -89,7 +89,7 @@ def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
         else:
             room.take(one.workflow)
             admit.append(one.thread)
-    discard = _discarded(policy, left, room.admitted)
+    discard = _find_discarded(policy, left, room.admitted)
     still = {thread: reason for thread, reason in wait.items() if thread not in discard}
     return Verdict(tuple(step), tuple(admit), discard, still, meter.look_again_at)
 
@@ -161,7 +161,7 @@ def recent(calls: Sequence[int], rate: Rate, now: int) -> list[int]:
     return [at for at in calls if abs(now - at) < rate.per_seconds * 1000]
 
 
-def _discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Counter[str]) -> dict[str, str]:
+def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Counter[str]) -> dict[str, str]:
     """Of those that are left waiting, the ones that are not to wait."""
     by_workflow: dict[str, list[Waiting]] = {}
     for one in left:

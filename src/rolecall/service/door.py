@@ -56,38 +56,29 @@ class Door:
             self.tell(name)
 
     async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._calls.add((asyncio.current_task(), writer))
+        call = (asyncio.current_task(), writer)
+        self._calls.add(call)
         try:
             words = json.loads(await reader.readline() or b"null")
-            if isinstance(words, dict):
-                await self._answer(words, reader, writer)
+            name = str(words.get("thread", "")) if isinstance(words, dict) else ""
+            match words:
+                case {"do": "poke"}:
+                    self._poke(name)
+                case {"do": "stop"}:
+                    self._stop(bool(words.get("finish")))
+                    await reader.read()  # closed by us when all is over, which is the answer
+                case {"do": "follow"}:
+                    self._followers.setdefault(name, set()).add(writer)
+                    writer.write(b"\n")
+                    await reader.read()
+                case {"do": str(asked)} if asked in self._answers:
+                    writer.write(to_line(await self._answers[asked]()))
+                    await writer.drain()
         except (ValueError, OSError):
             pass  # whoever it was does not speak our language, or has gone
         finally:
             writer.close()
-            self._calls.discard((asyncio.current_task(), writer))
-
-    async def _answer(
-        self, words: Mapping[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        asked, name = str(words.get("do")), str(words.get("thread", ""))
-        if asked == "poke":
-            self._poke(name)
-        elif asked == "stop":
-            self._stop(bool(words.get("finish")))
-            await reader.read()  # closed by us when all is over, which is the answer
-        elif asked == "follow":
-            await self._follow(name, reader, writer)
-        elif asked in self._answers:
-            writer.write(to_line(await self._answers[asked]()))
-            await writer.drain()
-
-    async def _follow(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._followers.setdefault(name, set()).add(writer)
-        try:
-            writer.write(b"\n")
-            await reader.read()
-        finally:
-            self._followers[name].discard(writer)
-            if not self._followers[name]:
-                del self._followers[name]
+            self._calls.discard(call)
+            for followers in self._followers.values():
+                followers.discard(writer)
+            self._followers = {name: writers for name, writers in self._followers.items() if writers}

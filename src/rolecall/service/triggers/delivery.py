@@ -84,20 +84,24 @@ class Delivery:
         """Start the thread of a signal, unless something speaks against it."""
         async with self._turns.setdefault(trigger.id, asyncio.Lock()):
             for _ in range(_ATTEMPTS):
-                try:
-                    result = await self._delivered(trigger, signal)
-                except Conflict:
-                    continue
-                if not result.is_late:
-                    return result
+                with suppress(Conflict):
+                    result = await self._try(trigger, signal)
+                    if not result.is_late:
+                        return result
         return firing.Result(problem="the trigger moved too often to be heeded")
 
-    async def _delivered(self, trigger: Trigger, signal: Signal) -> firing.Result:
+    async def _try(self, trigger: Trigger, signal: Signal) -> firing.Result:
         try:
             ref, memory = self.recall(trigger)
-            project, workflow = self._needed(trigger)
+            project, workflow = self._project, self._workflows.get(trigger.workflow)
+            if project is None or workflow is None:
+                raise UsageError(f"there is no workflow {trigger.workflow!r} that could be used")
             now = self._store.now()
-            signal = _with_key(project, trigger, signal, now)
+            if trigger.dedupe:
+                values = firing.view(project, trigger, signal, now)
+                signal = replace(signal, key=template.render(trigger.dedupe, values))
+            else:
+                signal = replace(signal, signed="")
             if reason := memories.refusal(trigger, memory, signal, now):
                 after = memories.after_skip(memory, signal, reason, now)
                 if after != memory:
@@ -109,15 +113,6 @@ class Delivery:
         except UsageError as error:
             self.trouble(trigger, signal.slot, f"{error.message}. {error.hint}".rstrip(". "))
             return firing.Result(problem=error.message)
-        return await self._started(trigger, signal, order)
-
-    def _needed(self, trigger: Trigger) -> tuple[Project, str]:
-        workflow = self._workflows.get(trigger.workflow)
-        if self._project is None or workflow is None:
-            raise UsageError(f"there is no workflow {trigger.workflow!r} that could be used")
-        return self._project, workflow
-
-    async def _started(self, trigger: Trigger, signal: Signal, order: firing.Order) -> firing.Result:
         async with self._gate:
             result = await firing.start_in_child(order, self._env)
         if result.thread:
@@ -135,9 +130,3 @@ class Delivery:
 
     def secret_of(self, hook: Hook) -> str:
         return self._env.get(hook.secret_env, "")
-
-
-def _with_key(project: Project, trigger: Trigger, signal: Signal, now: int) -> Signal:
-    if not trigger.dedupe:
-        return replace(signal, signed="")
-    return replace(signal, key=template.render(trigger.dedupe, firing.view(project, trigger, signal, now)))

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,18 +99,16 @@ def prompt_of(project: Project, trigger: Trigger, signal: Signal, now: int) -> s
 
 def view(project: Project, trigger: Trigger, signal: Signal, now: int) -> dict[str, Any]:
     """What templates of a trigger can name."""
-    told = {
+    own = {
         "trigger": trigger.name,
         "workflow": trigger.workflow,
         "project": project.name,
         "at": time_text(now),
     }
-    return {**signal.data, **told}
+    return {**signal.data, **own}
 
 
 def time_text(ms: int) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -169,14 +168,17 @@ def main() -> None:
     order = Order(**json.loads(sys.stdin.read()))
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a workflow in Python may print
-    answer.write(json.dumps(_started(order)))
+    answer.write(json.dumps(_start_or_explain(order)))
     answer.flush()
     os._exit(0)
 
 
-def _started(order: Order) -> dict[str, Any]:
+def _start_or_explain(order: Order) -> dict[str, Any]:
     from rolecall.settings import config
     from rolecall.threads import workspace
+
+    def problem_of(error: RolecallError) -> str:
+        return f"{error.message}. {error.hint}".rstrip(". ")
 
     try:
         with workspace.open_store() as store:
@@ -184,20 +186,13 @@ def _started(order: Order) -> dict[str, Any]:
                 return {"thread": start(store, order, mask=workspace.mask(), work=config.work_folder())}
             except StorageError as error:
                 # A folder that cannot be made is one too, and by then the signal is used up.
-                return {"problem": _told(error), "is_refused": not _is_moved(store, order)}
+                ref = store.ref(order.ref)
+                is_moved = (ref.version if ref else 0) != order.version
+                return {"problem": problem_of(error), "is_refused": not is_moved}
     except Conflict as error:
         return {"is_late": True, "problem": error.message}
     except RolecallError as error:
-        return {"problem": _told(error), "is_refused": isinstance(error, StorageError)}
-
-
-def _is_moved(store: Store, order: Order) -> bool:
-    ref = store.ref(order.ref)
-    return (ref.version if ref else 0) != order.version
-
-
-def _told(error: RolecallError) -> str:
-    return f"{error.message}. {error.hint}".rstrip(". ")
+        return {"problem": problem_of(error), "is_refused": isinstance(error, StorageError)}
 
 
 if __name__ == "__main__":

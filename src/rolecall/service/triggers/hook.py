@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import h11
 
@@ -75,39 +75,44 @@ class Server:
         self._open += 1
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         try:
-            answer = await self._answered(connection, reader, writer)
+            answer = await self._answer(connection, reader, writer)
             with suppress(OSError, TimeoutError, h11.LocalProtocolError):
                 async with asyncio.timeout(_PATIENCE):
                     await _send(connection, writer, answer)
                 async with asyncio.timeout(_LINGER):
-                    await _discard(reader)
+                    left = MAX_BODY
+                    while left > 0 and (piece := await reader.read(65_536)):
+                        left -= len(piece)
         finally:
             self._open -= 1
             writer.close()
 
-    async def _answered(
+    async def _answer(
         self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Answer:
         try:
             if self._open > _AT_ONCE:
                 raise _Refused(503, "too many requests at once")
             async with asyncio.timeout(_PATIENCE):
-                guarded, data, digest = await self._heard(connection, reader, writer)
+                guarded, data, digest = await self._hear(connection, reader, writer)
             return await guarded.deliver(data, digest)
         except _Refused as refused:
             return refused.answer
         except h11.RemoteProtocolError as error:
-            return Answer(error.error_status_hint, {"error": "this is no request that can be understood"})
+            return Answer(error.error_status_hint, {"error": "the request cannot be understood"})
         except (TimeoutError, OSError, EOFError):
             return Answer(408, {"error": "the request did not arrive in time"})
 
-    async def _heard(
+    async def _hear(
         self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Guarded, dict[str, Any], str]:
         event = await _next(connection, reader)
         if not isinstance(event, h11.Request):
             raise EOFError
-        url = _address(event.target)
+        try:
+            url = urlsplit(event.target.decode("ascii"))
+        except ValueError:
+            raise _Refused(400, "the address cannot be read") from None
         guarded = self._find(url.path)
         if guarded is None:
             raise _Refused(404, "there is no such hook")
@@ -129,23 +134,10 @@ class Server:
         return guarded, data, hashlib.sha256(body).hexdigest() if guarded.hook.signature else ""
 
 
-def _address(target: bytes) -> SplitResult:
-    try:
-        return urlsplit(target.decode("ascii"))
-    except ValueError:
-        raise _Refused(400, "the address is none") from None
-
-
 async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:
     while (event := connection.next_event()) is h11.NEED_DATA:
         connection.receive_data(await reader.read(65_536))
     return event
-
-
-async def _discard(reader: asyncio.StreamReader) -> None:
-    left = MAX_BODY
-    while left > 0 and (piece := await reader.read(65_536)):
-        left -= len(piece)
 
 
 async def _body(connection: h11.Connection, reader: asyncio.StreamReader) -> bytes:
