@@ -29,7 +29,7 @@ THREAD = "01M7FM569QCK6S24ZXRES2P0SA"
         (Hint("Fork it to continue", "fork_thread", thread=THREAD), ""),
         (Hint("Follow it", "watch_thread", thread=THREAD), f"Follow it: `thread_show` for {THREAD}."),
         (Hint("Configure it", "set_setting", before="Nothing is lost.", key="a", value="b"), "Nothing is lost."),
-        (Hint("Finish the removal", "tidy_memory", before="Nothing is lost."), "Nothing is lost."),
+        (Hint("Finish it", "verify_store", before="Nothing is lost."), "Nothing is lost."),
         (Hint("Rebuild it", "rebuild_index"), "Rebuild it: `knowledge_sync` with `rebuild`."),
     ],
 )  # fmt: skip

@@ -3,9 +3,8 @@
 Opening one is what costs (some agents need seconds), so an adapter keeps its links between calls. One link
 serves one call at a time: two prompts in one process could not be ended one by one.
 
-The connection is the protocol's own package; only the way of its messages is ours. Updates are given to
-whoever listens at once and in order, lines that are no messages are noted, and a line that is too long ends
-the connection with a reason.
+The connection is the protocol's own package; only the transport of its messages is ours. Updates reach the reader at
+once and in order, other lines are kept as noise, and a line that is too long ends the connection with a reason.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Wire:
         try:
             await self._talk.write(text.encode("utf-8", "replace") + b"\n")
         except OSError as error:
-            if "method" in message:  # an answer that nobody reads is no trouble of ours
+            if "method" in message:  # an answer that nobody reads does not matter
                 raise ConnectionError("the agent does not read its input any more") from error
 
     async def receive(self) -> dict[str, Any] | None:
@@ -89,7 +88,7 @@ class Wire:
                     return message
                 elif message.get("method") == "session/update":
                     self._hear(message)
-        except Exception as error:  # of whoever listens, or a line too long: the call that waits raises it
+        except Exception as error:  # of the reader, or a line too long: the call that waits raises it
             self.fail(error)
         return None
 
@@ -267,7 +266,7 @@ class Links:
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    """A message in the form the protocol's package can work with; None for a line that is none."""
+    """A message in the form that the protocol's package accepts; None for any other line."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,9 +1,8 @@
 """What is particular to the agents that speak the Agent Client Protocol: values, read by acp.py.
 
-The protocol leaves open how an agent is kept from doing something. An agent that asks for permission is
-answered; but most ask only for some of what they do, and some end their turn when they are told no. So
-where an agent has means of its own (a sandbox, a list of denied tools), a role's restrictions are put into
-these, and the model is told that a tool is not there instead of being refused in the middle of its work.
+The protocol leaves open how an agent is kept from doing something. An agent that asks for permission gets an answer,
+but most ask only for some of what they do, and some end their turn after a no. So where an agent has means of its own
+(a sandbox, a list of denied tools), a role's restrictions use these, and the model does not see the tool at all.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Preset:
     is_usage_total: bool = False
     """Whether the usage it tells after a prompt counts from the start of its process."""
     is_used_per_request: bool = False
-    """Whether every request to the model is told as a `usage_update` of its own, and nothing else is."""
+    """Whether each request to the model, and nothing else, sends a `usage_update`."""
     notices: re.Pattern[str] | None = None
     """Messages of the agent's own that come as if the model had said them, each in one piece."""
     failures: re.Pattern[str] | None = None

@@ -63,7 +63,7 @@ class _Tool:
     title: str = ""
     kind: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Until they are told; they may be as long as a file."""
+    """Until they are passed on; they may be as long as a file."""
     paths: dict[str, None] = field(default_factory=dict)
     server: str = ""
     """The tool server it belongs to, where the agent says so."""

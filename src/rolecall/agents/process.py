@@ -119,7 +119,7 @@ async def conversation(
     max_line: int,
     grace: float = DEFAULT_GRACE,
 ) -> AsyncIterator[Conversation]:
-    """Start `argv` and keep it open; whatever is left of it is ended when the block is left.
+    """Start `argv` and keep it open; the end of the block ends everything it started.
 
     It is an async generator, so a loop that shuts down ends a child that nobody has closed.
     """
@@ -443,7 +443,7 @@ class _Child:
         return "timeout"
 
     async def end(self, grace: float) -> tuple[int, ...]:
-        """End whatever is left, read what it still wrote, reap the child; what could not be ended."""
+        """End what still runs, read what it still wrote, reap the child; the processes that could not be ended."""
         try:
             left = await _end_members(self.run, self.popen.pid, grace=grace)
             await self._drain(_LINGER)
@@ -502,7 +502,7 @@ class _Child:
         for pipe in (self.popen.stdout, self.popen.stderr):
             if pipe is not None:  # after the readers' own closing; what was never attached is closed here
                 asyncio.get_running_loop().call_soon(pipe.close)
-        with suppress(subprocess.TimeoutExpired):  # what cannot be ended is told as `left`
+        with suppress(subprocess.TimeoutExpired):  # it is reported as `left`
             self.popen.wait(_LINGER)
 
 

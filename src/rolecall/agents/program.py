@@ -60,7 +60,7 @@ class Reader:
         self.context = context
         self.transcript = Transcript(context)
         self.noise = ""
-        """What was printed that is no event, its beginning; it often says why nothing else came."""
+        """The beginning of what was printed besides events; it often says why nothing else came."""
         self.folder = Path()
         """The run's own folder while the run lasts: some programs leave a file of figures there."""
 

@@ -120,7 +120,7 @@ class Context:
     """The whole environment of children; nothing else is handed to them."""
     memory: Memory = field(default_factory=Forgetful)
     play: Play | None = None
-    """Lets another workflow play the role; None where there is no engine."""
+    """Lets another workflow play the role; None without an engine."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +181,9 @@ class Reply:
     children: tuple[str, ...] = ()
     """Threads that did the work, where another workflow played the role."""
     hint: str = ""
-    """What to do about an ending that is no answer."""
+    """What to do about an ending without an answer."""
     is_session_lost: bool = False
-    """The session to go on in is unknown to the agent: asking anew may help."""
+    """The agent does not know the session; a new one may help."""
 
 
 class Agent(Protocol):
@@ -207,7 +207,7 @@ async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
 
 
 def failure(reply: Reply) -> AgentError:
-    """A reply that is no answer, as the error that keeps all of it."""
+    """The error for a reply without an answer; it keeps all of the reply."""
     return AgentError(
         reply.reason or f"the agent ended with {reply.ending!r}",
         ending=reply.ending,

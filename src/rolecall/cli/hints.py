@@ -32,7 +32,6 @@ _PHRASES = {
     "name_project": "add --project DIR",
     "run_tasks": "rolecall plan run",
     "start_plan": "rolecall plan start",
-    "tidy_memory": "rolecall memory gc",
     # knowledge
     "forget_repository": "rolecall knowledge forget --repo {repo}",
     "index_again": "`rolecall knowledge forget`, then `rolecall knowledge sync`",

@@ -1,5 +1,5 @@
 """How tools word a hint: the tool that carries it out. Advice that no tool can follow is left out, because a model that
-is told of a command goes and looks for it."""
+reads of a command goes and looks for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def word(hint: str, tools: Collection[str]) -> str:
 
 
 def phrase(hint: Hint) -> str:
-    """The tool and the argument that matters; empty when there is no tool."""
+    """The tool and the argument that matters; empty without a tool."""
     if hint.code not in TOOLS:
         return ""
     return f"`{TOOLS[hint.code]}`" + _WITH.get(hint.code, "").format_map(hint.arguments)

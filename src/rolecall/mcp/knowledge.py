@@ -50,7 +50,7 @@ TOOLS = (
         "sync",
         "Index the files of this repository that have changed since the last time, for knowledge_query.",
         {},
-        {"rebuild": {"type": "boolean", "description": "Index everything anew."}},
+        {"rebuild": {"type": "boolean", "description": "Index everything again."}},
         effect="adds",
         classes=FILES,
         is_long=True,

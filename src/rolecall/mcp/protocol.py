@@ -5,7 +5,7 @@ Written by hand because hosts start one server for each agent: the SDK's own tak
 tool does.
 
 Two eras are spoken. Up to 2025-11-25 a client opens with `initialize` and a version is agreed on; from 2026-07-28 on
-there is no opening and each request says its version in `_meta`.
+each request says its version in `_meta`.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _read_version(params: Mapping[str, Any]) -> str | None:
 
 
 def _stamp(version: str) -> dict[str, Any]:
-    """What every result carries where there is no handshake."""
+    """What every result carries in versions without a handshake."""
     if version not in STATELESS_VERSIONS:
         return {}
     return {"resultType": "complete", "_meta": {f"{_META}serverInfo": SERVER}}

@@ -32,7 +32,7 @@ _CHUNK = 256 * 1024
 _WAITING = 1_000
 """Calls that may wait to be carried out; then reading waits too."""
 _GRACE = 1.0
-"""Seconds for calls under way when the server is told to end, and for those that wait for a lock when input ends."""
+"""Seconds for calls under way when the server has to end, and for those that wait for a lock when input ends."""
 _AGENT_GRACE = 8.0
 """Seconds for a long call then: an agent that does not end is killed meanwhile."""
 

@@ -41,7 +41,7 @@ _QUOTA = 10_000
 
 @contextmanager
 def _reading(place: Place) -> Iterator[Store | None]:
-    """The store for a verb that only reads; None if there is none yet, and none is made."""
+    """The store for a verb that only reads; None before the first thread, and none is made."""
     store = store_if_any(place.store)
     try:
         yield store

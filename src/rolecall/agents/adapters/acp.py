@@ -1,12 +1,12 @@
 """Any agent that speaks the Agent Client Protocol: `acp:codex-acp`, or `acp:program --flag` for one of your own.
 
-The agent is started once and asked again: its process and its sessions are kept between the calls of one
-adapter, until `aclose` or the end of the event loop. A session that the process does not have is loaded, where
-the agent can; where it cannot, or does not know the session, the reply says so and the caller asks anew.
+The agent's process and its sessions are kept between the calls of one adapter, until `aclose` or the end of the event
+loop. A session that the process does not have is loaded, where the agent can; otherwise the reply says that it is lost,
+and the caller begins a new one.
 
-The agent's questions are answered from the role's capabilities, and nobody else is asked. That holds an agent
-only as far as it asks: a role with restrictions is given to agents of which that is known (acp_presets.py), or
-where `is_asking` says so. Files and terminals of ours are not offered; an agent works with its own tools.
+The agent's questions are answered from the role's capabilities. That restrains an agent only as far as it asks: a role
+with restrictions goes to agents that are known to ask (acp_presets.py), or that `is_asking` declares. Files and
+terminals of ours are not offered; an agent works with its own tools.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Acp:
         reader = self.reader(context)
         is_kept = False
         try:
-            # At every use, because whoever finds this step left behind has to end a process of an earlier one.
+            # At every use: after a crash, this step's process may be one that an earlier step started.
             context.emit("process", link.talk.started._asdict())
             reply = await self._ask(link, reader, prompt)
             is_kept = reply.ending in ANSWERED or reply.is_session_lost

@@ -1,8 +1,8 @@
 """Claude Code in print mode: `claude -p --output-format stream-json`, the prompt on stdin.
 
 A role without restrictions may use every tool without being asked, because nobody is there to be asked.
-How a run ended is told by the last result's `is_error` and `terminal_reason`: its `subtype` says "success"
-after an API failure, and an interrupted run exits with 0. A run has several results when something it left in
+How a run ended is in the last result's `is_error` and `terminal_reason`: its `subtype` says "success" after an
+API failure, and an interrupted run exits with 0. A run has several results when something it left in
 the background comes back: each counts its own turns, but all of them the tokens of the whole session.
 """
 

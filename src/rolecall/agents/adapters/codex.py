@@ -1,10 +1,9 @@
-"""Codex without its screen: `codex exec --json`, the prompt on stdin; `exec resume` and `exec fork` go on.
+"""Codex without its screen: `codex exec --json`, the prompt on stdin; `exec resume` and `exec fork` continue.
 
-Everything it is told goes into the call as `-c` overrides: the user's own folder of Codex is read by the program,
-and never written by us. It has no list of forbidden tools; a restriction is a level of its sandbox, or a
-feature that is switched off. Tool servers run outside of its sandbox, so that of the user's own a restricted
-role gets none: each one that the program's files name is switched off. Its figures are those of the whole
-session, its costs are not told.
+All settings go into the call as `-c` overrides: the program reads the user's own folder, and we never write to it. It
+has no list of forbidden tools; a restriction is a level of its sandbox, or a feature that is switched off. Tool servers
+run outside its sandbox, so a restricted role gets none of the user's own: each one that the program's files name is
+switched off. Its figures are those of the whole session, without costs.
 """
 
 from __future__ import annotations
@@ -96,7 +95,15 @@ class Codex(Program):
             ours = [server.name for server in self.mcp]
             settings["mcp_servers"] = servers_off({**context.env, **self.env}, context.workdir, ours)
         for server in self.mcp:
-            settings |= _mcp_settings(server)
+            env = ", ".join(f"{_toml(name)} = {_toml(value)}" for name, value in server.env.items())
+            table = {
+                "command": _toml(server.command),
+                "args": f"[{', '.join(map(_toml, server.args))}]",
+                "required": "true",  # else the first turn begins before its tools are there
+                "default_tools_approval_mode": '"approve"',
+                "env": f"{{{env}}}",
+            }
+            settings |= {f"mcp_servers.{server.name}.{key}": value for key, value in table.items()}
         for denial in denials:
             settings |= denial
         return settings
@@ -108,17 +115,6 @@ class Codex(Program):
 def _toml(value: str) -> str:
     # A JSON string is a TOML string as long as nothing is written as a pair of surrogates.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _mcp_settings(server: McpServer) -> dict[str, str]:
-    settings = {
-        "command": _toml(server.command),
-        "args": f"[{', '.join(map(_toml, server.args))}]",
-        "required": "true",  # else the first turn begins before its tools are there
-        "default_tools_approval_mode": '"approve"',
-        "env": f"{{{', '.join(f'{_toml(name)} = {_toml(value)}' for name, value in server.env.items())}}}",
-    }
-    return {f"mcp_servers.{server.name}.{key}": value for key, value in settings.items()}
 
 
 def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> str:
@@ -196,7 +192,7 @@ class CodexReader(Reader):
             self.transcript.uses(self.usage() or Usage())
         elif kind == "turn.failed":
             self._failure = text_of(mapping(event.get("error")).get("message")) or "the turn failed"
-        elif kind == "error":  # most are retries; what ends the turn is told once more as its failure
+        elif kind == "error":  # most are retries; the one that ends the turn comes again as its failure
             self._complaint = text_of(event.get("message"))
 
     def _item(self, item: Mapping[str, Any], *, is_done: bool) -> None:

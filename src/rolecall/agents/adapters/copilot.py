@@ -1,7 +1,7 @@
 """GitHub Copilot CLI without a terminal: `copilot --output-format json`, the prompt on stdin.
 
 Its events name the session only at the end, so a new one is given its id. Figures come from the file of
-`--usage-output-file`; they count over the whole session, in tokens: there is no cost in dollars.
+`--usage-output-file`; they count over the whole session, in tokens and not in dollars.
 
 A role without restrictions may use every tool, path and address. A restricted one may use the kinds of
 tools that are left and the servers that the adapter was given, not those that the user has set up.
@@ -56,7 +56,14 @@ class Copilot(Program):
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         new = "" if context.session else str(uuid.uuid4())
-        argv = [self.command, "--output-format", "json", "--no-auto-update", *self._permissions(context)]
+        denied = {kind for name in capabilities.denied(context.capabilities) for kind in DENIES[name]}
+        allowed = ["--allow-all-tools"]
+        if denied.intersection(_KINDS):
+            left = [kind for kind in _KINDS if kind not in denied]
+            allowed = [f"--allow-tool={name}" for name in (*left, *(server.name for server in self.mcp))]
+        argv = [self.command, "--output-format", "json", "--no-auto-update"]
+        argv += ["--allow-all-paths", "--allow-all-urls", *allowed]
+        argv += [f"--deny-tool={kind}" for kind in sorted(denied)]
         # A resumed session would otherwise work in the folder it was started in.
         argv += ["-C", str(context.workdir)]
         argv += ["--usage-output-file", str(folder / _USAGE)]
@@ -66,15 +73,6 @@ class Copilot(Program):
         if self.model:
             argv += ["--model", self.model]
         return Call([*argv, *self.args], stdin=prompt, env=self.env, session=new)
-
-    def _permissions(self, context: Context) -> list[str]:
-        denied = {kind for name in capabilities.denied(context.capabilities) for kind in DENIES[name]}
-        allowed = ["--allow-all-tools"]
-        if denied.intersection(_KINDS):
-            left = [kind for kind in _KINDS if kind not in denied]
-            allowed = [f"--allow-tool={name}" for name in (*left, *(server.name for server in self.mcp))]
-        forbidden = [f"--deny-tool={kind}" for kind in sorted(denied)]
-        return ["--allow-all-paths", "--allow-all-urls", *allowed, *forbidden]
 
     def reader(self, context: Context) -> CopilotReader:
         return CopilotReader(context)

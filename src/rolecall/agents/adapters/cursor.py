@@ -1,11 +1,10 @@
 """Cursor's agent in print mode: `cursor-agent --print --output-format stream-json`, the prompt on stdin.
 
-Written from its documentation. It says that a failed run ends with an exit code and a text on stderr and
-without a last event, so a failure of the model's endpoint cannot be told from any other, and nothing is
-said of a session that is unknown. Figures are told by recent versions only.
+Written from its documentation: a failed run ends with an exit code and a text on stderr, without a last event, so a
+failure of the model's endpoint looks like any other. Only recent versions report figures.
 
-Restrictions: `--mode ask`, which reads and answers. It cannot deny a shell alone. Its finer rules and its
-tool servers are read from the user's and the project's files only, which are not ours to write.
+Restrictions: `--mode ask`, which reads and answers. It cannot deny a shell alone. It reads finer rules and tool servers
+only from the user's and the project's files, which we do not write.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ agent). The engine checks the step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rolecall.agents.adapters.command import DEFAULT_TIMEOUT, Command, words_of
+from rolecall.agents.program import parse_object
 from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError
 from rolecall.store.ids import is_node_id
@@ -60,7 +60,8 @@ def from_argument(argument: str, **options: Any) -> External:
 def _step_id(stdout: str, *, program: str) -> str:
     lines = stdout.strip().splitlines()
     last = lines[-1].strip() if lines else ""
-    found = _step_hash(last) if last.startswith("{") else last
+    record = parse_object(last)
+    found = last if record is None else record.get("stepHash")
     if isinstance(found, str) and is_node_id(found):
         return found
     printed = f"printed {last[:200]!r}" if last else "printed nothing"
@@ -70,11 +71,3 @@ def _step_id(stdout: str, *, program: str) -> str:
         text=stdout,
         hint=_EXPECTED,
     )
-
-
-def _step_hash(line: str) -> object:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record.get("stepHash") if isinstance(record, dict) else None

@@ -67,21 +67,18 @@ class Gemini(Program):
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]
         denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES.get(name, ())}
         if denied:
-            argv += ["--admin-policy", str(self._policy(denied, folder))]
+            self.check_policies()
+            policy = folder / "policy.toml"
+            names = json.dumps(sorted(denied))  # a list of plain names is written alike in TOML
+            policy.write_text(
+                f'[[rule]]\ntoolName = {names}\ndecision = "deny"\npriority = 999\n', encoding="utf-8"
+            )
+            argv += ["--admin-policy", str(policy)]
         if context.session:
             argv += ["--resume", context.session]
         if self.model:
             argv += ["--model", self.model]
         return Call([*argv, *self.args], stdin=prompt, env=self.env)
-
-    def _policy(self, denied: set[str], folder: Path) -> Path:
-        self.check_policies()
-        path = folder / "policy.toml"
-        names = json.dumps(sorted(denied))  # a list of plain names is written alike in TOML
-        path.write_text(
-            f'[[rule]]\ntoolName = {names}\ndecision = "deny"\npriority = 999\n', encoding="utf-8"
-        )
-        return path
 
     @classmethod
     def check_policies(cls) -> None:

@@ -8,7 +8,7 @@ answer, with exit code 0.
 It takes its prompt as an argument only, and one argument holds no more than 128 KB. So the prompt is a file
 in the run's own folder, and the argument tells the agent to read it, with its file tools or its shell. That
 is why a role cannot be denied both, and not be read-only. Restrictions are the toolsets that are left; the
-tool servers of the user's configuration are not among them, and there is no other way to give it any.
+tool servers of the user's configuration are not among them, and it accepts no others.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """OpenCode without a terminal: `opencode run --format json`, the prompt on stdin.
 
-There is no last event that says how the run ended: the last step's reason does. A run that stops where a
-permission was asked for exits with 0, too, and so does one that was interrupted. A session goes on only in
-the folder it was made in: from another one nothing of it is heard, and the run does not end.
+The last step's reason says how the run ended; a last event does not. A run that stops at a question for permission
+exits with 0, and so does one that was interrupted. A session continues only in the folder it was made in: from another
+one the run prints nothing and does not end.
 
-A restricted role is played by an agent of our own, defined in `OPENCODE_CONFIG_CONTENT`, which may use only
-the tools it names: permissions for all agents would give way to those the user has given to one of them.
-For the same reason it has no subagents. What subagents use is not in the figures: their steps are no events.
+A restricted role is played by an agent of our own, defined in `OPENCODE_CONFIG_CONTENT`, which may use only the tools
+it names: permissions for all agents would give way to those the user has given to one of them. For the same reason it
+has no subagents. The figures leave out what subagents use: their steps send no events.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class OpenCode(Program):
         return Call([*argv, *self.args], stdin=prompt, env=env)
 
     def _config(self, denied: set[str], context: Context) -> dict[str, str]:
-        """What the program is told besides its files, added to what it may have been told so already."""
+        """The variable with our configuration, merged into the one that is set already."""
         if not denied and not self.mcp:
             return {}
         given = self.env.get(_CONFIG) or context.env.get(_CONFIG) or "{}"

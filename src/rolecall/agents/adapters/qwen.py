@@ -1,7 +1,7 @@
 """Qwen Code without a terminal: `qwen --output-format stream-json`, the prompt on stdin.
 
 Its events are Claude Code's, with differences that count: `input_tokens` hold the cached ones, figures of a
-resumed session are sums over all of it, an error is told in `error` instead of `terminal_reason`, and a
+resumed session are sums over all of it, an error is in `error` instead of `terminal_reason`, and a
 limit ends the run with an exit code and no result. Side requests after the answer (its memory) show up in
 the figures of the next run in the session.
 """

@@ -1,8 +1,8 @@
 """Another workflow as an agent: `workflow:NAME`, or `workflow("NAME")` in Python.
 
-The prompt of the role becomes the task of a thread of that workflow. What its last step delivered is the
-answer; the role's schema has to fit it. The thread is the agent's session: it is gone on with after a crash,
-and when it was suspended and the step is tried again.
+The prompt of the role becomes the task of a thread of that workflow, and its last output is the answer; the role's
+schema has to fit it. The thread is the agent's session: a step that is tried again continues it, after a crash and
+after it was suspended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rolecall.agents.protocol import Context, Ending, Played, Reply, with_frontmatter
+from rolecall.agents.protocol import Context, Ending, Reply, with_frontmatter
 from rolecall.errors import AgentError, UsageError
 
 _ENDINGS: dict[str, Ending] = {
@@ -38,29 +38,23 @@ class Subworkflow:
         if context.cancel.is_set():
             raise AgentError(f"{self.name} was cancelled before it started", ending="interrupted")
         played = await context.play(self.workflow, prompt, context.session)
+        reason = hint = ""
+        if played.status != "completed":
+            why = f": {played.reason}" if played.reason else ""
+            reason = f"its thread {played.thread} is {played.status}{why}"
+            hint = f"Read thread {played.thread}."
+        if played.status == "suspended":
+            hint = f"Answer thread {played.thread}, then resume thread {context.thread}."
         return Reply(
             with_frontmatter(played.output, played.body) if played.status == "completed" else "",
             session=played.thread,
             usage=played.usage.since(context.session_total),
             session_total=played.usage,
             ending=_ENDINGS.get(played.status, "failed"),
-            reason=_reason(played),
+            reason=reason,
             children=(played.thread,),
-            hint=_hint(played, context.thread),
+            hint=hint,
         )
-
-
-def _reason(played: Played) -> str:
-    if played.status == "completed":
-        return ""
-    why = f": {played.reason}" if played.reason else ""
-    return f"its thread {played.thread} is {played.status}{why}"
-
-
-def _hint(played: Played, parent: str) -> str:
-    if played.status != "suspended":
-        return f"Read thread {played.thread}."
-    return f"Answer thread {played.thread}, then resume thread {parent}."
 
 
 def workflow(name: str) -> Subworkflow:
