@@ -13,14 +13,16 @@ from typing import Any
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.knowledge import brief as briefing
-from rolecall.knowledge import cache, files, index, model, place, query
+from rolecall.knowledge import cache, files, index, place, query
 from rolecall.knowledge import sync as syncing
 from rolecall.knowledge.cache import CachedModel
 from rolecall.knowledge.index import Reader
+from rolecall.knowledge.model import Embedder
 from rolecall.knowledge.query import Answer, Knowledge
-from rolecall.knowledge.settings import EMBEDDED, INDEX, Embedding, Settings
+from rolecall.knowledge.settings import EMBEDDED, INDEX, TRANSFORMERS, Embedding, Settings
 from rolecall.knowledge.sync import Report
 from rolecall.settings import config, repository
+from rolecall.settings.settings import model_endpoint
 
 Tell = Callable[[str], None]
 _LONGEST_QUESTION = 4_000
@@ -42,7 +44,7 @@ def sync(
     home = config.home()
     if not _make_ignored(root):
         tell(f"git does not ignore {place.index_of(root)}: add `{INDEX}*` to .gitignore")
-    embedder = CachedModel(_embedder(settings.embedding), place.cache_folder(home), tell)
+    embedder = CachedModel(_load_model(settings.embedding), place.cache_folder(home), tell)
     try:
         report = syncing.sync(
             root, settings, embedder, mask=config.mask(), now=now, is_anew=is_anew, progress=progress
@@ -149,7 +151,7 @@ class Desk:
         return self._rebuild(root, why, found)
 
     def _reopen(self, root: str, settings: Settings) -> Knowledge:
-        embedder = _embedder(settings.embedding)
+        embedder = _load_model(settings.embedding)
         if settings.embedding.provider != EMBEDDED:  # which computes a vector faster than a lookup takes
             embedder = CachedModel(embedder, place.cache_folder(config.home()), self._tell)
         self._close(root)
@@ -175,8 +177,27 @@ def _note_failure(root: str, found: Found) -> Iterator[None]:
         found.notes.append(f"{root} was not asked: {error.message}. {error.hint}".strip())
 
 
-def _embedder(embedding: Embedding) -> model.Embedder:
-    return model.choose(embedding, config.load(), config.environment())
+def _load_model(embedding: Embedding) -> Embedder:
+    # Each brings libraries that the others do without.
+    if embedding.provider == EMBEDDED:
+        from rolecall.knowledge.static import StaticModel
+
+        return StaticModel()
+    if embedding.provider == TRANSFORMERS:
+        from rolecall.knowledge.transformer import Transformer
+
+        return Transformer(embedding.model)
+    from rolecall.knowledge.remote import Remote
+
+    endpoint = model_endpoint(config.load(), config.environment(), f"{embedding.provider}/{embedding.model}")
+    if endpoint["protocol"] != "openai":
+        raise UsageError(
+            f"the provider {embedding.provider!r} speaks {endpoint['protocol']}, which has no embeddings",
+            hint="Name one that speaks the protocol `openai`, or use the embedded model.",
+        )
+    return Remote(
+        endpoint["base_url"], endpoint["model"], key=endpoint["api_key"], dimensions=embedding.dimensions
+    )
 
 
 def shared_model(named: str, tell: Tell) -> CachedModel:
@@ -187,7 +208,7 @@ def shared_model(named: str, tell: Tell) -> CachedModel:
             f"{named!r} is not the name of a model",
             hint=f"Give `{EMBEDDED}`, or PROVIDER/NAME with a provider of the configuration.",
         )
-    return CachedModel(_embedder(Embedding(provider, name)), place.cache_folder(config.home()), tell)
+    return CachedModel(_load_model(Embedding(provider, name)), place.cache_folder(config.home()), tell)
 
 
 def brief(
@@ -250,7 +271,7 @@ def status(root: str) -> Status:
         skipped=listing.skipped,
         is_ignored=_is_ignored(root),
         cache_bytes=cache.size(place.cache_folder(config.home())),
-        configured_model=_embedder(settings.embedding).name,
+        configured_model=_load_model(settings.embedding).name,
     )
 
 
