@@ -116,7 +116,7 @@ def test_a_pattern_chooses_files(asked: Repo, pattern: str, fits: object) -> Non
 
 def test_nothing_that_fits_is_the_exit_code_one(asked: Repo) -> None:
     assert asked("query", "retry", "--path", "nowhere/", code=1, cwd=asked.folder).stdout
-    assert asked("query", "zzyzx", "--words", "--format", "text", code=1).stdout == "nothing fits\n"
+    assert asked("query", "zzyzx", "--words", "--format", "text", code=1).stdout == "nothing was found\n"
     for pattern, told in (("", "is empty"), ("{a,b}", "alternatives in braces"), ("../x", "leads out")):
         assert told in asked.refused("query", "retry", "--path", pattern, code=2)
     for text in ("", "   ", "?!"):
