@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -123,6 +124,8 @@ class Crew:
             text=True,
             cwd=self.project,
             env={**os.environ, "ROLECALL_HOME": str(self.rolecall.home)},
+            # Under nohup the child would inherit that the signal is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         self.children.append(child)
         return child

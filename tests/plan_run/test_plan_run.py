@@ -314,7 +314,7 @@ def test_an_unknown_owner_is_an_error_before_anything_runs(crew: Crew) -> None:
     crew.task("Two", owner="enginer")
     done = crew.rolecall("plan", "run", cwd=crew.project)
     assert done.returncode == 2
-    assert "nobody is known who could do these tasks: 2 ('enginer')" in done.stderr
+    assert "these tasks have an owner that is not in the catalogue: 2 ('enginer')" in done.stderr
     assert "Did you mean 'engineer'?" in done.stderr
     assert crew.asked() == []
 

@@ -32,10 +32,10 @@ from rolecall.cli.project import PROJECT, project_of
 from rolecall.cli.thread_play import EventRecords, attend
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.nexus import catalog, dispatch
+from rolecall.nexus.filenames import Tree
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.assignment import Assigned, assign, refuse
 from rolecall.plan_run.board import Board
-from rolecall.plan_run.filenames import Tree
 from rolecall.plan_run.runner import Runner
 from rolecall.settings import config
 from rolecall.threads import thread, workspace

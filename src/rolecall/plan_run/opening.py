@@ -1,7 +1,4 @@
-"""How the thread of a task begins: its workflow, what it is told, and in which sessions its agents start.
-
-From then on the thread belongs to the engine. Nothing here waits.
-"""
+"""Start the thread of a task: its workflow, its prompt, and the sessions in which its agents begin."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rolecall.agents import presence
-from rolecall.nexus import brief, knowledge_files, resume, tool_map, tools
+from rolecall.nexus import brief, filenames, knowledge_files, resume, tool_map, tools
 from rolecall.nexus.catalog import Catalog
 from rolecall.nexus.resume import Touch
-from rolecall.plan_run import filenames, taskflow
+from rolecall.plan_run import taskflow
+from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import Job, writes
 from rolecall.plan_run.board import Board
-from rolecall.plan_run.overlaps import Witness
 from rolecall.plan_run.past import Instance
 from rolecall.threads import lifecycle, thread
 from rolecall.threads.engine import Engine
@@ -31,12 +28,12 @@ _LATER = "9999"
 
 
 class Session(NamedTuple):
-    """Where a role has its first turn."""
+    """The session of a role's first turn."""
 
     told: Mapping[str, str]
-    """As the engine takes it."""
+    """In the engine's format."""
     instance: Instance | None = None
-    """Whom it goes on with; None: it starts fresh."""
+    """The instance it continues; None: it starts fresh."""
     must_reread: bool = False
 
 
@@ -52,16 +49,21 @@ class Opening:
     engine: Engine
     catalog: Catalog
     board: Board
-    witness: Witness
+    watch: AgentWatch
     agent: str | None = None
-    """Who plays every role, whatever the configuration says."""
+    """The agent that plays every role, whatever the configuration says."""
 
     def begin(self, job: Job) -> Begun:
         """Start a thread for a task; nothing of it has run yet."""
         plain = Playbook(taskflow.make(job.players, self.catalog))
         book = Playbook(taskflow.make(job.players, self.catalog, partial(self._notes, plain)))
-        sessions = self._sessions(job, book)
-        own = sessions[job.players.owner]
+        owner, others = job.players.owner, self.watch.touches()
+        own = self._session(book, owner, others, job.named or job.work_files, job.task)
+        sessions = {owner: own}
+        for role in taskflow.diagnosticians(job.players):  # nobody else continues from an earlier task
+            session = self._session(book, role, others)
+            if session.instance is not None:
+                sessions[role] = session
         ref = lifecycle.start(
             self.engine.store,
             book,
@@ -76,25 +78,13 @@ class Opening:
         ident = thread.id_of(ref)
         for session in sessions.values():
             if session.instance is not None:
-                self.witness.past.lend(session.instance.id, ident)
+                self.watch.past.lend(session.instance.id, ident)
         self.board.begin(job.task, ident)
         return Begun(ident, own)
 
     def _notes(self, book: Playbook, role: str) -> str:
-        """What the tools in a role's body are called by the agent that plays it."""
+        """The names that the agent playing a role has for the tools in the role's body."""
         return brief.notes(tool_map.tool_name(presence.adapter_of(self.engine.cast(book, role).agent)))
-
-    # -- sessions --
-
-    def _sessions(self, job: Job, book: Playbook) -> dict[str, Session]:
-        """The owner's, and those of the diagnosticians that have one: nobody else goes on from an earlier task."""
-        owner, others = job.players.owner, self.witness.others()
-        found = {owner: self._session(book, owner, others, job.named or job.work_files, job.task)}
-        for role in taskflow.diagnosticians(job.players):
-            session = self._session(book, role, others)
-            if session.instance is not None:
-                found[role] = session
-        return found
 
     def _session(
         self,
@@ -104,15 +94,18 @@ class Opening:
         files: frozenset[str] = frozenset(),
         task: Mapping[str, Any] | None = None,
     ) -> Session:
-        """By the agent's tier and, for the owner, by what its task says."""
+        """Decide by the agent's tier and, for the owner, by what its task says."""
         cast, wish = self.engine.cast(book, role), task or {}
         by, policy = self.engine.mask.text(cast.name), wish.get("owner_reuse_policy")
-        named, past, agent = wish.get("owner_agent_id", ""), self.witness.past, self.catalog.agent(role)
+        named, past, agent = wish.get("owner_agent_id", ""), self.watch.past, self.catalog.agent(role)
         prior = past.prior(role, by=by, named=named, files=files)
         known = prior.prior if prior else None
         if prior and known and not writes(agent):
             # For an agent that may not write, the files that its report names count, and their times.
-            read = known.files | self._named_by(prior)
+            step = Step(self.engine.store, self.engine.store.get(prior.step))
+            summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
+            tree = filenames.Tree(self.project)
+            read = known.files | filenames.find_names([step.body, str(summary)], tree)
             known = known._replace(files=read)
             changed = filenames.changed_since(self.project, read & files, known.at)
             others = [*others, *([Touch("somebody", changed, _LATER)] if changed else [])]
@@ -134,14 +127,6 @@ class Opening:
         told["why"] = decision.reasons[-1].removeprefix("resumed: ")
         return Session(told, prior, decision.must_reread)
 
-    def _named_by(self, prior: Instance) -> frozenset[str]:
-        """The files that the last report of an agent names."""
-        step = Step(self.engine.store, self.engine.store.get(prior.step))
-        summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
-        return filenames.named([step.body, str(summary)], filenames.Tree(self.project))
-
-    # -- what it is told --
-
     def _brief(self, job: Job, *, first: str) -> str:
         tasks = self.board.tasks
         return brief.brief(
@@ -154,7 +139,7 @@ class Opening:
         )
 
     def _result(self, task: Mapping[str, Any]) -> brief.Result:
-        """What was done, rather than what a check said of it: that it is completed tells that already."""
+        """What was done, not what a check said of it: being completed implies that."""
         run = self.board.run_of(task)
         ref = read_thread(self.engine.store, run.thread) if run else None
         if ref is None or ref.state.status != "completed":  # by hand

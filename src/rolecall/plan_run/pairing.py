@@ -1,8 +1,8 @@
-"""Who checks a task besides the one who does it, and why. A value from values.
+"""Who checks a task besides its owner, and why.
 
-Code gets a tester and a document a reviewer where there is something to check: an acceptance, and one that is not
-seen at a glance. When in doubt there is a check: one too many costs less than one that is missing. Whoever wants it
-otherwise adds a tester's or reviewer's task that depends on the work, or records an exception in the task's context.
+Code gets a tester and a document a reviewer if there is something to check: an acceptance, and one that is not seen at
+a glance. When in doubt there is a check: one too many costs less than one too few. To change that, add a tester's or
+reviewer's task that depends on the work, or record an exception in the task's context.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXCEPTION = re.compile(r"\b(docs_only\.(?:coherent|independent)|same_file_bundl
 
 
 def _words(*patterns: str) -> re.Pattern[str]:
-    """Any of these, each from the beginning of a text."""
+    """Any of these at the beginning of a text."""
     return re.compile("|".join(rf"\W*{pattern}" for pattern in patterns), re.IGNORECASE)
 
 
@@ -42,7 +42,7 @@ _TEXT_BESIDE = (
 )
 _BESIDE = _words(
     rf"(?:add|correct|extend|fix|reword|update|write)\s+(?:an?\s+|the\s+)?(?:\w+\s+)?(?:{_TEXT_BESIDE})"
-    # What follows tells a text from a feature that is called after it: "Fix typo tolerance".
+    # What follows tells a text from a feature named after it: "Fix typo tolerance".
     r"(?=$|[,.:;]|\s+(?:and|at|in|of|to)\b)"
 )
 _SMALL_TEXT = _words(r"(?:correct|fix)\s+(?:an?\s+|the\s+)?(?:typos?|spelling)\b")
@@ -50,7 +50,7 @@ _SMALL_TEXT = _words(r"(?:correct|fix)\s+(?:an?\s+|the\s+)?(?:typos?|spelling)\b
 
 class Pair(NamedTuple):
     checker: str
-    """Empty: nobody."""
+    """Empty if nobody checks it."""
     reason: str
 
 
@@ -66,35 +66,28 @@ def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> Pair:
         return Pair("", "it has no acceptance to check")
     exceptions = _EXCEPTION.findall(task["context"])
     documents = next((name for name in exceptions if name.startswith("docs_only.")), None)
-    if owner == "engineer":
-        return _of_code(task, checker, documents)
-    return _of_text(task, checker, documents)
-
-
-def _of_code(task: Task, checker: str, documents: str | None) -> Pair:
+    title = task["title"]
+    if owner != "engineer":
+        if documents:
+            return Pair(checker, f"{documents}: a reviewer for each writer")
+        if _SMALL_TEXT.match(title):
+            return Pair("", "it is a small change of text")
+        return Pair(checker, "its acceptance says what a reader finds")
     if documents:
         return Pair("", f"{documents}: nothing of it runs")
     if _is_refactoring(task):
         return Pair("", "it keeps the behaviour as it is")
-    if _TYPES_ONLY.match(task["title"]):
+    if _TYPES_ONLY.match(title):
         return Pair("", "it changes types only")
-    if _BESIDE.match(task["title"]):
+    if _BESIDE.match(title):
         return Pair("", "it changes text beside the code")
     return Pair(checker, "its acceptance says how the result behaves")
 
 
 def _is_refactoring(task: Task) -> bool:
-    """By its name; or because its acceptance asks for nothing but that everything stays as it is."""
+    """By its title, or because its acceptance asks only that everything stays as it is."""
     if _REFACTORING.match(task["title"]) or _PURE.search(f"{task['title']}\n{task.get('approach', '')}"):
         return True
     asked = [point.strip(" -*\t") for point in re.split(r"[\n;.]", task["acceptance"])]
     others = [point for point in asked if point and not _TESTS_PASS.match(point)]
     return bool(others) and all(_KEEPS_BEHAVIOUR.match(point) for point in others)
-
-
-def _of_text(task: Task, checker: str, documents: str | None) -> Pair:
-    if documents:
-        return Pair(checker, f"{documents}: a reviewer for each writer")
-    if _SMALL_TEXT.match(task["title"]):
-        return Pair("", "it is a small change of text")
-    return Pair(checker, "its acceptance says what a reader finds")

@@ -1,7 +1,7 @@
-"""What the agents of a cycle have done: read from the threads of its tasks, so nothing of it is written twice.
+"""What the agents of a cycle have done, read from the threads of its tasks.
 
-An instance of an agent is a session of it: whoever goes on in one is the same instance. Its id is the thread and the
-number of its first step there. A session that one thread goes on in is not offered to another one meanwhile.
+An instance of an agent is one session of it; its id is the thread and the number of its first step there. While one
+thread continues in a session, it is not offered to another.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from rolecall.nexus.filenames import canonical
 from rolecall.nexus.resume import Prior, Touch
-from rolecall.plan_run.filenames import same
 from rolecall.threads.sessions import files_of
 from rolecall.threads.thread import Step
 
 
 class Instance(NamedTuple):
-    """An agent as it was when it ended last."""
+    """An agent as it was when it last ended."""
 
     id: str
     agent: str
-    """Its id in the catalogue, which is the role it had."""
+    """Its id in the catalogue, which is the role it played."""
     by: str
-    """The agent of the engine that played it."""
+    """The engine's agent that played it."""
     thread: str
     step: str
     session: str
@@ -35,44 +35,39 @@ class Instance(NamedTuple):
     def prior(self) -> Prior:
         return Prior(self.agent, self.id, self.session, self.files, self.at)
 
-    @property
-    def touch(self) -> Touch:
-        return Touch(self.id, self.files, self.at)
-
 
 class Past:
     def __init__(self) -> None:
         self._instances: dict[str, Instance] = {}
         self._of_session: dict[tuple[str, str], str] = {}
-        """(agent of the engine, its session) -> instance."""
+        """(the engine's agent, its session) -> instance."""
         self._touched: dict[str, frozenset[str]] = {}
         self._lent: dict[str, str] = {}
-        """Instance -> the thread that may go on in it."""
+        """Instance -> the thread that may continue it."""
 
     def add(self, thread: str, step: Step) -> Instance:
-        """Take in a step; of one that is known already nothing changes."""
+        """Take in a step; adding it again changes nothing."""
         session = str(step.payload.get("session", ""))
         ident = self.instance_of(step.agent, session) or instance_id(thread, step.number)
         before = self._instances.get(ident)
-        own = touched(step)
+        own = touched_files(step)
         self._touched[thread] = self.files_of(thread) | own
-        files = own | (before.files if before else frozenset())
         at = moment(step.payload["completed_at"])
         if before is None or at >= before.at:
-            self._instances[ident] = Instance(
-                ident, step.role, step.agent, thread, step.id, session, files, at
-            )
+            files = own | (before.files if before else frozenset())
+            instance = Instance(ident, step.role, step.agent, thread, step.id, session, files, at)
+            self._instances[ident] = instance
         if session:
             self._of_session[step.agent, session] = ident
         return self._instances[ident]
 
     def instance_of(self, by: str, session: str) -> str | None:
-        """The instance that a session is, if it is known."""
+        """The instance of a session, if it is known."""
         return self._of_session.get((by, session)) if session else None
 
     def prior(self, agent: str, *, by: str, named: str = "", files: Collection[str] = ()) -> Instance | None:
-        """The instance of `agent` to go on with: the one that is `named`; else the one that knows the files, the last
-        one before others. One that another thread goes on with is none."""
+        """The instance of `agent` to resume: the one that is `named`, else one that knows the files, the latest first.
+        An instance that another thread uses is not available."""
         free = [
             one
             for one in self._instances.values()
@@ -102,34 +97,34 @@ class Past:
         self._lent[instance] = thread
 
     def lend_step(self, step: str, thread: str) -> None:
-        """The same, by the step that the instance was last seen in when it was lent."""
+        """Lend the instance whose last step this is."""
         self._lent.update({one.id: thread for one in self._instances.values() if one.step == step})
 
     def give_back(self, thread: str) -> None:
         self._lent = {instance: holder for instance, holder in self._lent.items() if holder != thread}
 
     def files_of(self, thread: str) -> frozenset[str]:
-        """What was touched in a thread."""
+        """The files that were touched in a thread."""
         return self._touched.get(thread, frozenset())
 
     def touches(self) -> Iterator[Touch]:
-        return (one.touch for one in self._instances.values() if one.files)
+        return (Touch(one.id, one.files, one.at) for one in self._instances.values() if one.files)
 
 
 def instance_id(thread: str, number: int) -> str:
     return f"{thread}:{number}"
 
 
-def touched(step: Step) -> frozenset[str]:
+def touched_files(step: Step) -> frozenset[str]:
     """The files of a step: those the agent was seen to write, and those it says it wrote."""
     output = step.output
-    said = output.get("files", ()) if isinstance(output, dict) else ()
-    names = {*files_of(step), *(file for file in said if isinstance(file, str))}
+    reported = output.get("files", ()) if isinstance(output, dict) else ()
+    names = {*files_of(step), *(file for file in reported if isinstance(file, str))}
     folder = os.path.realpath(step.payload["cwd"])
-    return frozenset(same(name.strip(), folder) for name in names if name.strip())
+    return frozenset(canonical(name.strip(), folder) for name in names if name.strip())
 
 
 def moment(ms: int) -> str:
-    """A time of the store as the project's files have it."""
+    """A time of the store as the project's files write it."""
     seconds, rest = divmod(ms, 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03d}Z"

@@ -1,4 +1,4 @@
-"""What became of the tasks: a row for each, read from its thread. Nothing is changed here."""
+"""The outcome of the tasks: a row for each, read from its thread."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Hint
-from rolecall.plan_run.ledger import Run
-from rolecall.plan_run.past import touched
+from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.schedule import hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
 from rolecall.store.store import Store
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
 BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
-"""What a row says of its task: `waiting` is for a person, `blocked` for another task, `never` for what cannot come."""
+"""The status of a row: `waiting` for a person, `blocked` by another task, `never` for what cannot begin."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +35,23 @@ class Row:
     reason: str = ""
     thread: str = ""
     agent: str = ""
-    """The program that played the owner last."""
+    """The agent that last played the owner."""
     verdict: str = ""
-    """The word with which the last step ended."""
+    """The status of the last step."""
     tokens: int = 0
     cost: float = 0
     files: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What was noticed besides, such as a file that two tasks have touched at once."""
+    """What else was noticed, such as a file that two tasks touched at once."""
     command: str = ""
-    """What lets it go on."""
+    """The command that continues it."""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "files": list(self.files), "remarks": list(self.remarks)}
 
 
 def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
-    """What a thread has to say for its row; nothing where it is not in the store."""
+    """The facts of a thread for its row; only its id if it is not in the store."""
     ref = read_thread(store, ident)
     if ref is None:
         return {"thread": ident}
@@ -66,26 +65,16 @@ def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
         "verdict": (status_of(spoken[0].output) or "") if spoken else "",
         "tokens": int(totals.get("tokens", 0)),
         "cost": float(totals.get("cost", 0)),
-        "files": tuple(sorted({file for step in spoken for file in touched(step)})),
-    }
-
-
-def asked(store: Store, run: Run, task: float) -> dict[str, str]:
-    """What a thread asks of a person, or why it has ended; and the command that answers it or begins anew."""
-    ref = read_thread(store, run.thread)
-    if ref is None:
-        return {}
-    return {
-        "reason": question(store, ref),
-        "command": thread.continuation(ref) or Hint("Run it again", "run_tasks", task=(*run.redoes, task)),
+        "files": tuple(sorted({file for step in spoken for file in touched_files(step)})),
     }
 
 
 def question(store: Store, ref: ThreadRef) -> str:
+    """What a thread asks of a person, or why it has ended."""
     chain = Chain(store, ref.head)
     way = next_of(Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow)))
-    told = way.prompt if isinstance(way, Next) and way.role == PERSON else ref.state.reason
-    return " ".join(str(told).split())
+    text = way.prompt if isinstance(way, Next) and way.role == PERSON else ref.state.reason
+    return " ".join(str(text).split())
 
 
 def rows(
@@ -96,7 +85,7 @@ def rows(
     without: Collection[float],
     remarks: Mapping[float, Sequence[str]],
 ) -> list[Row]:
-    """How every task stands, but for those that were done before (`without`)."""
+    """A row for every task, except those that were done before (`without`)."""
     stands = board.standing()
     words = {number: left.word for number, left in stands.left.items()}
     waits = {
@@ -125,16 +114,15 @@ def _row(
     job, run = board.jobs.get(task["id"]), board.run_of(task)
     owner = job.players.owner if job else str(task.get("owner", ""))
     known = facts(store, run.thread, owner) if run and owner else {}
-    status, reason = _standing(task, left, wait)
-    if status in (WAITING, FAILED) and run:
-        known |= asked(store, run, task["id"])
+    if task["status"] == "completed":
+        status, reason = COMPLETED, ""
+    elif left is not None:
+        status, reason = left.status, left.word
+    else:
+        status, reason = wait or (STOPPED, "was not begun before the run was stopped")
+    ref = read_thread(store, run.thread) if status in (WAITING, FAILED) and run else None
+    if ref is not None and run is not None:
+        again = Hint("Run it again", "run_tasks", task=(*run.redoes, task["id"]))
+        known |= {"reason": question(store, ref), "command": thread.continuation(ref) or again}
     known["reason"] = (left.reason if left else "") or known.get("reason") or reason
     return Row(task["id"], task["title"], status, owner, remarks=tuple(dict.fromkeys(remarks)), **known)
-
-
-def _standing(task: Mapping[str, Any], left: Left | None, wait: tuple[str, str] | None) -> tuple[str, str]:
-    if task["status"] == "completed":
-        return COMPLETED, ""
-    if left is not None:
-        return left.status, left.word
-    return wait or (STOPPED, "was not begun before the run was stopped")

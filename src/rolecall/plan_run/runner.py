@@ -1,8 +1,8 @@
-"""Carries out the tasks of a cycle: each as a thread of its own, as many at once as may be.
+"""Carry out the tasks of a cycle, each as a thread of its own, several at once.
 
-Whenever a task has ended, the task list is read anew and what can begin begins. What was done is in the threads: a
-runner that was killed is followed by one that goes on with them. The first that fails does not stop the others; what
-needs a person is left for them, and everything that does not depend on it goes on.
+Whenever a task has ended, the runner reads the task list again and begins what can begin. What was done is in the
+threads: after a kill, the next run continues them. A failure does not stop the other tasks; what needs a person waits,
+and everything that does not depend on it continues.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import RolecallError
+from rolecall.nexus import run_record
 from rolecall.nexus.catalog import Catalog
-from rolecall.plan_run import ledger, report, schedule, taskflow
+from rolecall.plan_run import report, schedule, taskflow
+from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import Job
 from rolecall.plan_run.board import Board, Left
 from rolecall.plan_run.opening import Opening
-from rolecall.plan_run.overlaps import Witness
-from rolecall.plan_run.past import touched
+from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.report import COMPLETED, FAILED, STOPPED, WAITING, Row
 from rolecall.threads import lifecycle, thread, views
 from rolecall.threads.engine import Engine, Outcome
@@ -37,20 +38,20 @@ Tell = Callable[[str, float | None, Mapping[str, Any]], None]
 class Runner:
     project: str
     engines: Callable[[str | None], Engine]
-    """By who plays every role; None: whom the configuration names."""
+    """By the agent that plays every role; None: those of the configuration."""
     catalog: Catalog
     board: Board
     cancel: Cancel
     tell: Tell
     limit: int = 3
     agent: str | None = None
-    """Who plays every role, whatever the configuration says."""
+    """The agent that plays every role, whatever the configuration says."""
 
     def __post_init__(self) -> None:
         engine = self.engines(self.agent)
         self.store = engine.store
-        self.witness = Witness(self.project, self.store, partial(self._remark, None))
-        self._opening = Opening(self.project, engine, self.catalog, self.board, self.witness, self.agent)
+        self.watch = AgentWatch(self.project, self.store, partial(self._remark, None))
+        self._opening = Opening(self.project, engine, self.catalog, self.board, self.watch, self.agent)
         self._running: dict[float, asyncio.Task[None]] = {}
         self._files: dict[float, frozenset[str]] = {}
         """What the running tasks write, as far as it is known."""
@@ -60,16 +61,18 @@ class Runner:
         """What was noticed about each task besides how it ended."""
 
     async def run(self) -> list[Row]:
-        """Until nothing is left that can be done without a person; a row for each task that was open."""
-        with ledger.alone(self.project):
+        """Run until nothing is left that can be done without a person; returns a row for each task that was open."""
+        with run_record.run_alone(self.project):
             self.board.load()
             was_done = {number for number, task in self.board.tasks.items() if task["status"] == "completed"}
-            self.witness.load([run.thread for run in self.board.runs.values()])
-            self.board.files_of = self.witness.past.files_of
+            self.watch.load([run.thread for run in self.board.runs.values()])
+            self.board.files_of = self.watch.past.files_of
             try:
                 await self._loop()
-            finally:
-                await self._stop()
+            finally:  # whatever ends the run, no agent is left at work
+                for work in self._running.values():
+                    work.cancel()
+                await asyncio.gather(*self._running.values(), return_exceptions=True)
             return report.rows(
                 self.store, self.board, limit=self.limit, without=was_done, remarks=self.remarks
             )
@@ -77,7 +80,7 @@ class Runner:
     async def _loop(self) -> None:
         while True:
             self.board.read()
-            self._begin_what_can()
+            self._start_ready()
             if not self._running:
                 break
             await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -88,12 +91,12 @@ class Runner:
         for job, ident in self._paused.values():
             self._leave(job, ident)
 
-    def _begin_what_can(self) -> None:
+    def _start_ready(self) -> None:
         if self.cancel.is_set():
             return
         stands = self.board.standing(self._running)
         for task in stands.unsettled:
-            self._remark_all(task["id"], self.board.settle(task))
+            self._remark(task["id"], *self.board.settle(task))
             self.tell("settled", task["id"], {"status": COMPLETED, "reason": "its thread is done"})
         now = schedule.startable(stands.wants, done=stands.done, running=self._files, limit=self.limit)
         wanted = {want.id: want for want in stands.wants}
@@ -102,20 +105,14 @@ class Runner:
             self._files[number] = wanted[number].files
             self._running[number] = asyncio.create_task(self._play(self.board.jobs[number]))
 
-    async def _stop(self) -> None:
-        """Whatever ends the run, nobody is left at work: an error of ours must not leave agents behind."""
-        for work in self._running.values():
-            work.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
-
     # -- one task --
 
     async def _play(self, job: Job) -> None:
         ident = ""
         try:
             ident = self._thread_of(job)
-            self._remark_all(job.id, [self.board.mark(job.task, "in_progress")])
-            self._remark_all(job.id, self.board.mark_works(job.task, "in_progress"))
+            self._remark(job.id, self.board.mark(job.task, "in_progress"))
+            self._remark(job.id, *self.board.mark_works(job.task, "in_progress"))
             playing = self.engines(self.agent or self.board.agent_of(job.task))
             engine = replace(playing, watch=partial(self._watch, job, ident))
             while True:
@@ -131,10 +128,11 @@ class Runner:
             if ref is not None and ref.state.has_ended:  # by a person, meanwhile
                 self._leave(job, ident)
             else:
-                self._give_up(job, ident, exc)
+                reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
+                self._set_aside(job, ident, Left(FAILED, "could not be run", reason), reason)
 
     def _has_to_wait(self, job: Job, outcome: Outcome) -> bool:
-        """Before a check has its work done again: whether somebody else writes those files just now."""
+        """Whether a check must wait before its work is done again, because another task writes those files now."""
         is_redoing = outcome.status == "idle" and outcome.role in job.players.doers and job.players.is_check
         if not is_redoing or self._files[job.id] >= job.work_files:
             return False
@@ -146,11 +144,12 @@ class Runner:
         return False
 
     def _leave(self, job: Job, ident: str) -> None:
+        """Record how a thread was left: done, waiting for a person, ended or interrupted."""
         ref = thread.find(self.store, ident)
         status = views.status_of(self.store, ref)
         if status == "completed":
-            self._remark_all(job.id, self.board.settle(job.task))
-            self._ended(job, ident, COMPLETED, "")
+            self._remark(job.id, *self.board.settle(job.task))
+            self._report_end(job, ident, COMPLETED, "")
         elif status == "suspended":
             self._set_aside(job, ident, Left(WAITING, "waits for a person"), report.question(self.store, ref))
         elif status in thread.ENDED:
@@ -158,25 +157,20 @@ class Runner:
         else:
             self._set_aside(job, ident, Left(STOPPED, "was stopped"), "interrupted")
 
-    def _give_up(self, job: Job, ident: str, exc: RolecallError) -> None:
-        """The thread could not be run at all; that of another task may well be."""
-        reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
-        self._set_aside(job, ident, Left(FAILED, "could not be run", reason), reason)
-
     def _set_aside(self, job: Job, ident: str, left: Left, reason: str) -> None:
         self.board.left[job.id] = left
-        self._remark_all(job.id, [self.board.mark(job.task, "pending")])
-        self._remark_all(job.id, self.board.mark_works(job.task, "pending"))
-        self._ended(job, ident, left.status, reason)
+        self._remark(job.id, self.board.mark(job.task, "pending"))
+        self._remark(job.id, *self.board.mark_works(job.task, "pending"))
+        self._report_end(job, ident, left.status, reason)
 
-    def _ended(self, job: Job, ident: str, status: str, reason: str) -> None:
-        self.witness.left(ident, reason)
+    def _report_end(self, job: Job, ident: str, status: str, reason: str) -> None:
+        self.watch.leave(ident, reason)
         ref = read_thread(self.store, ident) if ident else None
         onward = thread.continuation(ref) if ref else None
         self.tell("settled", job.id, {"thread": ident, "status": status, "reason": reason, "command": onward})
 
     def _thread_of(self, job: Job) -> str:
-        """The thread that carries the task out: the one that was begun, or a new one."""
+        """The thread of the task: the one that was begun, or a new one."""
         ref = self.board.begun(job.task)
         if ref is None:
             begun = self._opening.begin(job)
@@ -198,28 +192,25 @@ class Runner:
 
     def _watch(self, job: Job, ident: str, kind: str, body: Mapping[str, Any]) -> None:
         if kind == "step_started":
-            self.witness.started(ident, str(body["role"]), str(body["agent"]), int(body["number"]))
+            self.watch.start_step(ident, str(body["role"]), str(body["agent"]), int(body["number"]))
         elif kind == "step":
             step = Step(self.store, self.store.get(body["step"]))
-            for overlap in self.witness.stepped(job.id, ident, step):
+            for overlap in self.watch.finish_step(job.id, ident, step):
                 self._remark(job.id, overlap.text)
                 other = next(number for number in overlap.tasks if number != job.id)
                 self.remarks.setdefault(other, []).append(overlap.text)
-            self._files[job.id] |= touched(step)  # whoever comes later keeps away from them
+            self._files[job.id] |= touched_files(step)  # whoever comes later keeps away from them
             self._judge(job, step)
         self.tell(kind, job.id, {"thread": ident, **body})
 
     def _judge(self, job: Job, step: Step) -> None:
-        """A check that finds its work wanting: the work is open again."""
+        """If a check rejects its work, open the work again."""
         is_verdict = job.players.is_check and step.role == job.players.checker
         if is_verdict and status_of(step.output) == taskflow.verdicts(step.role)[1]:
-            self._remark_all(job.id, self.board.take_back(job.task, job.works))
+            self._remark(job.id, *self.board.take_back(job.task, job.works))
 
-    def _remark_all(self, number: float, texts: list[str]) -> None:
+    def _remark(self, number: float | None, *texts: str) -> None:
         for text in filter(None, texts):
-            self._remark(number, text)
-
-    def _remark(self, number: float | None, text: str) -> None:
-        if number is not None:
-            self.remarks.setdefault(number, []).append(text)
-        self.tell("remark", number, {"text": text})
+            if number is not None:
+                self.remarks.setdefault(number, []).append(text)
+            self.tell("remark", number, {"text": text})

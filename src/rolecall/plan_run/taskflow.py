@@ -1,9 +1,9 @@
-"""A task as a workflow: who does it, who checks it, who says why it failed, when a person is asked. Values.
+"""A task as a workflow: who does it, who checks it, who diagnoses a failure, when a person is asked.
 
 Failing is an edge. The first failure leads to a diagnosis and from there to one more attempt; the second one to a
-person, who sends it another way, changes the task, or ends it. What the task itself says is not in the workflow but
-in the prompt of its thread, so tasks of the same kind share one workflow. In all of it nobody goes on in a session:
-one more attempt is a fresh one. A session of an earlier task is given to the thread from outside.
+person, who sends it another way, changes the task, or ends it. The text of the task is not in the workflow but in the
+prompt of its thread, so tasks of the same kind share one workflow. Within it nobody continues a session: another
+attempt starts fresh. A session of an earlier task is given to the thread from outside.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.nexus.catalog import Agent, Catalog, effective
+from rolecall.nexus.catalog import Catalog, effective
 from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workflow
 
 NAME = "run-task"
@@ -23,14 +23,14 @@ ESCALATION: Mapping[str, str] = {
     "tester": "architect",
     "writer": "strategist",
 }
-"""Who finds out why somebody failed; failures of all others are a person's at once."""
+"""Who diagnoses the failure of whom; failures of all others go to a person at once."""
 MOST_STEPS = 40
 
 DONE, BLOCKED = "done", "blocked"
 _NOT_DONE = ("partial", BLOCKED)
 _VERDICTS = {"reviewer": ("approved", "revision_required")}
 FAILURES = (*_NOT_DONE, "fail", "revision_required", "task_wrong")
-"""The words with which somebody says that it went wrong."""
+"""The statuses that mean it went wrong."""
 _FIRST = "isFirstFailure"
 
 
@@ -38,7 +38,7 @@ class Players(NamedTuple):
     """Who has a part in a task, by ids of the catalogue."""
 
     doers: tuple[str, ...] = ()
-    """Who does it. Where a task is a check of other tasks: who did those, and does them again if need be."""
+    """Who does it. If the task is a check of others: who did those, and does them again if necessary."""
     checker: str = ""
     is_check: bool = False
     """The task itself is the check, so it begins with the checker."""
@@ -49,52 +49,56 @@ class Players(NamedTuple):
 
 
 def verdicts(checker: str) -> tuple[str, str]:
-    """The words of a checker for good and for bad, as its body has them."""
+    """A checker's statuses for good and bad, as its body has them."""
     return _VERDICTS.get(checker, ("pass", "fail"))
 
 
 def diagnosticians(players: Players) -> list[str]:
-    """Who may be asked why it failed."""
-    failing = [*players.doers, *([players.checker] if players.checker else [])]
+    """Who may be asked for a diagnosis."""
+    failing = _can_go_again(players)
     return list(dict.fromkeys(ESCALATION[name] for name in failing if name in ESCALATION))
 
 
 def roles_of(players: Players) -> list[str]:
-    """Everybody that an agent has to be found for."""
+    """Every role that needs an agent."""
     named = [*players.doers, players.checker, *diagnosticians(players)]
     return list(dict.fromkeys(filter(None, named)))
 
 
 def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambda _role: "") -> Workflow:
-    """The workflow of a task; `notes` are words for a role on top of its body, such as names of tools."""
+    """The workflow of a task; `notes` adds text to the body of a role, such as names of tools."""
     asked = diagnosticians(players)
-    schemas = {name: _work() for name in players.doers}
-    schemas |= {name: _diagnosis(players) for name in asked}
+    schemas = {name: _work_schema() for name in players.doers}
+    schemas |= {name: _diagnosis_schema(players) for name in asked}
     if players.checker:
-        schemas[players.checker] = _check(players.checker)
-    roles = {name: _role(catalog.agent(name), schema, notes(name)) for name, schema in schemas.items()}
+        schemas[players.checker] = _check_schema(players.checker)
+    roles = {}
+    for name, schema in schemas.items():
+        agent = catalog.agent(name)
+        roles[name] = Role(
+            description=agent.description,
+            # The runner keeps the list: nobody calls a task done that has to be checked yet.
+            capabilities=tuple(dict.fromkeys((*effective(agent), "no_task_update"))),
+            procedure="\n\n".join(filter(None, (agent.body.strip(), notes(name)))),
+            output="The fields above, then your message in the form that your role gives it.",
+            schema=schema,
+        )
+    conditions = {}
+    if asked:
+        were_asked = " or ".join(f'"{name}" in steps.role' for name in asked)
+        about = "Nobody has looked for the cause of a failure yet."
+        conditions[_FIRST] = Condition(f"$not({were_asked})", about)
     return Workflow(
         NAME,
         description="Does a task, has it checked, and asks a person when it has failed twice.",
         roles={**roles, PERSON: _person()},
-        graph={source: tuple(edges) for source, edges in _graph(players, asked).items()},
-        conditions=_conditions(asked),
+        graph=_graph(players, asked),
+        conditions=conditions,
         limits=Limits(steps=MOST_STEPS),
     )
 
 
 # -- roles --
-
-
-def _role(agent: Agent, schema: Mapping[str, Any], notes: str) -> Role:
-    return Role(
-        description=agent.description,
-        # The list is kept by whoever runs the plan: nobody calls a task done that has to be checked yet.
-        capabilities=tuple(dict.fromkeys((*effective(agent), "no_task_update"))),
-        procedure="\n\n".join(filter(None, (agent.body.strip(), notes))),
-        output="The fields above, then your message in the form that your role gives it.",
-        schema=schema,
-    )
 
 
 def _person() -> Role:
@@ -115,8 +119,8 @@ _ANSWERS = (
 
 
 def _answer(status: str, field: str, about: str) -> dict[str, Any]:
-    said = {**_text(about), "examples": [about.partition(".")[0].partition(":")[0].lower()]}
-    return _object({"status": {"const": status}, field: said})
+    text = {**_text(about), "examples": [about.partition(".")[0].partition(":")[0].lower()]}
+    return _object({"status": {"const": status}, field: text})
 
 
 def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +135,7 @@ def _text(about: str) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "description": about}
 
 
-def _work() -> dict[str, Any]:
+def _work_schema() -> dict[str, Any]:
     files = "Files you created, changed or removed, as paths from the project's folder; empty if none."
     return _object(
         {
@@ -142,7 +146,7 @@ def _work() -> dict[str, Any]:
     )
 
 
-def _check(checker: str) -> dict[str, Any]:
+def _check_schema(checker: str) -> dict[str, Any]:
     return _object(
         {
             "status": _status("Your verdict.", *verdicts(checker), BLOCKED),
@@ -151,22 +155,17 @@ def _check(checker: str) -> dict[str, Any]:
     )
 
 
-def _diagnosis(players: Players) -> dict[str, Any]:
+def _diagnosis_schema(players: Players) -> dict[str, Any]:
     who = "Who has to try again, with your correction; or that the task itself is wrong, or that you cannot tell."
-    again = (_again(name) for name in _can_go_again(players))
+    again = (f"again_{name}" for name in _can_go_again(players))
+    correction = "The smallest correction and how to see that it worked; or what the task should say."
     return _object(
         {
             "status": _status(who, *again, "task_wrong", BLOCKED),
             "cause": _text("Why it failed, with path:line."),
-            "correction": _text(
-                "The smallest correction and how to see that it worked; or what the task should say."
-            ),
+            "correction": _text(correction),
         }
     )
-
-
-def _again(name: str) -> str:
-    return f"again_{name}"
 
 
 def _can_go_again(players: Players) -> list[str]:
@@ -176,56 +175,43 @@ def _can_go_again(players: Players) -> list[str]:
 # -- edges --
 
 
-def _graph(players: Players, asked: list[str]) -> dict[str, list[Edge]]:
-    graph = {START: [Edge(players.owner, prompt=_CHECK_TASK if players.is_check else _DO)]}
-    graph |= {name: list(_after_work(name, players)) for name in players.doers}
+def _graph(players: Players, asked: list[str]) -> dict[str, tuple[Edge, ...]]:
+    graph: dict[str, tuple[Edge, ...]] = {
+        START: (Edge(players.owner, prompt=_CHECK_TASK if players.is_check else _DO),)
+    }
+    for name in players.doers:
+        done = Edge(players.checker, DONE, prompt=_CHECK) if players.checker else Edge(END, DONE)
+        failed = (edge for status in _NOT_DONE for edge in _after_failure(name, status, ESCALATION.get(name)))
+        graph[name] = (done, *failed)
     if players.checker:
-        graph[players.checker] = list(_after_check(players))
-    graph |= {name: list(_after_diagnosis(players)) for name in asked}
-    graph[PERSON] = list(_after_person(players.doers[0] if players.doers else players.checker))
+        good, bad = verdicts(players.checker)
+        doer = players.doers[0] if players.doers else ""
+        graph[players.checker] = (
+            Edge(END, good),
+            # A bad verdict is a failure of the work; a check that could not be made is one of the checker.
+            *_after_failure(players.checker, bad, ESCALATION.get(doer)),
+            *_after_failure(players.checker, BLOCKED, ESCALATION.get(players.checker)),
+        )
+    for name in asked:
+        graph[name] = (
+            *(Edge(again, f"again_{again}", prompt=_TRY_AGAIN) for again in _can_go_again(players)),
+            Edge(PERSON, "task_wrong", prompt=_WRONG),
+            Edge(PERSON, BLOCKED, prompt=_UNKNOWN),
+        )
+    onward = players.doers[0] if players.doers else players.checker
+    graph[PERSON] = (
+        Edge(onward, "another_way", prompt=_ANOTHER_WAY),
+        Edge(onward, "change_task", prompt=_CHANGED),
+        Edge(FAIL, "plan_again", prompt="A person wants to plan again: {{why}}"),
+        Edge(FAIL, "stop", prompt="A person has stopped it: {{why}}"),
+    )
     return graph
 
 
-def _after_work(name: str, players: Players) -> Iterator[Edge]:
-    yield Edge(players.checker, DONE, prompt=_CHECK) if players.checker else Edge(END, DONE)
-    for status in _NOT_DONE:
-        yield from _failed(name, status, ESCALATION.get(name))
-
-
-def _after_check(players: Players) -> Iterator[Edge]:
-    good, bad = verdicts(players.checker)
-    yield Edge(END, good)
-    # A bad verdict is a failure of the work, a check that could not be made one of the checker.
-    doer = players.doers[0] if players.doers else ""
-    yield from _failed(players.checker, bad, ESCALATION.get(doer))
-    yield from _failed(players.checker, BLOCKED, ESCALATION.get(players.checker))
-
-
-def _failed(name: str, status: str, diagnostician: str | None) -> Iterator[Edge]:
+def _after_failure(name: str, status: str, diagnostician: str | None) -> Iterator[Edge]:
     if diagnostician:
         yield Edge(diagnostician, status, _FIRST, prompt=_DIAGNOSE.format(name=name, status=status))
     yield Edge(PERSON, status, prompt=_ASK.format(name=name, status=status))
-
-
-def _after_diagnosis(players: Players) -> Iterator[Edge]:
-    for name in _can_go_again(players):
-        yield Edge(name, _again(name), prompt=_TRY_AGAIN)
-    yield Edge(PERSON, "task_wrong", prompt=_WRONG)
-    yield Edge(PERSON, BLOCKED, prompt=_UNKNOWN)
-
-
-def _after_person(onward: str) -> Iterator[Edge]:
-    yield Edge(onward, "another_way", prompt=_ANOTHER_WAY)
-    yield Edge(onward, "change_task", prompt=_CHANGED)
-    yield Edge(FAIL, "plan_again", prompt="A person wants to plan again: {{why}}")
-    yield Edge(FAIL, "stop", prompt="A person has stopped it: {{why}}")
-
-
-def _conditions(asked: list[str]) -> dict[str, Condition]:
-    if not asked:
-        return {}
-    were_asked = " or ".join(f'"{name}" in steps.role' for name in asked)
-    return {_FIRST: Condition(f"$not({were_asked})", "Nobody has looked for the cause of a failure yet.")}
 
 
 _DO = "Do the task."

@@ -1,0 +1,151 @@
+"""The files that a text names, as paths from the project's folder.
+
+A word counts if it is a file of the project or looks like the path of one: a name with the ending of a source or a
+document, or a path whose last part has an ending. A pattern (`src/*.py`) stands for the files that it matches, a link
+for its target. Folders do not count: they are named too loosely. One word too many makes two tasks wait for each other
+without need, no more. In scripts without spaces between words, only existing files can be told from the text around.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
+
+_LETTER = r"\w./+@À-ɏͰ-ԯ-"
+"""Letters of Latin, Greek and Cyrillic: scripts that put spaces between words."""
+_WORD = re.compile(rf"(?<![{_LETTER}])[{_LETTER}]+(?::{{2}}[\w.]+|(?::\d+)+)?", re.ASCII)
+_PATTERN = re.compile(rf"[{_LETTER}*]+", re.ASCII)
+_UNSPACED = re.compile(r"[\w./+@-]+")
+_OTHER_SCRIPT = re.compile(r"[^\x00-ԯ]")
+_UP_TO_ENDING = re.compile(r".*[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
+_LONGEST = 4_000
+"""Characters of a path; no system has longer ones."""
+_MOST_FILES, _MOST_MATCHES, _MOST_PATTERNS, _MOST_STARS = 20_000, 200, 20, 8
+_NOT_WRITTEN = frozenset((".git", ".hg", ".venv", "node_modules", "__pycache__", "state"))
+"""Folders that no task writes by a pattern; `state` is that of `.nexus`."""
+_ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}$")
+_SOURCES = frozenset((
+    "c", "cc", "cfg", "cpp", "cs", "css", "csv", "go", "h", "hpp", "html", "ini", "java", "js", "json", "jsx", "kt",
+    "lock", "md", "php", "proto", "py", "pyi", "rb", "rs", "rst", "scss", "sh", "sql", "svelte", "swift", "tf", "toml",
+    "ts", "tsx", "txt", "vue", "xml", "yaml", "yml",
+))  # fmt: skip
+
+
+class Tree:
+    """The files of a project, as they were when they were first asked for."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._is_file: dict[str, bool] = {}
+        self._files: list[str] | None = None
+
+    def is_file(self, path: str) -> bool:
+        if path not in self._is_file:
+            self._is_file[path] = os.path.isfile(os.path.join(self.root, path))
+        return self._is_file[path]
+
+    def match(self, pattern: str) -> list[str]:
+        """The files that a pattern matches: `*` stays within a folder, `**/` is any number of them."""
+        if self._files is None:
+            self._files = list(islice(self._walk(), _MOST_FILES))
+        wanted = pattern.split("/")
+        return list(islice((path for path in self._files if _fits(path.split("/"), wanted)), _MOST_MATCHES))
+
+    def _walk(self) -> Iterator[str]:
+        for folder, folders, files in os.walk(self.root):
+            is_nexus = os.path.basename(folder) == ".nexus"
+            folders[:] = sorted(
+                name for name in folders if name not in _NOT_WRITTEN or (name == "state" and not is_nexus)
+            )
+            yield from (os.path.relpath(os.path.join(folder, name), self.root) for name in sorted(files))
+
+
+def _fits(path: Sequence[str], wanted: Sequence[str]) -> bool:
+    if not wanted:
+        return not path
+    name, *rest = wanted
+    if name == "**":
+        return any(_fits(path[skipped:], rest) for skipped in range(len(path)))
+    return bool(path) and fnmatchcase(path[0], name) and _fits(path[1:], rest)
+
+
+def find_names(texts: Iterable[str], tree: Tree) -> frozenset[str]:
+    """The files that the texts name, each by its name from `canonical`."""
+    found: set[str] = set()
+    patterns: dict[str, None] = {}
+    for text in texts:
+        for match in _WORD.finditer(text):
+            path = _path(match[0], tree.root)
+            if path and (_looks_like_file(path) or tree.is_file(path)):
+                found.add(path)
+        for match in _UNSPACED.finditer(text):
+            # What follows the ending of a file may be the next word of the sentence.
+            if len(match[0]) <= _LONGEST and _OTHER_SCRIPT.search(match[0]):
+                name = _UP_TO_ENDING.match(match[0])
+                path = _path(name[0], tree.root) if name else ""
+                if path and tree.is_file(path):
+                    found.add(path)
+        for match in _PATTERN.finditer(text) if "*" in text else ():
+            if len(match[0]) <= _LONGEST and 0 < match[0].count("*") <= _MOST_STARS:
+                patterns[_path(match[0], tree.root)] = None
+    for pattern in islice(filter(_ENDING.search, patterns), _MOST_PATTERNS):
+        found.update(tree.match(pattern))
+    return frozenset(canonical(path, tree.root) for path in found)
+
+
+def named_by_tasks(tasks: Iterable[Mapping[str, Any]], tree: Tree) -> frozenset[str]:
+    """The files that the texts of tasks name."""
+    fields = ("title", "context", "approach", "acceptance")
+    return find_names([task.get(field, "") for task in tasks for field in fields], tree)
+
+
+def canonical(path: str, root: str) -> str:
+    """One name for each file: relative to the root, or absolute if it lies elsewhere."""
+    real = os.path.realpath(os.path.join(root, path))
+    return os.path.relpath(real, root) if real.startswith(os.path.join(root, "")) else real
+
+
+def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
+    """The files that anybody wrote or removed after a time (RFC 3339)."""
+    try:
+        last = datetime.fromisoformat(at.upper()).timestamp()
+    except ValueError:
+        return frozenset()
+    names = islice(sorted(files), _MOST_MATCHES)
+    return frozenset(name for name in names if _changed_at(os.path.join(root, name)) > last)
+
+
+def _changed_at(path: str) -> float:
+    """When a file was written; for a missing one, when its folder was, which may have removed the file."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        folder = os.path.dirname(path)
+        return _changed_at(folder) if folder not in ("", path) else 0
+
+
+def _path(word: str, root: str) -> str:
+    """The word as a path from the root; empty if it cannot be one."""
+    plain = word.partition(":")[0].rstrip(".") if len(word) <= _LONGEST else ""
+    if plain.startswith("/"):
+        plain = plain if plain.startswith(os.path.join(root, "")) else os.path.realpath(plain)
+        if not plain.startswith(os.path.join(root, "")):
+            return ""
+        plain = os.path.relpath(plain, root)
+    path = posixpath.normpath(plain) if plain else ""
+    is_outside = path in ("", ".", "..") or path.startswith(("../", ".nexus/state/", "@", "-"))
+    return "" if is_outside or plain.startswith("//") else path  # `//host/page.html` is left of an address
+
+
+def _looks_like_file(path: str) -> bool:
+    if not _ENDING.search(path):
+        return False
+    name, _, ending = path.rpartition(".")
+    is_product = ending == "js" and name[:1].isupper()  # Node.js, Vue.js
+    return "/" in path or (ending in _SOURCES and not is_product)

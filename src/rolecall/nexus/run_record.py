@@ -1,0 +1,101 @@
+"""Which thread carries out which task (`state/rolecall/runs.json`), and the lock that allows one `plan run` at a time.
+
+A task is identified by its number and the time it was added, because the next cycle uses the number again. What
+happened is in the threads; this file only says which they are, and what the task list already reflects.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from rolecall.errors import Conflict
+from rolecall.nexus import project_paths, state_file
+from rolecall.nexus.project_paths import Folder
+from rolecall.store import holder
+
+FILE, _LOCK = "runs.json", "run.lock"
+_LONGEST_LOCK = 1_000
+
+Task = Mapping[str, Any]
+
+
+class Run(NamedTuple):
+    thread: str
+    is_settled: bool = False
+    """The thread is done and the task list says so. A task that is pending again was reopened."""
+    redoes: tuple[float, ...] = ()
+    """Tasks that this one has checked and rejected: their work is done again in this thread."""
+    is_planned: bool = False
+    """The thread is about to be made: recorded first, so that no thread exists that no task knows."""
+
+
+def key(task: Task) -> str:
+    """What tells a task from every other, also from one of another cycle."""
+    made = task.get("created_at") or state_file.digest(f"{task['title']}\n{task['context']}".encode())
+    return f"{task['id']}@{made}"
+
+
+def load(project: Folder) -> dict[str, Run]:
+    path = project_paths.ours(project, FILE)
+    data = state_file.read(path)
+    if data is None:
+        return {}
+    try:
+        runs = {name: Run(**entry) for name, entry in json.loads(data)["runs"].items()}
+        return {
+            name: run._replace(thread=str(run.thread), redoes=tuple(run.redoes)) for name, run in runs.items()
+        }
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:
+        raise state_file.DamagedFile(path, data, f"not a list of runs: {exc!r}") from exc
+
+
+def save(project: Folder, runs: Mapping[str, Run], keep: Collection[str]) -> None:
+    """Write the runs of the tasks in `keep`; those of closed cycles go."""
+    text = json.dumps({"runs": {name: run._asdict() for name, run in runs.items() if name in keep}})
+    with state_file.locked(project):
+        state_file.replace(project, project_paths.ours(project, FILE), f"{text}\n".encode())
+
+
+@contextmanager
+def run_alone(project: Folder) -> Iterator[None]:
+    """Allow one `plan run` at a time. The kernel holds the lock, so it ends with its process."""
+    with state_file.locked(project):  # makes the folder
+        file = os.open(project_paths.ours(project, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder_words = os.pread(file, _LONGEST_LOCK, 0).decode(errors="replace").partition("\n")[0]
+            raise Conflict(
+                f"the plan is being run already, by {holder_words or 'another process'}",
+                hint="Wait for it, or stop it: its threads are kept.",
+            ) from None
+        process = json.dumps(holder.process(os.getpid()))
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} since {project_paths.now()}\n{process}\n".encode())
+        try:
+            yield
+        finally:
+            os.ftruncate(file, 0)
+    finally:
+        os.close(file)
+
+
+def threads_at_work(project: Folder) -> tuple[str, ...]:
+    """The threads of a `plan run` that is at work.
+
+    It reads the process from the lock file instead of trying the lock, which would keep out a run that begins just
+    then. A run that was killed leaves its words there; `holder` tells whether the process is still the same one.
+    """
+    try:
+        with open(project_paths.ours(project, _LOCK), encoding="utf-8", errors="replace") as file:
+            _, _, process = file.read(_LONGEST_LOCK).partition("\n")
+        is_at_work = holder.is_alive(json.loads(process), now=0)
+        return tuple(run.thread for run in load(project).values()) if is_at_work else ()
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, state_file.DamagedFile):
+        return ()

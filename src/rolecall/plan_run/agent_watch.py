@@ -1,0 +1,159 @@
+"""Watch the agents of all threads: keep the list of agents, and notice two that touch one file at once.
+
+If the list of agents cannot be written, the work continues and a remark says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rolecall.errors import RolecallError
+from rolecall.nexus import project_paths, tracker
+from rolecall.nexus.filenames import canonical
+from rolecall.nexus.resume import Touch
+from rolecall.plan_run.past import Past, instance_id, moment, touched_files
+from rolecall.store.store import Store
+from rolecall.threads import thread
+from rolecall.threads.state import read_thread
+from rolecall.threads.thread import Chain, Step
+
+
+class Overlap(NamedTuple):
+    """A file that two tasks have touched while both were at work."""
+
+    file: str
+    tasks: tuple[float, float]
+
+    @property
+    def text(self) -> str:
+        one, other = self.tasks
+        return f"tasks {one} and {other} have both touched {self.file} at the same time: look at it"
+
+
+class _Span(NamedTuple):
+    task: float
+    files: frozenset[str]
+    start: int
+    end: int
+
+
+class AgentWatch:
+    def __init__(self, project: str, store: Store, remark: Callable[[str], None]) -> None:
+        self._project = project
+        self._store = store
+        self._remark = remark
+        self._active: dict[str, dict[str, str]] = {}
+        """For each thread the agents at work, by id, with their roles."""
+        self._spans: list[_Span] = []
+        self._remarks: set[str] = set()
+        self.past = Past()
+        self.overlaps: dict[Overlap, None] = {}
+
+    def load(self, threads: Sequence[str]) -> None:
+        """Read what the threads of this cycle have done before."""
+        steps: list[tuple[str, Step]] = []
+        lent: list[tuple[str, str]] = []
+        for ident in threads:
+            ref = read_thread(self._store, ident)
+            if ref is None:
+                continue
+            steps += [(ident, step) for step in Chain(self._store, ref.head) if not step.role.startswith("$")]
+            if not ref.state.has_ended:  # it keeps the sessions that it was to begin in
+                lent += [(told.get("step", ""), ident) for told in ref.state.sessions.values()]
+        for ident, step in sorted(steps, key=lambda one: one[1].payload["completed_at"]):
+            self.past.add(ident, step)
+        for step_id, ident in lent:
+            self.past.lend_step(step_id, ident)
+
+        # No agent of ours is at work when a run begins: one that is listed so was left by a run that died.
+        ours = tuple(f"{ident}:" for ident in threads)
+        for entry in self._entries():
+            agent = entry.get("agent_id", "")
+            if entry.get("status") == "running" and agent.startswith(ours):
+                self._record_end(agent, entry.get("agent_name", ""), project_paths.now(), "", frozenset())
+
+    def touches(self) -> list[Touch]:
+        """What agents have touched: ours, and those of the hosts that keep the same list."""
+        theirs = [
+            Touch(
+                entry.get("agent_id", ""),
+                frozenset(canonical(file, self._project) for file in entry["files_touched"]),
+                entry["stopped_at"],
+            )
+            for entry in self._entries()
+            if entry.get("stopped_at") and entry.get("files_touched")
+        ]
+        return [*self.past.touches(), *theirs]
+
+    def _entries(self) -> list[dict[str, Any]]:
+        try:
+            return tracker.entries(self._project)
+        except RolecallError as exc:
+            self._remark_once(f"the list of agents cannot be read: {exc.message}")
+            return []
+
+    # -- events --
+
+    def start_step(self, ident: str, role: str, agent: str, number: int) -> None:
+        note = self._store.ref(thread.attempt_name(ident))
+        session = str(note.state.get("session", "")) if note else ""
+        instance = self.past.instance_of(agent, session) or instance_id(ident, number)
+        active = self._active.setdefault(ident, {})
+        if instance not in active:
+            active[instance] = role
+            fields = {"agent_name": role, "agent_id": instance, "at": project_paths.now()}
+            self._track(lambda: tracker.spawned(self._project, **fields))
+
+    def finish_step(self, task: float, ident: str, step: Step) -> list[Overlap]:
+        """Record a step, and return the files that another task has touched meanwhile."""
+        instance = self.past.add(ident, step)
+        files, at = touched_files(step), moment(step.payload["completed_at"])
+        self._active.setdefault(ident, {}).setdefault(instance.id, step.role)
+        for agent in self._active.pop(ident):
+            is_it = agent == instance.id
+            self._record_end(
+                agent, step.role, at, step.body if is_it else "", files if is_it else frozenset()
+            )
+
+        span = _Span(task, files, step.payload["started_at"], step.payload["completed_at"])
+        found = []
+        for other in self._spans:
+            if other.task != task and other.end >= span.start:
+                for file in sorted(other.files & files):
+                    overlap = Overlap(file, (min(other.task, task), max(other.task, task)))
+                    if overlap not in self.overlaps:
+                        self.overlaps[overlap] = None
+                        found.append(overlap)
+        if files:
+            self._spans.append(span)
+        return found
+
+    def leave(self, ident: str, reason: str) -> None:
+        """Nobody works at this thread any more."""
+        for agent, role in self._active.pop(ident, {}).items():
+            self._record_end(agent, role, project_paths.now(), reason, frozenset())
+        self.past.give_back(ident)
+
+    def _record_end(self, agent: str, role: str, at: str, message: str, files: frozenset[str]) -> None:
+        self._track(
+            lambda: tracker.completed(
+                self._project,
+                agent_id=agent,
+                agent_name=role,
+                at=at,
+                last_message=message.strip(),
+                files=sorted(files),
+            )
+        )
+
+    def _track(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except RolecallError as exc:
+            self._remark_once(f"the list of agents was not written: {exc.message}")
+
+    def _remark_once(self, text: str) -> None:
+        if text not in self._remarks:
+            self._remarks.add(text)
+            self._remark(text)
