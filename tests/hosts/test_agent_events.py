@@ -30,11 +30,11 @@ from rolecall.hosts.event import (
     LEAD,
     Answer,
     Caller,
-    Deed,
     PostToolUse,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.nexus import memory_access, resume
@@ -48,7 +48,7 @@ def status(project: Path, number: int) -> str:
 
 
 def touch(project: Path, who: Caller, *names: str, error: str = "") -> None:
-    deed = Deed("Write", ("file_modification",), tuple(str(project / name) for name in names))
+    deed = ToolCall("Write", ("file_modification",), tuple(str(project / name) for name in names))
     tell(project, PostToolUse("s1", who, deed, error))
 
 
@@ -365,11 +365,11 @@ def test_a_persistent_agent_just_goes_on(tmp_path: Path) -> None:
 
 def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "src")
-    deed = Deed("Write", ("file_creation",), (str(tmp_path / "link/a.py"), "/etc/elsewhere"))
+    deed = ToolCall("Write", ("file_creation",), (str(tmp_path / "link/a.py"), "/etc/elsewhere"))
     tell(tmp_path, PostToolUse("s1", ENGINEER, deed))
     tell(
         tmp_path,
-        PostToolUse("s1", LEAD, Deed("Read", reads=(str(tmp_path / "b"),)), "is a\ndirectory"),
+        PostToolUse("s1", LEAD, ToolCall("Read", reads=(str(tmp_path / "b"),)), "is a\ndirectory"),
         now=at(1),
     )
     first, second = lines(tmp_path, ".nexus/state/rolecall/tool-log.jsonl")
@@ -385,7 +385,7 @@ def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
 
 def test_commands_and_secrets_do_not_stand_in_the_log(tmp_path: Path) -> None:
     kit = known_kit()._replace(mask=lambda: Mask(["swordfish-77"]))
-    deed = Deed("Bash", command="curl -H 'X: swordfish-77'")
+    deed = ToolCall("Bash", command="curl -H 'X: swordfish-77'")
     tell(tmp_path, PostToolUse("s1", LEAD, deed, "denied: swordfish-77"), kit)
     text = (tmp_path / ".nexus/state/rolecall/tool-log.jsonl").read_text()
     assert "swordfish" not in text and "curl" not in text and "***MASKED***" in text
@@ -395,7 +395,7 @@ def test_patterns_and_folders_are_no_files_that_were_touched(tmp_path: Path) -> 
     (tmp_path / "folder").mkdir()
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
     paths = tuple(str(tmp_path / name) for name in ("folder", "*.py", "src/$.py", "plain.py"))
-    tell(tmp_path, PostToolUse("s1", ENGINEER, Deed("Bash", writes=paths, command="rm …")))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Bash", writes=paths, command="rm …")))
     tell(tmp_path, SubagentComplete("s1", ENGINEER))
     assert read(tmp_path, TRACKER)[0]["files_touched"] == ["plain.py"]
 
@@ -408,7 +408,7 @@ def test_signs_of_a_shell_in_the_name_of_a_file_are_letters_where_a_tool_names_t
     paths = tuple(str(tmp_path / name) for name in ("src/$lib.ts", "src/$.py"))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
     touch(tmp_path, ENGINEER, *names)
-    tell(tmp_path, PostToolUse("s1", ENGINEER, Deed("Bash", writes=paths, command="touch …")))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Bash", writes=paths, command="touch …")))
     tell(tmp_path, SubagentComplete("s1", ENGINEER))
     assert read(tmp_path, TRACKER)[0]["files_touched"] == [*names, "src/$lib.ts"]
 
@@ -419,10 +419,10 @@ def test_a_read_of_a_memory_note_is_counted_and_nothing_else_is(tmp_path: Path) 
     (tmp_path / "door").symlink_to(note.parent)
     rule, through_link = tmp_path / ".nexus/rules/style.md", tmp_path / "door/retry-limits.md"
     for minute, (who, path) in enumerate(((LEAD, through_link), (ENGINEER, note), (TESTER, rule))):
-        tell(tmp_path, PostToolUse("s1", who, Deed("Read", reads=(str(path),))), now=at(minute))
-    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Read", reads=(str(note),)), "failed"))
-    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Write", writes=(str(note),))))
-    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Read", reads=(str(note.parent / "gone.md"),))))
+        tell(tmp_path, PostToolUse("s1", who, ToolCall("Read", reads=(str(path),))), now=at(minute))
+    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Read", reads=(str(note),)), "failed"))
+    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Write", writes=(str(note),))))
+    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Read", reads=(str(note.parent / "gone.md"),))))
     (access,) = memory_access.read(tmp_path).values()
     assert (access.access_count, access.last_agent, access.last_accessed_ts) == (2, "e1", at(1))
 
@@ -433,7 +433,7 @@ def test_a_log_that_has_grown_is_put_aside_once(tmp_path: Path) -> None:
     with log.open("wb") as file:
         file.truncate(tool_log.LARGEST - 10)
     for minute in range(3):
-        tell(tmp_path, PostToolUse("s1", LEAD, Deed("Read")), now=at(minute))
+        tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Read")), now=at(minute))
     assert old.stat().st_size > tool_log.LARGEST
     assert [entry["timestamp"] for entry in lines(tmp_path, f"{OURS}/{tool_log.FILE}")] == [at(1), at(2)]
 
@@ -441,7 +441,7 @@ def test_a_log_that_has_grown_is_put_aside_once(tmp_path: Path) -> None:
 def test_lines_of_many_writers_are_whole(tmp_path: Path) -> None:
     def write_fifty(number: int) -> None:
         for _ in range(50):
-            tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), Deed("Read")))
+            tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), ToolCall("Read")))
 
     tell(tmp_path, SessionStart("s1"))
     side_by_side(*(partial(write_fifty, number) for number in range(4)))
@@ -476,11 +476,17 @@ def test_a_state_folder_that_leads_out_of_the_project_is_not_written(tmp_path: P
     project = tmp_path / "project"
     (project / ".nexus").mkdir(parents=True)
     (project / ".nexus/state").symlink_to(elsewhere)
-    for event in (SessionStart("s"), PostToolUse("s", LEAD, Deed("Read")), SubagentSpawn("s", ENGINEER)):
+    for event in (SessionStart("s"), PostToolUse("s", LEAD, ToolCall("Read")), SubagentSpawn("s", ENGINEER)):
         with pytest.raises(UsageError, match=r"leads out of the project|outside the project"):
             tell(project, event)
     assert list((elsewhere / "rolecall").iterdir()) == []
 
 
 def test_what_a_brief_and_a_list_say_is_counted_in_tokens() -> None:
-    assert [project_summary.tokens(text) for text in ("", "a", "abcd", "abcde", "日本")] == [0, 1, 1, 2, 2]
+    assert [project_summary.count_tokens(text) for text in ("", "a", "abcd", "abcde", "日本")] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]

@@ -16,13 +16,13 @@ from rolecall.hosts.event import (
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.settings.capabilities import FILES
@@ -36,10 +36,10 @@ def event(name: str, **payload: Any) -> Any:
     return events.event(name, {**SESSION, **payload})
 
 
-def deed(tool: str, **given: Any) -> Deed:
+def deed(tool: str, **given: Any) -> ToolCall:
     found = event("PreToolUse", tool_name=tool, tool_input=given)
     assert isinstance(found, PreToolUse)
-    return found.deed
+    return found.call
 
 
 # -- events --
@@ -86,7 +86,7 @@ def test_an_agent_without_a_kind_is_the_hosts_own_affair() -> None:
 
 def test_who_uses_a_tool_is_the_agent_that_is_named_or_lead() -> None:
     read = {"tool_name": "Read", "tool_input": {"file_path": "/work/a"}}
-    found = Deed("Read", reads=("/work/a",))
+    found = ToolCall("Read", reads=("/work/a",))
     assert event("PreToolUse", **read) == PreToolUse("s1", LEAD, found)
     assert event("PostToolUse", **read, **OF_TESTER) == PostToolUse("s1", TESTER, found)
     assert event("PostToolUseFailure", **read, error="gone") == PostToolUse("s1", LEAD, found, "gone")
@@ -165,7 +165,9 @@ def test_a_note_that_is_printed_was_read_and_one_that_is_searched_was_not() -> N
 
 
 def test_a_skill_that_is_called_is_named_with_its_words() -> None:
-    assert deed("Skill", skill="nx-plan", args="auto now") == Deed("Skill", skill="nx-plan", words="auto now")
+    assert deed("Skill", skill="nx-plan", args="auto now") == ToolCall(
+        "Skill", skill="nx-plan", words="auto now"
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,13 +182,13 @@ def test_a_skill_that_is_called_is_named_with_its_words() -> None:
 def test_a_tool_that_sets_agents_to_work_starts_them_and_writes_nothing(
     tool: str, given: dict[str, str], kind: str
 ) -> None:
-    assert deed(tool, **given) == Deed(tool, starts=kind)
+    assert deed(tool, **given) == ToolCall(tool, starts=kind)
 
 
 @pytest.mark.parametrize("server", ["rolecall", "rolecall-tester", "rolecall-my-own"])
 @pytest.mark.parametrize("name", ["nx_task_add", "nx_artifact_write"])
 def test_our_own_tools_are_left_to_the_gate_which_knows_them_by_name(server: str, name: str) -> None:
-    assert deed(f"mcp__{server}__{name}", path="a", content="b") == Deed(f"mcp__{server}__{name}")
+    assert deed(f"mcp__{server}__{name}", path="a", content="b") == ToolCall(f"mcp__{server}__{name}")
 
 
 def test_a_tool_nobody_knows_is_judged_by_its_input() -> None:
@@ -197,7 +199,7 @@ def test_a_tool_nobody_knows_is_judged_by_its_input() -> None:
 
 @pytest.mark.parametrize("tool", ["Skill", "TodoWrite", "WebFetch", "AskUserQuestion"])
 def test_tools_of_the_host_that_edit_nothing_are_not_guessed_about(tool: str) -> None:
-    assert deed(tool, path="a", content="b", url="c") == Deed(tool)
+    assert deed(tool, path="a", content="b", url="c") == ToolCall(tool)
 
 
 # -- answers --

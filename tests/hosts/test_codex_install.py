@@ -184,7 +184,7 @@ def test_each_sample_is_an_event_and_the_one_before_a_tool_is_an_edit(tmp_path: 
     found = host.event(event, codex.sample(event, str(tmp_path)))
     assert found is not None
     if event == "PreToolUse":
-        assert host.deed(codex.sample(event, str(tmp_path))).writes == (str(tmp_path / "doctor.txt"),)
+        assert host.tool_call(codex.sample(event, str(tmp_path))).writes == (str(tmp_path / "doctor.txt"),)
 
 
 def test_a_refusal_is_told_from_other_answers() -> None:

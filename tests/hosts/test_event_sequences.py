@@ -32,7 +32,6 @@ from rolecall.hosts.event import (
     LEAD,
     Caller,
     ContextCompact,
-    Deed,
     Event,
     PostToolUse,
     PreToolUse,
@@ -40,6 +39,7 @@ from rolecall.hosts.event import (
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.nexus import memory_access, tools, tracker
@@ -55,13 +55,13 @@ PATHS = st.sampled_from(
 )
 
 
-def deeds(project: Path) -> st.SearchStrategy[Deed]:
+def deeds(project: Path) -> st.SearchStrategy[ToolCall]:
     paths = PATHS.map(lambda name: (str(project / name),))
     return st.one_of(
-        paths.map(lambda found: Deed("Write", ("file_modification",), found)),
-        paths.map(lambda found: Deed("Read", reads=found)),
-        st.just(Deed("Task", starts="engineer")),
-        st.just(Deed("mcp__rolecall__nx_task_add")),
+        paths.map(lambda found: ToolCall("Write", ("file_modification",), found)),
+        paths.map(lambda found: ToolCall("Read", reads=found)),
+        st.just(ToolCall("Task", starts="engineer")),
+        st.just(ToolCall("mcp__rolecall__nx_task_add")),
     )
 
 
@@ -147,7 +147,7 @@ def test_any_sequence_leaves_a_state_that_is_whole_and_loses_no_agent_that_runs(
         prepared(project)
         for minute, event in enumerate(data.draw(st.lists(events(project), max_size=25))):
             answer = tell(project, event, KIT, at(minute))
-            assert project_summary.tokens(answer.context) <= 2_600
+            assert project_summary.count_tokens(answer.context) <= 2_600
             check(project)
             model.tell(event, minute)
             entries = read(project, TRACKER) or []
@@ -185,11 +185,11 @@ def moved(event: Event, old: Path, new: Path) -> Event:
     """The same event in another project."""
     if not isinstance(event, (PreToolUse, PostToolUse)):
         return event
-    deed = event.deed
+    deed = event.call
     writes, reads = (
         tuple(path.replace(str(old), str(new)) for path in paths) for paths in (deed.writes, deed.reads)
     )
-    return event._replace(deed=deed._replace(writes=writes, reads=reads))
+    return event._replace(call=deed._replace(writes=writes, reads=reads))
 
 
 def test_two_processes_that_tell_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_two_processes_that_tell_at_once_lose_nothing_of_each_other(tmp_path: Pa
         for number in range(1 + half, 41, 2):
             who, file = Caller("engineer", f"e{number}"), str(tmp_path / f"{number}.py")
             tell(tmp_path, SubagentSpawn(session, who), KIT)
-            tell(tmp_path, PostToolUse(session, who, Deed("Write", (), (file,))), KIT)
+            tell(tmp_path, PostToolUse(session, who, ToolCall("Write", (), (file,))), KIT)
             if number % 4 < 2:
                 tell(tmp_path, SubagentComplete(session, who), KIT)
 

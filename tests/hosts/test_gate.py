@@ -9,7 +9,7 @@ import pytest
 from hook_stage import known_kit, task, tasks, tell, write
 
 from rolecall.hosts import gate, tool_shape
-from rolecall.hosts.event import LEAD, Answer, Caller, Deed, GateMode, PreToolUse
+from rolecall.hosts.event import LEAD, Answer, Caller, GateMode, PreToolUse, ToolCall
 from rolecall.hosts.hook_context import Kit
 from rolecall.mcp.tools import GROUPS
 from rolecall.settings.capabilities import FILES, RESTRICTIONS, SHELL
@@ -24,11 +24,11 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def edit(project: Path, name: str = "src/a.py") -> Deed:
-    return Deed("Write", ("file_creation", "file_modification"), writes=(str(project / name),))
+def edit(project: Path, name: str = "src/a.py") -> ToolCall:
+    return ToolCall("Write", ("file_creation", "file_modification"), writes=(str(project / name),))
 
 
-def ask(project: Path, who: Caller, deed: Deed, **changes: object) -> Answer:
+def ask(project: Path, who: Caller, deed: ToolCall, **changes: object) -> Answer:
     return tell(project, PreToolUse("s", who, deed), known_kit()._replace(**changes))  # type: ignore[arg-type]
 
 
@@ -64,13 +64,13 @@ def test_files_outside_and_what_a_project_knows_need_no_plan(project: Path, name
 
 
 def test_an_edit_of_a_file_that_is_not_named_is_one_of_the_project(project: Path) -> None:
-    assert ask(project, LEAD, Deed("Odd", ("file_modification",))).block
+    assert ask(project, LEAD, ToolCall("Odd", ("file_modification",))).block
 
 
 def test_reading_and_tools_that_do_nothing_known_are_left_alone(project: Path) -> None:
     for deed in (
-        Deed("Read", reads=(str(project / "a"),)),
-        Deed("WebSearch"),
+        ToolCall("Read", reads=(str(project / "a"),)),
+        ToolCall("WebSearch"),
         tool_shape.shell("Bash", "ls", "/"),
     ):
         assert ask(project, LEAD, deed) == Answer()
@@ -97,8 +97,8 @@ def test_an_artifact_of_our_own_server_is_no_file_of_the_project(project: Path) 
         "mcp__rolecall-engineer__nx_artifact_write",
         "nx_artifact_write",
     ):
-        assert ask(project, LEAD, tool_shape.guessed(tool, arguments, str(project))) == Answer()
-    other = tool_shape.guessed("mcp__other__nx_artifact_write", arguments, str(project))
+        assert ask(project, LEAD, tool_shape.guess(tool, arguments, str(project))) == Answer()
+    other = tool_shape.guess("mcp__other__nx_artifact_write", arguments, str(project))
     assert ask(project, LEAD, other).block
 
 
@@ -108,7 +108,11 @@ def test_an_artifact_of_our_own_server_is_no_file_of_the_project(project: Path) 
 @pytest.mark.parametrize("who", [TESTER, ARCHITECT, Caller("Explore", "x"), Caller("Plan", "x")], ids=str)
 def test_an_agent_that_may_not_edit_is_refused_by_whatever_tool(project: Path, who: Caller) -> None:
     tasks(project, task(1))
-    for deed in (edit(project), tool_shape.shell("Bash", "echo > a", str(project)), Deed("Odd", FILES[:1])):
+    for deed in (
+        edit(project),
+        tool_shape.shell("Bash", "echo > a", str(project)),
+        ToolCall("Odd", FILES[:1]),
+    ):
         assert "is denied to the agent" in ask(project, who, deed).block
     outside = tool_shape.shell("Bash", "make > /dev/null 2>&1", str(project))
     assert ask(project, who, outside) == Answer()
@@ -137,17 +141,17 @@ def test_the_tools_of_tasks_go_by_what_an_agent_may(
     project: Path, who: Caller, tool: str, written: str
 ) -> None:
     may_not = {*gate.capabilities_of(who.agent, known_kit())} & {*TASK_TOOLS.values()}
-    answer = ask(project, who, Deed(written.format(tool)))
+    answer = ask(project, who, ToolCall(written.format(tool)))
     assert bool(answer.block) is (TASK_TOOLS[tool] in may_not)
-    assert ask(project, LEAD, Deed(written.format(tool))) == Answer()
+    assert ask(project, LEAD, ToolCall(written.format(tool))) == Answer()
 
 
 @pytest.mark.parametrize("tool", gate.FOR_LEAD)
 def test_what_is_leads_is_no_agents(project: Path, tool: str) -> None:
     name = f"mcp__rolecall__{tool}"
     for who in (ENGINEER, Caller("general-purpose", "g")):
-        assert f"{tool} is Lead's" in ask(project, who, Deed(name)).block
-    assert ask(project, LEAD, Deed(name)) == Answer()
+        assert f"{tool} is Lead's" in ask(project, who, ToolCall(name)).block
+    assert ask(project, LEAD, ToolCall(name)) == Answer()
 
 
 @pytest.mark.parametrize(
@@ -182,8 +186,8 @@ def test_our_commands_in_a_shell_are_the_same_as_the_tools(
 
 def test_only_lead_starts_agents(project: Path) -> None:
     for who in (ENGINEER, Caller("general-purpose", "g")):
-        assert "Only Lead starts agents" in ask(project, who, Deed("Task", starts="engineer")).block
-    assert ask(project, LEAD, Deed("Task", starts="engineer")) == Answer()
+        assert "Only Lead starts agents" in ask(project, who, ToolCall("Task", starts="engineer")).block
+    assert ask(project, LEAD, ToolCall("Task", starts="engineer")) == Answer()
 
 
 def test_the_tables_are_those_of_our_server() -> None:
@@ -205,8 +209,8 @@ def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
         "edit": edit(project),
         "shell": tool_shape.shell("Bash", "ls", str(project)),
         "shell write": tool_shape.shell("Bash", "ls > x", str(project)),
-        "nx_task_add": Deed("nx_task_add"),
-        "nx_task_update": Deed("nx_task_update"),
+        "nx_task_add": ToolCall("nx_task_add"),
+        "nx_task_update": ToolCall("nx_task_update"),
     }
     refused = {name for name, deed in asked.items() if tell(project, PreToolUse("s", LEAD, deed), kit).block}
     expected = {
@@ -217,11 +221,11 @@ def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
         "no_task_update": {"nx_task_update"},
     }
     assert refused == expected[word]
-    assert tell(project, PreToolUse("s", LEAD, Deed("nx_plan_decide")), kit).block
+    assert tell(project, PreToolUse("s", LEAD, ToolCall("nx_plan_decide")), kit).block
     assert tell(project, PreToolUse("s", LEAD, edit(project)), Kit(run="thread/1")) == Answer()
-    assert tell(project, PreToolUse("s", LEAD, Deed("Task", starts="x")), kit) == Answer()
+    assert tell(project, PreToolUse("s", LEAD, ToolCall("Task", starts="x")), kit) == Answer()
 
 
 def test_interactive_shells_are_shells(project: Path) -> None:
     kit = Kit(run="r", restrictions=("no_shell_exec",))
-    assert all(tell(project, PreToolUse("s", LEAD, Deed("T", (word,))), kit).block for word in SHELL)
+    assert all(tell(project, PreToolUse("s", LEAD, ToolCall("T", (word,))), kit).block for word in SHELL)

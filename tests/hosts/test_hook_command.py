@@ -344,7 +344,7 @@ def test_hosts_and_events_that_do_not_exist_are_said(project: Path) -> None:
     for host, event in (("emacs", "start"), ("rolecall", "start"), ("claude", "Nonsense")):
         done = hook(project, event, {"session": "s"}, host=host)
         assert done.returncode == 1
-        assert b"There are" in done.stderr or b"Known are" in done.stderr
+        assert b"There are" in done.stderr or b"Known events" in done.stderr
 
 
 def test_a_mistake_of_our_own_is_said_with_its_trace_and_holds_nobody_up(project: Path) -> None:

@@ -15,13 +15,13 @@ from rolecall.hosts.event import (
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.settings.capabilities import FILES
@@ -35,13 +35,13 @@ def said(name: str, answer: Answer) -> Any:
     return json.loads(output.stdout)
 
 
-def deed(payload: dict[str, Any]) -> Deed:
+def deed(payload: dict[str, Any]) -> ToolCall:
     event = events.event("PreToolUse", {"session_id": "s", "cwd": WORK, **payload})
     assert isinstance(event, PreToolUse)
-    return event.deed
+    return event.call
 
 
-def shell(command: str) -> Deed:
+def shell(command: str) -> ToolCall:
     return deed({"tool_name": "Bash", "tool_input": {"command": command}})
 
 
@@ -65,13 +65,13 @@ def test_a_whole_session_in_order() -> None:
 def test_a_patch_writes_the_files_it_names() -> None:
     event = events.event("PreToolUse", first("codex", "edit", "PreToolUse", tool_name="apply_patch"))
     assert isinstance(event, PreToolUse)
-    assert (event.who, event.deed) == (LEAD, Deed("apply_patch", FILES, (f"{WORK}/a.txt",)))
+    assert (event.who, event.call) == (LEAD, ToolCall("apply_patch", FILES, (f"{WORK}/a.txt",)))
     moved = first("codex", "heredoc", "PreToolUse", tool_name="apply_patch")
     assert deed(dict(moved)).writes == (f"{WORK}/c.txt", f"{WORK}/sub/d.txt")
 
 
 def test_a_patch_that_names_no_file_is_an_edit_all_the_same() -> None:
-    assert deed({"tool_name": "apply_patch", "tool_input": {"command": "nonsense"}}) == Deed(
+    assert deed({"tool_name": "apply_patch", "tool_input": {"command": "nonsense"}}) == ToolCall(
         "apply_patch", FILES
     )
 
@@ -118,7 +118,7 @@ def test_a_subagent_is_named_in_its_own_events() -> None:
     session = calls("codex", "agent")[0].payload["session_id"]
     assert SubagentSpawn(session, who) in told
     assert SubagentComplete(session, who, "sub done") in told
-    theirs = [event.deed.tool for event in told if isinstance(event, PreToolUse) and event.who == who]
+    theirs = [event.call.tool for event in told if isinstance(event, PreToolUse) and event.who == who]
     assert theirs == ["Bash", "mcp__tiny__add"]
 
 
@@ -150,13 +150,13 @@ def test_starting_an_agent_is_seen_under_each_name_that_codex_has_for_it() -> No
 
 def test_waiting_for_an_agent_and_asking_the_user_do_nothing() -> None:
     for tool in ("collaborationwait_agent", "multi_agent_v1wait_agent", "request_user_input", "update_plan"):
-        assert deed({"tool_name": tool, "tool_input": {"path": "x", "content": "y"}}) == Deed(tool)
+        assert deed({"tool_name": tool, "tool_input": {"path": "x", "content": "y"}}) == ToolCall(tool)
 
 
 def test_our_own_tools_write_no_files_of_the_project() -> None:
     given = {"filename": "a.md", "content": "x"}
     tool = "mcp__rolecall__nx_artifact_write"
-    assert deed({"tool_name": tool, "tool_input": given}) == Deed(tool)
+    assert deed({"tool_name": tool, "tool_input": given}) == ToolCall(tool)
 
 
 def test_a_tool_that_nobody_knows_is_told_by_its_input() -> None:

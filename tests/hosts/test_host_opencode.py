@@ -14,13 +14,13 @@ from rolecall.hosts.event import (
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.hosts.opencode import events
@@ -29,11 +29,11 @@ from rolecall.settings.capabilities import FILES
 SESSION = "ses_1"
 
 
-def deed(tool: str, **args: Any) -> Deed:
+def deed(tool: str, **args: Any) -> ToolCall:
     payload = {"session": SESSION, "cwd": WORK, "tool": tool, "args": args}
     event = events.event("tool.execute.before", payload)
     assert isinstance(event, PreToolUse)
-    return event.deed
+    return event.call
 
 
 @pytest.mark.parametrize("call", calls("opencode"), ids=lambda call: f"{call.scene}-{call.event}")
@@ -104,8 +104,8 @@ def test_the_tools_that_edit_write_the_file_they_name() -> None:
         )
         assert isinstance(event, PreToolUse)
         assert event.who == LEAD
-        assert set(event.deed.classes) <= set(FILES)
-        assert event.deed.writes[0].startswith(WORK)
+        assert set(event.call.classes) <= set(FILES)
+        assert event.call.writes[0].startswith(WORK)
     patch = "*** Begin Patch\n*** Update File: a.txt\n*** Move to: b.txt\n*** End Patch"
     assert deed("apply_patch", patchText=patch).writes == (f"{WORK}/a.txt", f"{WORK}/b.txt")
 
@@ -141,7 +141,7 @@ def test_an_agent_is_named_with_what_it_starts() -> None:
 
 def test_our_own_tools_and_those_that_look_write_no_files() -> None:
     for tool in ("rolecall_nx_artifact_write", "todowrite", "grep", "invalid", "skill"):
-        assert deed(tool, path="a.txt", content="x") == Deed(tool)
+        assert deed(tool, path="a.txt", content="x") == ToolCall(tool)
 
 
 def test_a_tool_that_nobody_knows_is_told_by_its_input() -> None:

@@ -17,11 +17,11 @@ from rolecall.hosts.event import (
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     PostToolUse,
     SessionEnd,
     SessionStart,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.nexus import catalog, memory, tools
@@ -92,7 +92,7 @@ def test_what_is_told_beside_a_message_is_small(tmp_path: Path) -> None:
     tasks(
         tmp_path, *(task(n, title="T" * 500, acceptance="a" * 500) for n in range(1, 1001)), goal="G" * 5_000
     )
-    assert project_summary.tokens(say(tmp_path, "hello").context) <= project_summary.SHORT
+    assert project_summary.count_tokens(say(tmp_path, "hello").context) <= project_summary.SHORT
 
 
 # -- skills --
@@ -165,7 +165,7 @@ def test_a_run_is_over_when_its_cycle_was_closed(tmp_path: Path) -> None:
 
 
 def test_a_skill_that_the_model_calls_is_on_record(tmp_path: Path) -> None:
-    tell(tmp_path, PostToolUse("s1", LEAD, Deed("Skill", skill="nx-plan", words="auto")), now=at(3))
+    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Skill", skill="nx-plan", words="auto")), now=at(3))
     active = read(tmp_path, SESSIONS)["s1"]
     assert (active["skill"], active["mode"], active["since"]) == ("nx-plan", "auto", at(3))
     for who, skill, error in (
@@ -173,7 +173,7 @@ def test_a_skill_that_the_model_calls_is_on_record(tmp_path: Path) -> None:
         (LEAD, "nx-run", "no"),
         (Caller("engineer", "e1"), "nx-run", ""),
     ):
-        tell(tmp_path, PostToolUse("s1", who, Deed("Skill", skill=skill), error))
+        tell(tmp_path, PostToolUse("s1", who, ToolCall("Skill", skill=skill), error))
     assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-plan"
 
 

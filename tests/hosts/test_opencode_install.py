@@ -111,7 +111,7 @@ def test_each_sample_is_an_event_and_the_one_before_a_tool_is_an_edit(tmp_path: 
     payload = opencode.sample(event, str(tmp_path))
     assert host.event(event, payload) is not None
     if event == "tool.execute.before":
-        assert host.deed(payload).writes == (str(tmp_path / "doctor.txt"),)
+        assert host.tool_call(payload).writes == (str(tmp_path / "doctor.txt"),)
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,13 @@ from rolecall.hosts.event import (
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     Event,
     PostToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.hosts.hook_context import Kit
@@ -155,7 +155,7 @@ def test_the_files_of_knowledge_are_listed(tmp_path: Path) -> None:
 def test_what_is_said_at_the_start_is_bounded(tmp_path: Path) -> None:
     for number in range(500):
         write(tmp_path, f".nexus/memory/a-rather-long-name-for-a-note-{number:03d}.md", "x")
-    assert project_summary.tokens(tell(tmp_path, SessionStart("s1")).context) <= 600
+    assert project_summary.count_tokens(tell(tmp_path, SessionStart("s1")).context) <= 600
 
 
 # -- sessions beside each other --
@@ -164,7 +164,7 @@ def test_what_is_said_at_the_start_is_bounded(tmp_path: Path) -> None:
 def test_a_start_clears_away_agents_of_sessions_that_are_gone(tmp_path: Path) -> None:
     tell(tmp_path, SessionStart("s1"), known_kit()._replace(process=GONE))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER), known_kit()._replace(process=GONE))
-    tell(tmp_path, PostToolUse("s1", ENGINEER, Deed("Write", (), (str(tmp_path / "a"),))))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Write", (), (str(tmp_path / "a"),))))
     assert [entry["agent_id"] for entry in read(tmp_path, TRACKER)] == ["e1"]
     assert len(list((tmp_path / OURS / "touched").iterdir())) == 1
     answer = tell(tmp_path, SessionStart("s2"), known_kit()._replace(process=here()))
@@ -318,7 +318,7 @@ def test_the_end_names_what_is_unfinished_and_removes_only_what_is_the_sessions(
         write(tmp_path, name, '{"cycles": []}')
     tell(tmp_path, SessionStart("s1"))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
-    tell(tmp_path, PostToolUse("s1", ENGINEER, Deed("Write", (), (str(tmp_path / "a"),))))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Write", (), (str(tmp_path / "a"),))))
     kept = {path for path in tmp_path.rglob("*") if path.is_file()}
     answer = tell(tmp_path, SessionEnd("s1"))
     assert "plan 'Storage' with 1 of 1 issues pending and 2 tasks, 1 of them unfinished" in answer.notice
@@ -387,7 +387,7 @@ def test_after_a_compaction_agents_that_may_be_resumed_are_listed(tmp_path: Path
     ]
     for minute, who in enumerate(ended):
         tell(tmp_path, SubagentSpawn("s1", who), now=at(minute))
-        deed = Deed("Write", ("file_modification",), (str(tmp_path / "a.py"),))
+        deed = ToolCall("Write", ("file_modification",), (str(tmp_path / "a.py"),))
         if who.agent == "engineer":
             tell(tmp_path, PostToolUse("s1", who, deed), now=at(minute))
         tell(tmp_path, SubagentComplete("s1", who), now=at(minute))
@@ -405,7 +405,7 @@ def test_a_compaction_is_bounded_with_a_thousand_tasks_and_a_skill(tmp_path: Pat
         write(tmp_path, f".nexus/memory/note-number-{number}.md", "x")
     tell(tmp_path, SessionStart("s1"))
     bare = tell(tmp_path, ContextCompact("s1")).context
-    assert project_summary.tokens(bare) <= project_summary.LONG
+    assert project_summary.count_tokens(bare) <= project_summary.LONG
     assert "lines more: nx_plan_status, nx_task_list)" in bare
     tell(tmp_path, UserMessage("s1", "[plan] go"))
     assert len(tell(tmp_path, ContextCompact("s1")).context) < 9_900
@@ -429,5 +429,5 @@ def test_inside_a_run_only_gates_and_log_apply(tmp_path: Path) -> None:
     ):
         assert tell(tmp_path, event, kit) == Answer()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    tell(tmp_path, PostToolUse("s", Caller(), Deed("Read")), kit)
+    tell(tmp_path, PostToolUse("s", Caller(), ToolCall("Read")), kit)
     assert json.loads((tmp_path / LOG).read_text())["run"] == "thread/abc"

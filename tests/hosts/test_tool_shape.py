@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecall.hosts.tool_shape import guessed, shell
+from rolecall.hosts.tool_shape import guess, shell
 from rolecall.settings.capabilities import FILES
 
 EDITS: list[tuple[str, dict[str, Any], list[str]]] = [
@@ -52,7 +52,7 @@ NEITHER: list[tuple[str, dict[str, Any]]] = [
 def test_a_path_with_a_new_content_or_a_name_that_says_so_is_an_edit(
     tool: str, arguments: dict[str, Any], paths: list[str]
 ) -> None:
-    deed = guessed(tool, arguments, "/p")
+    deed = guess(tool, arguments, "/p")
     assert (list(deed.writes), deed.classes, deed.reads) == (paths, FILES, ())
 
 
@@ -60,13 +60,13 @@ def test_a_path_with_a_new_content_or_a_name_that_says_so_is_an_edit(
 def test_a_name_that_reads_and_one_path_is_a_read(
     tool: str, arguments: dict[str, Any], paths: list[str]
 ) -> None:
-    deed = guessed(tool, arguments, "/p")
+    deed = guess(tool, arguments, "/p")
     assert (deed.writes, list(deed.reads), deed.classes) == ((), paths, ())
 
 
 @pytest.mark.parametrize(("tool", "arguments"), NEITHER, ids=lambda value: str(value)[:40])
 def test_anything_else_is_neither(tool: str, arguments: dict[str, Any]) -> None:
-    deed = guessed(tool, arguments, "/p")
+    deed = guess(tool, arguments, "/p")
     assert (deed.writes, deed.classes) == ((), ())
 
 
@@ -74,7 +74,7 @@ def test_anything_else_is_neither(tool: str, arguments: dict[str, Any]) -> None:
     "arguments", [{"command": "rm x"}, {"cmd": ["rm", "x"]}, {"script": "rm x", "path": "y"}]
 )
 def test_a_tool_that_is_given_a_command_is_a_shell(arguments: dict[str, Any]) -> None:
-    deed = guessed("Whatever", arguments, "/p")
+    deed = guess("Whatever", arguments, "/p")
     assert deed == shell("Whatever", "rm x", "/p")
     assert deed.writes == ("/p/x",)
     assert deed.classes == ("shell_command_exec", "subprocess_spawn", "shell_file_write")
@@ -91,5 +91,5 @@ _KEYS = st.sampled_from(["path", "file_path", "content", "edits", "command", "in
 
 @given(st.text(max_size=40), st.dictionaries(_KEYS | st.text(max_size=5), _JSON, max_size=6))
 def test_no_input_is_too_odd(tool: str, arguments: dict[str, Any]) -> None:
-    deed = guessed(tool, arguments, "/p")
+    deed = guess(tool, arguments, "/p")
     assert all(path.startswith("/") for path in (*deed.writes, *deed.reads))

@@ -237,7 +237,7 @@ def test_after_a_compaction_the_model_is_told_again(host: Hosted, model: ModelSe
     (summary,) = (request for request in model.requests if request not in model.turns)
     after = told(model.turns[1])
     assert "CONTEXT CHECKPOINT COMPACTION" in told(summary)
-    assert "Where the project stands, read anew from disk" in after
+    assert "Where the project stands, read again from disk" in after
     assert "Build the shop" in after
     assert "How you work while the skill nx-run is active" in after
 

@@ -206,7 +206,7 @@ def test_after_a_compaction_the_model_is_told_again(host: Hosted, model: ModelSe
     before, *after = map(told, model.turns)
     assert "read anew from disk" not in before
     for words in after:
-        assert "Where the project stands, read anew from disk" in words
+        assert "Where the project stands, read again from disk" in words
         assert "Build the shop" in words
         assert "How you work while the skill nx-run is active" in words
 

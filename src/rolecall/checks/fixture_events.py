@@ -1,8 +1,7 @@
-"""Events of conformance fixtures, told to our hooks: to the functions, and to the command as a host runs it.
+"""Run the events of conformance fixtures through our hooks: as functions, or through the command as a host does.
 
-The contract's three events are told as ours: an agent that is resumed starts once more, and the files that an agent is
-said to have touched are first touched by it. Paths are meant from the project's folder, and a session is made up where
-a case does not care for it.
+The contract's three events become ours: a resumed agent starts again, and the files that an agent is said to have
+touched are first touched by it. Paths are relative to the project's folder, and every case has the same session.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.hosts import hook_context as kits
-from rolecall.hosts import lifecycle
+from rolecall.hosts import hook_context, lifecycle
 from rolecall.hosts.rolecall import events as host
 from rolecall.nexus import project_paths
 from rolecall.nexus.conformance import Tell
@@ -27,7 +25,7 @@ _SESSION = "fixture"
 
 
 def in_process() -> Tell:
-    kit = kits.load_own("rolecall")
+    kit = hook_context.load_own("rolecall")
 
     def tell(project: str, type: str, params: dict[str, Any]) -> Any:
         own = kit._replace(harness=params["harness_id"])
@@ -45,14 +43,23 @@ def in_process() -> Tell:
 
 
 def by_command(environ: Mapping[str, str]) -> Tell:
-    """Each event by a child, with nothing of a run or a configuration in its environment."""
+    """Each event in a child, without a run or a configuration in its environment."""
     clean = {name: value for name, value in environ.items() if not name.startswith("ROLECALL_")}
 
     def tell(project: str, type: str, params: dict[str, Any]) -> Any:
+        # A home of its own, beside the folder that holds nothing but the project.
+        home = os.path.join(os.path.dirname(os.path.dirname(project)), "home")
+        options = ("--project", project, "--harness", params["harness_id"])
         reply: Any = {}
         for name, payload in _events(project, type, params):
-            options = ("--project", project, "--harness", params["harness_id"])
-            done = _run(["hook", "rolecall", name, *options], payload, {**clean, **_home(project)})
+            done = subprocess.run(  # noqa: S603 -- this very program
+                [sys.executable, "-P", "-c", _COMMAND, "hook", "rolecall", name, *options],
+                input=json.dumps(payload).encode(),
+                capture_output=True,
+                env={**clean, "ROLECALL_HOME": home},
+                timeout=_PATIENCE,
+                check=False,
+            )
             if done.returncode != 0:
                 return {"error": done.stderr.decode(errors="replace").strip()}
             reply = json.loads(done.stdout or b"{}")
@@ -61,26 +68,8 @@ def by_command(environ: Mapping[str, str]) -> Tell:
     return tell
 
 
-def _home(project: str) -> dict[str, str]:
-    """A home of the run's own, beside the folder that holds the project and nothing else."""
-    return {"ROLECALL_HOME": os.path.join(os.path.dirname(os.path.dirname(project)), "home")}
-
-
-def _run(
-    words: Sequence[str], payload: Mapping[str, Any], environ: Mapping[str, str]
-) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(  # noqa: S603 -- this very program
-        [sys.executable, "-P", "-c", _COMMAND, *words],
-        input=json.dumps(payload).encode(),
-        capture_output=True,
-        env=dict(environ),
-        timeout=_PATIENCE,
-        check=False,
-    )
-
-
 def _events(project: str, type: str, params: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The events of ours that an event of a fixture is, with their payloads."""
+    """Our events for an event of a fixture, with their payloads."""
     given = {key: value for key, value in params.items() if key != "harness_id"}
     base = {"session": _SESSION, "cwd": project}
     if type not in ("agent_spawn", "agent_resume", "agent_complete"):

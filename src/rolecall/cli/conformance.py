@@ -7,7 +7,7 @@ from argparse import Namespace
 from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import Progress, table
 from rolecall.errors import NotFound
-from rolecall.hosts import fixture_events
+from rolecall.checks import fixture_events
 from rolecall.nexus import conformance, fixture
 from rolecall.nexus.conformance import Report, Result
 from rolecall.settings import config

@@ -99,13 +99,13 @@ def _load_kit(words: Words, event: Event) -> Kit:
     if isinstance(event, PreToolUse):
         from rolecall.hosts import gate
 
-        needs_kit, has_tags = gate.concerns(event.deed), False
+        needs_kit, has_tags = gate.concerns(event.call), False
     elif isinstance(event, UserMessage):
         from rolecall.hosts.on_message import may_ask
 
         needs_kit, has_tags = True, may_ask(event.text)
     elif isinstance(event, PostToolUse):
-        needs_kit, has_tags = bool(event.deed.skill), True  # a skill that was called, perhaps in a mode
+        needs_kit, has_tags = bool(event.call.skill), True  # a skill that was called, perhaps in a mode
     else:
         needs_kit, has_tags = True, False
     kit = hook_context.load(words.host, with_tags=has_tags) if needs_kit else Kit()

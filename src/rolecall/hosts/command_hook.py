@@ -13,8 +13,13 @@ from rolecall.hosts.setup import is_ours, split_words
 
 def hook(path: str, host: str, event: str, line: str, **fields: Any) -> Items:
     """The entry for one event; `fields` are further settings of the host for it."""
+
+    def has_ours(item: Any) -> bool:
+        is_some = any(is_ours(words, "hook", host) for words in _commands(item))
+        return is_some and not _is_our_hook(host, item)
+
     item = {"hooks": [{"type": "command", "command": line, **fields}]}
-    return Items(path, ("hooks", event), (item,), partial(_is_our_hook, host), partial(_has_our_hook, host))
+    return Items(path, ("hooks", event), (item,), partial(_is_our_hook, host), has_ours)
 
 
 def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
@@ -31,10 +36,6 @@ def _is_our_hook(host: str, item: Any) -> bool:
     """Whether an entry runs nothing but ours, from any version."""
     found = _commands(item)
     return bool(found) and all(is_ours(words, "hook", host) for words in found)
-
-
-def _has_our_hook(host: str, item: Any) -> bool:
-    return not _is_our_hook(host, item) and any(is_ours(words, "hook", host) for words in _commands(item))
 
 
 def _commands(item: Any) -> list[tuple[str, ...]]:

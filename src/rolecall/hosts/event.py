@@ -1,6 +1,6 @@
-"""What hosts tell us and what we answer, in words that are no host's own. Values.
+"""The eight events of a host and our answer, in words of no particular host.
 
-Annotations are no texts in this module: a named tuple would compile each of them, in every hook that is run.
+Annotations in this module are not strings: a named tuple would compile each of them, in every hook that runs.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -12,13 +12,13 @@ class Caller(NamedTuple):
     agent: str = ""
     """Its id in the catalogue, or the host's name for its kind; empty: Lead."""
     id: str = ""
-    """This very instance, as the host calls it."""
+    """The host's id of this instance."""
 
 
 LEAD = Caller()
 
 
-class Deed(NamedTuple):
+class ToolCall(NamedTuple):
     """What a tool is about to do, or did, as far as its input tells."""
 
     tool: str
@@ -28,15 +28,15 @@ class Deed(NamedTuple):
     writes: tuple[str, ...] = ()
     """Files it creates, changes or removes: absolute paths, links not yet followed."""
     reads: tuple[str, ...] = ()
-    """Files whose content it gives to the model."""
+    """Files whose content it shows the model."""
     command: str = ""
-    """What a shell is given; the files it visibly writes are in `writes`."""
+    """The shell command; the files it visibly writes are in `writes`."""
     starts: str = ""
     """The kind of agent it starts."""
     skill: str = ""
     """The skill whose text it shows the model."""
     words: str = ""
-    """What the skill was called with."""
+    """The arguments of the skill."""
     calls: tuple[tuple[str, ...], ...] = ()
     """The words after the program of each `rolecall …` in the command."""
 
@@ -44,16 +44,16 @@ class Deed(NamedTuple):
 class SessionStart(NamedTuple):
     session: str
     is_new: bool = True
-    """False where a session goes on: it was resumed."""
+    """False if a session was resumed."""
     cwd: str = ""
-    """The folder it works in, where the host tells it."""
+    """The folder it works in, if the host tells it."""
 
 
 class UserMessage(NamedTuple):
     session: str
     text: str
     id: str = ""
-    """What tells two messages with the same text apart, where the host has such a thing."""
+    """Tells two messages with the same text apart, if the host has such an id."""
 
 
 class SubagentSpawn(NamedTuple):
@@ -70,20 +70,20 @@ class SubagentComplete(NamedTuple):
 class PreToolUse(NamedTuple):
     session: str
     who: Caller
-    deed: Deed
+    call: ToolCall
 
 
 class PostToolUse(NamedTuple):
     session: str
     who: Caller
-    deed: Deed
+    call: ToolCall
     error: str = ""
 
 
 class SessionEnd(NamedTuple):
     session: str
     is_over: bool = True
-    """False at the end of a turn, where a host has an event for that: unfinished work is named, nothing is removed."""
+    """False at the end of a turn, in hosts that have an event for it: unfinished work is named, nothing removed."""
 
 
 class ContextCompact(NamedTuple):
@@ -97,14 +97,14 @@ Event: TypeAlias = (
 
 
 class Answer(NamedTuple):
-    """What a host is to do about an event; empty: go on."""
+    """What a host should do about an event; empty: continue."""
 
     block: str = ""
-    """Why the tool may not run, said to the model."""
+    """Why the tool may not run, for the model."""
     context: str = ""
-    """What is put before the model."""
+    """What the model should read."""
     notice: str = ""
-    """What is said to the person."""
+    """What the person should read."""
 
 
 GateMode: TypeAlias = Literal["block", "warn", "off"]

@@ -80,14 +80,14 @@ def check_target(path: str, root: str) -> None:
 
 def difference(changes: Iterable[Change]) -> str:
     """All changes as one unified diff."""
-    return "".join(_file_difference(change) for change in changes if change.is_change)
-
-
-def _file_difference(change: Change) -> str:
-    # Programs that apply diffs expect a tab after a name that contains a blank.
-    name = f"{change.path}\t" if " " in change.path else change.path
-    old, new = ("/dev/null" if data is None else name for data in (change.before, change.after))
-    return "".join(unified_diff(_lines(change.before), _lines(change.after), old, new, n=2))
+    parts: list[str] = []
+    for change in changes:
+        if change.is_change:
+            # Programs that apply diffs expect a tab after a name that contains a blank.
+            name = f"{change.path}\t" if " " in change.path else change.path
+            old, new = ("/dev/null" if data is None else name for data in (change.before, change.after))
+            parts += unified_diff(_lines(change.before), _lines(change.after), old, new, n=2)
+    return "".join(parts)
 
 
 def _lines(data: bytes | None) -> list[str]:
@@ -113,7 +113,10 @@ def make(changes: Iterable[Change], *, roots: Sequence[str], is_private: bool = 
             if change.after is None:
                 for path in {os.path.realpath(change.path), change.path}:
                     os.unlink(path)
-                _remove_empty_folders(os.path.dirname(change.path), roots)
+                folder = os.path.dirname(change.path)
+                while folder not in roots and not os.listdir(folder):
+                    os.rmdir(folder)
+                    folder = os.path.dirname(folder)
             else:
                 _replace(os.path.realpath(change.path), change.after, 0o600 if is_private else 0o666)
         except OSError as exc:
@@ -135,15 +138,6 @@ def _replace(path: str, data: bytes, mode: int) -> None:
     except BaseException:
         os.unlink(draft)
         raise
-
-
-def _remove_empty_folders(folder: str, roots: Sequence[str]) -> None:
-    while folder not in roots and os.path.dirname(folder) != folder:
-        try:
-            os.rmdir(folder)
-        except OSError:  # not empty, or not ours to remove
-            return
-        folder = os.path.dirname(folder)
 
 
 def _storage_error(exc: OSError, path: str) -> StorageError:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.hosts.hook_context import Stamp, stamp
+from rolecall.hosts.hook_context import stamp
 from rolecall.hosts.names import HOSTS
 from rolecall.hosts.spawn_words import skill_docs
 from rolecall.nexus import catalog, macros
@@ -23,7 +23,14 @@ def compile_configured(host: str) -> dict[str, Any]:
 
     If they cannot be read, our own apply, because a hook that fails would let everything pass.
     """
-    stamps = _stamps()  # before reading: what changes meanwhile makes the cache stale
+    try:
+        folder = config.catalog_folder() or catalog.OWN_FOLDER
+    except RolecallError:  # reading it reports the problem
+        folder = catalog.OWN_FOLDER
+    code = _list_files(os.path.dirname(__file__), ".py")
+    sources = [config.config_path(), *code, *(_list_files(folder) or [folder])]
+    stamps = [stamp(path) for path in sources]  # before reading: what changes meanwhile makes the cache stale
+
     configuration: Mapping[str, Any] = {}
     try:
         configuration = config.load()
@@ -76,17 +83,6 @@ def _compile(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dic
             os.path.join(found.folder, "skills", "{}", "body.md"),
         ],
     }
-
-
-def _stamps() -> list[Stamp]:
-    """Stamps of everything that is read, including our own code."""
-    try:
-        folder = config.catalog_folder() or catalog.OWN_FOLDER
-    except RolecallError:  # reading it reports the problem
-        folder = catalog.OWN_FOLDER
-    code = _list_files(os.path.dirname(__file__), ".py")
-    paths = [config.config_path(), *code, *(_list_files(folder) or [folder])]
-    return [stamp(path) for path in paths]
 
 
 def _list_files(folder: str, ending: str = "") -> list[str]:

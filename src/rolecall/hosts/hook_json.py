@@ -1,7 +1,7 @@
-"""Hooks as Claude Code has them and Codex took them over: the same events in the same JSON, and the same answers.
+"""The events and answers of Claude Code's hooks, as JSON; Codex has taken over the format.
 
-Blocking is said in JSON with exit 0, never by exit 2: a command that fails for whatever reason must not block. What
-is put before the model where it or an agent ends would make it go on, so there the person is told instead.
+A tool is blocked by JSON with exit 0, never by exit 2: a command that fails for any reason must not block. Context for
+the model at the end of a turn or an agent would make it continue, so there the person gets it instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from rolecall.hosts.event import (
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     Event,
     PostToolUse,
     PreToolUse,
@@ -23,11 +22,13 @@ from rolecall.hosts.event import (
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
 )
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, session, text
 
 _ENDS = ("Stop", "SubagentStop", "SessionEnd")
+_CUT = "…\n(cut here: the host takes no more from a hook. nx_context and nx_task_list show the state of the project.)"
 
 
 def session_of(payload: Payload) -> str:
@@ -35,10 +36,12 @@ def session_of(payload: Payload) -> str:
 
 
 def events(
-    who: Callable[[Payload], Caller], message: Reader, deed: Callable[[Payload], Deed]
+    who: Callable[[Payload], Caller], message: Reader, tool_call: Callable[[Payload], ToolCall]
 ) -> dict[str, Reader]:
-    """The events that both hosts have. What differs is how they say who acts, what a message of the user is, and
-    what tools do."""
+    """The events that both hosts have.
+
+    The hosts differ in how they tell who acts, what counts as a message of the user, and what tools do.
+    """
 
     def start(payload: Payload) -> Event:
         source = text(payload, "source")
@@ -51,7 +54,7 @@ def events(
         return SubagentSpawn(session_of(payload), agent) if agent != LEAD else None
 
     def complete(payload: Payload) -> Event | None:
-        """Compaction ends an agent without a kind that nobody was told of: nothing of ours."""
+        """Compaction ends an agent without a kind whose start was not announced; it does not concern us."""
         agent, last = who(payload), text(payload, "last_assistant_message")
         return SubagentComplete(session_of(payload), agent, last) if agent != LEAD else None
 
@@ -60,58 +63,52 @@ def events(
         "UserPromptSubmit": message,
         "SubagentStart": spawn,
         "SubagentStop": complete,
-        "PreToolUse": lambda payload: PreToolUse(session_of(payload), who(payload), deed(payload)),
-        "PostToolUse": lambda payload: PostToolUse(session_of(payload), who(payload), deed(payload)),
+        "PreToolUse": lambda payload: PreToolUse(session_of(payload), who(payload), tool_call(payload)),
+        "PostToolUse": lambda payload: PostToolUse(session_of(payload), who(payload), tool_call(payload)),
         "Stop": lambda payload: SessionEnd(session_of(payload), is_over=False),
         "SessionEnd": lambda payload: SessionEnd(session_of(payload)),
     }
 
 
 NOT_INSTALLED: Mapping[str, Reader] = {"PostCompact": lambda payload: ContextCompact(session_of(payload))}
-"""Events that are understood but not installed: after a compaction SessionStart fires, too, and its answer reaches the
-model."""
-
-
-# -- answers --
+"""Events that we understand but do not install: after a compaction SessionStart fires as well, and its answer reaches
+the model."""
 
 
 class Limit(NamedTuple):
-    """How much of a hook's words a host puts before the model."""
+    """How much of a hook's text a host shows the model."""
 
     bytes: int
     encoding: str
-    """In which they are counted."""
+    """The encoding in which the bytes are counted."""
 
 
 def output(name: str, answer: Answer, limit: Limit) -> Output:
     if name in _ENDS:
-        return _said({"systemMessage": joined(answer)})
-    specific = {"additionalContext": _fitted(answer.context, limit)}
+        return _write({"systemMessage": join(answer)})
+    specific = {"additionalContext": _cut(answer.context, limit)}
     if name == "PreToolUse" and answer.block:
         specific |= {"permissionDecision": "deny", "permissionDecisionReason": answer.block}
     specific = {key: value for key, value in specific.items() if value}
-    said: dict[str, Any] = {"systemMessage": answer.notice}
+    reply: dict[str, Any] = {"systemMessage": answer.notice}
     if specific:
-        said["hookSpecificOutput"] = {"hookEventName": name, **specific}
-    return _said(said)
+        reply["hookSpecificOutput"] = {"hookEventName": name, **specific}
+    return _write(reply)
 
 
-def joined(answer: Answer) -> str:
+def join(answer: Answer) -> str:
     """Everything an answer says, for the person."""
     return "\n".join(dict.fromkeys(filter(None, (answer.notice, answer.context))))
 
 
-def _said(answer: Mapping[str, Any]) -> Output:
-    told = {key: value for key, value in answer.items() if value}
-    return Output(json.dumps(told, ensure_ascii=False)) if told else Output()
+def _write(reply: Mapping[str, Any]) -> Output:
+    filled = {key: value for key, value in reply.items() if value}
+    return Output(json.dumps(filled, ensure_ascii=False)) if filled else Output()
 
 
-_CUT = "…\n(cut here: the host takes no more from a hook. nx_context and nx_task_list tell how things stand.)"
-
-
-def _fitted(context: str, limit: Limit) -> str:
-    """What a host would cut is cut here, where it can be said."""
-    if len(context) * 4 <= limit.bytes:  # no letter takes more in any encoding
+def _cut(context: str, limit: Limit) -> str:
+    """Cut here what the host would cut without saying so."""
+    if len(context) * 4 <= limit.bytes:  # no character takes more in any encoding
         return context
     data = context.encode(limit.encoding, errors="replace")
     if len(data) <= limit.bytes:

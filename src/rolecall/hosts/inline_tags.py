@@ -11,18 +11,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts.hook_context import Kit
-from rolecall.hosts.project_summary import Standing, number
+from rolecall.hosts.project_summary import ProjectState, format_id
 from rolecall.nexus import knowledge_files, tools
 from rolecall.nexus.tags import NO_PLAN, Action
 from rolecall.settings.capabilities import FILES, check_allowed, check_lead
-
-if TYPE_CHECKING:
-    from rolecall.nexus.memory_access import Access
 
 _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+", re.IGNORECASE)
 """`#2 …`, `issue 2 …`, `2: …`; `3 replicas` begins with a number and names no issue."""
@@ -32,42 +31,42 @@ _MOST_COMPARED = 200
 """Memory notes with which a new one is compared here."""
 _LISTED_NOTES = 15
 _LONGEST_QUOTE = 300
+_TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": "rule_add"}
+_FOR_LEAD = ("nx_plan_decide", "rule_add")
 
-Done = Callable[[str, Action, Kit], str]
 
-
-def done(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable[float] = ()) -> list[str]:
-    """Carry out the actions and return the report on each for the model. `aimed` are the issues for decisions that name
+def carry_out(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable[float] = ()) -> list[str]:
+    """Carry out the actions and return a report on each for the model. `aimed` are the issues for decisions that name
     none, in their order."""
-    handlers: dict[str, Done] = {**_HANDLERS, "nx_plan_decide": partial(_decide, iter(aimed))}
-    return [
-        _refusal(action, kit)
-        or f"{handlers.get(action.handler, _other)(project, action, kit)}{_guidance(action, kit)}"
-        for action in actions
-    ]
+    handlers: dict[str, Callable[[str, Action, Kit], str]] = {
+        "nx_plan_decide": partial(_decide, iter(aimed)),
+        "memory_store": _remember,
+        "memory_gc": _look_at_memory,
+        "rule_store": _add_rule,
+    }
+    reports = []
+    for action in actions:
+        tool = _TOOLS.get(action.handler, action.handler)
+        try:
+            if tool in _FOR_LEAD:
+                check_lead(kit.restrictions, tool)
+            check_allowed(kit.restrictions, tool, FILES if tool == "memory_add" else ())
+        except UsageError as exc:
+            reports.append(f"[{action.tag}] was not carried out: {exc.message}. {exc.hint}")
+            continue
+        if handler := handlers.get(action.handler):
+            report = handler(project, action, kit)
+        else:  # a tag of another catalogue, whose handler the host may have
+            words = _quote(action.text)
+            report = f"The user wrote [{action.tag}]: call {action.handler} at once with their words: {words}"
+        tag = kit.tags.get(action.tag)
+        guidance = " ".join(tag.prose_guidance.split()) if tag else ""
+        reports.append(f"{report}\nGuidance for [{action.tag}]: {guidance}" if guidance else report)
+    return reports
 
 
-def _guidance(action: Action, kit: Kit) -> str:
-    """The vocabulary's guidance for a tag, such as what may be kept at all."""
-    tag = kit.tags.get(action.tag)
-    words = " ".join(tag.prose_guidance.split()) if tag else ""
-    return f"\nGuidance for [{action.tag}]: {words}" if words else ""
-
-
-def _refusal(action: Action, kit: Kit) -> str:
-    """Why the role in whose name the host runs may not have it done; empty: it may."""
-    tool = _TOOLS.get(action.handler, action.handler)
-    try:
-        if tool in _FOR_LEAD:
-            check_lead(kit.restrictions, tool)
-        check_allowed(kit.restrictions, tool, FILES if tool == "memory_add" else ())
-    except UsageError as exc:
-        return f"[{action.tag}] was not carried out: {exc.message}. {exc.hint}"
-    return ""
-
-
-def done_before(actions: Iterable[Action]) -> list[str]:
-    """The same where the message was acted upon when it came first."""
+def report_repeated(actions: Iterable[Action]) -> list[str]:
+    """The reports for a message that was acted upon when it first came."""
     return [
         f"[{action.tag}] was handled when this message came first. Only if the user wrote it once more: call"
         f" {_TOOLS.get(action.handler, action.handler)}."
@@ -75,75 +74,53 @@ def done_before(actions: Iterable[Action]) -> list[str]:
     ]
 
 
-def _other(_project: str, action: Action, _kit: Kit) -> str:
-    """A tag of another catalogue, whose handler the host may have."""
-    return f"The user wrote [{action.tag}]: call {action.handler} at once with their words: {_quoted(action.text)}"
-
-
 # -- [d] --
 
 
 def _decide(aimed: Iterator[float], project: str, action: Action, kit: Kit) -> str:
-    now = Standing(project)
-    if now.plan_problem:
-        return f"[d] was not recorded, because the plan cannot be read: {now.plan_problem}. Tell the user."
-    if not now.plan.get("active"):
+    state = ProjectState(project)
+    if state.plan_problem:
+        return f"[d] was not recorded, because the plan cannot be read: {state.plan_problem}. Tell the user."
+    if not state.plan.get("active"):
         return f"{NO_PLAN} Nothing was recorded; tell the user."
-    issue, text = _issue_and_text(now, kit.mask().text(action.text), aimed)
-    if text and any(one.get("decision") == text for one in now.plan["issues"] if issue in (None, one)):
-        return f"The user's decision is on record: {_quoted(text)}"  # this very event came before
-    if issue is None or not text:
-        return _asked_to_decide(now, action.text)
-    reply = tools.plan_decide(project, issue_id=issue["id"], decision=text)
-    left = ", ".join(number(one["id"]) for one in reply.get("remaining", ()))
-    rest = f"Still pending: {left}." if left else "Every issue is decided."
-    on = f"issue {number(issue['id'])} ({issue['title'][:80]})"
-    is_first = left and not _ISSUE.match(action.text)
-    taken = (
-        " The message names no issue, so this is the next pending one; if the user meant another, reopen it and"
-        " decide that one."
-        if is_first
-        else ""
-    )
-    return f"The user's decision on {on} was recorded: {_quoted(text)} {rest}{taken}"
-
-
-def _issue_and_text(now: Standing, text: str, aimed: Iterator[float]) -> tuple[Mapping[str, Any] | None, str]:
-    """The issue and the text of a decision: the issue that it names, else the next one that was pending, because issues
-    are decided in order."""
-    issues = {issue["id"]: issue for issue in now.plan["issues"]}
-    if text.strip().isdecimal():
-        return None, text.strip()  # an issue without a decision, or the number of an option
+    issues = {issue["id"]: issue for issue in state.plan["issues"]}
+    text = kit.mask().text(action.text).strip()
+    issue: Mapping[str, Any] | None = None
     if named := _ISSUE.match(text):
-        return issues.get(int(named[1] or named[2])), text[named.end() :].strip()
-    return issues.get(next(aimed, 0)) if text.strip() else None, text.strip()
-
-
-def _asked_to_decide(now: Standing, text: str) -> str:
-    listed = "; ".join(f"{number(issue['id'])} {issue['title'][:80]}" for issue in now.pending_issues()[:10])
-    what = f"The user decided: {_quoted(text)} " if text.strip() else "The user wrote [d] and no decision. "
-    return (
-        f"{what}Call nx_plan_decide at once with these words as `decision` and the issue they are on; ask the user if"
-        f" that is not clear. Pending: {listed or 'none'}."
-    )
+        issue, text = issues.get(int(named[1] or named[2])), text[named.end() :].strip()
+    elif text and not text.isdecimal():  # a number alone is an issue without a decision, or an option
+        issue = issues.get(next(aimed, 0))
+    if text and any(one.get("decision") == text for one in state.plan["issues"] if issue in (None, one)):
+        return f"The user's decision is on record: {_quote(text)}"  # the same event came before
+    if issue is None or not text:
+        pending = state.pending_issues()[:10]
+        titles = "; ".join(f"{format_id(issue['id'])} {issue['title'][:80]}" for issue in pending)
+        what = f"The user decided: {_quote(action.text)}" if action.text.strip() else ""
+        return (
+            f"{what or 'The user wrote [d] and no decision.'} Call nx_plan_decide at once with these words as"
+            " `decision` and the issue they are on; ask the user if that is not clear."
+            f" Pending: {titles or 'none'}."
+        )
+    reply = tools.plan_decide(project, issue_id=issue["id"], decision=text)
+    left = ", ".join(format_id(one["id"]) for one in reply.get("remaining", ()))
+    rest = f"Still pending: {left}." if left else "Every issue is decided."
+    if left and not named:
+        rest += (
+            " The message names no issue, so this is the next pending one; if the user meant another, reopen it and"
+            " decide that one."
+        )
+    on = f"issue {format_id(issue['id'])} ({issue['title'][:80]})"
+    return f"The user's decision on {on} was recorded: {_quote(text)} {rest}"
 
 
 # -- [m] and [rule] --
 
 
 def _remember(project: str, action: Action, kit: Kit) -> str:
-    from rolecall.nexus import memory
-
-    name, text = _name_and_text(action.text)
-    call = "memory_add with a name of 2 to 4 words"
-    if kept := _kept_before(project, "memory", text):  # this very event came before
-        return f"The user's words were kept in {kept}."
-    # Whether a note on the subject exists is found by comparing with all of them, for which a hook has no time.
-    if not name or knowledge_files.counts(project)["memory"] > _MOST_COMPARED:
-        return _asked_to_keep("a lesson", call, action.text)
+    memory = import_module("rolecall.nexus.memory")  # slow to import, and only lessons need it
     thresholds = kit.thresholds() if kit.thresholds else memory.THRESHOLDS
 
-    def add() -> str:
+    def add(name: str, text: str) -> str:
         into = name if os.path.isfile(os.path.join(project, ".nexus", "memory", f"{name}.md")) else None
         try:
             reply = memory.add(project, name, text, mask=kit.mask(), into=into, thresholds=thresholds)
@@ -151,111 +128,77 @@ def _remember(project: str, action: Action, kit: Kit) -> str:
             reply = memory.add(project, name, text, mask=kit.mask(), into=overlap.matches[0].name)
         return str(reply["path"])
 
-    return _kept(project, name, text, call, add)
+    # Finding a note on the same subject means comparing with all of them, for which a hook may have no time.
+    is_possible = knowledge_files.counts(project)["memory"] <= _MOST_COMPARED
+    call = "memory_add with a name of 2 to 4 words"
+    return _keep(project, action, "a lesson", "memory", call, add if is_possible else None)
 
 
-def _rule(project: str, action: Action, kit: Kit) -> str:
-    from rolecall.nexus import rule
-
-    name, text = _name_and_text(action.text)
+def _add_rule(project: str, action: Action, kit: Kit) -> str:
+    rule = import_module("rolecall.nexus.rule")  # slow to import, and only rules need it
     tags = [action.variant] if action.variant else []
+
+    def add(name: str, text: str) -> str:
+        return str(rule.add(project, name, text, mask=kit.mask(), tags=tags)["path"])
+
     call = f"rule_add with a name{f' and tags {tags}' if tags else ''}"
-    if kept := _kept_before(project, "rules", text):
-        return f"The user's words were kept in {kept}."
-    if not name:
-        return _asked_to_keep("a rule", call, action.text)
-    return _kept(
-        project, name, text, call, lambda: rule.add(project, name, text, mask=kit.mask(), tags=tags)["path"]
-    )
+    return _keep(project, action, "a rule", "rules", call, add)
 
 
-def _name_and_text(text: str) -> tuple[str, str]:
-    """The name before a colon, else one made of the first words."""
-    if named := _NAMED.match(text):
-        return named[1], text[named.end() :].strip()
-    from rolecall.nexus import note_name
-
-    return note_name.from_text(text), text.strip()
-
-
-def _kept(project: str, name: str, text: str, call: str, add: Callable[[], str]) -> str:
-    try:
-        path = os.path.relpath(add(), os.path.abspath(project))
-    except RolecallError as exc:
-        said = f"{exc.message}. {exc.hint}".strip()
-        return f"{_asked_to_keep('this', call, text)} It was not kept under the name {name}: {said}"
-    return f"The user's words were kept in {path}."
-
-
-def _kept_before(project: str, kind: str, text: str) -> str:
-    """The file that already contains this text; empty if there is none."""
-    files = knowledge_files.index(project, _MOST_COMPARED)[kind] if text else []
-    return next((path for path in files if _holds(os.path.join(project, path), text)), "")
-
-
-def _holds(path: str, text: str) -> bool:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return f"\n{text}\n" in f"\n{file.read()}\n"
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def _asked_to_keep(what: str, call: str, text: str) -> str:
-    if not text.strip():
+def _keep(
+    project: str, action: Action, what: str, kind: str, call: str, add: Callable[[str, str], str] | None
+) -> str:
+    """Keep the user's words by `add`, or tell the model to `call` a tool; a second time changes nothing."""
+    note_name = import_module("rolecall.nexus.note_name")  # a decision needs no name
+    named = _NAMED.match(action.text)
+    name = named[1] if named else note_name.from_text(action.text)
+    text = (action.text[named.end() :] if named else action.text).strip()
+    for path in knowledge_files.index(project, _MOST_COMPARED)[kind] if text else ():
+        with (
+            suppress(OSError, UnicodeDecodeError),
+            open(os.path.join(project, path), encoding="utf-8") as file,
+        ):
+            if f"\n{text}\n" in f"\n{file.read()}\n":
+                return f"The user's words were kept in {path}."
+    if not text:
         return f"The user wants {what} of this conversation kept. Say in one or two sentences which, and call {call}."
-    return (
-        f"The user wants {what} kept: {_quoted(text)} Call {call} at once with these words as `text`. Where a note"
-        " on the subject exists, put it into that one."
-    )
+    request = f"Call {call} at once with these words as `text`; if a note on the subject exists, put it into that one."
+    if not name or add is None:
+        return f"The user wants {what} kept: {_quote(action.text)} {request}"
+    try:
+        path = os.path.relpath(add(name, text), os.path.abspath(project))
+    except RolecallError as exc:
+        reason = f"{exc.message}. {exc.hint}".strip()
+        return f"The user wants this kept: {_quote(text)} {request} It was not kept under the name {name}: {reason}"
+    return f"The user's words were kept in {path}."
 
 
 # -- [m:gc] --
 
 
 def _look_at_memory(project: str, _action: Action, _kit: Kit) -> str:
-    from rolecall.nexus import memory_access, note
-
+    memory_access = import_module("rolecall.nexus.memory_access")
+    note = import_module("rolecall.nexus.note")  # few messages ask for it
     notes, log = note.listed(project, "memory"), memory_access.read(project)
     if not notes:
         return "There are no memory notes to go through. Tell the user."
     reads = {each.name: log.get(memory_access.key(project, each.name)) for each in notes}
-    notes.sort(key=lambda each: (_last_read(reads[each.name]), each.changed))
-    lines = [
-        f"- {each.name}: {_reads(reads[each.name])}, {each.size:,} bytes" for each in notes[:_LISTED_NOTES]
-    ]
-    more = [f"- and {len(notes) - _LISTED_NOTES} more"] if len(notes) > _LISTED_NOTES else []
-    return "\n".join(
-        [
-            "The user wants memory notes looked through, those first that were not read for longest:",
-            *lines,
-            *more,
-            "Call memory_gc for what speaks against each, show it to the user, and call memory_delete only for notes"
-            " the user names. Nothing was deleted.",
-        ]
+    notes.sort(key=lambda each: (one.last_accessed_ts if (one := reads[each.name]) else "", each.changed))
+    lines = ["The user wants memory notes looked through, those first that were not read for longest:"]
+    for each in notes[:_LISTED_NOTES]:
+        access = reads[each.name]
+        times = f"read {access.access_count} times, last on {access.last_accessed_ts[:10]}" if access else ""
+        lines.append(f"- {each.name}: {times or 'never read'}, {each.size:,} bytes")
+    if len(notes) > _LISTED_NOTES:
+        lines.append(f"- and {len(notes) - _LISTED_NOTES} more")
+    lines.append(
+        "Call memory_gc for what speaks against each, show it to the user, and call memory_delete only for notes the"
+        " user names. Nothing was deleted."
     )
+    return "\n".join(lines)
 
 
-def _last_read(access: Access | None) -> str:
-    return access.last_accessed_ts if access else ""
-
-
-def _reads(access: Access | None) -> str:
-    if access is None:
-        return "never read"
-    return f"read {access.access_count} times, last on {access.last_accessed_ts[:10]}"
-
-
-def _quoted(text: str) -> str:
-    """What the user said, which stands in full in their message."""
+def _quote(text: str) -> str:
+    """The beginning of the user's words, which stand in full in their message."""
     line = " ".join(text.split())
     return f'"{line}"' if len(line) <= _LONGEST_QUOTE else f'"{line[:_LONGEST_QUOTE]}…"'
-
-
-_TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": "rule_add"}
-_FOR_LEAD = ("nx_plan_decide", "rule_add")
-_HANDLERS: Mapping[str, Done] = {
-    "memory_store": _remember,
-    "memory_gc": _look_at_memory,
-    "rule_store": _rule,
-}

@@ -1,7 +1,7 @@
-"""One module for each host: its events into our words, our answers into its own. Pure, and cheap to import.
+"""The hosts, and what a hook command returns to one. Cheap to import.
 
-A host module has `EVENTS` (the names of the host's events it knows), `event(name, payload)` (the event in our words,
-None where it is nothing of ours) and `output(name, answer)` (what the hook command prints and how it ends).
+A host's `events` module has `EVENTS` (the events it knows, by the host's names), `event(name, payload)` (the event as
+ours, None if it does not concern us) and `output(name, answer)`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ HOSTS = ("claude", "codex", "opencode")
 
 
 class Output(NamedTuple):
-    """What a hook command leaves to its host."""
+    """What a hook command prints, and its exit code."""
 
     stdout: str = ""
     stderr: str = ""

@@ -1,11 +1,12 @@
-"""A message of the user: the tags in it, and how the project stands."""
+"""A message of the user: the tags in it, and the state of the project."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from rolecall.hosts import project_summary, sessions, skill_state, tool_log
+from rolecall.hosts import project_summary, sessions, skill, tool_log
 from rolecall.hosts.event import Answer, UserMessage
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.sessions import Session
@@ -16,62 +17,51 @@ if TYPE_CHECKING:
 
 
 def may_ask(text: str) -> bool:
-    """Whether a message may have tags in it or be a command: most have not, and looking takes a tenth of the time."""
+    """Whether a message may have tags or be a command: most have none, and looking takes a tenth of the time."""
     return "[" in text or text.lstrip().startswith("/")
 
 
 def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer:
-    """Tags first: a skill's body, what is done at once. Then how the project stands, unless the model was told so
-    last time and nothing has changed since; where there is neither plan nor task nor knowledge, nothing."""
-    before = sessions.known(project, event.session) or sessions.Session(now)
-    asked = _asked(event.text, kit) if may_ask(event.text) else _Asked()
+    """Obey the tags, then add the state of the project, unless the model has seen it and nothing has changed."""
+    before = sessions.find(project, event.session) or Session(now)
+    activation: Activation | None = None
+    actions: list[Action] = []
+    near_misses: list[str] = []
+    if may_ask(event.text):
+        tags = import_module("rolecall.nexus.tags")  # compiles patterns, which most messages do not need
+        detected = tags.detect(event.text, kit.tags)
+        activations = [one for one in detected.found if isinstance(one, tags.Activation)]
+        actions = [one for one in detected.found if isinstance(one, tags.Action)]
+        near_misses = list(map(str, detected.near_misses))
+        slash = import_module("rolecall.nexus.skills").slash
+        activation = activations[-1] if activations else slash(event.text, kit.skills, kit.tags)
+
     message = state_file.digest((event.id or event.text).encode(errors="replace"))
-    acted = _acted(project, event, asked.actions, kit, now, message, is_repeat=before.handled == message)
-    state = project_summary.Standing(project)
-    standing = project_summary.short(project, kit, state)
+    acted = _act(project, event, actions, kit, now, message, is_repeat=before.handled == message)
+    state = project_summary.ProjectState(project)
+    summary = project_summary.summarize(project, kit, state)
     after = before._replace(
         handled=message if acted else before.handled,
-        told=state_file.digest(standing.encode(errors="replace")) if standing else "",
+        told=state_file.digest(summary.encode(errors="replace")) if summary else "",
     )
-    if asked.activation:
-        after = after._replace(skill=asked.activation.skill, mode=asked.activation.mode, since=now)
-    elif skill_state.is_over(project, before, state):
+    if activation:
+        after = after._replace(skill=activation.skill, mode=activation.mode, since=now)
+    elif skill.is_over(project, before, state):
         after = after._replace(skill="", mode="", since="")
     sessions.note(project, event.session, now, before, after, process=kit.process)
-    errors = tool_log.errors_before(project)
-    news = standing if after.told != before.told else ""
-    beside = "\n\n".join(filter(None, [*acted, *asked.slips, *errors, news]))
-    skill = _skill_words(project, asked.activation, before, kit, beside)
-    return Answer(
-        context="\n\n".join(filter(None, [skill, beside])), notice="\n".join([*asked.slips, *errors])
-    )
+
+    errors = tool_log.take_errors(project)
+    news = summary if after.told != before.told else ""
+    beside = "\n\n".join(filter(None, [*acted, *near_misses, *errors, news]))
+    words = _skill_words(project, activation, before, kit, beside) if activation else ""
+    context = "\n\n".join(filter(None, [words, beside]))
+    return Answer(context=context, notice="\n".join([*near_misses, *errors]))
 
 
-class _Asked(NamedTuple):
-    """What a message calls for."""
-
-    activation: Activation | None = None
-    """Of several skills the last one."""
-    actions: tuple[Action, ...] = ()
-    slips: tuple[str, ...] = ()
-    """What is nearly a tag, and which."""
-
-
-def _asked(text: str, kit: Kit) -> _Asked:
-    from rolecall.nexus import skills, tags
-
-    detected = tags.detect(text, kit.tags)
-    found = [one for one in detected.found if isinstance(one, tags.Activation)]
-    actions = tuple(one for one in detected.found if isinstance(one, tags.Action))
-    activation = found[-1] if found else skills.slash(text, kit.skills, kit.tags)
-    return _Asked(activation, actions, tuple(map(str, detected.near_misses)))
-
-
-def _skill_words(project: str, activation: Activation | None, before: Session, kit: Kit, beside: str) -> str:
-    if activation is None:
-        return ""
+def _skill_words(project: str, activation: Activation, before: Session, kit: Kit, beside: str) -> str:
+    """What the model reads when a user activates a skill; empty if the host itself has shown it the body."""
     if not activation.tag and kit.has_skill_commands:
-        return ""  # the host has put the body before the model itself
+        return ""
     if activation.skill not in kit.skills:
         return f"The user called for the skill {activation.skill}, which is not installed. Say so."
     mode = f" in the mode {activation.mode}" if activation.mode else ""
@@ -81,13 +71,11 @@ def _skill_words(project: str, activation: Activation | None, before: Session, k
         f"The user activated the skill {activation.skill}{mode}. What follows is how you work until it is done or"
         f" another skill is activated.{replaced}\n\n"
     )
-    said = f"\n\nWhat the user said with it: {activation.text[:2_000]}" if activation.text else ""
-    from rolecall.hosts import skill_text
-
-    return f"{head}{skill_text.body_of(project, activation.skill, kit, beside=head + said + beside)}{said}"
+    text = f"\n\nWhat the user said with it: {activation.text[:2_000]}" if activation.text else ""
+    return f"{head}{skill.body_of(project, activation.skill, kit, beside=head + text + beside)}{text}"
 
 
-def _acted(
+def _act(
     project: str,
     event: UserMessage,
     actions: Sequence[Action],
@@ -97,15 +85,17 @@ def _acted(
     *,
     is_repeat: bool,
 ) -> list[str]:
+    """Carry out the actions of a message once, and report on each."""
     if not actions:
         return []
-    from rolecall.hosts import inline_tags
-
+    inline_tags = import_module("rolecall.hosts.inline_tags")  # few messages have such tags
     if is_repeat:
-        return inline_tags.done_before(actions)
+        repeated: list[str] = inline_tags.report_repeated(actions)
+        return repeated
     aimed: list[float] = []
-    pending = project_summary.Standing(project).pending_issues()
+    pending = project_summary.ProjectState(project).pending_issues()
     if pending and any(action.handler == "nx_plan_decide" for action in actions):
         ids = [issue["id"] for issue in pending[: len(actions)]]
         aimed = sessions.aim(project, event.session, now, message, ids, process=kit.process)
-    return inline_tags.done(project, actions, kit, aimed)
+    reports: list[str] = inline_tags.carry_out(project, actions, kit, aimed)
+    return reports

@@ -1,4 +1,4 @@
-"""Reading what a host tells: fields that may be missing or of another kind, paths, names of our own tools. Values."""
+"""Read a host's payload: fields that may be missing or of another type, paths, the names of our own tools."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 Payload: TypeAlias = Mapping[str, Any]
 Reader: TypeAlias = "Callable[[Payload], Event | None]"
-"""An event of a host in our words; None where it is nothing of ours."""
+"""Turns a payload into an event; None if it does not concern us."""
 
 _OUR_TOOL = re.compile(r"(?:mcp__)?rolecall(?:-[\w-]+?)?_{1,2}\w+")
 
 
 def reader(events: Mapping[str, Reader], name: str, host: str) -> Reader:
     if name not in events:
-        raise UsageError(f"{host} has no event {name!r}", hint=f"Known are {', '.join(events)}.")
+        raise UsageError(f"{host} has no event {name!r}", hint=f"Known events: {', '.join(events)}.")
     return events[name]
 
 
 def text(payload: Payload, key: str) -> str:
-    """A field that is text; empty where it is missing or something else."""
+    """A text field; empty if it is missing or something else."""
     value = payload.get(key)
     return value if isinstance(value, str) else ""
 
@@ -39,16 +39,16 @@ def fields(payload: Payload, key: str) -> Payload:
 def session(payload: Payload, key: str) -> str:
     found = text(payload, key)
     if not found:
-        raise UsageError(f"the payload has no {key}", hint="Hosts give one with every event.")
+        raise UsageError(f"the payload has no {key}", hint="Hosts send one with every event.")
     return found
 
 
 def paths(given: Payload, key: str, cwd: str) -> tuple[str, ...]:
-    """The path in a field as an absolute one; none where the field is missing."""
+    """The path in a field, made absolute; none if the field is missing."""
     path = text(given, key)
     return (os.path.join(cwd, os.path.expanduser(path)),) if path else ()
 
 
 def is_our_tool(tool: str) -> bool:
-    """Whether a tool is one of our servers, Lead's or an agent's own: what it may do the gate tells by its name."""
+    """Whether a tool belongs to one of our servers; the gate judges those by name."""
     return _OUR_TOOL.fullmatch(tool) is not None

@@ -74,15 +74,12 @@ def _drop_here_documents(command: str) -> str:
     return "".join(kept)
 
 
-def _hide_quoted(found: re.Match[str]) -> str:
-    """Quoted operators are text, and comments are nothing."""
-    return "" if found[0].startswith("#") else found[0].translate(_HIDE)
-
-
 def _tokens(command: str) -> Iterator[tuple[str, bool]]:
     """The words and operators of a command, and whether each is an operator."""
     text = _drop_here_documents(command)[:LONGEST].replace("\\\n", " ")
-    text = _TEST.sub(" ", _QUOTED.sub(_hide_quoted, text))
+    # Quoted operators are text, and comments are nothing.
+    text = _QUOTED.sub(lambda found: "" if found[0][0] == "#" else found[0].translate(_HIDE), text)
+    text = _TEST.sub(" ", text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     try:
@@ -148,7 +145,8 @@ class _Shell:
         words = words[next(first, len(words)) :]
         if words and os.path.basename(words[0]) in _WRAPPERS:
             # Which of its words are options and their values is not known; the program is one that we know.
-            known = (at for at, word in enumerate(words[1:], 1) if _is_known(os.path.basename(word)))
+            names = [os.path.basename(word) for word in words]
+            known = (at for at, name in enumerate(names) if name in _KNOWN or name.startswith("python"))
             words = words[next(known, len(words)) :]
         if not words:
             return
@@ -234,11 +232,6 @@ _READ_ONLY_OPTIONS = frozenset(
 _Writer = Callable[[Sequence[str]], Iterable[str]]
 
 
-def _is_known(name: str) -> bool:
-    known = name in _WRITERS or name in _SHELLS or name in _OURS or name in _RUNNERS
-    return known or name in ("git", "find") or name.startswith("python")
-
-
 def _operands(words: Sequence[str], *valued: str) -> list[str]:
     """The words that are neither options nor the values of options in `valued`."""
     found: list[str] = []
@@ -295,6 +288,9 @@ _WRITERS: Mapping[str, _Writer] = {
     "unzip": lambda words: [] if {"-l", "-p", "-t"} & set(words) else _value(words, "d") or ["."],
     "patch": lambda words: [] if "--dry-run" in words else _operands(words, "-p", "-i")[:1] or ["."],
 }
+
+
+_KNOWN = frozenset((*_WRITERS, *_SHELLS, *_OURS, *_RUNNERS, "git", "find"))
 
 
 def _git_writes(verb: str, words: Sequence[str]) -> Iterable[str]:

@@ -1,37 +1,37 @@
-"""What a tool does, told by its input: for tools that no table of a host knows. Values.
+"""What a tool does, judged by its input: for tools that no table of a host knows.
 
-A tool that was renamed, one that came with an update, one of an MCP server: it edits a file when its input has a path
-and a new content beside it, or when its name says so and its input has a path; it runs a command when it is given one.
-Hosts have tables for the tools they know, and ask here about all others.
+A tool that was renamed or came with an update, or one of an MCP server, edits a file if its input has a path beside a
+new content, or a path and a name that says so. It runs a command if it is given one.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
-from rolecall.hosts.event import Deed
+from rolecall.hosts.event import ToolCall
 from rolecall.hosts.shell_writes import patched_files, read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
 
-# Sets and not patterns, because compiling a pattern costs more than a hook that has nothing to do.
+# Keys are compared without their case and underscores.
 _PATH_KEYS = frozenset((
     "path", "paths", "filename", "filenames", "filepath", "filepaths", "targetfile", "notebookpath", "oldpath",
     "newpath",
 ))  # fmt: skip
-"""Keys whose value is a path, without their case and underscores."""
 _PERHAPS_PATH_KEYS = frozenset((
     "file", "files", "target", "destination", "dest", "source", "src", "from", "to", "uri", "uris", "url",
     "directory", "dir", "folder",
 ))  # fmt: skip
-"""Keys whose value is one when it looks like one: a tool may also move a letter to a person."""
+"""Keys of a path if the value looks like one: a tool may also move a letter to a person."""
 _CONTENT_KEYS = frozenset((
     "content", "contents", "newstring", "oldstring", "newstr", "oldstr", "newtext", "oldtext", "newsource",
     "newcontent", "newcontents", "filetext", "filecontent", "inserttext", "appendtext", "replacement", "patch", "diff",
     "edits", "codeedit",
 ))  # fmt: skip
-"""Keys that tell what a file becomes."""
+"""Keys that say what a file becomes."""
 _COMMAND_KEYS = frozenset(("command", "cmd", "script", "shellcommand", "commandline"))
 _PATCH_KEYS = frozenset(("patch", "patchtext", "input", "diff"))
 _WRITING_WORDS = frozenset((
@@ -50,104 +50,74 @@ _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
 
-def guessed(tool: str, arguments: Mapping[str, Any], cwd: str) -> Deed:
+def guess(tool: str, arguments: Mapping[str, Any], cwd: str) -> ToolCall:
     """What a tool of any name is about to do, as far as its input shows it."""
-    command = _command(arguments)
-    if command:
-        return shell(tool, command, cwd)
-    paths = tuple(
-        dict.fromkeys([*_patches(arguments, cwd), *(_absolute(path, cwd) for path in _paths(arguments))])
-    )
-    words = _words(tool)
-    is_reader, is_writer = (not words.isdisjoint(kind) for kind in (_READING_WORDS, _WRITING_WORDS))
-    has_content = any(_plain(key) in _CONTENT_KEYS for key in _keys(arguments))
-    if paths and (has_content or (is_writer and not is_reader)):
-        return Deed(tool, FILES, writes=paths)
-    is_search = not words.isdisjoint(_SEARCHING_WORDS)
-    return Deed(tool, reads=paths if is_reader and not is_search and len(paths) == 1 else ())
+    paths: list[str] = []
+    for key, value in arguments.items():
+        name = _normalize(key)
+        if name in _COMMAND_KEYS and value:
+            is_list = isinstance(value, list) and all(isinstance(word, str) for word in value)
+            command = shlex.join(value) if is_list else value
+            if isinstance(command, str):
+                return shell(tool, command, cwd)
+        if name in _PATCH_KEYS and isinstance(value, str) and "*** " in value:
+            paths += patched_files(value)
+    fields = list(_walk(arguments))
+    paths += [value for key, value in fields if _is_path(key, value)]
+    paths = list(dict.fromkeys(_absolute(path, cwd) for path in paths))
+
+    words = _split_name(tool)
+    is_reader = not words.isdisjoint(_READING_WORDS)
+    is_writer = not words.isdisjoint(_WRITING_WORDS) and not is_reader
+    if paths and (is_writer or any(key in _CONTENT_KEYS for key, _ in fields)):
+        return ToolCall(tool, FILES, writes=tuple(paths))
+    is_read = is_reader and words.isdisjoint(_SEARCHING_WORDS) and len(paths) == 1
+    return ToolCall(tool, reads=tuple(paths) if is_read else ())
 
 
-def shell(tool: str, command: str, cwd: str) -> Deed:
+def shell(tool: str, command: str, cwd: str) -> ToolCall:
     """A command for a shell, and what it visibly does."""
     writes, reads, calls = read_command(command, cwd)
     classes = (*SHELL[:2], *SHELL_WRITES) if writes else SHELL[:2]
-    return Deed(tool, classes, writes, reads, command=command, calls=calls)
+    return ToolCall(tool, classes, writes, reads, command=command, calls=calls)
 
 
-def _command(arguments: Mapping[str, Any]) -> str:
-    for key, value in arguments.items():
-        if _plain(key) not in _COMMAND_KEYS:
-            continue
-        if isinstance(value, str):
-            return value
-        if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
-            return _joined(value)
-    return ""
-
-
-def _joined(words: list[str]) -> str:
-    """Words of a program as a line for a shell; `bash -c` among them means the same there."""
-    import shlex
-
-    return shlex.join(words)
-
-
-def _patches(arguments: Mapping[str, Any], cwd: str) -> Iterator[str]:
-    for key, value in arguments.items():
-        if _plain(key) in _PATCH_KEYS and isinstance(value, str) and "*** " in value:
-            yield from (_absolute(path, cwd) for path in patched_files(value))
-
-
-def _paths(value: Any, depth: int = 0, *, is_path: bool = False) -> Iterator[str]:
-    """Texts that stand where paths stand, also in lists of edits."""
-    if isinstance(value, str):
-        if is_path and value and "\n" not in value:
-            yield value
-    elif depth > _DEEPEST:
-        return
-    elif isinstance(value, list):
+def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, also those in lists of edits; a list gives its key once for each item."""
+    if isinstance(value, dict) and depth <= _DEEPEST:
+        for name, item in list(value.items())[:_LONGEST_LIST]:
+            name = _normalize(name)
+            if isinstance(item, dict | list):
+                yield name, None
+            yield from _walk(item, name, depth + 1)
+    elif isinstance(value, list) and depth <= _DEEPEST:
         for item in value[:_LONGEST_LIST]:
-            yield from _paths(item, depth + 1, is_path=is_path)
-    elif isinstance(value, dict):
-        for key, item in list(value.items())[:_LONGEST_LIST]:
-            yield from _paths(item, depth + 1, is_path=_is_path(_plain(key), item))
+            yield from _walk(item, key, depth + 1)
+    else:
+        yield key, value
 
 
 def _is_path(key: str, value: Any) -> bool:
-    first = value[0] if isinstance(value, list) and value else value
-    return key in _PATH_KEYS or (
-        key in _PERHAPS_PATH_KEYS and isinstance(first, str) and _is_like_path(first)
-    )
-
-
-def _is_like_path(text: str) -> bool:
-    scheme, is_address, _ = text.partition("://")
+    if not isinstance(value, str) or not value or "\n" in value:
+        return False
+    if key in _PATH_KEYS or key not in _PERHAPS_PATH_KEYS:
+        return key in _PATH_KEYS
+    scheme, is_address, _ = value.partition("://")
     if is_address:
         return scheme == "file"
-    ending = os.path.splitext(text)[1]
-    return "/" in text or (1 < len(ending) <= 9 and ending[1:].isalnum())
-
-
-def _keys(value: Any, depth: int = 0) -> Iterator[str]:
-    if isinstance(value, dict) and depth <= _DEEPEST:
-        for key, item in list(value.items())[:_LONGEST_LIST]:
-            yield str(key)
-            yield from _keys(item, depth + 1)
-    elif isinstance(value, list) and depth <= _DEEPEST:
-        for item in value[:_LONGEST_LIST]:
-            yield from _keys(item, depth + 1)
+    ending = os.path.splitext(value)[1]
+    return "/" in value or (1 < len(ending) <= 9 and ending[1:].isalnum())
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """A path, or the address of a file, as a path; `..` and links stay for whoever looks."""
+    """A path, or the address of a file, as an absolute path; `..` and links stay."""
     if path.startswith("file://"):
-        from urllib.parse import unquote
-
+        unquote = import_module("urllib.parse").unquote  # slow to import, and few tools name files by address
         path = unquote(path.removeprefix("file://").removeprefix("localhost"))
     return os.path.join(cwd, os.path.expanduser(path))
 
 
-def _words(tool: str) -> set[str]:
+def _split_name(tool: str) -> set[str]:
     """`mcp__files__writeFile` -> mcp, files, write, file."""
     letters = [
         f" {letter}" if letter.isupper() and not before.isupper() else letter if letter.isalpha() else " "
@@ -156,5 +126,5 @@ def _words(tool: str) -> set[str]:
     return set("".join(letters).lower().split())
 
 
-def _plain(key: Any) -> str:
+def _normalize(key: Any) -> str:
     return str(key).replace("_", "").replace("-", "").lower()

@@ -11,6 +11,7 @@ import glob
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rolecall.errors import RolecallError
@@ -160,22 +161,16 @@ def commands(setup: Setup) -> Commands:
     path = os.path.join(setup.project, ".mcp.json") if setup.project else _own_path(setup)
     servers = {SERVER: server_words(read_value(path, ("mcpServers", SERVER)))}
     for agent in setup.catalog.agents:
-        text = file_change.read_text(_agent_path(setup, agent))
-        if text is not None:
-            servers[f"{SERVER}-{agent}"] = _agent_server(text, f"{SERVER}-{agent}")
+        text, name = file_change.read_text(_agent_path(setup, agent)), f"{SERVER}-{agent}"
+        if text is None:
+            continue
+        servers[name] = ()
+        with suppress(RolecallError):  # the check of the file reports it
+            listed = host_file.read_head(text).get("mcpServers")
+            for server in listed if isinstance(listed, list) else ():
+                if isinstance(server, Mapping) and name in server:
+                    servers[name] = server_words(server[name])
     return Commands(servers, command_hook.read_commands(_hooks(setup)))
-
-
-def _agent_server(text: str, name: str) -> tuple[str, ...]:
-    """The command of the server that an agent's file names."""
-    try:
-        servers = host_file.read_head(text).get("mcpServers")
-    except RolecallError:  # the check of the file reports it
-        return ()
-    for server in servers if isinstance(servers, list) else ():
-        if isinstance(server, Mapping) and name in server:
-            return server_words(server[name])
-    return ()
 
 
 def obstacles(setup: Setup) -> list[Obstacle]:

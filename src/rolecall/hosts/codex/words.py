@@ -29,21 +29,21 @@ DOCS: Mapping[str, str] = {
 
 
 def render(tags: Mapping[str, Tag]) -> Render:
-    return {**macros.prose(tags), "skill_activation": _skill, "subagent_spawn": _spawn}
+    def skill(arguments: Arguments) -> str:
+        mode = f", in its mode `{arguments['mode']}`" if arguments.get("mode") else ""
+        name = arguments["skill"]
+        return (
+            f"Continue with the skill `{name}`{mode}: read its SKILL.md, and follow it in place of this one."
+        )
 
+    def spawn(arguments: Arguments) -> str:
+        role = str(arguments["target_role"])
+        about = spawn_words.name_words(arguments, " and task_name `{}`, if it takes one").replace("-", "_")
+        call = (
+            f"Start a sub-agent: call the tool spawn_agent with agent_type `{_HOST_AGENTS.get(role, role)}`{about},"
+            " and with this message. Wait for its answer with wait_agent."
+        )
+        resume = "To resume one, give its id to the tool send_input or followup_task instead."
+        return spawn_words.spawn(arguments, call, resume)
 
-def _skill(arguments: Arguments) -> str:
-    mode = f", in its mode `{arguments['mode']}`" if arguments.get("mode") else ""
-    skill = arguments["skill"]
-    return f"Continue with the skill `{skill}`{mode}: read its SKILL.md, and follow it in place of this one."
-
-
-def _spawn(arguments: Arguments) -> str:
-    role = str(arguments["target_role"])
-    about = spawn_words.name_words(arguments, " and task_name `{}`, if it takes one").replace("-", "_")
-    call = (
-        f"Start a sub-agent: call the tool spawn_agent with agent_type `{_HOST_AGENTS.get(role, role)}`{about},"
-        " and with this message. Wait for its answer with wait_agent."
-    )
-    resume = "To resume one, give its id to the tool send_input or followup_task instead."
-    return spawn_words.spawn(arguments, call, resume)
+    return {**macros.prose(tags), "skill_activation": skill, "subagent_spawn": spawn}

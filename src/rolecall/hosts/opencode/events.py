@@ -1,8 +1,8 @@
-"""OpenCode: what our plugin tells in our words, our answers as the JSON that it does. Facts in docs/hosts.md.
+"""OpenCode: the events of our plugin as ours, our answers as the JSON it reads. Facts in docs/hosts.md.
 
-OpenCode runs no commands as hooks; `wiring/opencode_plugin.js` does, and names events as OpenCode's own hooks, or its
-bus, name them. Every payload has `session` (that of the user, also where an agent acts), `child` and `agent` (the
-session of that agent and its kind, where one acts) and `cwd`. A message to the session of an agent starts it.
+OpenCode runs no commands as hooks; `plugin.js` does, and names events after OpenCode's own hooks or its bus. Every
+payload has `session` (the user's, also if an agent acts), `child` and `agent` (the session and the kind of the agent
+that acts, if one does) and `cwd`. A message to the session of an agent starts it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from importlib import import_module
 
 from rolecall.hosts.event import (
     LEAD,
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     Event,
     PostToolUse,
     PreToolUse,
@@ -25,6 +25,7 @@ from rolecall.hosts.event import (
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.hosts.names import Output
@@ -32,12 +33,25 @@ from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, 
 from rolecall.settings.capabilities import FILES
 
 HAS_SKILL_COMMANDS = True
-"""Skills are commands there: `/nx-plan` has the host put the skill's body before the model."""
+"""Skills are commands there: at `/nx-plan` the host shows the model the skill's body."""
 _ANY_AGENT = "general"
+_RESULT = re.compile(r"<task_result>\n?(.*?)\n?</task_result>", re.DOTALL)
+_IN_BACKGROUND = re.compile(r'<task [^>]*state="running"')
+_EDITS: Mapping[str, tuple[str, ...]] = {
+    "write": ("file_creation", "file_modification"),
+    "edit": ("file_creation", "file_modification", "partial_file_edit"),
+    "multiedit": ("file_creation", "file_modification", "partial_file_edit"),
+}
+"""What the tools do that edit the file their input names."""
+_HARMLESS = frozenset((
+    "codesearch", "glob", "grep", "invalid", "list", "lsp", "plan_enter", "plan_exit", "question", "skill",
+    "todoread", "todowrite", "webfetch", "websearch",
+))  # fmt: skip
+"""Tools of the host that edit nothing, whatever their input looks like."""
 
 
 def event(name: str, payload: Payload) -> Event | None:
-    """The event in our words; None where it is nothing of ours."""
+    """The plugin's event as ours; None if it does not concern us."""
     return reader(EVENTS, name, "OpenCode's plugin")(payload)
 
 
@@ -57,30 +71,13 @@ def _message(payload: Payload) -> Event:
     return UserMessage(_session(payload), text(payload, "text"), text(payload, "message"))
 
 
-_RESULT = re.compile(r"<task_result>\n?(.*?)\n?</task_result>", re.DOTALL)
-_IN_BACKGROUND = re.compile(r'<task [^>]*state="running"')
-
-
 def _complete(payload: Payload) -> Event | None:
     """An agent in the background has only begun when its call returns."""
-    who, told = _who(payload), text(payload, "output")
-    if who == LEAD or _IN_BACKGROUND.match(told):
+    who, output = _who(payload), text(payload, "output")
+    if who == LEAD or _IN_BACKGROUND.match(output):
         return None
-    result = _RESULT.search(told)
-    return SubagentComplete(_session(payload), who, result[1] if result else told)
-
-
-def _compact(payload: Payload) -> Event | None:
-    """What has to be said again is Lead's; an agent has its task in its prompt."""
-    return ContextCompact(_session(payload)) if _who(payload) == LEAD else None
-
-
-def _after_tool(payload: Payload) -> Event:
-    return PostToolUse(_session(payload), _who(payload), deed(payload), text(payload, "error"))
-
-
-def _over(payload: Payload) -> Event:
-    return SessionEnd(_session(payload))
+    result = _RESULT.search(output)
+    return SubagentComplete(_session(payload), who, result[1] if result else output)
 
 
 EVENTS: Mapping[str, Reader] = {
@@ -88,59 +85,48 @@ EVENTS: Mapping[str, Reader] = {
         _session(payload), is_new=payload.get("isNew") is not False, cwd=text(payload, "cwd")
     ),
     "chat.message": _message,
-    "tool.execute.before": lambda payload: PreToolUse(_session(payload), _who(payload), deed(payload)),
-    "tool.execute.after": _after_tool,
+    "tool.execute.before": lambda payload: PreToolUse(_session(payload), _who(payload), tool_call(payload)),
+    "tool.execute.after": lambda payload: PostToolUse(
+        _session(payload), _who(payload), tool_call(payload), text(payload, "error")
+    ),
     "subagent.completed": _complete,
-    "experimental.session.compacting": _compact,
+    # Only Lead has to be reminded; an agent has its task in its prompt.
+    "experimental.session.compacting": lambda payload: (
+        ContextCompact(_session(payload)) if _who(payload) == LEAD else None
+    ),
     "session.idle": lambda payload: SessionEnd(_session(payload), is_over=False),
-    "session.deleted": _over,
-    "dispose": _over,
+    "session.deleted": lambda payload: SessionEnd(_session(payload)),
+    "dispose": lambda payload: SessionEnd(_session(payload)),
 }
 
 
-# -- tools --
-
-_EDITS: Mapping[str, tuple[str, ...]] = {
-    "write": ("file_creation", "file_modification"),
-    "edit": ("file_creation", "file_modification", "partial_file_edit"),
-    "multiedit": ("file_creation", "file_modification", "partial_file_edit"),
-}
-"""What the tools do that edit the file their input names."""
-_PATCHES = ("patch", "apply_patch")
-_HARMLESS = frozenset((
-    "codesearch", "glob", "grep", "invalid", "list", "lsp", "plan_enter", "plan_exit", "question", "skill",
-    "todoread", "todowrite", "webfetch", "websearch",
-))  # fmt: skip
-"""Tools of the host that edit nothing, whatever their input looks like."""
-
-
-def deed(payload: Payload) -> Deed:
+def tool_call(payload: Payload) -> ToolCall:
     """What a tool is about to do, or did, by its name and its input."""
     tool, given = text(payload, "tool"), fields(payload, "args")
     cwd = text(payload, "cwd") or os.sep
     if tool in _EDITS:
-        return Deed(tool, _EDITS[tool], writes=paths(given, "filePath", cwd))
+        return ToolCall(tool, _EDITS[tool], writes=paths(given, "filePath", cwd))
     if tool == "read":
-        return Deed(tool, reads=paths(given, "filePath", cwd))
+        return ToolCall(tool, reads=paths(given, "filePath", cwd))
     if tool == "skill":
-        return Deed(tool, skill=text(given, "name"))
+        return ToolCall(tool, skill=text(given, "name"))
     if tool == "task":
-        return Deed(tool, starts=text(given, "subagent_type") or _ANY_AGENT)
+        return ToolCall(tool, starts=text(given, "subagent_type") or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):
-        return Deed(tool)
-    from rolecall.hosts import shell_writes, tool_shape
-
-    if tool in _PATCHES:
-        patched = shell_writes.patched_files(text(given, "patchText"))
-        return Deed(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in patched))
-    if tool == "bash":
-        return tool_shape.shell(tool, text(given, "command"), os.path.join(cwd, text(given, "workdir")))
-    return tool_shape.guessed(tool, given, cwd)
-
-
-# -- answers --
+        return ToolCall(tool)
+    tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above need no look at their input
+    if tool in ("patch", "apply_patch"):
+        files = tool_shape.patched_files(text(given, "patchText"))
+        return ToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
+    folder = os.path.join(cwd, text(given, "workdir"))
+    call: ToolCall = (
+        tool_shape.shell(tool, text(given, "command"), folder)
+        if tool == "bash"
+        else tool_shape.guess(tool, given, cwd)
+    )
+    return call
 
 
 def output(name: str, answer: Answer) -> Output:  # noqa: ARG001 -- the plugin knows what it asked
-    told = {key: value for key, value in answer._asdict().items() if value}
-    return Output(json.dumps(told, ensure_ascii=False)) if told else Output()
+    filled = {key: value for key, value in answer._asdict().items() if value}
+    return Output(json.dumps(filled, ensure_ascii=False)) if filled else Output()

@@ -30,7 +30,12 @@ _PLUGIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin.js")
 
 
 def pieces(setup: Setup) -> list[Piece]:
-    found: list[Piece] = [OwnFile(_plugin_path(setup), _plugin(setup))]
+    with open(_PLUGIN, encoding="utf-8") as file:
+        plugin = file.read()
+    hooks = {event: setup.hook_command(PROGRAM, event) for event in EVENTS}
+    plugin = plugin.replace('"@SERVER@"', json.dumps(setup.server_command()))
+    plugin = plugin.replace('"@HOOKS@"', json.dumps(hooks))
+    found: list[Piece] = [OwnFile(_plugin_path(setup), plugin)]
     for agent in setup.catalog.agents.values():
         found.append(OwnFile(_path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
     render = words.render(setup.catalog.vocabulary.tags)
@@ -72,15 +77,6 @@ def _path(setup: Setup, *names: str) -> str:
 
 def _plugin_path(setup: Setup) -> str:
     return _path(setup, "plugins", "rolecall.js")
-
-
-def _plugin(setup: Setup) -> str:
-    """The plugin with this machine's commands filled in."""
-    with open(_PLUGIN, encoding="utf-8") as file:
-        text = file.read()
-    hooks = {event: setup.hook_command(PROGRAM, event) for event in EVENTS}
-    text = text.replace('"@SERVER@"', json.dumps(setup.server_command()))
-    return text.replace('"@HOOKS@"', json.dumps(hooks))
 
 
 def _agent_file(agent: Agent, setup: Setup) -> str:

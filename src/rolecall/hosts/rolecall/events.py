@@ -1,4 +1,4 @@
-"""A host that speaks our own words: the eight events by their names, a JSON object each. For any host without a module.
+"""Our own format for hosts without a module of their own: the eight events by name, a JSON object each.
 
     session_start      {"session", "is_new"?, "cwd"?}
     user_message       {"session", "text", "id"?}
@@ -9,8 +9,8 @@
     session_end        {"session", "is_over"?}
     context_compact    {"session"}
 
-Without "agent" and "agent_id" Lead acts. What a tool does is told by its "input" (`toolshape`); "starts" is the kind of
-agent it starts. The answer is an object with what there is of "block", "context" and "notice", and exit 0.
+Without "agent" and "agent_id" Lead acts. What a tool does is judged by its "input" (`tool_shape`); "starts" is the kind
+of agent it starts. The answer is an object with "block", "context" and "notice", as far as there are any, and exit 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from rolecall.hosts.event import (
     Answer,
     Caller,
     ContextCompact,
-    Deed,
     Event,
     PostToolUse,
     PreToolUse,
@@ -33,10 +32,12 @@ from rolecall.hosts.event import (
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
+    ToolCall,
     UserMessage,
 )
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, reader
+from rolecall.hosts.tool_shape import guess
 
 
 def event(name: str, payload: Payload) -> Event | None:
@@ -44,8 +45,8 @@ def event(name: str, payload: Payload) -> Event | None:
 
 
 def output(name: str, answer: Answer) -> Output:  # noqa: ARG001 -- every event is answered alike
-    said = {key: text for key, text in answer._asdict().items() if text}
-    return Output(json.dumps(said, ensure_ascii=False) + "\n")
+    filled = {key: text for key, text in answer._asdict().items() if text}
+    return Output(json.dumps(filled, ensure_ascii=False) + "\n")
 
 
 def _text(payload: Payload, key: str, *, is_needed: bool = False) -> str:
@@ -71,16 +72,16 @@ def _who(payload: Payload) -> Caller:
     return who if any(who) else LEAD
 
 
-def _deed(payload: Payload) -> Deed:
-    from rolecall.hosts.tool_shape import guessed
-
+def _tool_call(payload: Payload) -> ToolCall:
     arguments = payload.get("input", {})
     if not isinstance(arguments, dict):
-        raise UsageError("the event's 'input' is no object", hint="Give the tool's arguments as an object.")
+        raise UsageError(
+            "the event's 'input' is not an object", hint="Give the tool's arguments as an object."
+        )
     cwd = _text(payload, "cwd") or os.getcwd()
-    deed = guessed(_text(payload, "tool", is_needed=True), arguments, cwd)
     starts, skill, words = (_text(payload, key) for key in ("starts", "skill", "words"))
-    return deed._replace(starts=starts, skill=skill, words=words)
+    call = guess(_text(payload, "tool", is_needed=True), arguments, cwd)
+    return call._replace(starts=starts, skill=skill, words=words)
 
 
 EVENTS: Mapping[str, Reader] = {
@@ -94,9 +95,9 @@ EVENTS: Mapping[str, Reader] = {
     "subagent_complete": lambda payload: SubagentComplete(
         _session(payload), _who(payload), _text(payload, "last_message")
     ),
-    "pre_tool_use": lambda payload: PreToolUse(_session(payload), _who(payload), _deed(payload)),
+    "pre_tool_use": lambda payload: PreToolUse(_session(payload), _who(payload), _tool_call(payload)),
     "post_tool_use": lambda payload: PostToolUse(
-        _session(payload), _who(payload), _deed(payload), _text(payload, "error")
+        _session(payload), _who(payload), _tool_call(payload), _text(payload, "error")
     ),
     "session_end": lambda payload: SessionEnd(_session(payload), _flag(payload, "is_over")),
     "context_compact": lambda payload: ContextCompact(_session(payload)),

@@ -1,0 +1,78 @@
+"""The active skill of a session: its text for the model, and whether it has finished."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.project_summary import ProjectState
+from rolecall.hosts.sessions import Session, milliseconds
+from rolecall.nexus import project_paths
+
+
+def is_over(project: str, session: Session, now: ProjectState) -> bool:
+    """Whether the active skill has finished, according to the project's files.
+
+    Planning ends when every issue is decided and tasks exist; a run ends when the cycle is closed; the others end when
+    the tasks added for them are completed or closed. Skills unknown here end only with the session or when another one
+    becomes active.
+    """
+    if not session.skill or not session.since or now.plan_problem or now.tasks_problem:
+        return False
+    added = [task for task in now.tasks if task.get("created_at", "") >= session.since]
+    if session.skill == "nx-plan":
+        return bool(added) and not now.pending_issues()
+    try:
+        closed_at = os.stat(project_paths.history(project)).st_mtime * 1000
+        is_closed = not now.has_tasks and closed_at >= milliseconds(session.since)
+    except OSError:
+        is_closed = False
+    if session.skill == "nx-run":
+        return is_closed
+    is_done = bool(added) and all(task["status"] == "completed" for task in added)
+    return session.skill in ("nx-sync", "nx-init") and (is_closed or is_done)
+
+
+def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
+    """The body of a skill. If it is too long for the host together with `beside`, it ends before a section and names
+    the file that has all of it."""
+    body = kit.skills[skill].strip()
+    if kit.limit is None:
+        return body
+    most, encoding = kit.limit
+
+    def size(text: str) -> int:
+        return len(text.encode(encoding, errors="replace"))
+
+    def continuation(title: str) -> str:
+        return (
+            f"(The skill is longer than the host allows. Read {file} from {title} on before you act on it.)"
+        )
+
+    if size(body) + size(beside) <= most:
+        return body
+    places = [
+        os.path.expanduser(os.path.join(project, place.replace("{}", skill))) for place in kit.skill_files
+    ]
+    file = next(filter(os.path.isfile, places), places[-1] if places else f"skills/{skill}/body.md")
+    docs = kit.docs.get(skill, "")
+    room = most - size(beside + docs) - size(continuation("x" * 80))
+    end, title = _last_break(body, room, size)
+    return "\n\n".join(filter(None, [body[:end].rstrip(), continuation(title), docs]))
+
+
+def _last_break(text: str, room: int, size: Callable[[str], int]) -> tuple[int, str]:
+    """The start and title of the first section that does not fit; of a paragraph if there is no section."""
+    section, paragraph, at, used, is_code = (0, ""), 0, 0, 0, False
+    for line in text.splitlines(keepends=True):
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code and line.startswith("#"):
+            section = (at, f'"{line.strip().lstrip("# ")[:80]}"')
+        elif not is_code and not line.strip():
+            paragraph = at
+        used += size(line)
+        if used > room:
+            break
+        at += len(line)
+    return section if section[0] else (paragraph or at, "where this ends")
