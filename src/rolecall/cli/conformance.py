@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from rolecall.checks import fixture_events
 from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import Progress, table
 from rolecall.errors import NotFound
-from rolecall.checks import fixture_events
 from rolecall.nexus import conformance, fixture
 from rolecall.nexus.conformance import Report, Result
 from rolecall.settings import config

@@ -139,7 +139,11 @@ def _write(output: Output) -> int:
 def report_failure(words: Words, project: str, exc: Exception) -> None:
     """Print what went wrong, and keep it so that it is repeated where a person sees it."""
     is_own = isinstance(exc, RolecallError)
-    text = f"{exc.message} {exc.hint}" if isinstance(exc, RolecallError) else f"{type(exc).__name__}: {exc}"
+    text = f"{type(exc).__name__}: {exc}"
+    if isinstance(exc, RolecallError):
+        from rolecall.cli import hints
+
+        text = f"{exc.message} {hints.word(exc.hint)}"
     line = f"rolecall hook {words.host} {words.event}: {text.strip()}"
     print(line, file=sys.stderr)
     if not is_own:

@@ -127,8 +127,9 @@ def _replace(path: str, data: bytes, mode: int) -> None:
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
     draft = os.path.join(folder, f".{name}.rolecall-{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        with open(descriptor, "wb") as file:
             if os.path.exists(path):
                 os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
             file.write(data)

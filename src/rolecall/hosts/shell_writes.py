@@ -152,7 +152,7 @@ class _Shell:
             return
         name, rest = os.path.basename(words[0]), words[1:]
         if name in ("cd", "pushd"):
-            self._change_folder(next((word for word in rest if word == "-" or word[0] != "-"), "~"))
+            self._change_folder(next((word for word in rest if word == "-" or not word.startswith("-")), "~"))
         elif name in _SHELLS:
             at = next((at for at, word in enumerate(rest) if re.fullmatch("-[a-z]*c", word)), len(rest))
             if at + 1 < len(rest) and self._depth < _DEEPEST:
@@ -199,7 +199,7 @@ class _Shell:
     def _find(self, words: Sequence[str]) -> None:
         roots = []
         for word in words:
-            if word[:1] in ("-", "!"):
+            if word[:1] in ("-", "!", "("):
                 break
             roots.append(word)
         if "-delete" in words:
