@@ -51,7 +51,7 @@ _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<!\S)\#[^\n]*""", re.DO
 _TEST = re.compile(r"\[\[(?:(?!\[\[)[^\n])*?\]\]|\(\([^()\n]*\)\)")
 """`[[ a > b ]]` and `(( a > b ))` compare."""
 _OPERATORS = "();<>|&`\n"
-_HIDE = {ord(sign): 0xE000 + at for at, sign in enumerate(_OPERATORS)}
+_HIDE = {ord(sign): 0xE000 + at for at, sign in enumerate(f"{_OPERATORS}[]")}
 _SHOW = {hidden: chr(sign) for sign, hidden in _HIDE.items()}
 _WRITING = (">", ">>", ">|", "&>", "&>>", ">&", "<>")
 _READING = ("<", "<<", "<<-", "<<<", "<&")
@@ -74,11 +74,15 @@ def _drop_here_documents(command: str) -> str:
     return "".join(kept)
 
 
+def _hide(found: re.Match[str]) -> str:
+    """Quoted operators are text; comments and the ends of continued lines are blanks."""
+    return " " if found[0][0] == "#" or found[0] == "\\\n" else found[0].translate(_HIDE)
+
+
 def _tokens(command: str) -> Iterator[tuple[str, bool]]:
     """The words and operators of a command, and whether each is an operator."""
-    text = _drop_here_documents(command)[:LONGEST].replace("\\\n", " ")
-    # Quoted operators are text, and comments are nothing.
-    text = _QUOTED.sub(lambda found: "" if found[0][0] == "#" else found[0].translate(_HIDE), text)
+    text = _drop_here_documents(command)[:LONGEST]
+    text = _QUOTED.sub(_hide, text)
     text = _TEST.sub(" ", text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
