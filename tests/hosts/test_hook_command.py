@@ -163,7 +163,7 @@ def test_a_tag_is_answered_whether_there_is_a_project_a_repository_or_neither(
     outside = tmp_path / "outside"
     outside.mkdir()
     told = answer(hook(None, "user_message", said, cwd=outside))
-    assert "no git repository" in told["context"] == told["notice"] and not list(outside.iterdir())
+    assert "not in a git repository" in told["context"] == told["notice"] and not list(outside.iterdir())
     done = hook(None, "user_message", said, cwd=outside, env={RUN_VARIABLE: "r"})
     assert (done.returncode, done.stdout) == (0, b"")
 
