@@ -1,7 +1,7 @@
 """Vectors that were computed before, by model and text, for every repository and branch of one home.
 
 A model on the network is paid by the text, so switching branches must not cost anything. If the file is damaged
-or cannot be used, vectors are computed again and the user is told.
+or cannot be used, vectors are computed again, with a note to the user.
 """
 
 from __future__ import annotations

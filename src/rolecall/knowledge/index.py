@@ -96,7 +96,7 @@ class Vectors(NamedTuple):
 
 
 def digest(data: bytes) -> bytes:
-    """What a file's contents are compared by."""
+    """A digest of a file's contents, to see whether they change."""
     return bytes(xxh3_128_digest(data))
 
 
@@ -104,7 +104,7 @@ def digest(data: bytes) -> bytes:
 
 
 class Reader:
-    """One whole state of an index. It stays the same until `refresh`, whatever is written meanwhile."""
+    """One whole state of an index, which writers do not change before `refresh`."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -60,7 +60,7 @@ def project_file(folder: str) -> str | None:
 
 
 def settings_of(root: str) -> Settings:
-    """The settings in `knowledge.yaml`, or in the project's file if there is none."""
+    """The settings in `knowledge.yaml`, else in the project's file."""
     path, project = os.path.join(root, FILE), os.path.join(root, _PROJECT)
     if os.path.lexists(path):
         return settings.load(_read(path), source=path)

@@ -17,8 +17,9 @@ import tarfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, StorageError, UsageError
@@ -326,13 +327,12 @@ def _mark(event: Event) -> int:
 @contextmanager
 def _open_source(path: str) -> Iterator[Store]:
     """A bundle or a folder as a store to read from."""
-    with scratch.folder("rolecall-import-") as place:
-        folder = path
-        if not os.path.isdir(path):
-            folder = str(place)
-            _unpack(path, folder)
+    is_folder = os.path.isdir(path)
+    with nullcontext(Path(path)) if is_folder else scratch.folder("rolecall-import-") as place:
+        if not is_folder:
+            _unpack(path, str(place))
         try:
-            backend = FilesBackend(folder, create=False)
+            backend = FilesBackend(str(place), create=False)
         except NotFound as exc:
             raise NotFound(
                 f"there are no nodes in {path}",
