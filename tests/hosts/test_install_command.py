@@ -352,6 +352,6 @@ def test_uninstalling_needs_neither_the_catalogue_nor_the_configuration(machine:
     machine.run("install", "claude")
     machine.rolecall.home.mkdir(exist_ok=True)
     (machine.rolecall.home / "config.yaml").write_text("catalog: /nowhere\n")
-    assert "/nowhere is no catalogue" in machine.run("install", "claude", check=3)
+    assert "/nowhere is not a catalogue" in machine.run("install", "claude", check=3)
     (machine.rolecall.home / "config.yaml").write_text("catalog: [")
     assert states(machine.run("uninstall", "claude")) == {"removed"}

@@ -227,7 +227,7 @@ def test_a_line_ending_that_was_converted_is_another_body(package: Path) -> None
 def test_a_folder_without_a_manifest_is_no_catalogue(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as caught:
         catalog.load(tmp_path)
-    assert caught.value.message == f"there is no {tmp_path}/manifest.json, so {tmp_path} is no catalogue"
+    assert caught.value.message == f"there is no {tmp_path}/manifest.json, so {tmp_path} is not a catalogue"
     assert "nexus-core" in caught.value.hint
 
 
@@ -241,7 +241,7 @@ def test_a_file_and_the_manifest_that_differ_are_both_quoted(package: Path) -> N
 def test_restrictions_cannot_be_taken_away_in_the_file_alone(package: Path) -> None:
     change(package / "agents" / "tester" / "meta.yml", "  - no_file_edit\n", "")
     assert (
-        "['no_task_create'], but the manifest has ['no_file_edit', 'no_task_create']" in refused(package)[0]
+        "('no_task_create',), but the manifest has ('no_file_edit', 'no_task_create')" in refused(package)[0]
     )
 
 
@@ -261,9 +261,9 @@ def test_a_manifest_is_held_to_its_form(package: Path) -> None:
     (package / "manifest.json").write_text(json.dumps(manifest))
     found = "\n".join(refused(package))
     assert "manifest.json:1:1: error: 'nexus_core_version' is missing" in found
-    assert "agents.0.body_hash must be text that matches sha256:" in found
-    assert "agents.1.id must be text that matches [a-z][a-z0-9_-]*, not '../../secret'" in found
-    assert "'extra' is not a key of the catalogue" in found
+    assert "agents.0.body_hash must be sha256: and 64 hexadecimal digits, not 'md5:1'" in found
+    assert "agents.1.id must be an id of lower-case letters, digits, _ and -, not '../../secret'" in found
+    assert "'extra' is not a key of the manifest" in found
     (package / "manifest.json").write_text('{"agents": [')
     assert "manifest.json:1:1: error: not valid JSON" in refused(package)[0]
 
@@ -280,18 +280,18 @@ def test_an_agent_twice_in_the_manifest_is_refused(package: Path) -> None:
 BROKEN: dict[str, tuple[str, str, str, str]] = {
     "an id with capitals": (
         "vocabulary/capabilities.yml", "id: no_file_edit", "id: No_File_Edit",
-        "4:9: error: capabilities.0.id must be text that matches [a-z][a-z0-9_-]*, not 'No_File_Edit'",
+        "4:9: error: capabilities.0.id must be an id of lower-case letters, digits, _ and -, not 'No_File_Edit'",
     ),
     "a key that is not known": (
         "vocabulary/categories.yml", "    description:", "    descripton:",
-        "5:5: error: 'descripton' is not a key of the catalogue. Did you mean 'description'?",
+        "5:5: error: 'descripton' is not a key of a category. Did you mean 'description'?",
     ),
     "guidance that is too short": (
         "vocabulary/tags.yml", "    trigger: \"[run]\"", "    prose_guidance: short\n    trigger: \"[run]\"",
         "error: tags.1.prose_guidance must be text of at least 40 characters",
     ),
     "a trigger without brackets": (
-        "vocabulary/tags.yml", '"[sync]"', '"sync"', "error: tags.2.trigger must be text that matches",
+        "vocabulary/tags.yml", '"[sync]"', '"sync"', "error: tags.2.trigger must be a tag such as [plan], not 'sync'",
     ),
     "a trigger twice": (
         "vocabulary/tags.yml", '"[run]"', '"[plan]"', "error: tags.1.trigger: the trigger [plan] is given twice",
@@ -305,7 +305,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "error: tags.3.type must be one of skill, inline_action, not 'action'",
     ),
     "a tag to a skill that is not there": (
-        "vocabulary/tags.yml", "skill: nx-run", "skill: nx-ran", "error: tags.1.skill: the skill 'nx-ran' is not",
+        "vocabulary/tags.yml", "skill: nx-run", "skill: nx-ran", "error: tags.1.skill: the skill 'nx-ran' does",
     ),
     "an id twice": (
         "vocabulary/resume-tiers.yml", "id: bounded", "id: persistent",
@@ -324,7 +324,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "error: invocations.0.semantic_params.1: the parameter 'skill' is given twice",
     ),
     "an exception with two dots": (
-        "vocabulary/task-exceptions.yml", "docs_only.coherent", "docs.only.coherent", "error: task_exceptions.0.id",
+        "vocabulary/task-exceptions.yml", "docs_only.coherent", "docs.only.coherent", "task_exceptions.0.id must",
     ),
     "a principle the memory does not follow": (
         "vocabulary/memory_policy.yml", "minimum_three_signal_intersection", "any_signal",
@@ -344,11 +344,15 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "vocabulary/tags.yml", '["auto"]', "auto", "error: tags.0.variants must be a list, not 'auto'",
     ),
     "a list that is empty": (
-        "skills/nx-run/meta.yml", "triggers:\n  - run", "triggers: []", "error: triggers must be a list of at least",
+        "skills/nx-run/meta.yml", "triggers:\n  - run", "triggers: []",
+        "error: triggers must be a list of at least one tag",
     ),
-    "a text that is none": ("agents/tester/meta.yml", "name: tester", "name: 7", "name must be text that is not empty"),
+    "a text that is none": (
+        "agents/tester/meta.yml", "name: tester", "name: 7", "name must be text that is not empty, not 7",
+    ),
     "a summary that is too long": (
-        "skills/nx-run/meta.yml", 'summary: "', 'summary: "' + "long " * 24, "at least 10 characters and at most 120",
+        "skills/nx-run/meta.yml", 'summary: "', 'summary: "' + "long " * 24,
+        "error: summary must be text of 10 to 120 characters",
     ),
     "a category that is not known": (
         "agents/tester/meta.yml", "category: check", "category: judge",
@@ -367,14 +371,14 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "1:5: error: id: must be 'tester', the name of its folder, not 'taster'",
     ),
     "a summary that is too short": (
-        "skills/nx-run/meta.yml", "summary: ", "summary: run #", "error: summary must be text of at least 10 char",
+        "skills/nx-run/meta.yml", "summary: ", "summary: run #", "error: summary must be text of 10 to 120 characters",
     ),
     "no trigger and not manual": (
         "skills/nx-init/meta.yml", "manual_only: true\n", "",
         "error: id: 'triggers' is missing: only a skill with manual_only may have none",
     ),
     "a trigger of another skill": (
-        "skills/nx-run/meta.yml", "  - run\n", "  - run\n  - plan\n", "the tag 'plan' is not there or does not lead to",
+        "skills/nx-run/meta.yml", "  - run\n", "  - run\n  - plan\n", "the tag 'plan' does not exist or",
     ),
     "a macro with an unknown primitive": (
         "skills/nx-sync/body.md", "{{user_question ", "{{ask_user ", "error: there is no primitive 'ask_user'",
@@ -433,7 +437,7 @@ def test_a_capability_that_nobody_could_enforce_is_refused_where_it_is_given(pac
     write_manifest(package)
     assert refused(package) == [
         "agents/writer/meta.yml:9:3: error: capabilities:"
-        " the capability 'no_chat' is none that this version can enforce"
+        " this version cannot enforce the capability 'no_chat'"
     ]
 
 
@@ -619,5 +623,5 @@ def test_a_catalogue_is_checked_when_it_is_set(rolecall: Rolecall, package: Path
     done = rolecall("config", "set", "catalog", str(package), check=2)
     assert "there is no primitive 'no_such_primitive'" in done.stderr and "Nothing was changed" in done.stderr
     done = rolecall("config", "set", "catalog", str(package / "gone"), check=2)
-    assert "is no catalogue" in done.stderr
+    assert "is not a catalogue" in done.stderr
     assert rolecall.json("config", "get", "catalog", "--format", "json") == {"value": str(package)}

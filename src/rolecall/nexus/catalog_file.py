@@ -1,27 +1,31 @@
-"""Files of a catalogue: read by their forms, every problem collected with its place.
+"""Files of a catalogue: read with the form they must have, every problem collected with its place.
 
-A form says which keys and values a file has. Whether the files agree with each other is not known here;
-`catalog.py` judges that when all of them have their form.
+Whether the files agree with each other is for `catalog` and `vocabulary` to check, when all of them have their form.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from rolecall.settings import yaml12
-from rolecall.settings.form import At, Field, Form, Reading, Record
+from rolecall.settings import form, yaml12
+from rolecall.settings.form import At, Field, Form, Reading, Text, Unreadable
+from rolecall.settings.form import did_you_mean as near
 from rolecall.settings.yaml12 import Node, Path, Place, Problem
 
+__all__ = ["ID", "SENTENCE", "Reader", "near", "require"]
+
 MAX_BYTES = 1_000_000
+ID = Text("an id of lower-case letters, digits, _ and -", pattern=r"[a-z][a-z0-9_-]*")
+SENTENCE = Text("text that is not empty", least=1)
+
+T = TypeVar("T")
 
 
-def record(needed: Mapping[str, Form[Any]], optional: Mapping[str, Form[Any]] | None = None) -> Record[Any]:
-    """The form of a mapping with these keys and no others."""
-    required = {key: Field(form, required=True) for key, form in needed.items()}
-    return Record(dict, "the catalogue", {**required, **(optional or {})})
+def require(**forms: Form[Any]) -> dict[str, Field | Form[Any]]:
+    """Fields that must be given."""
+    return {name: Field(each, required=True) for name, each in forms.items()}
 
 
 class Reader:
@@ -49,50 +53,42 @@ class Reader:
             self.report(name, (), f"the file is larger than {MAX_BYTES:,} bytes")
         return None
 
-    def text(self, name: str) -> str | None:
-        content = self.raw(name)
-        return None if content is None else self.decoded(name, content)
-
-    def decoded(self, name: str, content: bytes) -> str | None:
+    def decode(self, name: str, content: bytes | None) -> str | None:
         try:
-            return content.decode("utf-8-sig")
+            return None if content is None else content.decode("utf-8-sig")
         except UnicodeDecodeError as exc:
             self.report(name, (), f"the file is not UTF-8: byte {exc.start}")
             return None
 
-    def yaml(self, name: str, form: Form[Any]) -> Any:
-        """The value of a YAML file; None when it cannot be used, with the reasons among the problems."""
-        text = self.text(name)
+    def yaml(self, name: str, wanted: Form[T]) -> T | None:
+        """The value of a YAML file; None if it cannot be used, with the reasons among the problems."""
+        text = self.decode(name, self.raw(name))
         if text is None:
             return None
         node, problems = yaml12.read(text, source=self.path(name))
         if node is None:
             self.problems += problems
             return None
-        self._readings[name] = Reading(node, problems)
-        return self._read(name, node.value, form)
+        reading = self._readings[name] = Reading(node, problems)
+        value = wanted.read(node.value, At(reading))
+        self.problems += form.in_order(reading.problems, self.path(name))
+        return None if reading.problems or isinstance(value, Unreadable) else value
 
-    def json(self, name: str, form: Form[Any]) -> Any:
+    def json(self, name: str, wanted: Form[T]) -> T | None:
         """Like `yaml`, of a JSON file; its problems name paths instead of lines."""
-        text = self.text(name)
+        text = self.decode(name, self.raw(name))
         if text is None:
             return None
         try:
-            value = json.loads(text)
+            loaded = form.load_value(wanted, json.loads(text), source=self.path(name))
         except (ValueError, RecursionError) as exc:
             self.report(name, (), f"not valid JSON: {exc}")
             return None
-        self._readings[name] = Reading(Node(None, Place(self.path(name), 1, 1)))
-        return self._read(name, value, form)
-
-    def _read(self, name: str, value: Any, form: Form[Any]) -> Any:
-        reading = self._readings[name]
-        form.read(value, At(reading))
-        self.problems += reading.problems
-        return None if reading.problems else value
+        self.problems += loaded.problems
+        return None if loaded.problems else loaded.value
 
     def report(self, name: str, path: Path, message: str, hint: str = "") -> None:
-        reading = self._readings.get(name)
-        place = reading.place(path) if reading else Place(self.path(name), 1, 1)
-        where = f"{'.'.join(map(str, path))}: " if path else ""
-        self.problems.append(Problem("error", f"{where}{message}", *place, hint))
+        reading = self._readings.get(name) or Reading(Node(None, Place(self.path(name), 1, 1)))
+        where = ".".join(str(step) for step in path)
+        told = f"{where}: {message}" if where else message
+        self.problems.append(Problem("error", told, *reading.place(path), hint))

@@ -6,13 +6,13 @@ Ids, keys and the words of choices are those of the shared format; the sentences
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.nexus.catalog_file import Reader, record
+from rolecall.nexus.catalog_file import ID, SENTENCE, Reader, require
 from rolecall.nexus.tags import Tag
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import Choice, Flag, Form, ListOf, Text
+from rolecall.settings.form import Choice, Flag, Form, ListOf, Record, Text
 from rolecall.settings.yaml12 import Path
 from rolecall.store.schema import pattern_test
 
@@ -91,129 +91,148 @@ class Vocabulary(NamedTuple):
 
 # -- the form of the files --
 
-ID = Text(pattern=r"[a-z][a-z0-9_-]*")
-SENTENCE = Text("text that is not empty", least=1)
-_SNAKE = Text(pattern=r"[a-z][a-z0-9_]*")
-_GUIDANCE = Text(least=40)
-_DOTTED = Text(pattern=r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?")
-_TRIGGER = Text(pattern=r"\[[a-z][a-z0-9_-]*(:[a-z0-9][a-z0-9_-]*)?\]")
-_SIMPLE = {"id": ID, "description": SENTENCE}
-_PARAMETER = record({"name": _SNAKE, "description": SENTENCE, "required": Flag()}, {"value_type": SENTENCE})
-_CAPABILITY = record(
-    {
-        **_SIMPLE,
-        "intent": _SNAKE,
-        "blocks_semantic_classes": ListOf(_SNAKE, least=1),
-        "prose_guidance": _GUIDANCE,
+_SNAKE = Text("a name of lower-case letters, digits and _", pattern=r"[a-z][a-z0-9_]*")
+_GUIDANCE = Text("text of at least 40 characters", least=40)
+_DOTTED = Text("a name such as docs_only.coherent", pattern=r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?")
+_TRIGGER = Text("a tag such as [plan]", pattern=r"\[[a-z][a-z0-9_-]*(:[a-z0-9][a-z0-9_-]*)?\]")
+_SIMPLE = require(id=ID, description=SENTENCE)
+
+
+def _make_policy(
+    categories: tuple[MemoryCategory, ...],
+    naming: dict[str, Any],
+    access_tracking: dict[str, Any],
+    forgetting: dict[str, Any],
+    merge: dict[str, Any],
+) -> MemoryPolicy:
+    sections = {
+        "naming": naming,
+        "access_tracking": access_tracking,
+        "forgetting": forgetting,
+        "merge": merge,
     }
-)
-_TAG = record(
-    {**_SIMPLE, "trigger": _TRIGGER, "type": Choice("skill", "inline_action")},
-    {"skill": ID, "handler": SENTENCE, "variants": ListOf(SENTENCE), "prose_guidance": _GUIDANCE},
-)
-_INVOCATION = record(
-    {
-        **_SIMPLE,
-        "intent": _SNAKE,
-        "semantic_params": ListOf(_PARAMETER),
-        "prose_guidance": _GUIDANCE,
-        "fallback_behavior": Text(least=20),
-    }
-)
-_EXCEPTION = record(
-    {"id": _DOTTED, **dict.fromkeys(("description", "applies_when", "treatment", "rationale"), SENTENCE)}
-)
+    return MemoryPolicy(
+        categories=categories,
+        name_pattern=naming["pattern"],
+        is_prefix_optional=naming["optional_prefix"],
+        scope=access_tracking["scope"],
+        is_deletion_manual=forgetting["manual_gate_default"],
+        texts={name: section["description"] for name, section in sections.items()},
+    )
+
+
+def _section(**forms: Form[Any]) -> Record[dict[str, Any]]:
+    return Record(dict, "the memory policy", require(**forms))
+
+
 # A principle is a rule the memory follows; a policy with another one could not be kept to.
-_MEMORY_POLICY = record(
-    {
-        "categories": ListOf(record({**_SIMPLE, "prefix": SENTENCE})),
-        "naming": record({"pattern": SENTENCE, "description": SENTENCE, "optional_prefix": Flag()}),
-        "access_tracking": record(
-            {
-                "observation_primitive": Choice("file_read"),
-                "scope": SENTENCE,
-                "description": SENTENCE,
-                "information_accumulated": ListOf(record({"name": SENTENCE, "meaning": SENTENCE})),
-                "storage_contract_reference": SENTENCE,
-            }
+_MEMORY_POLICY = Record(
+    _make_policy,
+    "the memory policy",
+    require(
+        categories=ListOf(Record(MemoryCategory, "a category", {**_SIMPLE, **require(prefix=SENTENCE)})),
+        naming=_section(pattern=SENTENCE, description=SENTENCE, optional_prefix=Flag()),
+        access_tracking=_section(
+            observation_primitive=Choice("file_read"),
+            scope=SENTENCE,
+            description=SENTENCE,
+            information_accumulated=ListOf(_section(name=SENTENCE, meaning=SENTENCE)),
+            storage_contract_reference=SENTENCE,
         ),
-        "forgetting": record(
-            {
-                "manual_gate_default": Flag(),
-                "description": SENTENCE,
-                "automatic_deletion_structure": record(
-                    {
-                        "principle": Choice("minimum_three_signal_intersection"),
-                        "description": SENTENCE,
-                    }
-                ),
-                "recoverable_deletion_requirement": Choice("git_commit"),
-                "recoverable_deletion_description": SENTENCE,
-            }
+        forgetting=_section(
+            manual_gate_default=Flag(),
+            description=SENTENCE,
+            automatic_deletion_structure=_section(
+                principle=Choice("minimum_three_signal_intersection"), description=SENTENCE
+            ),
+            recoverable_deletion_requirement=Choice("git_commit"),
+            recoverable_deletion_description=SENTENCE,
         ),
-        "merge": record({"principle": Choice("merge_before_create"), "description": SENTENCE}),
-    }
+        merge=_section(principle=Choice("merge_before_create"), description=SENTENCE),
+    ),
 )
-
-
-class _Part(NamedTuple):
-    file: str
-    form: Form[Any]
-    made: Callable[..., Any]
-
-
-_PARTS: Mapping[str, _Part] = {
-    "capabilities": _Part("vocabulary/capabilities.yml", _CAPABILITY, Capability),
-    "categories": _Part("vocabulary/categories.yml", record(_SIMPLE), Entry),
-    "resume_tiers": _Part("vocabulary/resume-tiers.yml", record(_SIMPLE), Entry),
-    "tags": _Part("vocabulary/tags.yml", _TAG, Tag),
-    "invocations": _Part("vocabulary/invocations.yml", _INVOCATION, Invocation),
-    "task_exceptions": _Part("vocabulary/task-exceptions.yml", _EXCEPTION, TaskException),
+_PARAMETER = Record(
+    Parameter,
+    "a parameter",
+    {**require(name=_SNAKE, description=SENTENCE, required=Flag()), "value_type": SENTENCE},
+)
+_EXCEPTION = require(
+    id=_DOTTED, description=SENTENCE, applies_when=SENTENCE, treatment=SENTENCE, rationale=SENTENCE
+)
+_PARTS: Mapping[str, tuple[str, Form[Any]]] = {
+    "capabilities": (
+        "vocabulary/capabilities.yml",
+        Record(
+            Capability,
+            "a capability",
+            {
+                **_SIMPLE,
+                **require(
+                    intent=_SNAKE,
+                    blocks_semantic_classes=ListOf(_SNAKE, "a list of at least one class", least=1),
+                    prose_guidance=_GUIDANCE,
+                ),
+            },
+        ),
+    ),
+    "categories": ("vocabulary/categories.yml", Record(Entry, "a category", _SIMPLE)),
+    "resume_tiers": ("vocabulary/resume-tiers.yml", Record(Entry, "a resume tier", _SIMPLE)),
+    "tags": (
+        "vocabulary/tags.yml",
+        Record(
+            Tag,
+            "a tag",
+            {
+                **_SIMPLE,
+                **require(trigger=_TRIGGER, type=Choice("skill", "inline_action")),
+                "skill": ID,
+                "handler": SENTENCE,
+                "variants": ListOf(SENTENCE),
+                "prose_guidance": _GUIDANCE,
+            },
+        ),
+    ),
+    "invocations": (
+        "vocabulary/invocations.yml",
+        Record(
+            Invocation,
+            "an invocation",
+            {
+                **_SIMPLE,
+                **require(
+                    intent=_SNAKE,
+                    semantic_params=ListOf(_PARAMETER),
+                    prose_guidance=_GUIDANCE,
+                    fallback_behavior=Text("text of at least 20 characters", least=20),
+                ),
+            },
+        ),
+    ),
+    "task_exceptions": (
+        "vocabulary/task-exceptions.yml",
+        Record(TaskException, "a task exception", _EXCEPTION),
+    ),
 }
 _POLICY_FILE = "vocabulary/memory_policy.yml"
 
 
-# -- reading --
-
-
 def read(reader: Reader) -> Vocabulary | None:
-    """The vocabulary in the reader's folder; None when a file has not its form."""
-    parts: dict[str, Any] = {key: _entries(reader, key, part) for key, part in _PARTS.items()}
+    """The vocabulary in the reader's folder; None if a file does not have its form."""
+    parts: dict[str, dict[str, Any]] = {}
+    for key, (file, entry_form) in _PARTS.items():
+        form: Record[dict[str, Any]] = Record(dict, "the file", require(**{key: ListOf(entry_form)}))
+        entries = reader.yaml(file, form)
+        if entries is None:
+            continue
+        parts[key] = {}
+        for index, entry in enumerate(entries[key]):
+            if entry.id in parts[key]:
+                reader.report(file, (key, index, "id"), f"the id {entry.id!r} is given twice")
+            parts[key][entry.id] = entry
     policy = reader.yaml(_POLICY_FILE, _MEMORY_POLICY)
-    if policy is None or any(part is None for part in parts.values()):
+    if policy is None or len(parts) < len(_PARTS):
         return None
-    return Vocabulary(**parts, memory_policy=_policy(policy))
-
-
-def _entries(reader: Reader, key: str, part: _Part) -> dict[str, Any] | None:
-    value = reader.yaml(part.file, record({key: ListOf(part.form)}))
-    if value is None:
-        return None
-    entries: dict[str, Any] = {}
-    for index, entry in enumerate(value[key]):
-        if entry["id"] in entries:
-            reader.report(part.file, (key, index, "id"), f"the id {entry['id']!r} is given twice")
-        entries[entry["id"]] = part.made(**{name: _frozen(name, held) for name, held in entry.items()})
-    return entries
-
-
-def _frozen(name: str, value: Any) -> Any:
-    if name == "semantic_params":
-        return tuple(Parameter(**one) for one in value)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _policy(value: Any) -> MemoryPolicy:
-    return MemoryPolicy(
-        categories=tuple(MemoryCategory(**one) for one in value["categories"]),
-        name_pattern=value["naming"]["pattern"],
-        is_prefix_optional=value["naming"]["optional_prefix"],
-        scope=value["access_tracking"]["scope"],
-        is_deletion_manual=value["forgetting"]["manual_gate_default"],
-        texts={
-            key: value[key]["description"] for key in ("naming", "access_tracking", "forgetting", "merge")
-        },
-    )
+    return Vocabulary(**parts, memory_policy=policy)
 
 
 # -- agreement --
@@ -227,7 +246,7 @@ def check(vocabulary: Vocabulary, reader: Reader, *, is_ours: bool) -> None:
         ("invocations", _invocation_faults(vocabulary)),
     ):
         for path, message in found:
-            reader.report(_PARTS[part].file, (part, *path), message)
+            reader.report(_PARTS[part][0], (part, *path), message)
     if not is_ours:  # ours is tested, and skipping the regular expression engine saves start-up time
         for path, message in _policy_faults(vocabulary.memory_policy):
             reader.report(_POLICY_FILE, path, message)
