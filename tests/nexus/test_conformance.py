@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
+from msgspec import inspect
 from mutants import (
     EQUIVALENT,
     FIXTURES,
@@ -142,10 +143,11 @@ def test_every_field_of_every_reply_and_file_is_expected_somewhere() -> None:
     for case in our_cases():
         for what, paths in expectations(case):
             expected.setdefault(what, set()).update(paths)
-    for tool, schema in documented.REPLIES.items():
-        assert fields(schema) <= expected[tool], tool
-    for path, schema in documented.FILES.items():
-        assert fields(schema) <= expected[path], path
+    for tool, forms in documented.REPLIES.items():
+        for form in forms:
+            assert fields(form) <= expected[tool], tool
+    for path, form in documented.FILES.items():
+        assert fields(form) <= expected[path], path
     assert {f"cycles[].{field}" for field in fields(documented.NEW_CYCLE)} <= expected[HISTORY]
 
 
@@ -190,18 +192,21 @@ def plain(path: str) -> str:
     return named.removeprefix("[].")
 
 
-def fields(schema: Mapping[str, Any], at: str = "") -> set[str]:
-    """The fields that hold values, and the lists, in a documented schema."""
-    found: set[str] = set()
-    for name, part in schema.get("properties", {}).items():
-        path = f"{at}.{name}" if at else name
-        below = fields(part, path)
-        found |= below or ({path} if part.get("type") != "object" else set())
-    if "items" in schema:
-        found |= {at} | fields(schema["items"], f"{at}[]")
-    for part in (*schema.get("oneOf", ()), *schema.get("anyOf", ()), schema.get("then"), schema.get("else")):
-        found |= fields(part, at) if part else set()
-    return found
+def fields(form: Any, at: str = "") -> set[str]:
+    """The fields that hold values, and the lists, in a documented type."""
+    kind = form if isinstance(form, inspect.Type) else inspect.type_info(form)
+    if isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if isinstance(kind, inspect.UnionType):
+        inner = [part for part in kind.types if isinstance(part, inspect.StructType | inspect.ListType)]
+        return set().union(*(fields(part, at) for part in inner)) or {at}
+    if isinstance(kind, inspect.ListType):
+        below = fields(kind.item_type, f"{at}[]")
+        return {at} | (below if below != {f"{at}[]"} else set())
+    if isinstance(kind, inspect.StructType):
+        found = [fields(field.type, f"{at}.{field.name}" if at else field.name) for field in kind.fields]
+        return set().union(*found)
+    return {at}
 
 
 def test_the_case_in_the_documentation_passes(tmp_path: Path) -> None:
@@ -364,9 +369,9 @@ def test_a_file_that_is_none_is_reported_and_nobody_waits_for_it(rolecall: Rolec
     os.symlink("/dev/zero", folder / "device.json")
     report = rolecall.json("conformance", "run", str(folder), "--over", "tools", check=1, env=QUICK)
     assert {mistake["file"] for mistake in report["mistakes"]} == {"pipe.json", "device.json"}
-    assert all("it is no regular file" in mistake["problem"] for mistake in report["mistakes"])
+    assert all("it is not a regular file" in mistake["problem"] for mistake in report["mistakes"])
     alone = rolecall("conformance", "run", str(folder / "pipe.json"), "--over", "tools", check=1, env=QUICK)
-    assert "it is no regular file" in alone.stdout + alone.stderr
+    assert "it is not a regular file" in alone.stdout + alone.stderr
 
 
 def test_mistakes_of_authors_are_shown_and_are_no_success(rolecall: Rolecall, tmp_path: Path) -> None:
@@ -377,7 +382,7 @@ def test_mistakes_of_authors_are_shown_and_are_no_success(rolecall: Rolecall, tm
     )
     assert "1 passed, 0 failed, 2 malformed\n" in done.stdout
     assert "  cut.json, line 2: it is not JSON: " in done.stdout
-    assert "  cases.json, /1/postcondition/return_value/active (odd): 'active' is no path" in done.stdout
+    assert "  cases.json, /1/postcondition/return_value/active (odd): 'active' is not a path" in done.stdout
 
 
 @pytest.mark.parametrize("content", [None, "empty"])
@@ -441,8 +446,8 @@ ADD: dict[str, Any] = {"action": {"tool": "task_add", "params": {"title": "T", "
         ({"precondition": {"state_files": {"x": 5}}}, "/precondition/state_files/x", "is not of types"),
         ({"postcondition": {"state_files": {"{HARNESS}": {}}}}, "/postcondition/state_files/{HARNESS}", "no token"),
         ({"postcondition": {"state_files": {"a": "text"}}}, "/postcondition/state_files/a", "is not of types"),
-        ({"postcondition": {"state_files": {"a": {"x": 1}}}}, "/postcondition/state_files/a/x", "is no path"),
-        ({"postcondition": {"return_value": {"$..a": 1}}}, "/postcondition/return_value/$..a", "is no path"),
+        ({"postcondition": {"state_files": {"a": {"x": 1}}}}, "/postcondition/state_files/a/x", "is not a path"),
+        ({"postcondition": {"return_value": {"$..a": 1}}}, "/postcondition/return_value/$..a", "is not a path"),
         ({"postcondition": {"return_value": {"$.a": [1]}}}, "/postcondition/return_value/$.a", "an array"),
         ({"postcondition": {"return_value": {"$.a": {"b": 1}}}}, "/postcondition/return_value/$.a", "a matcher has"),
         ({"postcondition": {"error": False, "error_contains": "x"}}, "/postcondition/error", "expects an error"),

@@ -18,11 +18,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError
-from rolecall.nexus import dispatch, documented, expectation, project_paths, tools, tracker
+from rolecall.nexus import dispatch, documented, expectation, project_paths, tracker
 from rolecall.nexus.fixture import Action, Case, Expected, Mistake, Step
 from rolecall.nexus.server_child import ServerChild
 from rolecall.settings import capabilities
@@ -107,9 +108,11 @@ def run(
     results: list[Result] = []
     chosen = {name: tell for name, tell in (tells or {}).items() if name in over}
     with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
-        home = {"ROLECALL_HOME": os.path.join(scratch, "home")}
+        # The cases are called in nobody's name, whoever started the run.
+        kept = {name: value for name, value in environ.items() if name != capabilities.VARIABLE}
+        kept["ROLECALL_HOME"] = os.path.join(scratch, "home")
         for _, group in groupby(cases, key=lambda case: case.file):
-            with _doors(scratch, over, {**_unrestricted(environ), **home}, chosen) as doors:
+            with _doors(scratch, over, kept, chosen) as doors:
                 for case in group:
                     results.append(_result(case, doors))
                     done(len(results))
@@ -123,17 +126,10 @@ def _result(case: Case, doors: Mapping[str, _Door]) -> Result:
         reason = NEEDS_HOOKS if needs_hooks else NEEDS_TOOLS
         return Result(case.test_id, case.file, case.kind, "not run", reason)
     failures = [
-        failure._replace(over=name)
-        for name, door in fitting.items()
-        for failure in _Run(case, door).failures()
+        failure._replace(over=name) for name, door in fitting.items() for failure in _failures(case, door)
     ]
     status: Literal["passed", "failed"] = "failed" if failures else "passed"
     return Result(case.test_id, case.file, case.kind, status, "", failures, tuple(fitting))
-
-
-def _unrestricted(environ: Mapping[str, str]) -> dict[str, str]:
-    """The cases are called in nobody's name, whoever started the run."""
-    return {name: value for name, value in environ.items() if name != capabilities.VARIABLE}
 
 
 # -- doors --
@@ -141,7 +137,7 @@ def _unrestricted(environ: Mapping[str, str]) -> dict[str, str]:
 
 class _Door(NamedTuple):
     root: str
-    """A folder that holds the project and nothing else, so that what gets out of the project is seen."""
+    """A folder that contains the project and nothing else, so that writing outside of the project is seen."""
     call: Call
     tell: Tell | None = None
 
@@ -156,96 +152,108 @@ def _doors(
 ) -> Iterator[dict[str, _Door]]:
     """The doors for the cases of one file: they share a server, which is how hosts use one."""
     roots = {name: os.path.join(scratch, name) for name in over if name in DOORS or name in tells}
-    project = os.path.join(roots.get("mcp", scratch), "project")
-    server = ServerChild(project, environ)
-    try:
-        yield {
-            name: _Door(
-                root,
-                server.call if name == "mcp" else _in_process(os.path.join(root, "project")),
-                tells.get(name),
-            )
-            for name, root in roots.items()
-        }
-    finally:
-        server.close()
+    server = ServerChild(os.path.join(roots.get("mcp", scratch), "project"), environ)
 
-
-def _in_process(project: str) -> Call:
-    def call(tool: str, params: dict[str, Any]) -> Any:
+    def call_in_process(project: str, tool: str, params: dict[str, Any]) -> Any:
         try:
-            reply = dispatch.call(project, tool, copy.deepcopy(params))
+            return json.loads(dispatch.call_json(project, tool, copy.deepcopy(params)))
         except RolecallError as error:
             return {"error": error.message}
-        return json.loads(tools.to_json(reply))
 
-    return call
+    doors = {
+        name: _Door(
+            root,
+            server.call if name == "mcp" else partial(call_in_process, os.path.join(root, "project")),
+            tells.get(name),
+        )
+        for name, root in roots.items()
+    }
+    try:
+        yield doors
+    finally:
+        server.close()
 
 
 # -- one case --
 
 
-class _Run:
-    """A case through one door."""
-
-    def __init__(self, case: Case, door: _Door) -> None:
-        self._case = case
-        self._door = door
-
-    def failures(self) -> list[Failure]:
-        found: list[Failure] = []
-        at = "precondition"
-        try:
-            self._prepare()
-            for step in self._case.steps:
-                at = step.expected[0].at
-                found += self._step(step)
-        except Exception as exc:  # whatever crashed, the case failed and the run goes on
-            found.append(_failure(at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}"))
-        return found
-
-    def _prepare(self) -> None:
-        shutil.rmtree(self._door.root, ignore_errors=True)
-        os.makedirs(self._door.project)
-        for path, content in self._case.before.items():
+def _failures(case: Case, door: _Door) -> list[Failure]:
+    """What goes wrong with a case through one door."""
+    found: list[Failure] = []
+    at = "precondition"
+    try:
+        shutil.rmtree(door.root, ignore_errors=True)
+        os.makedirs(door.project)
+        for path, content in case.before.items():
             if content is None:
-                continue  # nothing is there yet
-            target = os.path.join(self._door.project, path)
+                continue  # the file must be absent, and it is
+            target = os.path.join(door.project, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "w", encoding="utf-8") as file:
-                file.write(content if isinstance(content, str) else _as_text(content))
+                text = (
+                    content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False)
+                )
+                file.write(text)
+        for step in case.steps:
+            at = step.expected[0].at
+            found += _step_failures(case, step, door)
+    except Exception as exc:  # whatever crashed, the case failed and the run goes on
+        found.append(_failure(at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}"))
+    return found
 
-    def _step(self, step: Step) -> Iterator[Failure]:
-        before = _files(self._door.root)
-        if isinstance(step.act, Action):
-            reply = self._door.call(step.act.tool, step.act.params)
-            yield from _reply_failures(reply, step.expected)
-            yield from _standing_failures(step.act.tool, reply, before, _files(self._door.root))
-        elif self._door.tell is not None:
-            params = {"harness_id": self._case.harness, **step.act.params}
-            reply = self._door.tell(self._door.project, step.act.type, params)
-            yield from _reply_failures(reply, step.expected)
-            yield from _trace_failures(step.act.type, self._case.harness, before, _files(self._door.root))
-        for expected in step.expected:
-            for path, content in expected.files.items():
-                yield from self._file_failures(expected.at, path, content)
 
-    def _file_failures(self, at: str, path: str, expected: Mapping[str, Any] | None) -> Iterator[Failure]:
-        target = os.path.join(self._door.project, path)
-        is_there = os.path.lexists(target)
-        if expected is None:
-            if is_there:
-                yield _failure(at, path, "", "no such file", "it is there")
-        elif not is_there:
-            yield _failure(at, path, "", "the file", "nothing")
-        elif expected:
-            try:
-                with open(target, encoding="utf-8") as file:
-                    document = json.load(file)
-            except ValueError as exc:
-                yield _failure(at, path, "", "JSON", str(exc))
-            else:
-                yield from _misses(at, path, expected, document)
+def _step_failures(case: Case, step: Step, door: _Door) -> Iterator[Failure]:
+    before = _files(door.root)
+    if isinstance(step.act, Action):
+        reply = door.call(step.act.tool, step.act.params)
+        yield from _reply_failures(reply, step.expected)
+        for misfit in documented.reply_misfits(step.act.tool, reply):
+            yield _failure(ALWAYS, "reply", "", "the fields of the contract", misfit)
+        may_write = step.act.tool not in documented.READERS
+        yield from _write_failures(
+            step.act.tool,
+            _WRITABLE if may_write else (),
+            _WRITABLE_FOLDERS if may_write else (),
+            before,
+            _files(door.root),
+        )
+    elif door.tell is not None:
+        event = step.act.type
+        reply = door.tell(door.project, event, {"harness_id": case.harness, **step.act.params})
+        yield from _reply_failures(reply, step.expected)
+        # Hooks write the state, what a user asks to keep, and nothing else; before a tool they write nothing.
+        folders = [f".nexus/state/{name}/" for name in (project_paths.HARNESS, case.harness)]
+        folders += [".nexus/memory/", ".nexus/rules/"] if event == "user_message" else []
+        may_write = event != "pre_tool_use"
+        yield from _write_failures(
+            event,
+            _WRITABLE_BY_HOOKS if may_write else (),
+            tuple(folders) if may_write else (),
+            before,
+            _files(door.root),
+            tracker_file=f".nexus/state/{case.harness}/agent-tracker.json",
+        )
+    for expected in step.expected:
+        for path, content in expected.files.items():
+            yield from _file_failures(door.project, expected.at, path, content)
+
+
+def _file_failures(project: str, at: str, path: str, expected: Mapping[str, Any] | None) -> Iterator[Failure]:
+    target = os.path.join(project, path)
+    is_there = os.path.lexists(target)
+    if expected is None:
+        if is_there:
+            yield _failure(at, path, "", "no such file", "it is there")
+    elif not is_there:
+        yield _failure(at, path, "", "the file", "nothing")
+    elif expected:
+        try:
+            with open(target, encoding="utf-8") as file:
+                document = json.load(file)
+        except ValueError as exc:
+            yield _failure(at, path, "", "JSON", str(exc))
+        else:
+            yield from _misses(at, path, expected, document)
 
 
 def _reply_failures(reply: Any, expectations: Sequence[Expected]) -> Iterator[Failure]:
@@ -254,12 +262,9 @@ def _reply_failures(reply: Any, expectations: Sequence[Expected]) -> Iterator[Fa
         yield _failure(expectations[0].at, "reply", "", "no error", _shown(message))
     for expected in expectations:
         if expected.error and (message is None or expected.error_contains not in str(message)):
-            yield _failure(expected.at, "reply", "", _error_words(expected), _shown(reply))
+            words = f" with {_shown(expected.error_contains)}" if expected.error_contains else ""
+            yield _failure(expected.at, "reply", "", f"an error{words}", _shown(reply))
         yield from _misses(expected.at, "reply", expected.returns, reply)
-
-
-def _error_words(expected: Expected) -> str:
-    return f"an error with {_shown(expected.error_contains)}" if expected.error_contains else "an error"
 
 
 def _misses(at: str, what: str, expected: Mapping[str, Any], document: Any) -> Iterator[Failure]:
@@ -272,50 +277,31 @@ def _misses(at: str, what: str, expected: Mapping[str, Any], document: Any) -> I
 # -- what is expected of every case --
 
 
-def _standing_failures(
-    tool: str, reply: Any, before: Mapping[str, bytes], after: Mapping[str, bytes]
+def _write_failures(
+    actor: str,
+    files: Sequence[str],
+    folders: tuple[str, ...],
+    before: Mapping[str, bytes],
+    after: Mapping[str, bytes],
+    *,
+    tracker_file: str = "",
 ) -> Iterator[Failure]:
-    for misfit in documented.reply_misfits(tool, reply):
-        yield _failure(ALWAYS, "reply", "", "the fields of the contract", misfit)
-    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    may_write = tool not in documented.READERS
-    for path in sorted(changed):
-        name = path.removeprefix("project/")
-        if not (may_write and (name in _WRITABLE or name.startswith(_WRITABLE_FOLDERS))):
-            yield _failure(ALWAYS, name, "", f"left alone by {tool}", "changed")
-        elif name in documented.FILES and path in after:
-            yield from _written_failures(name, after[path])
-
-
-def _trace_failures(
-    event: str, harness: str, before: Mapping[str, bytes], after: Mapping[str, bytes]
-) -> Iterator[Failure]:
-    """Hooks write the state, what a user asks to be kept, and nothing else; before a tool they write nothing."""
-    folders = [f".nexus/state/{name}/" for name in (project_paths.HARNESS, harness)]
-    folders += [".nexus/memory/", ".nexus/rules/"] if event == "user_message" else []
+    """Changes where nothing may be written, and files that do not have their form."""
     for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
         name = path.removeprefix("project/")
-        may_write = name in _WRITABLE_BY_HOOKS or name.startswith(tuple(folders))
-        if event == "pre_tool_use" or not may_write:
-            yield _failure(ALWAYS, name, "", f"left alone by {event}", "changed")
-        elif name in documented.FILES and path in after:
-            yield from _written_failures(name, after[path])
-        elif name == f".nexus/state/{harness}/agent-tracker.json" and path in after:
-            yield from _tracker_failures(name, after[path])
-
-
-def _tracker_failures(path: str, data: bytes) -> Iterator[Failure]:
-    if problem := tracker.problem_of(json.loads(data)):
-        yield _failure(ALWAYS, path, "", "the fields of the contract", problem)
-
-
-def _written_failures(path: str, data: bytes) -> Iterator[Failure]:
-    try:
-        misfits = documented.file_misfits(path, json.loads(data))
-    except ValueError as exc:
-        misfits = [f"it is not JSON: {exc}"]
-    for misfit in misfits:
-        yield _failure(ALWAYS, path, "", "the fields of the contract", misfit)
+        if name not in files and not name.startswith(folders or ("\0",)):
+            yield _failure(ALWAYS, name, "", f"left alone by {actor}", "changed")
+            continue
+        misfits: list[str] = []
+        try:
+            if name in documented.FILES and path in after:
+                misfits = documented.file_misfits(name, json.loads(after[path]))
+            elif name == tracker_file and path in after:
+                misfits = [problem for problem in [tracker.problem_of(json.loads(after[path]))] if problem]
+        except ValueError as exc:
+            misfits = [f"it is not JSON: {exc}"]
+        for misfit in misfits:
+            yield _failure(ALWAYS, name, "", "the fields of the contract", misfit)
 
 
 def _files(root: str) -> dict[str, bytes]:
@@ -334,11 +320,6 @@ def _files(root: str) -> dict[str, bytes]:
 
 def _failure(at: str, what: str, path: str, expected: str, found: str) -> Failure:
     return Failure("", at, what, path, expected, found)
-
-
-def _as_text(content: Any) -> str:
-    """A file as other harnesses write it: characters as themselves."""
-    return json.dumps(content, indent=2, ensure_ascii=False)
 
 
 def _shown(value: Any) -> str:

@@ -1,227 +1,146 @@
-"""Every field that replies and state files have, as closed schemas: what a conformance run holds each of them to.
+"""Every field that replies and state files have, as closed types: what a conformance run checks each of them against.
 
-A fixture names the fields it looks at, so it cannot notice one that nobody documented. The tools do not read
-this: they check by `shape`, and two descriptions that agree are worth more than one.
+A fixture names the fields it looks at, so it cannot notice one that nobody documented. The tools do not use these
+types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import GenericAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from rolecall.nexus import project_paths
-from rolecall.store.schema import Type
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-Schema = dict[str, Any]
+from rolecall.nexus import project_paths, state
+from rolecall.nexus.state import Id, Issue, Moment, Name, Task, Version
 
-_TEXT: Schema = {"type": "string"}
-_NAME: Schema = {"type": "string", "minLength": 1}
-_NUMBER: Schema = {"type": "number"}
-_ID: Schema = {"type": "number", "minimum": 1}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_TRUE: Schema = {"const": True}
-_FLAG: Schema = {"type": "boolean"}
-_TIME: Schema = {"type": "string", "format": "date-time"}
-_VERSION: Schema = {"type": "string", "pattern": r"^\d+\.\d+$"}
-_MAP: Schema = {"type": "object", "additionalProperties": _TEXT}
+Form: TypeAlias = Any
+"""A type that msgspec knows."""
+
+_COUNT = Annotated[int, Meta(ge=0)]
+_OPTIONAL_TEXT = str | UnsetType
 
 
-def _list(entry: Schema) -> Schema:
-    return {"type": "array", "items": entry}
+def _closed(**fields: Form) -> Form:
+    """An object with these fields and no others; a field that may be unset is optional."""
+    given = [
+        (name, form, UNSET) if UnsetType in get_args(form) else (name, form) for name, form in fields.items()
+    ]
+    return msgspec.defstruct("Closed", given, forbid_unknown_fields=True, kw_only=True)
 
 
-def _closed(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
-    return {
-        "type": "object",
-        "properties": {**required, **(optional or {})},
-        "required": list(required),
-        "additionalProperties": False,
-    }
+def _list(form: Form) -> Form:
+    return GenericAlias(list, (form,))
 
 
-_ISSUE_IN_SHORT = {"id": _ID, "title": _NAME, "status": {"enum": ["pending", "decided"]}}
-_ISSUE = _closed(
-    _ISSUE_IN_SHORT,
-    {"decision": _TEXT, "how_agents": _list(_TEXT), "how_summary": _MAP, "how_agent_ids": _MAP},
+_BRIEF_ISSUE = _closed(id=Id, title=Name, status=Literal["pending", "decided"])
+_DECIDED = {"decided": bool, "issue": Name, "allComplete": bool}
+_CONTEXT = {"branch": Name, "decisions": list[str]}
+_CYCLE = _closed(
+    completed_at=Moment,
+    branch=str,
+    topic=Name | UnsetType,
+    decisions=_list(_closed(title=Name, decision=str)) | UnsetType,
+    task_count=_COUNT | UnsetType,
 )
-_PLAN = {"id": _ID, "topic": _NAME, "issues": _list(_ISSUE), "created_at": _TIME}
-_TASK = _closed(
-    {
-        "id": _ID,
-        "title": _NAME,
-        "context": _NAME,
-        "status": {"enum": ["pending", "in_progress", "completed"]},
-        "deps": _list(_NUMBER),
-    },
-    {
-        "approach": _TEXT,
-        "acceptance": _TEXT,
-        "risk": _TEXT,
-        "plan_issue": _NUMBER,
-        "owner": _TEXT,
-        "owner_agent_id": _TEXT,
-        "owner_reuse_policy": {"enum": ["fresh", "resume_if_same_artifact", "resume"]},
-        "created_at": _TIME,
-    },
-)
-FILES: Mapping[str, Schema] = {
-    f".nexus/state/{project_paths.PLAN}": _closed(
-        _PLAN, {"research_summary": _TEXT, "schema_version": _VERSION}
-    ),
-    f".nexus/state/{project_paths.TASKS}": _closed(
-        {"goal": _TEXT, "decisions": _list(_TEXT), "tasks": _list(_TASK)}, {"schema_version": _VERSION}
-    ),
-    # Cycles that older harnesses wrote lack a field or two, so only the one that was added is looked at.
+
+REPLIES: Mapping[str, Sequence[Form]] = {
+    "plan_start": [
+        _closed(created=bool, plan_id=Id, topic=Name, issueCount=_COUNT, previousArchived=bool),
+    ],
+    "plan_status": [
+        _closed(
+            active=bool,
+            plan_id=Id,
+            topic=Name,
+            issues=list[Issue],
+            research_summary=_OPTIONAL_TEXT,
+            summary=_closed(total=_COUNT, pending=_COUNT, decided=_COUNT),
+        ),
+        _closed(active=bool),
+    ],
+    "plan_update": [
+        _closed(added=bool, issue=_BRIEF_ISSUE),
+        _closed(removed=bool, issue=_closed(id=Id)),
+        _closed(edited=bool, issue=_closed(id=Id, title=Name)),
+        _closed(reopened=bool, issue=_BRIEF_ISSUE),
+    ],
+    "plan_decide": [_closed(**_DECIDED, message=str), _closed(**_DECIDED, remaining=_list(_BRIEF_ISSUE))],
+    "task_add": [_closed(task=Task)],
+    "task_list": [
+        _closed(
+            goal=str,
+            tasks=list[Task],
+            summary=_closed(total=_COUNT, completed=_COUNT, pending=_COUNT, blocked=_COUNT, ready=_list(Id)),
+        ),
+        _closed(exists=bool),
+    ],
+    "task_update": [_closed(task=Task)],
+    "task_close": [
+        _closed(
+            closed=bool,
+            cycle=Moment,
+            branch=Name,
+            archived=_closed(plan=bool, decisions=_COUNT, tasks=_COUNT),
+            deleted=_list(Name),
+            total_cycles=Annotated[int, Meta(ge=1)],
+            memoryHint=_closed(taskCount=_COUNT, decisionCount=_COUNT, cycleTopics=_list(Name)),
+        )
+    ],
+    "history_search": [_closed(total=_COUNT, showing=_COUNT, cycles=_list(_CYCLE))],
+    "context": [
+        _closed(**_CONTEXT, activeMode=None),
+        _closed(
+            **_CONTEXT,
+            activeMode=Literal["team"],
+            goal=_OPTIONAL_TEXT,
+            tasksSummary=_closed(total=_COUNT, completed=_COUNT, pending=_COUNT) | UnsetType,
+        ),
+    ],
+    "artifact_write": [_closed(success=bool, path=Annotated[str, Meta(pattern="^/")])],
+}
+"""The forms that the reply of each tool can have."""
+ERROR = _closed(error=Name)
+FILES: Mapping[str, Form] = {
+    f".nexus/state/{project_paths.PLAN}": state.Plan,
+    f".nexus/state/{project_paths.TASKS}": state.TaskFile,
+    # Cycles of older harnesses lack a field or two, so only the one that was added is checked.
     f".nexus/{project_paths.HISTORY}": _closed(
-        {"cycles": {"type": "array", "minItems": 1}}, {"schema_version": _VERSION}
+        cycles=Annotated[list[Any], Meta(min_length=1)], schema_version=Version | UnsetType
     ),
 }
 NEW_CYCLE = _closed(
-    {
-        "schema_version": _VERSION,
-        "completed_at": _TIME,
-        "branch": _NAME,
-        "plan": {"anyOf": [{"type": "null"}, _closed(_PLAN, {"research_summary": _TEXT})]},
-        "tasks": _list(_TASK),
-    }
+    schema_version=Version,
+    completed_at=Moment,
+    branch=Name,
+    plan=_closed(id=Id, topic=Name, issues=list[Issue], created_at=Moment, research_summary=_OPTIONAL_TEXT)
+    | None,
+    tasks=list[Task],
 )
-
-REPLIES: Mapping[str, Schema] = {
-    "plan_start": _closed(
-        {"created": _TRUE, "plan_id": _ID, "topic": _NAME, "issueCount": _COUNT, "previousArchived": _FLAG}
-    ),
-    "plan_status": {
-        "if": {"properties": {"active": _TRUE}},
-        "then": _closed(
-            {
-                "active": _TRUE,
-                "plan_id": _ID,
-                "topic": _NAME,
-                "issues": _list(_ISSUE),
-                "summary": _closed({"total": _COUNT, "pending": _COUNT, "decided": _COUNT}),
-            },
-            {"research_summary": _TEXT},
-        ),
-        "else": _closed({"active": _FLAG}),
-    },
-    "plan_update": {
-        "oneOf": [
-            _closed({"added": _TRUE, "issue": _closed(_ISSUE_IN_SHORT)}),
-            _closed({"removed": _TRUE, "issue": _closed({"id": _ID})}),
-            _closed({"edited": _TRUE, "issue": _closed({"id": _ID, "title": _NAME})}),
-            _closed({"reopened": _TRUE, "issue": _closed(_ISSUE_IN_SHORT)}),
-        ]
-    },
-    "plan_decide": {
-        "if": {"properties": {"allComplete": _TRUE}},
-        "then": _closed({"decided": _TRUE, "issue": _NAME, "allComplete": _TRUE, "message": _TEXT}),
-        "else": _closed(
-            {
-                "decided": _TRUE,
-                "issue": _NAME,
-                "allComplete": _FLAG,
-                "remaining": _list(_closed(_ISSUE_IN_SHORT)),
-            }
-        ),
-    },
-    "task_add": _closed({"task": _TASK}),
-    "task_list": {
-        "if": {"required": ["exists"]},
-        "then": _closed({"exists": {"const": False}}),
-        "else": _closed(
-            {
-                "goal": _TEXT,
-                "tasks": _list(_TASK),
-                "summary": _closed(
-                    {
-                        "total": _COUNT,
-                        "completed": _COUNT,
-                        "pending": _COUNT,
-                        "blocked": _COUNT,
-                        "ready": _list(_ID),
-                    }
-                ),
-            }
-        ),
-    },
-    "task_update": _closed({"task": _TASK}),
-    "task_close": _closed(
-        {
-            "closed": _TRUE,
-            "cycle": _TIME,
-            "branch": _NAME,
-            "archived": _closed({"plan": _FLAG, "decisions": _COUNT, "tasks": _COUNT}),
-            "deleted": _list(_NAME),
-            "total_cycles": {"type": "integer", "minimum": 1},
-            "memoryHint": _closed(
-                {"taskCount": _COUNT, "decisionCount": _COUNT, "cycleTopics": _list(_NAME)}
-            ),
-        }
-    ),
-    "history_search": _closed(
-        {
-            "total": _COUNT,
-            "showing": _COUNT,
-            "cycles": _list(
-                _closed(
-                    {"completed_at": _TIME, "branch": _TEXT},
-                    {
-                        "topic": _NAME,
-                        "decisions": _list(_closed({"title": _NAME, "decision": _TEXT})),
-                        "task_count": _COUNT,
-                    },
-                )
-            ),
-        }
-    ),
-    "context": {
-        "if": {"properties": {"activeMode": {"type": "null"}}},
-        "then": _closed({"branch": _NAME, "activeMode": {"type": "null"}, "decisions": _list(_TEXT)}),
-        "else": _closed(
-            {"branch": _NAME, "activeMode": {"const": "team"}, "decisions": _list(_TEXT)},
-            {
-                "goal": _TEXT,
-                "tasksSummary": _closed({"total": _COUNT, "completed": _COUNT, "pending": _COUNT}),
-            },
-        ),
-    },
-    "artifact_write": _closed({"success": _TRUE, "path": {"type": "string", "pattern": "^/"}}),
-}
-ERROR = _closed({"error": _NAME})
 READERS = ("plan_status", "task_list", "history_search", "context")
-"""Tools that leave everything as it is."""
+"""Tools that change nothing."""
 
 
 def reply_misfits(tool: str, reply: Any) -> list[str]:
-    """What a reply has that it should not, or lacks, each with its place."""
+    """Why a reply has none of the forms of its tool, judged by the first; empty if it has one."""
     is_error = isinstance(reply, dict) and "error" in reply
-    return (_error_type() if is_error else _reply_type(tool)).misfits(reply)
+    problems = [_problem_of(form, reply) for form in ([ERROR] if is_error else REPLIES[tool])]
+    return [] if "" in problems else problems[:1]
 
 
 def file_misfits(path: str, content: Any) -> list[str]:
-    """The same of a state file that a tool has just written."""
-    misfits = _file_type(path).misfits(content)
-    if misfits or path != f".nexus/{project_paths.HISTORY}":
-        return misfits
-    return [f"/cycles/-1{misfit}" for misfit in _new_cycle_type().misfits(content["cycles"][-1])]
+    """The same for a state file that a tool has just written."""
+    problem = _problem_of(FILES[path], content)
+    if not problem and path.endswith(project_paths.HISTORY):
+        problem = _problem_of(NEW_CYCLE, content["cycles"][-1])
+    return [problem] if problem else []
 
 
-@cache
-def _reply_type(tool: str) -> Type:
-    return Type(REPLIES[tool])
-
-
-@cache
-def _file_type(path: str) -> Type:
-    return Type(FILES[path])
-
-
-@cache
-def _new_cycle_type() -> Type:
-    return Type(NEW_CYCLE)
-
-
-@cache
-def _error_type() -> Type:
-    return Type(ERROR)
+def _problem_of(form: Form, value: Any) -> str:
+    try:
+        msgspec.convert(value, form)
+    except ValueError as exc:
+        return str(exc)
+    return ""

@@ -25,19 +25,15 @@ def value_at(document: Any, path: str) -> Any:
     """What the path leads to, or ABSENT."""
     value = document
     for name, index in _PART.findall(path):
-        value = _member(value, name) if name else _item(value, int(index))
+        if name == "length" and isinstance(value, list):
+            value = len(value)
+        elif name:
+            value = value.get(name, ABSENT) if isinstance(value, dict) else ABSENT
+        else:
+            at = int(index)
+            is_there = isinstance(value, list) and -len(value) <= at < len(value)
+            value = value[at] if is_there else ABSENT
     return value
-
-
-def _member(value: Any, name: str) -> Any:
-    if name == "length" and isinstance(value, list):
-        return len(value)
-    return value.get(name, ABSENT) if isinstance(value, dict) else ABSENT
-
-
-def _item(value: Any, index: int) -> Any:
-    is_there = isinstance(value, list) and -len(value) <= index < len(value)
-    return value[index] if is_there else ABSENT
 
 
 def fits(expected: Any, found: Any) -> bool:
@@ -101,25 +97,23 @@ _LIMITS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
 
 
 def problem_of(path: str, expected: Any) -> str:
-    """Why this expectation would say nothing, or not what was meant; empty when it is a good one."""
+    """Why this expectation would say nothing, or not what was meant; empty if it is a good one."""
     if not _PATH.fullmatch(path):
-        return f"{path!r} is no path: a path is $ with .name, [n], [-1] or .length behind it"
+        return f"{path!r} is not a path: a path is $ with .name, [n], [-1] or .length behind it"
     if isinstance(expected, list):
         return "an array is not expected as a whole: expect its .length and its entries"
-    return _matcher_problem(expected) if isinstance(expected, dict) else ""
-
-
-def _matcher_problem(matcher: Mapping[str, Any]) -> str:
-    kind = matcher.get("type")
+    if not isinstance(expected, dict):
+        return ""
+    kind = expected.get("type")
     if not isinstance(kind, str) or kind not in _MATCHERS:
         return f"a matcher has the type {', '.join(_MATCHERS)}, not {kind!r}"
-    for key in matcher.keys() - {"type"}:
+    for key in expected.keys() - {"type"}:
         if key not in _LIMITS[kind]:
             return f"a matcher of the type {kind} has no {key!r}"
-        if not _LIMITS[kind][key](matcher[key]):
-            return f"{key} of a matcher cannot be {matcher[key]!r}"
+        if not _LIMITS[kind][key](expected[key]):
+            return f"{key} of a matcher cannot be {expected[key]!r}"
     try:
-        pattern_test(matcher.get("pattern", ""))
+        pattern_test(expected.get("pattern", ""))
     except ValueError:
-        return f"{matcher['pattern']!r} is not a regular expression"
+        return f"{expected['pattern']!r} is not a regular expression"
     return ""

@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.nexus import documented, expectation
-from rolecall.nexus import project_paths as place
+from rolecall.nexus import documented, expectation, project_paths
 from rolecall.store.schema import Type
 
 EVENTS = ("agent_spawn", "agent_complete", "agent_resume")
@@ -77,7 +76,7 @@ class Case(NamedTuple):
     before: Mapping[str, Any]
     """Files there are when it begins, by path; None for one that there is not."""
     steps: tuple[Step, ...]
-    harness: str = place.HARNESS
+    harness: str = project_paths.HARNESS
     """In whose folder agents are tracked."""
 
 
@@ -101,56 +100,15 @@ def load(folder: str) -> Fixtures:
     """Every fixture below a folder, or those of one file."""
     if not os.path.exists(folder):
         raise UsageError(f"there is no folder {folder!r}", hint="Name a folder of fixtures, or one file.")
-    found = Fixtures([], [], [])
-    for path in _json_files(folder):
-        _load_file(path, os.path.relpath(path, folder) if os.path.isdir(folder) else path, found)
-    _report_repeats(found)
-    if not found.cases and not found.mistakes:
-        raise UsageError(f"there is no fixture in {folder!r}", hint="Fixtures are .json files.")
-    return found
-
-
-def _json_files(folder: str) -> Iterator[str]:
-    if not os.path.isdir(folder):
-        yield folder
+    paths = [] if os.path.isdir(folder) else [folder]
     for root, folders, names in os.walk(folder):
         folders.sort()
-        yield from (os.path.join(root, name) for name in sorted(names) if name.endswith(".json"))
+        paths += [os.path.join(root, name) for name in sorted(names) if name.endswith(".json")]
+    found = Fixtures([], [], [])
+    for path in paths:
+        _load_file(path, os.path.relpath(path, folder) if os.path.isdir(folder) else path, found)
 
-
-def _load_file(path: str, name: str, found: Fixtures) -> None:
-    try:
-        if not os.path.isfile(path):  # a pipe would be waited for, a device read for ever
-            raise ValueError("it is no regular file")
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file, object_pairs_hook=_no_repeats, parse_constant=_no_constant)
-    except json.JSONDecodeError as exc:
-        found.mistakes.append(Mistake(name, f"line {exc.lineno}", f"it is not JSON: {exc.msg}"))
-    except (OSError, ValueError, RecursionError) as exc:
-        found.mistakes.append(Mistake(name, "", f"it cannot be read: {exc}"))
-    else:
-        if isinstance(content, dict) and "$schema" in content:
-            found.passed_over.append(name)
-            return
-        entries = enumerate(content) if isinstance(content, list) else [(None, content)]
-        for number, entry in entries:
-            _load_case(entry, name, "" if number is None else f"/{number}", found)
-        if content == []:
-            found.mistakes.append(Mistake(name, "", "it is an empty list"))
-
-
-def _load_case(entry: Any, file: str, at: str, found: Fixtures) -> None:
-    test_id = entry.get("test_id") if isinstance(entry, dict) else ""
-    said = test_id if isinstance(test_id, str) else ""
-    problems = [(at + where, problem) for where, problem in _problems(entry)]
-    if problems:
-        found.mistakes.extend(Mistake(file, where or "/", problem, said) for where, problem in problems)
-    else:
-        found.cases.append(_case(entry, file))
-
-
-def _report_repeats(found: Fixtures) -> None:
-    """Results are told apart by their test_id, so two cases with one of them cannot both be right."""
+    # Results are told apart by their test_id, so two cases with one of them cannot both be right.
     files: dict[str, str] = {}
     for case in list(found.cases):
         if case.test_id in files:
@@ -158,9 +116,41 @@ def _report_repeats(found: Fixtures) -> None:
             problem = f"the test_id is used before, in {files[case.test_id]}"
             found.mistakes.append(Mistake(case.file, "/test_id", problem, case.test_id))
         files.setdefault(case.test_id, case.file)
+    if not found.cases and not found.mistakes:
+        raise UsageError(f"there is no fixture in {folder!r}", hint="Fixtures are .json files.")
+    return found
 
 
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _load_file(path: str, name: str, found: Fixtures) -> None:
+    try:
+        if not os.path.isfile(path):  # reading a pipe or a device would not end
+            raise ValueError("it is not a regular file")
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file, object_pairs_hook=_refuse_repeats, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as exc:
+        found.mistakes.append(Mistake(name, f"line {exc.lineno}", f"it is not JSON: {exc.msg}"))
+        return
+    except (OSError, ValueError, RecursionError) as exc:
+        found.mistakes.append(Mistake(name, "", f"it cannot be read: {exc}"))
+        return
+    if isinstance(content, dict) and "$schema" in content:
+        found.passed_over.append(name)
+        return
+    if content == []:
+        found.mistakes.append(Mistake(name, "", "it is an empty list"))
+    entries = enumerate(content) if isinstance(content, list) else [(None, content)]
+    for number, entry in entries:
+        at = "" if number is None else f"/{number}"
+        problems = _problems(entry)
+        if not problems:
+            found.cases.append(_case(entry, name))
+        test_id = entry.get("test_id") if isinstance(entry, dict) else ""
+        for where, problem in problems:
+            written = test_id if isinstance(test_id, str) else ""
+            found.mistakes.append(Mistake(name, at + where or "/", problem, written))
+
+
+def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """JSON lets a key stand twice, and one of the two expectations would be lost."""
     keys = [key for key, _ in pairs]
     for key in keys:
@@ -169,7 +159,7 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -177,19 +167,36 @@ def _no_constant(name: str) -> None:
 
 
 def _case(entry: Mapping[str, Any], file: str) -> Case:
-    steps = _steps(entry)
-    harness = _harness(entry, steps)
-    if any(isinstance(step.act, Event) for step in steps):
-        kind = "lifecycle"
-    else:
-        kind = "scenario" if "steps" in entry else "tool"
+    harness = _harness(entry)
+    parts = entry.get("steps") or [entry]
+    acts: list[Action | Event] = []
+    expected: list[tuple[Expected, ...]] = []
+    for number, part in enumerate(parts):
+        if "action" in part:
+            acts.append(Action(part["action"]["tool"], part["action"]["params"]))
+        else:
+            acts.append(Event(part["event"]["type"], part["event"].get("params", {})))
+        files = _expand(part.get("assert_state", {}), harness)
+        expected.append((Expected(f"steps[{number}]", part.get("assert_return", {}), files),))
+    after = entry.get("postcondition", {})
+    text = after.get("error_contains")
+    last = Expected(
+        "postcondition",
+        after.get("return_value", {}),
+        _expand(after.get("state_files", {}), harness),
+        True if text is not None else after.get("error"),
+        text or "",
+    )
+    # What is expected in the end is expected of the last step.
+    expected[-1] = (*expected[-1], last) if "steps" in entry else (last,)
+    has_events = any(isinstance(act, Event) for act in acts)
     return Case(
         entry["test_id"],
         file,
         entry["description"],
-        kind,  # type: ignore[arg-type]
-        {_expanded(path, harness): content for path, content in _before(entry).items()},
-        tuple(_with_paths(step, harness) for step in steps),
+        "lifecycle" if has_events else "scenario" if "steps" in entry else "tool",
+        _expand(_before(entry), harness),
+        tuple(Step(act, each) for act, each in zip(acts, expected, strict=True)),
         harness,
     )
 
@@ -199,57 +206,22 @@ def _before(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return files
 
 
-def _steps(entry: Mapping[str, Any]) -> list[Step]:
-    after = _expected_after(entry.get("postcondition", {}))
-    if "steps" not in entry:
-        return [Step(_act(entry), (after,))]
-    steps = [
-        Step(_act(step), (_expected_of_step(number, step),)) for number, step in enumerate(entry["steps"])
-    ]
-    # What is expected in the end is expected of the last step.
-    last = steps.pop()
-    return [*steps, Step(last.act, (*last.expected, after))]
-
-
-def _act(entry: Mapping[str, Any]) -> Action | Event:
-    if "action" in entry:
-        return Action(entry["action"]["tool"], entry["action"]["params"])
-    return Event(entry["event"]["type"], entry["event"].get("params", {}))
-
-
-def _expected_after(after: Mapping[str, Any]) -> Expected:
-    returns, files = after.get("return_value", {}), after.get("state_files", {})
-    text = after.get("error_contains")
-    error = True if text is not None else after.get("error")
-    return Expected("postcondition", returns, files, error, text or "")
-
-
-def _expected_of_step(number: int, step: Mapping[str, Any]) -> Expected:
-    return Expected(f"steps[{number}]", step.get("assert_return", {}), step.get("assert_state", {}))
-
-
-def _harness(entry: Mapping[str, Any], steps: Collection[Step]) -> str:
+def _harness(entry: Mapping[str, Any]) -> str:
     """Whose folder {HARNESS_ID} is: as the events say, else as an entry there says, else ours."""
-    for step in steps:
-        if isinstance(step.act, Event) and isinstance(named := step.act.params.get("harness_id"), str):
+    told = [part["event"].get("params", {}) for part in entry.get("steps") or [entry] if "event" in part]
+    told += [one for content in _before(entry).values() if isinstance(content, list) for one in content]
+    for one in told:
+        if isinstance(one, dict) and isinstance(named := one.get("harness_id"), str):
             return named
-    for content in _before(entry).values():
-        for one in content if isinstance(content, list) else ():
-            if isinstance(one, dict) and isinstance(named := one.get("harness_id"), str):
-                return named
-    return place.HARNESS
+    return project_paths.HARNESS
 
 
-def _with_paths(step: Step, harness: str) -> Step:
-    expected = tuple(
-        one._replace(files={_expanded(path, harness): content for path, content in one.files.items()})
-        for one in step.expected
-    )
-    return step._replace(expected=expected)
-
-
-def _expanded(path: str, harness: str) -> str:
-    return path.replace("{STATE_ROOT}", STATE_ROOT).replace("{HARNESS_ID}", harness)
+def _expand(files: Mapping[str, Any], harness: str) -> dict[str, Any]:
+    """Files by their paths, with the tokens replaced."""
+    return {
+        path.replace("{STATE_ROOT}", STATE_ROOT).replace("{HARNESS_ID}", harness): content
+        for path, content in files.items()
+    }
 
 
 # -- the format --
@@ -323,7 +295,7 @@ def _problems(entry: Any) -> list[Problem]:
     if misfits := _FORM.misfits(entry):
         parts = (misfit.partition(": ") for misfit in misfits)
         return [(where.removesuffix("/"), problem) for where, _, problem in parts]
-    return list(_act_problems(entry)) or [*_file_problems(entry), *_expectation_problems(entry)]
+    return list(_act_problems(entry)) or list(_expectation_problems(entry))
 
 
 def _act_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
@@ -352,11 +324,24 @@ def _numbered_steps(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str
     return ((f"/steps/{number}", step) for number, step in enumerate(entry.get("steps", ())))
 
 
-def _file_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
-    harness = _harness(entry, _steps(entry))
-    for where, files in [("/precondition/state_files", _before(entry)), *_expected_files(entry)]:
+def _expectation_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with the paths of files, and with what is expected of them and of replies."""
+    after = entry.get("postcondition", {})
+    expected = [("/postcondition/state_files", after.get("state_files", {}))]
+    documents = [("/postcondition/return_value", after.get("return_value", {}))]
+    for where, step in _numbered_steps(entry):
+        expected.append((f"{where}/assert_state", step.get("assert_state", {})))
+        documents.append((f"{where}/assert_return", step.get("assert_return", {})))
+    harness = _harness(entry)
+    for where, files in [("/precondition/state_files", _before(entry)), *expected]:
         for path in files:
             if problem := _path_problem(path, harness):
+                yield f"{where}/{path}", problem
+    for where, files in expected:
+        documents += [(f"{where}/{name}", content or {}) for name, content in files.items()]
+    for where, document in documents:
+        for path, value in document.items():
+            if problem := expectation.problem_of(path, value):
                 yield f"{where}/{path}", problem
 
 
@@ -364,26 +349,7 @@ def _path_problem(path: str, harness: str) -> str:
     for token in _TOKEN.findall(path):
         if token not in ("STATE_ROOT", "HARNESS_ID"):
             return f"there is no token {{{token}}}; there are {{STATE_ROOT}} and {{HARNESS_ID}}"
-    parts = _expanded(path, harness).split("/")
-    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+    (expanded,) = _expand({path: None}, harness)
+    if "\0" in path or any(part in ("", ".", "..") for part in expanded.split("/")):
         return "a path names a file below the project's folder, without . and .."
     return ""
-
-
-def _expected_files(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield "/postcondition/state_files", entry.get("postcondition", {}).get("state_files", {})
-    for where, step in _numbered_steps(entry):
-        yield f"{where}/assert_state", step.get("assert_state", {})
-
-
-def _expectation_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
-    documents = [("/postcondition/return_value", entry.get("postcondition", {}).get("return_value", {}))]
-    documents += [
-        (f"{where}/assert_return", step.get("assert_return", {})) for where, step in _numbered_steps(entry)
-    ]
-    for where, files in _expected_files(entry):
-        documents += [(f"{where}/{name}", expected or {}) for name, expected in files.items()]
-    for where, document in documents:
-        for path, expected in document.items():
-            if problem := expectation.problem_of(path, expected):
-                yield f"{where}/{path}", problem

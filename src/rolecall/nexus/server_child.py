@@ -1,8 +1,5 @@
-"""A `rolecall mcp` child on a pipe, asked one thing at a time: how a conformance run calls tools from outside, and how
-`doctor` sees whether the server that a host was told of answers.
-
-Only as much of a client as that needs. The child is this very program with the environment it is given, or the
-command that is named; hosts and agents have clients of their own.
+"""A `rolecall mcp` child on a pipe, asked one thing at a time: a conformance run calls tools through it, and `doctor`
+checks that the server a host was given answers.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ _OPENING = {
 
 
 class Unanswered(Exception):
-    """The server is gone, or what it said is no answer."""
+    """The server is gone, or did not give an answer."""
 
 
 class ServerChild:
-    """The server of one project folder; started by the first call, and anew after it died."""
+    """The server of one project folder; started by the first call, and again after it died."""
 
     def __init__(
         self,
@@ -59,7 +56,18 @@ class ServerChild:
         frame = self._ask("tools/call", {"name": PREFIX + tool, "arguments": params})
         if "error" in frame:
             return {"error": frame["error"]["message"]}
-        return _reply(frame["result"])
+        result = frame["result"]
+        try:
+            (content,) = result["content"]
+            reply = json.loads(content["text"])
+        except (KeyError, TypeError, ValueError) as exc:
+            raise Unanswered(f"the result has no JSON as its one text: {str(result)[:200]}") from exc
+        is_error = isinstance(reply, dict) and "error" in reply
+        if result.get("isError", False) is not is_error:
+            raise Unanswered(f"isError does not agree with the reply: {str(result)[:200]}")
+        if result.get("structuredContent", reply) != reply:
+            raise Unanswered(f"structuredContent is not the reply: {str(result)[:200]}")
+        return reply
 
     def tools(self) -> list[str]:
         """The names of the tools it has."""
@@ -113,33 +121,16 @@ class ServerChild:
         if not line.endswith(b"\n"):
             self.close()
             raise Unanswered(f"the server ended with {child.returncode} instead of answering {method}")
-        return self._answer(line)
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        if self._child is not None and self._child.stdin is not None:
-            self._child.stdin.write(json.dumps(message).encode() + b"\n")
-            self._child.stdin.flush()
-
-    def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             frame = json.loads(line)
         except ValueError as exc:
-            raise Unanswered(f"the server said what is not JSON: {line[:200]!r}") from exc
+            raise Unanswered(f"the server sent what is not JSON: {line[:200]!r}") from exc
         # A message that cannot be read is answered without its id.
         if not isinstance(frame, dict) or frame.get("id") not in (self._count, None):
             raise Unanswered(f"the server answered something else: {line[:200]!r}")
         return frame
 
-
-def _reply(result: Mapping[str, Any]) -> Any:
-    try:
-        (content,) = result["content"]
-        reply = json.loads(content["text"])
-    except (KeyError, TypeError, ValueError) as exc:
-        raise Unanswered(f"the result has no JSON as its one text: {str(result)[:200]}") from exc
-    is_error = isinstance(reply, dict) and "error" in reply
-    if result.get("isError", False) is not is_error:
-        raise Unanswered(f"isError does not agree with the reply: {str(result)[:200]}")
-    if result.get("structuredContent", reply) != reply:
-        raise Unanswered(f"structuredContent is not the reply: {str(result)[:200]}")
-    return reply
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.write(json.dumps(message).encode() + b"\n")
+            self._child.stdin.flush()
