@@ -203,7 +203,7 @@ def test_tags_in_code_and_quotations_are_nothing(tmp_path: Path) -> None:
 
 def test_a_slip_is_pointed_out_to_both(tmp_path: Path) -> None:
     answer = say(tmp_path, "[paln] go")
-    assert answer.notice == answer.context == "[paln] is no tag. Did you mean [plan]?"
+    assert answer.notice == answer.context == "[paln] is not a tag. Did you mean [plan]?"
 
 
 def test_a_command_activates_a_skill_and_the_body_comes_from_where_the_host_has_none(tmp_path: Path) -> None:

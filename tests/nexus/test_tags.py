@@ -188,15 +188,18 @@ def test_a_tag_that_is_spoken_is_found(message: str, tags: list[str]) -> None:
 # -- near misses --
 
 MEANT = {
-    "[plann] it": ["[plann] is no tag. Did you mean [plan]?"],
-    "[Plan]": ["[Plan] is no tag. Did you mean [plan]?"],
-    "[D]": ["[D] is no tag. Did you mean [d]?"],
-    "[paln]\n[sycn]": ["[paln] is no tag. Did you mean [plan]?", "[sycn] is no tag. Did you mean [sync]?"],
-    "[plan: auto]": ["[plan: auto] is no tag. Did you mean [plan:auto]?"],
-    "[plan:fast]": ["[plan:fast] is no tag. Did you mean [plan]?"],
-    "[rul:frontend]": ["[rul:frontend] is no tag. Did you mean [rule:frontend]?"],
-    "[m:gcc] [m:gcc]": ["[m:gcc] is no tag. Did you mean [m:gc]?"],
-    "[run:auto]": ["[run:auto] is no tag. Did you mean [run]?"],
+    "[plann] it": ["[plann] is not a tag. Did you mean [plan]?"],
+    "[Plan]": ["[Plan] is not a tag. Did you mean [plan]?"],
+    "[D]": ["[D] is not a tag. Did you mean [d]?"],
+    "[paln]\n[sycn]": [
+        "[paln] is not a tag. Did you mean [plan]?",
+        "[sycn] is not a tag. Did you mean [sync]?",
+    ],
+    "[plan: auto]": ["[plan: auto] is not a tag. Did you mean [plan:auto]?"],
+    "[plan:fast]": ["[plan:fast] is not a tag. Did you mean [plan]?"],
+    "[rul:frontend]": ["[rul:frontend] is not a tag. Did you mean [rule:frontend]?"],
+    "[m:gcc] [m:gcc]": ["[m:gcc] is not a tag. Did you mean [m:gc]?"],
+    "[run:auto]": ["[run:auto] is not a tag. Did you mean [run]?"],
     "`[plann]` > [x] [a] [ok] [todo] [note: this] [link](x)": [],
 }
 

@@ -1,10 +1,8 @@
 """Files that agents leave for one another: any name below `state/artifacts/`, and never a way out of it.
 
-Empty segments, `.` and `..` are taken out of a name, as other harnesses do; whatever else could not be a file
-everywhere, such as other segments of nothing but dots and blanks, is refused, and so is what would make a
-repository of git, whose settings name programs that git starts. Each folder on the way is
-opened from the one before it and must be a folder, not a link to one, so that nobody can turn the way while
-it is walked.
+Empty segments, `.` and `..` are taken out of a name, as other harnesses do. A name that cannot be a file everywhere is
+refused, and so is one that would make a git repository, whose settings name programs that git starts. Each folder on
+the way is opened from the one before it and must be a folder, not a link to one.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder
@@ -34,25 +32,25 @@ _WAY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 def write_artifact(project: Folder, filename: str, content: str) -> str:
     """Write it; the absolute path it then has."""
     segments = _segments(filename)
-    path = os.path.join(project_paths.artifacts(project), *segments)
+    artifacts = project_paths.artifacts(project)
+    path = os.path.join(artifacts, *segments)
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise WrongCall(f"the path of {filename[:40]!r}… is longer than {_LONGEST_PATH} bytes")
-    data = _encoded(content)
+    try:
+        data = content.encode()
+    except UnicodeEncodeError as exc:
+        raise WrongCall(f"the content has half a character at {exc.start}, which no file can hold") from exc
     with state_file.locked(project):
-        state_file.make_folder(project_paths.artifacts(project))
-        with _folder(project_paths.artifacts(project), segments[:-1], filename) as folder:
-            _check_replaceable(folder, segments[-1], filename)
+        state_file.make_folder(artifacts)
+        with _open_folder(artifacts, segments[:-1], filename) as folder:
+            with suppress(FileNotFoundError):
+                status = os.stat(segments[-1], dir_fd=folder, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
+                    raise _leads_astray(filename)
             with state_file.drafted(project, data) as draft:
                 os.replace(draft, segments[-1], dst_dir_fd=folder)
             os.fsync(folder)
     return path
-
-
-def _encoded(content: str) -> bytes:
-    try:
-        return content.encode()
-    except UnicodeEncodeError as exc:
-        raise WrongCall(f"the content has half a character at {exc.start}, which no file can hold") from exc
 
 
 def _segments(filename: str) -> Sequence[str]:
@@ -64,29 +62,30 @@ def _segments(filename: str) -> Sequence[str]:
             raise WrongCall(f"{part!r} cannot be the name of an artifact", hint="Choose a plain name.")
         if len(part.encode()) > _LONGEST:
             raise WrongCall(f"the name {part[:40]!r}… is longer than {_LONGEST} bytes")
-    _refuse_repositories(segments)
-    return segments
-
-
-def _refuse_repositories(segments: Sequence[str]) -> None:
-    """`.git` under all its names, and the one file that no repository without such a folder lacks."""
-    names = [_UNSEEN.sub("", part).lower() for part in segments]
-    for part, name in zip(segments, names, strict=True):
+        # `.git` under all its names, and the one file that every repository without such a folder has.
+        name = _UNSEEN.sub("", part).lower()
         if name in (".git", "git~1") or (part is segments[-1] and name == "head"):
             raise WrongCall(
                 f"{part!r} cannot be the name of an artifact: git would take its folder for a repository",
                 hint="Choose another name.",
             )
+    return segments
 
 
 @contextmanager
-def _folder(artifacts: str, names: Sequence[str], filename: str) -> Iterator[int]:
-    """The folder that the file goes into, open; made where it is missing."""
+def _open_folder(artifacts: str, names: Sequence[str], filename: str) -> Iterator[int]:
+    """The folder that the file goes into, open; created if it is missing."""
     folder = -1
     try:
         folder = os.open(artifacts, _WAY)
         for name in names:
-            outer, folder = folder, _inner(folder, name)
+            outer = folder
+            try:
+                folder = os.open(name, _WAY, dir_fd=outer)
+            except FileNotFoundError:
+                os.mkdir(name, dir_fd=outer)
+                os.fsync(outer)
+                folder = os.open(name, _WAY, dir_fd=outer)
             os.close(outer)
         yield folder
     except OSError as exc:
@@ -96,24 +95,6 @@ def _folder(artifacts: str, names: Sequence[str], filename: str) -> Iterator[int
     finally:
         if folder >= 0:
             os.close(folder)
-
-
-def _inner(folder: int, name: str) -> int:
-    try:
-        return os.open(name, _WAY, dir_fd=folder)
-    except FileNotFoundError:
-        os.mkdir(name, dir_fd=folder)
-        os.fsync(folder)
-        return os.open(name, _WAY, dir_fd=folder)
-
-
-def _check_replaceable(folder: int, name: str, filename: str) -> None:
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(status.st_mode):
-        raise _leads_astray(filename)
 
 
 def _leads_astray(filename: str) -> WrongCall:

@@ -54,7 +54,15 @@ _KNOWLEDGE = (
 
 def _context(task: Task, results: Sequence[Result], decisions: Iterable[str]) -> str:
     binding = [f"- {_one_line(decision)}" for decision in decisions]
-    done = [f"- {_told(result)}" for result in results[:MOST_RESULTS]]
+    done = []
+    for result in results[:MOST_RESULTS]:
+        by = f", by {result.agent}" if result.agent else ""
+        summary = _one_line(result.summary)
+        if len(summary) > LONGEST_RESULT:
+            summary = summary[: LONGEST_RESULT - 1] + "…"
+        whole = f" (all of it: `rolecall thread read {result.thread}`)" if result.thread else ""
+        title = _one_line(result.task["title"])
+        done.append(f"- Task {result.task['id']} ({title}){by}{f': {summary}' if summary else ''}{whole}")
     if len(results) > MOST_RESULTS:
         done.append(f"- and {len(results) - MOST_RESULTS} more: `rolecall task list`")
     parts = [
@@ -66,21 +74,10 @@ def _context(task: Task, results: Sequence[Result], decisions: Iterable[str]) ->
     return "\n\n".join(part.strip() for part in parts if part.strip())
 
 
-def _told(result: Result) -> str:
-    by = f", by {result.agent}" if result.agent else ""
-    said = f": {_short(result.summary)}" if result.summary.strip() else ""
-    whole = f" (all of it: `rolecall thread read {result.thread}`)" if result.thread else ""
-    return f"Task {result.task['id']} ({_one_line(result.task['title'])}){by}{said}{whole}"
-
-
 def _work(work: Task) -> str:
     """A task whose result is checked, with its own parts one level further in."""
-    parts = {
-        "Context": work["context"],
-        "Approach": work.get("approach"),
-        "Acceptance": work.get("acceptance"),
-    }
-    told = [f"{name}:\n{text.strip()}" for name, text in parts.items() if text and text.strip()]
+    parts = {name: work.get(name) or "" for name in ("context", "approach", "acceptance")}
+    told = [f"{name.capitalize()}:\n{text.strip()}" for name, text in parts.items() if text.strip()]
     return "\n\n".join([_one_line(work["title"]), *told])
 
 
@@ -90,11 +87,6 @@ def _section(name: str, text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _short(text: str) -> str:
-    line = _one_line(text)
-    return line if len(line) <= LONGEST_RESULT else line[: LONGEST_RESULT - 1] + "…"
 
 
 # -- the tools by their names here --

@@ -7,7 +7,7 @@ files than that is named with how many there are.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rolecall.errors import UsageError
 from rolecall.nexus import project_paths, state_file
@@ -30,14 +30,12 @@ def counts(project: Folder) -> dict[str, int]:
 
 def as_text(project: Folder, most: int = MOST) -> str:
     """The list as it is put before an agent; empty when there is nothing."""
-    found = {kind: _names(project, kind) for kind in KINDS}
-    return "\n".join(_line(kind, names, most) for kind, names in found.items() if names)
-
-
-def _line(kind: str, names: Sequence[str], most: int) -> str:
-    shown = ", ".join(names[:most])
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return f".nexus/{kind}/: {shown}{rest}"
+    lines = []
+    for kind in KINDS:
+        if names := _names(project, kind):
+            rest = f" and {len(names) - most} more" if len(names) > most else ""
+            lines.append(f".nexus/{kind}/: {', '.join(names[:most])}{rest}")
+    return "\n".join(lines)
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, RolecallError, UsageError
@@ -73,10 +73,9 @@ def candidates(
         if now - each.changed < thresholds.grace_days * _DAY:
             continue
         signals = (
-            _unread(project, each, log, now, thresholds),
+            _unread(log.get(memory_access.key(project, each.name)), log, now, thresholds),
             _unchanged(each, now, thresholds),
-            _successor(each, texts)
-            or _double(each, [by_name[name] for name in near[each.name]], profiles, share),
+            _superseded(each, texts, [by_name[name] for name in near[each.name]], profiles, share),
             _gone(texts[each.name], gone),
         )
         found.append(Candidate(each, tuple(signal for signal in signals if signal is not None)))
@@ -84,12 +83,13 @@ def candidates(
     return sorted(shown, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
 
 
-def _unread(project: Folder, found: Note, log: Log, now: float, thresholds: Thresholds) -> Signal | None:
-    key = memory_access.key(project, found.name)
-    if key in log:
-        days = int((now - moment(log[key].last_accessed_ts).timestamp()) // _DAY)
+def _unread(
+    access: memory_access.Access | None, log: Log, now: float, thresholds: Thresholds
+) -> Signal | None:
+    if access:
+        days = int((now - moment(access.last_accessed_ts).timestamp()) // _DAY)
         return Signal("unread", f"not read for {days} days") if days >= thresholds.unread_days else None
-    others = sum(access.access_count for access in log.values())
+    others = sum(other.access_count for other in log.values())
     if others < thresholds.unread_reads:
         return None
     return Signal("unread", f"never read, while {others:,} reads of other notes were counted")
@@ -100,30 +100,26 @@ def _unchanged(found: Note, now: float, thresholds: Thresholds) -> Signal | None
     return Signal("unchanged", f"not written for {days} days") if days >= thresholds.unchanged_days else None
 
 
-def _successor(found: Note, texts: Mapping[str, str]) -> Signal | None:
-    named = _SUCCESSOR.search(texts[found.name])
-    if named is None or named[1].lower() not in texts or named[1].lower() == found.name:
-        return None
-    return Signal("superseded", f"says itself that {named[1].lower()} is in its place")
-
-
-def _double(
-    found: Note, others: Iterable[Note], profiles: Mapping[str, Profile], share: float
+def _superseded(
+    found: Note,
+    texts: Mapping[str, str],
+    others: Iterable[Note],
+    profiles: Mapping[str, Profile],
+    share: float,
 ) -> Signal | None:
+    named = _SUCCESSOR.search(texts[found.name])
+    successor = named[1].lower() if named else ""
+    if successor in texts and successor != found.name:
+        return Signal("superseded", f"says itself that {successor} is in its place")
     for other in others:
         like = similarity.contained(profiles[found.name], profiles[other.name])
-        if like.score >= share and _yields(found, other, profiles, share):
+        back = similarity.contained(profiles[other.name], profiles[found.name])
+        # Of two notes that say the same, the one that was written earlier goes, and never both.
+        is_older = (found.changed, found.name) < (other.changed, other.name)
+        if like.score >= share and (back.score < share or is_older):
             words = ", ".join(like.shared[:8])
             return Signal("superseded", f"{like.score:.0%} of it is also in {other.name}: {words}")
     return None
-
-
-def _yields(found: Note, other: Note, profiles: Mapping[str, Profile], share: float) -> bool:
-    """Of two notes that say the same, the one that was written earlier goes, and never both."""
-    back = similarity.contained(profiles[other.name], profiles[found.name])
-    if back.score < share:
-        return True
-    return (found.changed, found.name) < (other.changed, other.name)
 
 
 # -- paths that a note names --
@@ -146,27 +142,20 @@ def _paths(text: str) -> list[str]:
     return list(dict.fromkeys(path for path in fitting if ".." not in path.split("/")))
 
 
-def _exists(project: Folder, path: str) -> bool:
-    return os.path.lexists(os.path.join(os.path.abspath(project), path))
-
-
 def _gone_paths(project: Folder, texts: Iterable[str]) -> set[str]:
     """Of all paths named, those that git once had and the folder has no more: one question for all notes."""
+    folder = os.path.abspath(project)
     named = dict.fromkeys(path for text in texts for path in _paths(text))
-    missing = [path for path in named if not _exists(project, path)][:_MOST_PATHS]
+    missing = [path for path in named if not os.path.lexists(os.path.join(folder, path))][:_MOST_PATHS]
     if not missing:
         return set()
     words = ("--no-renames", "--diff-filter=D", "--format=", "--name-only", "--relative", "-z")
-    folder = os.path.abspath(project)
     result = git.ask(folder, "log", *words, "--", *missing, env={"GIT_LITERAL_PATHSPECS": "1"})
-    deleted = [word.strip("\n") for word in result.words] if result.code == 0 else []
-    folders = {parent for path in deleted for parent in _parents(path)}
-    return {path for path in missing if path in folders or path in deleted}
-
-
-def _parents(path: str) -> Iterator[str]:
-    while path := os.path.dirname(path):
-        yield path
+    deleted = {word.strip("\n") for word in result.words} if result.code == 0 else set()
+    for path in list(deleted):
+        while path := os.path.dirname(path):
+            deleted.add(path)
+    return deleted.intersection(missing)
 
 
 # -- deleting --

@@ -64,16 +64,20 @@ def decide(
     if known."""
     is_bounded = tier == "bounded" or policy == SAME_ARTIFACT
     known = prior if prior is not None and prior.agent == agent else None
-    wish, reason = _wished(tier, policy, frozenset(files), known, others, is_bounded=is_bounded)
-    if not wish:
+    wanted = frozenset(files)
+    should_resume, reason = _choose(tier, policy, wanted, known, others, is_bounded=is_bounded)
+    if not should_resume:
         return Decision(None, (f"fresh: {reason}",))
-    hindrance = (missing if prior is None else "") or _hindrance(agent, known, can_resume)
-    if known is None or hindrance:
-        return Decision(None, (reason, f"fresh: {hindrance}"))
+    if prior is None and missing:
+        return Decision(None, (reason, f"fresh: {missing}"))
+    if known is None or not known.session:
+        return Decision(None, (reason, f"fresh: {agent} has no session yet"))
+    if not can_resume:
+        return Decision(None, (reason, "fresh: it cannot be resumed here"))
     return Decision(known.session, (f"resumed: {reason}",), is_bounded)
 
 
-def _wished(
+def _choose(
     tier: str | None,
     policy: str | None,
     files: frozenset[str],
@@ -82,42 +86,23 @@ def _wished(
     *,
     is_bounded: bool,
 ) -> tuple[bool, str]:
-    """Whether the session should be gone on with if it can be, and what says so."""
-    edit = _edit_since(prior, files, others) if is_bounded and prior else None
-    if edit:
-        return False, edit
-    if policy == FRESH:
-        return False, "the task says so"
-    if policy == RESUME:
-        return True, "the task says so"
+    """Whether the session should be resumed if it can be, and why."""
+    if is_bounded and prior:
+        for other in others:
+            shared = other.files & (files | prior.files)
+            if other.id != prior.id and other.at > prior.at and shared:
+                return False, f"{min(shared)} was touched by {other.id} since"
+    if policy in (FRESH, RESUME):
+        return policy == RESUME, "the task says so"
     if is_bounded:
         whose = "the task's policy" if policy == SAME_ARTIFACT else "bounded"
-        return _same_files(prior, files, whose)
+        if prior is None:
+            return True, whose  # whether there is a session is checked last
+        if not files:
+            return False, f"{whose}, and the task names no file"
+        if unknown := files - prior.files:
+            return False, f"{whose}, and {min(unknown)} was not among the files of its last session"
+        return True, f"{whose}, about the same files"
     if tier == "persistent":
         return True, "persistent"
     return False, tier or "no tier, which counts as ephemeral"
-
-
-def _edit_since(prior: Prior, files: frozenset[str], others: Sequence[Touch]) -> str | None:
-    known = files | prior.files
-    for other in others:
-        if other.id != prior.id and other.at > prior.at and (shared := other.files & known):
-            return f"{min(shared)} was touched by {other.id} since"
-    return None
-
-
-def _same_files(prior: Prior | None, files: frozenset[str], whose: str) -> tuple[bool, str]:
-    if prior is None:
-        return True, whose  # whether there is a session is asked last
-    if not files:
-        return False, f"{whose}, and the task names no file"
-    missing = files - prior.files
-    if missing:
-        return False, f"{whose}, and {min(missing)} was not among the files of its last session"
-    return True, f"{whose}, about the same files"
-
-
-def _hindrance(agent: str, prior: Prior | None, can_resume: bool) -> str:
-    if prior is None or not prior.session:
-        return f"{agent} has no session yet"
-    return "" if can_resume else "it cannot be resumed here"

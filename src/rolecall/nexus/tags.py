@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class NearMiss(NamedTuple):
     meant: str
 
     def __str__(self) -> str:
-        return f"{self.written} is no tag. Did you mean {self.meant}?"
+        return f"{self.written} is not a tag. Did you mean {self.meant}?"
 
 
 class Detection(NamedTuple):
@@ -104,9 +104,16 @@ def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
     values: list[Activation | Action] = []
     for group, lines in found:
         text = "".join(lines).removeprefix(":").strip()
-        if not text or text.strip(_MARKS):
-            values += [_value(tag, variant, text) for tag, variant in group]
-    return Detection(tuple(values), tuple(_near_misses(unknown, tags)))
+        if text and not text.strip(_MARKS):
+            continue
+        for tag, variant in group:
+            if tag.type == "skill":
+                values.append(Activation(tag.skill, variant, text, tag.id))
+            else:
+                values.append(Action(tag.handler, variant, text, tag.id))
+    misses = [(written, _meant(written.lower(), tags)) for written in islice(unknown, _MOST_UNKNOWN)]
+    near = tuple(NearMiss(f"[{written}]", f"[{meant}]") for written, meant in misses if meant)
+    return Detection(tuple(values), near)
 
 
 def _tags_at(
@@ -134,12 +141,6 @@ def refusal(action: Action, *, has_plan: bool) -> str:
     return NO_PLAN if action.handler == "nx_plan_decide" and not has_plan else ""
 
 
-def _value(tag: Tag, variant: str, text: str) -> Activation | Action:
-    if tag.type == "skill":
-        return Activation(tag.skill, variant, text, tag.id)
-    return Action(tag.handler, variant, text, tag.id)
-
-
 def _known(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
     """The tag that was written and its variant. A trigger of its own comes before a variant of another."""
     for tag in tags.values():
@@ -153,15 +154,12 @@ def _known(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
     return None
 
 
-def _near_misses(unknown: Iterable[str], tags: Mapping[str, Tag]) -> Iterator[NearMiss]:
-    for written in islice(unknown, _MOST_UNKNOWN):
-        if meant := _meant(written.lower(), tags):
-            yield NearMiss(f"[{written}]", f"[{meant}]")
-
-
 def _meant(written: str, tags: Mapping[str, Tag]) -> str:
-    """What a word in brackets that is no tag was probably meant to be; empty when it is not near to one."""
-    variants = _variants(tags.values())
+    """The tag that an unknown word in brackets is nearest to; empty if none is near."""
+    variants: dict[str, list[str]] = defaultdict(list)
+    for tag in tags.values():
+        name, _, variant = tag.trigger.strip("[]").partition(":")
+        variants[name] += [*tag.variants, *([variant] if variant else [])]
     name, variant = (part.strip() for part in f"{written}:".split(":")[:2])
     if name not in variants:
         # Words of one or two letters in brackets are too common to be taken for slips.
@@ -172,15 +170,6 @@ def _meant(written: str, tags: Mapping[str, Tag]) -> str:
         return f"{name}:{variant}"
     near = _nearest(variant, variants[name])
     return f"{name}:{near}" if near else name
-
-
-def _variants(tags: Iterable[Tag]) -> Mapping[str, list[str]]:
-    """What may stand before the colon, and for each what may stand behind it."""
-    variants: dict[str, list[str]] = defaultdict(list)
-    for tag in tags:
-        name, _, variant = tag.trigger.strip("[]").partition(":")
-        variants[name] += [*tag.variants, *([variant] if variant else [])]
-    return variants
 
 
 def _nearest(written: str, known: list[str]) -> str:

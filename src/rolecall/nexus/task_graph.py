@@ -43,31 +43,25 @@ def ids(numbers: Iterable[float]) -> str:
 def to_text(tasks: Sequence[Task]) -> str:
     can_begin = set(ready_ids([progress_of(task) for task in tasks]))
     width = max((len(str(task["id"])) for task in tasks), default=0)
+
+    def is_left_out(wave: tuple[str, Sequence[Task]]) -> bool:
+        return len(tasks) > _SCREEN and all(task["status"] == "completed" for task in wave[1])
+
     lines: list[str] = []
-    for is_left_out, waves in groupby(_waves(tasks), lambda wave: len(tasks) > _SCREEN and _is_done(wave[1])):
-        if is_left_out:
-            lines.append(_left_out(list(waves)))
+    for is_done, group in groupby(_waves(tasks), is_left_out):
+        waves = list(group)
+        if is_done:
+            first, last = waves[0][0], waves[-1][0]
+            which = first if first == last else f"{first} to {last}"
+            lines.append(f"{which}: {sum(len(wave) for _, wave in waves)} tasks, all completed")
             continue
         for heading, wave in waves:
             lines.append(heading)
-            lines += [f"  {task['id']!s:>{width}}  {_words(task, can_begin)}" for task in wave]
+            for task in wave:
+                after = f"  <- {ids(task['deps'])}" if task["deps"] else ""
+                words = f"{status(task, can_begin):<{len('in_progress')}}  {_one_line(task['title'])}{after}"
+                lines.append(f"  {task['id']!s:>{width}}  {words}")
     return "\n".join(lines) or "there are no tasks"
-
-
-def _words(task: Task, can_begin: Collection[float]) -> str:
-    after = f"  <- {ids(task['deps'])}" if task["deps"] else ""
-    return f"{status(task, can_begin):<{len('in_progress')}}  {_one_line(task['title'])}{after}"
-
-
-def _is_done(wave: Sequence[Task]) -> bool:
-    return all(task["status"] == "completed" for task in wave)
-
-
-def _left_out(waves: Sequence[tuple[str, Sequence[Task]]]) -> str:
-    """The line for waves next to one another in which nothing is left to do."""
-    first, last = waves[0][0], waves[-1][0]
-    which = first if first == last else f"{first} to {last}"
-    return f"{which}: {sum(len(wave) for _, wave in waves)} tasks, all completed"
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
@@ -93,14 +87,21 @@ def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
 
 
 def to_mermaid(tasks: Sequence[Task]) -> str:
-    nodes = [f'  t{task["id"]}["{task["id"]}: {_in_quotes(task["title"])}"]' for task in tasks]
-    return "\n".join(["graph TD", *nodes, *(f"  t{before} --> t{after}" for before, after in _edges(tasks))])
+    lines = ["graph TD"]
+    for task in tasks:
+        title = _one_line(task["title"]).replace("#", "#35;").replace('"', "#quot;")
+        lines.append(f'  t{task["id"]}["{task["id"]}: {title}"]')
+    lines += [f"  t{before} --> t{task['id']}" for task in tasks for before in task["deps"]]
+    return "\n".join(lines)
 
 
 def to_dot(tasks: Sequence[Task]) -> str:
-    nodes = [f'  "{task["id"]}" [label="{task["id"]}: {_escaped(task["title"])}"];' for task in tasks]
-    edges = [f'  "{before}" -> "{after}";' for before, after in _edges(tasks)]
-    return "\n".join(["digraph tasks {", *nodes, *edges, "}"])
+    lines = ["digraph tasks {"]
+    for task in tasks:
+        title = _one_line(task["title"]).replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'  "{task["id"]}" [label="{task["id"]}: {title}"];')
+    lines += [f'  "{before}" -> "{task["id"]}";' for task in tasks for before in task["deps"]]
+    return "\n".join([*lines, "}"])
 
 
 DRAWN_AS: Mapping[str, Callable[[Sequence[Task]], str]] = {
@@ -110,17 +111,5 @@ DRAWN_AS: Mapping[str, Callable[[Sequence[Task]], str]] = {
 }
 
 
-def _edges(tasks: Sequence[Task]) -> Iterator[tuple[float, float]]:
-    return ((before, task["id"]) for task in tasks for before in task["deps"])
-
-
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _in_quotes(text: str) -> str:
-    return _one_line(text).replace("#", "#35;").replace('"', "#quot;")
-
-
-def _escaped(text: str) -> str:
-    return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')
