@@ -1,7 +1,7 @@
-"""What an agent is told of a task: TASK, CONTEXT, APPROACH, ACCEPTANCE, and what lies beside them. Text from values.
+"""The text an agent gets for a task: TASK, CONTEXT, APPROACH, ACCEPTANCE and what belongs to them. Values.
 
-A part that is empty is left out. The task stands word for word: whoever gets it knows nothing else of how it came
-about. Results of other tasks are told in short, with the thread that has all of it.
+Empty parts are left out. The task is quoted in full, because the agent knows nothing else about it. Results of other
+tasks are shortened, with the thread that has the whole of them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every case gets a folder of its own, and nothing outside it is touched. Beside w
 are expected in all of them: replies and state files have the fields the contract documents and no others,
 a tool or a hook writes only where it may, and one that reads leaves no trace.
 
-Cases with events go through whatever is handed in for telling events: hooks are above, and not known here.
+Cases with events go through functions that the caller passes in, because hooks are above this room.
 
 What fixtures may say is `fixture`'s and `expectation`'s; showing the report is the command line's.
 """
@@ -108,7 +108,7 @@ def run(
     results: list[Result] = []
     chosen = {name: tell for name, tell in (tells or {}).items() if name in over}
     with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
-        # The cases are called in nobody's name, whoever started the run.
+        # The cases run unrestricted, even if the process that started the run is restricted.
         kept = {name: value for name, value in environ.items() if name != capabilities.VARIABLE}
         kept["ROLECALL_HOME"] = os.path.join(scratch, "home")
         for _, group in groupby(cases, key=lambda case: case.file):

@@ -117,7 +117,7 @@ TOOLS: Mapping[str, Tool] = {
         "Add a task to the running cycle. It is ready once every task it depends on is completed.",
         {
             "title": _needed(_TEXT, "What is to be done, in one line."),
-            "context": _needed(_TEXT, "What whoever does it has to know."),
+            "context": _needed(_TEXT, "What the one who does it has to know."),
             "deps": Parameter(_NUMBERS, "Ids of the tasks that have to be completed before."),
             "approach": Parameter(_TEXT, "How to go about it."),
             "acceptance": Parameter(_TEXT, "What has to hold when it is done."),
@@ -131,7 +131,7 @@ TOOLS: Mapping[str, Tool] = {
             "owner_agent_id": Parameter(_TEXT, "The id of the instance that does it."),
             "owner_reuse_policy": Parameter(
                 _TEXT,
-                "Whether an instance that worked before goes on with it.",
+                "Whether an instance that worked on it before is resumed.",
                 choices=overview.REUSE_POLICIES,
             ),
         },

@@ -81,7 +81,7 @@ class Case(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Of whoever wrote a fixture."""
+    """A mistake in a fixture."""
 
     file: str
     place: str

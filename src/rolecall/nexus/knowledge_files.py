@@ -44,7 +44,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def _names(project: Folder, kind: str) -> list[str]:
-    """Plain Markdown files; links and hidden files are none, and so is everything behind a link."""
+    """The plain Markdown files of a kind, without links, hidden files and anything behind a link."""
     folder = os.path.join(project_paths.nexus(project), kind)
     try:
         state_file.refuse_links(folder)

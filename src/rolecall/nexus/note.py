@@ -36,7 +36,7 @@ def folder(project: Folder, kind: Kind) -> str:
 
 
 def listed(project: Folder, kind: Kind) -> list[Note]:
-    """All notes of a kind by name; what is no plain Markdown file is none."""
+    """All notes of a kind by name: the plain Markdown files in its folder."""
     inside = folder(project, kind)
     try:
         entries = list(os.scandir(inside))
@@ -133,7 +133,7 @@ def encoded(text: str) -> bytes:
 
 
 def create(project: Folder, kind: Kind, file: str, text: str) -> Note:
-    """A new note; one that is there already, by whoever's hand, is never written over."""
+    """Create a note; an existing one is never overwritten."""
     path = os.path.join(folder(project, kind), file)
     state_file.make_folder(folder(project, kind))
     with state_file.drafted(project, encoded(text)) as draft:

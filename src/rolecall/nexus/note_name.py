@@ -33,9 +33,10 @@ def file_name(name: str) -> str:
     full = name if name.endswith(".md") else f"{name}.md"
     if not is_file_name(full):
         has_bytes = "" if is_utf8(full) else ": it holds bytes that are not UTF-8"
+        better = _kebab(name) if PATTERN.fullmatch(f"{_kebab(name)}.md") else "retry-limits"
         raise UsageError(
             f"{name!r} is not the name of a note{has_bytes}",
-            hint=f"Give the name alone, without a folder{_instead(name)}.",
+            hint=f"Give the name alone, without a folder, such as {better}.md.",
         )
     return full
 
@@ -62,8 +63,18 @@ def new_memory(name: str, category: str | None = None) -> str:
         )
     if category and not written:
         full = f"{category}-{full}"
-    if reason := _objection(full) or _objection_to_topic(topic_of(full)):
-        raise UsageError(f"{full} {reason}", hint=f"{_policy()}{_suggestion(full)}")
+    words = topic_of(full).split("-")
+    reason = _objection(full)
+    if not reason and (dated := list(_passing(words))):
+        reason = f"has a date or a version in it ({', '.join(dated)}), which belongs into the text"
+    if not reason and not FEWEST_WORDS <= len(words) <= MOST_WORDS:
+        reason = f"names its subject with {len(words)} word{'s' * (len(words) != 1)}"
+    if reason:
+        policy = (
+            f"A name is {FEWEST_WORDS} to {MOST_WORDS} lower-case words for the subject, joined by hyphens, with a "
+            f"category before them if there is one ({', '.join(CATEGORIES)}). "
+        )
+        raise UsageError(f"{full} {reason}", hint=f"{policy}{_suggestion(full)}")
     return full
 
 
@@ -108,15 +119,6 @@ def _objection(full: str) -> str:
     return ""
 
 
-def _objection_to_topic(topic: str) -> str:
-    words = topic.split("-")
-    if dated := list(_passing(words)):
-        return f"has a date or a version in it ({', '.join(dated)}), which belongs into the text"
-    if not FEWEST_WORDS <= len(words) <= MOST_WORDS:
-        return f"names its subject with {len(words)} word{'s' * (len(words) != 1)}"
-    return ""
-
-
 def _passing(words: list[str]) -> Iterator[str]:
     """Words that say when or which version, and make a name wrong as time goes by."""
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
@@ -146,13 +148,6 @@ def _is_date(digits: str) -> bool:
 # -- what to call it instead --
 
 
-def _policy() -> str:
-    return (
-        f"A name is {FEWEST_WORDS} to {MOST_WORDS} lower-case words for the subject, joined by hyphens, with a "
-        f"category before them if there is one ({', '.join(CATEGORIES)}). "
-    )
-
-
 def _suggestion(full: str) -> str:
     plain = _kebab(full)
     category = category_of(f"{plain}-")
@@ -163,11 +158,6 @@ def _suggestion(full: str) -> str:
     if len(kept) < FEWEST_WORDS or len(better) > LONGEST:
         return "Say in a few words what it is about, such as retry-limits.md."
     return f"Call it, for example, {better}."
-
-
-def _instead(name: str) -> str:
-    better = _kebab(name)
-    return f", such as {better}.md" if PATTERN.fullmatch(f"{better}.md") else ", such as retry-limits.md"
 
 
 def _kebab(name: str) -> str:

@@ -20,7 +20,7 @@ HARNESS = "rolecall"
 """Our name among the harnesses that share a project: only files below `state/rolecall/` are ours alone."""
 PLAN, TASKS, HISTORY = "plan.json", "tasks.json", "history.json"
 NO_BRANCH, NO_GIT = "detached", "unknown"
-"""What stands in for the branch where there is none: cycles must name one."""
+"""Written in place of a branch if none is checked out: cycles must name one."""
 
 
 def nexus(project: Folder) -> str:

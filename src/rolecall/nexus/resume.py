@@ -1,8 +1,8 @@
-"""Whether an agent goes on in a session it had when it gets another task, and why. A value from values.
+"""Whether an agent resumes an earlier session when it gets another task, and why. Values.
 
-The order is that of the contract: an edit by somebody else in between, the task's own policy, the agent's tier, and
-last whether there is a session that the host can resume. A session that is missing is no error: the agent starts
-fresh. What happens inside one thread is not decided here but in `rolecall.threads.sessions`.
+The order is that of the contract: an edit by another agent in between, the task's own policy, the agent's tier, and
+last whether the host can resume the session. If the session is missing, the agent starts fresh. What happens inside
+one thread is decided in `rolecall.threads.sessions`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 FRESH, SAME_ARTIFACT, RESUME = "fresh", "resume_if_same_artifact", "resume"
 """What a task may say itself, of `overview.REUSE_POLICIES`."""
 REREAD = "Read the files again before you change anything; they may have changed."
-"""What an agent is told first that goes on with files it knows."""
+"""The first thing to tell an agent that resumes work on files it knows."""
 
 
 class Prior(NamedTuple):

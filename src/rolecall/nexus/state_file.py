@@ -272,7 +272,7 @@ class DamagedFile(Damaged):
 
 
 def kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
-    """Copy a damaged file to our own folder, for whoever corrects it. Under the lock."""
+    """Copy a damaged file to our own folder, so that it can be corrected. Under the lock."""
     folder = project_paths.ours(project, "damaged")
     make_folder(folder)
     copy = os.path.join(folder, f"{os.path.basename(file.path)}.{digest(file.data)}")

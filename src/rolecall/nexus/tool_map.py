@@ -1,8 +1,8 @@
 """Which tools perform the actions an agent is denied: in our own server, and in the hosts we know.
 
-A map goes from a class of actions to names of tools. A class that is not in a map is an error, because a denial
-that reaches no tool denies nothing; a class with no tools in it says that there are none of the kind. Agents
-that are held back by settings and not by names of tools (a sandbox, a mode) are the adapters' affair.
+A map goes from a class of actions to names of tools. A class that is missing from a map is an error, because a denial
+that reaches no tool denies nothing; an empty class says that the host has no such tools. Adapters take care of agents
+that are restricted by settings (a sandbox, a mode) rather than by names of tools.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOSTS: Mapping[str, str] = {
     "opencode": "rolecall_{}",
     "qwen": "mcp__rolecall__{}",
 }
-"""Hosts that are told by name which tools they may not use, and how each names a tool of our server."""
+"""Hosts whose tools are denied by name, and how each names a tool of our server."""
 HOSTS = tuple(_HOSTS)
 
 

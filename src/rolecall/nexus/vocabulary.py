@@ -6,14 +6,13 @@ Ids, keys and the words of choices are those of the shared format; the sentences
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rolecall.nexus.catalog_file import ID, SENTENCE, Reader, require
 from rolecall.nexus.tags import Tag
 from rolecall.settings.capabilities import RESTRICTIONS
 from rolecall.settings.form import Choice, Flag, Form, ListOf, Record, Text
-from rolecall.settings.yaml12 import Path
 from rolecall.store.schema import pattern_test
 
 CATEGORIES = ("how", "do", "check")
@@ -240,57 +239,46 @@ def read(reader: Reader) -> Vocabulary | None:
 
 def check(vocabulary: Vocabulary, reader: Reader, *, is_ours: bool) -> None:
     """Report what the files say that contradicts each other, or what is enforced."""
-    for part, found in (
-        ("capabilities", _capability_faults(vocabulary)),
-        ("tags", _tag_faults(vocabulary)),
-        ("invocations", _invocation_faults(vocabulary)),
-    ):
-        for path, message in found:
-            reader.report(_PARTS[part][0], (part, *path), message)
-    if not is_ours:  # ours is tested, and skipping the regular expression engine saves start-up time
-        for path, message in _policy_faults(vocabulary.memory_policy):
-            reader.report(_POLICY_FILE, path, message)
 
+    def report(part: str, *path: int | str, message: str) -> None:
+        reader.report(_PARTS[part][0], (part, *path), message)
 
-def _capability_faults(vocabulary: Vocabulary) -> Iterator[tuple[Path, str]]:
-    # Enforcement goes by RESTRICTIONS: a file that says otherwise would promise what nobody keeps.
     for index, one in enumerate(vocabulary.capabilities.values()):
+        # Enforcement goes by RESTRICTIONS: a file that says otherwise would promise what nobody keeps.
         enforced = RESTRICTIONS.get(one.id)
         if enforced is not None and set(one.blocks_semantic_classes) != set(enforced):
-            yield (
-                (index, "blocks_semantic_classes"),
-                f"{one.id} is enforced as {', '.join(enforced)}, and the file names others",
-            )
+            message = f"{one.id} is enforced as {', '.join(enforced)}, and the file names others"
+            report("capabilities", index, "blocks_semantic_classes", message=message)
 
-
-def _tag_faults(vocabulary: Vocabulary) -> Iterator[tuple[Path, str]]:
     triggers: set[str] = set()
     for index, tag in enumerate(vocabulary.tags.values()):
-        if not (tag.skill if tag.type == "skill" else tag.handler):
-            needed = "skill" if tag.type == "skill" else "handler"
-            yield (index,), f"{needed!r} is missing, which the type {tag.type} needs"
+        needed = "skill" if tag.type == "skill" else "handler"
+        if not getattr(tag, needed):
+            report("tags", index, message=f"{needed!r} is missing, which the type {tag.type} needs")
         if tag.trigger in triggers:
-            yield (index, "trigger"), f"the trigger {tag.trigger} is given twice"
+            report("tags", index, "trigger", message=f"the trigger {tag.trigger} is given twice")
         if tag.variants and ":" in tag.trigger:
-            yield (index, "variants"), f"the trigger {tag.trigger} is a variant itself and can have none"
+            message = f"the trigger {tag.trigger} is a variant itself and can have none"
+            report("tags", index, "variants", message=message)
         triggers.add(tag.trigger)
 
-
-def _invocation_faults(vocabulary: Vocabulary) -> Iterator[tuple[Path, str]]:
-    for index, one in enumerate(vocabulary.invocations.values()):
-        names = [parameter.name for parameter in one.semantic_params]
+    for index, invocation in enumerate(vocabulary.invocations.values()):
+        names = [parameter.name for parameter in invocation.semantic_params]
         for number, name in enumerate(names):
             if name in names[:number]:
-                yield (index, "semantic_params", number), f"the parameter {name!r} is given twice"
+                message = f"the parameter {name!r} is given twice"
+                report("invocations", index, "semantic_params", number, message=message)
 
-
-def _policy_faults(policy: MemoryPolicy) -> Iterator[tuple[Path, str]]:
+    if is_ours:
+        return  # ours is tested, and skipping the regular expression engine saves start-up time
+    policy = vocabulary.memory_policy
     try:
         matches = pattern_test(policy.name_pattern)
     except ValueError:
-        yield ("naming", "pattern"), f"{policy.name_pattern!r} is not a regular expression"
+        message = f"{policy.name_pattern!r} is not a regular expression"
+        reader.report(_POLICY_FILE, ("naming", "pattern"), message)
         return
     for index, category in enumerate(policy.categories):
         if not matches(f"{category.prefix}subject.md"):
             message = f"a name that begins with {category.prefix!r} does not match {policy.name_pattern}"
-            yield ("categories", index, "prefix"), message
+            reader.report(_POLICY_FILE, ("categories", index, "prefix"), message)
