@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import macros, vocabulary
-from rolecall.nexus.catalog_file import ID, SENTENCE, Reader, near, require
+from rolecall.nexus.catalog_file import ID, SENTENCE, Reader, require
 from rolecall.nexus.overview import TASK_STATUSES
 from rolecall.nexus.tags import ANY_VARIANT
 from rolecall.nexus.vocabulary import CATEGORIES, MODEL_TIERS, RESUME_TIERS, Vocabulary
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Record, Text
+from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Record, Text, did_you_mean
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 STAND_INS: Mapping[str, str] = {"explore": "researcher"}
@@ -84,12 +84,12 @@ class Catalog(NamedTuple):
     def agent(self, id: str) -> Agent:
         found = self.agents.get(id) or self.agents.get(STAND_INS.get(id, ""))
         if found is None:
-            raise NotFound(f"there is no agent {id!r}", hint=near(id, self.agents, what="Agents"))
+            raise NotFound(f"there is no agent {id!r}", hint=did_you_mean(id, self.agents, what="Agents"))
         return found
 
     def skill(self, id: str) -> Skill:
         if id not in self.skills:
-            raise NotFound(f"there is no skill {id!r}", hint=near(id, self.skills, what="Skills"))
+            raise NotFound(f"there is no skill {id!r}", hint=did_you_mean(id, self.skills, what="Skills"))
         return self.skills[id]
 
 
@@ -97,7 +97,7 @@ def effective(agent: Agent, additions: Collection[str] = ()) -> tuple[str, ...]:
     """What restricts an agent: its own capabilities and what is added to them. Nothing takes one away."""
     for word in additions:
         if word not in RESTRICTIONS:
-            hint = near(word, RESTRICTIONS, what="Capabilities")
+            hint = did_you_mean(word, RESTRICTIONS, what="Capabilities")
             raise UsageError(f"the capability {word!r} for {agent.id} is not known", hint=hint)
     return tuple(dict.fromkeys((*agent.capabilities, *additions)))
 

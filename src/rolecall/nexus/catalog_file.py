@@ -11,10 +11,7 @@ from typing import Any, TypeVar
 
 from rolecall.settings import form, yaml12
 from rolecall.settings.form import At, Field, Form, Reading, Text, Unreadable
-from rolecall.settings.form import did_you_mean as near
 from rolecall.settings.yaml12 import Node, Path, Place, Problem
-
-__all__ = ["ID", "SENTENCE", "Reader", "near", "require"]
 
 MAX_BYTES = 1_000_000
 ID = Text("an id of lower-case letters, digits, _ and -", pattern=r"[a-z][a-z0-9_-]*")
