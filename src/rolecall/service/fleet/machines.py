@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rolecall.errors import Conflict
+from rolecall.errors import Conflict, Hint
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
@@ -83,7 +83,7 @@ class Presence:
             raise Conflict(
                 f"a machine {ref.name.removeprefix(_PREFIX)!r} is in this fleet already: "
                 f"{holder.describe(ref.state.get('process', {}))}",
-                hint="Give this one a name of its own: --machine NAME.",
+                hint=Hint("Give this one a name of its own", "name_machine"),
             )
         self._move(ref, facts)
 
@@ -95,7 +95,7 @@ class Presence:
         if ref is not None and ref.state.get("executor") != self._executor:
             raise Conflict(
                 f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
-                hint="Give this one a name of its own: --machine NAME.",
+                hint=Hint("Give this one a name of its own", "name_machine"),
             )
         self._move(ref, facts)
 
