@@ -31,7 +31,7 @@ from rolecall.threads import lifecycle, thread
 from rolecall.workflow import registry
 
 _FASTER = 2.0
-_START_MS = 100.0
+_START_MS = 200.0
 _IDLE_CORE = 0.5
 _SLOTS = 4
 _LEASE = 5.0

@@ -147,7 +147,7 @@ def test_a_changed_project_file_is_used_and_an_invalid_one_is_not(stage: Stage) 
     stage.write("rolecall.yaml", "service: {limit: many}\n")
     refreshed(definitions)
     assert definitions.project.policy.limit == 3
-    assert "'many' is no whole number" in definitions.problems[0].message
+    assert "must be a whole number" in definitions.problems[0].message
     stage.write("rolecall.yaml", "service: {limit: 5}\n")
     refreshed(definitions)
     assert definitions.project.policy.limit == 5

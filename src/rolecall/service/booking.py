@@ -2,7 +2,7 @@
 
 A commit that ends or suspends the thread of a step also frees its slot, one that records a new step or a failed attempt
 also books what it cost, and an agent that a signal ended is a crash, to be tried again, instead of a reason to wait for
-a person. There is no moment between the two at which a crash could lose one of them.
+a person. A crash never leaves one without the other.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BookingBackend:
         return change._replace(moves=moves, events=events)
 
     def _state_after(self, move: Move, events: list[NewEvent]) -> ThreadState:
-        """The thread's new state, and in `events` what is told of it. A new head takes the crashes before it off the
+        """The thread's new state, and what to add to `events`. A new head takes the crashes before it off the
         count."""
         ref = self._backend.ref(move.name)
         state = load_state(move.state or {})

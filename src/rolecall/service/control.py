@@ -101,7 +101,7 @@ class Lock:
 
 def running_already(home: str) -> Conflict:
     return Conflict(
-        f"the service of {home} is running already: {_named(home)}",
+        f"the service of {home} is running already: {_describe_holder(home)}",
         hint=Hint("See or stop it", "manage_service"),
     )
 
@@ -141,7 +141,7 @@ def is_served(home: str, url: str | None, store: Store) -> bool:
     return any(machine.is_alive for machine in machines.list_machines(store))
 
 
-def _named(home: str) -> str:
+def _describe_holder(home: str) -> str:
     found = held_by(home)
     return holder.describe(found) if found else "a process that is just starting or ending"
 
@@ -151,7 +151,7 @@ def _named(home: str) -> str:
 
 @contextmanager
 def bound(home: str) -> Iterator[socket.socket]:
-    """The service's socket, for this user alone. Only whoever has the lock may take the place of an old one."""
+    """The service's socket, for this user alone. Only the holder of the lock may take the place of an old one."""
     path = socket_path(home)
     with short_path(path) as short, suppress(FileNotFoundError):
         os.unlink(short)

@@ -46,7 +46,7 @@ class Door:
             await asyncio.wait(tasks, timeout=1)
 
     def tell(self, name: str) -> None:
-        """Wake whoever follows a thread."""
+        """Wake the followers of a thread."""
         for writer in (*self._followers.get(name, ()), *self._followers.get("", ())):
             if not writer.is_closing() and writer.transport.get_write_buffer_size() < _MOST_UNREAD:
                 writer.write(b"\n")
@@ -75,7 +75,7 @@ class Door:
                     writer.write(to_line(await self._answers[asked]()))
                     await writer.drain()
         except (ValueError, OSError):
-            pass  # whoever it was does not speak our language, or has gone
+            pass  # the caller does not speak our language, or has gone
         finally:
             writer.close()
             self._calls.discard(call)

@@ -101,7 +101,7 @@ def _rate_problems(reading: Reading, around: Surroundings) -> Iterator[Problem]:
 
 
 def _lost_folders(folder: str) -> Iterator[Problem]:
-    """Folders that look like workflows and are none."""
+    """Folders with roles that no workflow file goes with."""
     for name in registry.FOLDERS:
         place = os.path.join(folder, name)
         for below in sorted(os.listdir(place)) if os.path.isdir(place) else ():

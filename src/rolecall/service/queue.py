@@ -124,7 +124,7 @@ def day_of(now: int) -> str:
 
 
 def _slot_words(names: Iterable[str]) -> list[list[str]]:
-    """What stands under these names and is none of ours is passed over."""
+    """The parts of slot names; other refs under that prefix are skipped."""
     return [words for name in names if len(words := name.split("/")) == 3]
 
 
@@ -208,7 +208,7 @@ def _leave_queue(
     store: Store, one: Waiting, change: Callable[[Draft, ThreadRef], ThreadState]
 ) -> ThreadRef | None:
     """Move a thread out of the queue, if it still waits there under this very name: it may have been killed, run
-    by hand, or queued anew since. A name that nobody waits under goes."""
+    by hand, or queued anew since. An entry without a waiting thread is removed."""
     entry, ref = store.ref(_entry_name(one)), read_thread(store, one.thread)
     if entry is None:
         return None
@@ -339,7 +339,7 @@ def _remove_slot(store: Store, draft: Draft, slot: Slot) -> None:
 
 
 def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
-    """What a day has cost matters on that day; a month is kept for whoever wonders."""
+    """Remove the costs of days more than a month ago."""
     oldest = day_of(now - days * DAY_MS)
     for ref in _refs(store, "spend/"):
         if ref.version and ref.name.split("/")[1] < oldest:

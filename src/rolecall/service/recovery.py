@@ -1,7 +1,7 @@
 """Taking a thread up that has a slot while nobody here knows how it stands: at the service's start, or after trouble.
 
 What the store says decides. A thread whose step died is told so, what its step had started is ended, and it can go
-on; whoever takes its next step resumes the agent's session from the note of the attempt.
+on; its next step resumes the agent's session from the note of the attempt.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _LOOK_ANYWAY = 60.0
 
 
 class Definitions:
-    """What is configured and defined now; `say` is told what changes."""
+    """What is configured and defined now; `say` gets what changes."""
 
     def __init__(
         self, store: Store, folder: str, *, env: Mapping[str, str], keep: str, say: Callable[[str], object]
@@ -93,7 +93,7 @@ class Definitions:
         used: dict[str, str] = {}
         for entry, report in zip(entries, reports, strict=True):
             if report.workflow is not None:
-                used[entry.name] = self._registered(entry.name, report.workflow)
+                used[entry.name] = self._register(entry.name, report.workflow)
             elif known := self.workflows.get(entry.name) or self._last(entry.name):
                 used[entry.name] = known
         for name in self.workflows.keys() - used.keys():
@@ -101,7 +101,7 @@ class Definitions:
         self.workflows = used
         return reports
 
-    def _registered(self, name: str, workflow: Workflow) -> str:
+    def _register(self, name: str, workflow: Workflow) -> str:
         node = registry.register(self._store, Playbook(workflow))
         if self.workflows.get(name, node) != node:
             self.say(f"{name}: new threads use the version {node}")
@@ -141,7 +141,7 @@ class Definitions:
         digest = hashlib.sha256()
         files = [os.path.join(self.project.folder, project_file.FILE)]
         workflows: set[str] = set()
-        with suppress(OSError):  # it is told when they are read
+        with suppress(OSError):  # reported when they are read
             workflows.update(map(os.path.dirname, registry.project_files(self.project.folder)))
         for folder in self.folders():
             files += _files_below(folder, workflows)

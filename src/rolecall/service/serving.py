@@ -140,7 +140,7 @@ class Log:
 
     def __call__(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._mask.text(' '.join(text.split()))}"
-        # A full disk is no reason to end, and where that would be told is where there is no room.
+        # A full disk must not end the service, and leaves no room to say so.
         with suppress(OSError):
             self._write(line + "\n")
         with suppress(OSError):

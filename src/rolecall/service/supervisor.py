@@ -22,7 +22,7 @@ from rolecall.service.admission import Due, State, Verdict, Waiting, decide
 from rolecall.service.door import Door
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Call, Slot
-from rolecall.service.worker import Order
+from rolecall.service.worker import StepOrder
 from rolecall.service.workers import Ended, Workers
 from rolecall.store.store import Store
 from rolecall.threads.state import Status, ThreadRef, read_thread
@@ -74,7 +74,7 @@ class Supervisor:
         self.policy = policy
         self.log = log
         self.problems: dict[str, str] = {}
-        """What is wrong just now, by what it is about; for whoever asks how the service stands."""
+        """What is wrong just now, by what it is about; for the status."""
         self._workers = workers
         self._host = host
         self._agent_of = agent_of
@@ -153,7 +153,7 @@ class Supervisor:
         self._woken.set()
 
     async def _accompany(self, companion: Companion) -> None:
-        """Let it run, and begin anew when it fails: what runs beside the service is no reason for it to end."""
+        """Run it, and start it again a minute after it fails. The service goes on."""
         name = getattr(companion, "__name__", "a companion")
         while True:
             try:
@@ -182,7 +182,7 @@ class Supervisor:
         except Exception as error:  # whatever it is, it may pass, and threads that run go on
             self._trouble("store", f"no work is taken: {_message(error)}")
             self._read_at = now + _LATER_MS
-            self._has_news = False  # it is looked at again then, and whoever asks is answered meanwhile
+            self._has_news = False  # look again then, and answer requests meanwhile
             return self._read_at
         self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
         resting = (held for held in self._held.values() if held.task is None and held.rests(now))
@@ -275,10 +275,10 @@ class Supervisor:
         """Take one step of a thread, and see what has become of the thread."""
         held.is_ready = False
         try:
-            order = Order(held.slot.thread, held.slot.workflow, self._host)
+            order = StepOrder(held.slot.thread, held.slot.workflow, self._host)
             ended = await self._workers.step(order, limits=self.policy.worker, heard=self._hear)
             self._settle(held, ended)
-        except Exception as error:  # one thread's trouble, whatever it is, is no other's
+        except Exception as error:  # a problem of one thread must not stop the others
             self._retry_later(held, _message(error))
         finally:
             held.task = None
@@ -302,7 +302,7 @@ class Supervisor:
             if queue.crashed(self.store, slot, ended.cause, is_loss=ended.code is None) is not None:
                 self.log(f"{slot.thread} crashed: {ended.cause}")
         elif report.get("error") in ("Conflict", "StorageError"):
-            # Another process has it, or there is no room on the disk: both pass.
+            # Another process has it, or the disk is full: both pass.
             self._retry_later(held, report["message"])
             return
         elif "error" in report:

@@ -33,7 +33,7 @@ from rolecall.workflow import registry
 
 
 @dataclass(frozen=True)
-class Order:
+class StepOrder:
     """A step to take. Short, whatever the thread is like, so that it travels in one piece."""
 
     thread: str
@@ -49,10 +49,10 @@ def run(words: Mapping[str, Any], notes: int) -> None:
     """Take the step that an order asks for; `notes` is the pipe to the service."""
     settings = config.store_settings()
     backend = workspace.open_backend(settings.url, durability=settings.durability)
-    take_step(Order(**words), notes, backend)
+    take_step(StepOrder(**words), notes, backend)
 
 
-def take_step(order: Order, notes: int, backend: Backend, **clock: Any) -> None:
+def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> None:
     # The engine hands its environment on, so every process of the step is found by this mark.
     mark = process.marked(config.inherited(), order.thread)[process.RUN_VARIABLE]
     config.set_variables({process.RUN_VARIABLE: mark})
@@ -105,11 +105,11 @@ def warm_up() -> None:
         ref = lifecycle.start(
             store, workflow, "Warm up.", cwd=folder, mask=Mask([]), agent=f"scripted:{script}"
         )
-        asyncio.run(_step(store, Order(thread.id_of(ref), "warm-up", "here")))
+        asyncio.run(_step(store, StepOrder(thread.id_of(ref), "warm-up", "here")))
         _warm = store
 
 
-async def _step(store: Store, order: Order) -> dict[str, str]:
+async def _step(store: Store, order: StepOrder) -> dict[str, str]:
     """Take the step; empty, or what kept it from being taken."""
     cancel = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel.set)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from rolecall.agents.process import RUN_VARIABLE, end_leftovers, marked
 from rolecall.service.policy import WorkerLimits
-from rolecall.service.worker import Order
+from rolecall.service.worker import StepOrder
 
 _KEPT = 4_000
 MOST_OUTPUT = 64 * 1024 * 1024
@@ -105,7 +105,7 @@ class Workers:
         return self._zygote.pid if self._zygote and self._zygote.is_alive else None
 
     async def step(
-        self, order: Order, *, limits: WorkerLimits, heard: Callable[[Mapping[str, Any]], None]
+        self, order: StepOrder, *, limits: WorkerLimits, heard: Callable[[Mapping[str, Any]], None]
     ) -> Ended:
         """Take one step of a thread in a process of its own, to its end. Whatever becomes of it, nothing that it
         has started is left when this returns. `heard` gets its notes: which thread has a new event, its lease."""
@@ -242,7 +242,7 @@ class Zygote:
     def pid(self) -> int:
         return self._child.pid
 
-    async def fork(self, order: Order, limits: WorkerLimits, notes: int, output: int) -> int:
+    async def fork(self, order: StepOrder, limits: WorkerLimits, notes: int, output: int) -> int:
         """A new worker's process id. One at a time: the answer to this order is the next one that comes."""
         answer = self._next_answer()
         words = {"order": asdict(order), "limits": asdict(limits)}

@@ -5,5 +5,5 @@
 has the steps that are to be taken, as workflows of DBOS, `needs.py` what a step needs of a machine; `step.py` carries
 orders out, each in a process that `worker.py` begins. `dispatch.py` decides who runs where and finds what was left
 lying, `leading.py` when.
-`machines.py` is who there is, and all that whoever only reads imports.
+`machines.py` lists the machines; commands that only read import nothing else.
 """

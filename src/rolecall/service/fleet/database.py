@@ -95,7 +95,7 @@ def _parts(url: str) -> dict[str, Any]:
 
 
 def migrate(url: str) -> None:
-    """Make what is missing of the tables: once, by whoever comes first, while the others wait."""
+    """Make what is missing of the tables: once, by the first machine, while the others wait."""
     from dbos import DBOS
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -247,8 +247,8 @@ class Dispatcher:
 class Room:
     """Which machine has room for another step."""
 
-    def __init__(self, found: Sequence[machines.Machine], slots: Sequence[Ref]) -> None:
-        # What stands under these names and is none of ours is passed over.
+    def __init__(self, found: Sequence[machines.Member], slots: Sequence[Ref]) -> None:
+        # Other refs under these names are skipped.
         self.slots = [slot for slot in slots if slot.name.count("/") == 2]
         self._machines = {one.executor: one for one in found if one.is_alive}
         self._of = {slot.name: slot.state.get("machine", "") for slot in self.slots}
@@ -256,7 +256,7 @@ class Room:
     def has_taker(self, need: Need) -> bool:
         return any(self._can_take(one, need.text) for one in self._machines.values())
 
-    def choose(self, slot: str, need: Need) -> machines.Machine:
+    def choose(self, slot: str, need: Need) -> machines.Member:
         """The machine that is to take the next step of the thread with this slot, which then counts as its own."""
         self._of[slot] = ""
         busy = Counter(self._of.values())
@@ -281,5 +281,5 @@ class Room:
         return False
 
     @staticmethod
-    def _can_take(one: machines.Machine, need: str) -> bool:
+    def _can_take(one: machines.Member, need: str) -> bool:
         return one.is_open and need not in one.facts.get("lacks", {})

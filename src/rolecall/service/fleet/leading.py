@@ -20,7 +20,7 @@ from rolecall.service.policy import ServicePolicy
 _LOOK = 10.0
 """Seconds between two looks at the queue when nobody says that it has moved."""
 _SWEEP = 2.0
-"""Seconds between two sweeps of whoever leads, while threads run."""
+"""Seconds between two sweeps of the leader, while threads run."""
 _SOON = 0.05
 _CLEANING = 600.0
 

@@ -47,9 +47,9 @@ class Line(threading.Thread):
         return steady_ms() + self.clock_ahead_ms
 
     def open(self) -> None:
-        """Connect, or raise: what is wrong with an address is told before anything runs."""
+        """Connect, or raise, so that a wrong address is reported before anything runs."""
         try:
-            self._db = self._connected()
+            self._db = self._connect()
         except psycopg.Error as error:
             raise StorageError(
                 f"{shown(self._url)} is not reachable: {without_password(error, self._url)}",
@@ -64,7 +64,7 @@ class Line(threading.Thread):
             self.join(5)
 
     def abort(self) -> None:
-        """From another thread: whoever waits for the server on this line waits no longer."""
+        """From another thread: end every wait for the server on this line."""
         db = self._db
         if db is not None:
             shut_down(db)
@@ -72,7 +72,7 @@ class Line(threading.Thread):
     def run(self) -> None:
         while not self._closed.is_set():
             try:
-                with self._db or self._connected() as db:
+                with self._db or self._connect() as db:
                     self._db = db
                     self._heard("connected")
                     self._listen(db)
@@ -81,7 +81,7 @@ class Line(threading.Thread):
             self._db, self.is_leading = None, False
             self._closed.wait(0.3)
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> psycopg.Connection[Any]:
         db = psycopg.connect(with_timeouts(self._url), autocommit=True)
         try:
             db.execute(f"SET idle_session_timeout = {self._silence_ms}")

@@ -36,7 +36,7 @@ from rolecall.threads.state import read_thread
 _PATIENCE = 10.0
 """Seconds that a machine which is to stop waits for the database; others find what it could not say."""
 _ANSWER = 5.0
-"""Seconds that whoever asks how things stand waits for the database."""
+"""Seconds that a status request waits for the database."""
 _GLANCE, _REST = 0.25, 1.0
 """Seconds between two looks at what must be done in time: while steps run, and while none does."""
 _DISK = 5.0
@@ -109,11 +109,11 @@ class Machine:
                 "look at the disk": self._look_at_disk,
             }
             tasks = [asyncio.create_task(self._again_and_again(*one)) for one in rounds.items()]
-            left.push_async_callback(_ended, tasks)
+            left.push_async_callback(_cancel_all, tasks)
             ready()
             await self._is_over.wait()
             await self._wind_down()
-            await _ended(self._tasks)
+            await _cancel_all(self._tasks)
 
     async def _open(self, left: AsyncExitStack) -> None:
         """Reach the database, say that we are there, and be ready to take and to decide."""
@@ -183,7 +183,7 @@ class Machine:
         self.log("stopped")
 
     async def _again_and_again(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """What goes wrong in a round is told, and the next one begins."""
+        """Log what goes wrong in a round, and begin the next one."""
         while True:
             try:
                 await work()
@@ -384,7 +384,7 @@ class Machine:
         return {}
 
 
-async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def _cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

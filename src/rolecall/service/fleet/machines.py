@@ -23,7 +23,7 @@ POLICY = "fleet/policy"
 _PREFIX = "machine/"
 
 
-class Machine(NamedTuple):
+class Member(NamedTuple):
     name: str
     executor: str
     """One life of the machine: told apart from those before and after it."""
@@ -41,11 +41,11 @@ class Machine(NamedTuple):
         return bool(self.facts.get("open", True))
 
 
-def list_machines(store: Store) -> list[Machine]:
+def list_machines(store: Store) -> list[Member]:
     """Every machine that is known, by name."""
     now = store.now()
     return [
-        Machine(
+        Member(
             ref.name.removeprefix(_PREFIX), str(ref.state.get("executor", "")), _is_alive(ref, now), ref.state
         )
         for ref in store.refs(_PREFIX)
@@ -139,7 +139,7 @@ def status(store: Store) -> dict[str, Any]:
     }
 
 
-def _shown(one: Machine) -> dict[str, Any]:
+def _shown(one: Member) -> dict[str, Any]:
     facts = one.facts
     return {
         "machine": one.name,
@@ -157,7 +157,7 @@ def _shown(one: Machine) -> dict[str, Any]:
     }
 
 
-def _stuck(slots: Sequence[Ref], alive: Sequence[Machine]) -> list[dict[str, Any]]:
+def _stuck(slots: Sequence[Ref], alive: Sequence[Member]) -> list[dict[str, Any]]:
     """The workflows of which threads wait for what no machine has, with how many and what the first one lacks."""
     waiting = Counter((slot.name.split("/")[1], slot.state.get("need", "")) for slot in slots)
     lacks = [one.facts.get("lacks", {}) for one in alive]

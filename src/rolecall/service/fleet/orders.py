@@ -134,7 +134,7 @@ class Orders:
                 "log_level": "ERROR",
                 "sys_db_pool_size": _POOL,
                 "db_engine_kwargs": {"connect_args": {**TIMEOUTS, "options": options}, "pool_pre_ping": True},
-                # Of messages between workflows, which there are none of.
+                # For messages between workflows; we send none.
                 "use_listen_notify": False,
             }
         )

@@ -42,7 +42,7 @@ class Reach:
         return Store(self._shared, now=self.now)
 
     async def open(self) -> PostgresBackend:
-        """Connect, or raise; the connection of whoever decides."""
+        """Connect, or raise; returns the dispatcher's connection."""
         await asyncio.to_thread(self.line.open)
         self._decider = await self.ask(PostgresBackend, with_timeouts(self._url))
         return self._decider
@@ -53,7 +53,7 @@ class Reach:
         return await loop.run_in_executor(self._threads, partial(work, *args, **options))
 
     async def decide(self, work: Callable[[], T]) -> T:
-        """What asks over the connection of whoever decides: one after the other."""
+        """Run what uses the dispatcher's connection, one after the other."""
 
         def timed() -> T:
             self._decides_since = time.monotonic()

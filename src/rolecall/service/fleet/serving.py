@@ -49,7 +49,7 @@ def serve(
     """Be a machine of the fleet at `url` until told to stop. `policy` becomes that of the fleet; None: the fleet's
     is used. `show` gets what is logged, `ready` is called once others can speak to the machine."""
     home = config.home()
-    database.shown(url)  # an address that is none is told before anything is made
+    database.shown(url)  # raises for a wrong address, before anything is made
     lock = control.Lock(home, store=url)
     try:
         config.set_variables(
@@ -138,14 +138,14 @@ class _Beside(threading.Thread):
                     PostgresBackend(database.with_timeouts(self._url)), now=self._machine.now
                 ) as store:
                     self.store = store
-                    asyncio.run(self._attended())
+                    asyncio.run(self._run_companion())
                     return
             except* Exception as errors:  # it is no reason for the machine to end
                 self.log(f"the project is looked at again: {errors.exceptions[0]!r}")
             self._is_over.wait(_PAUSE)
 
-    async def _attended(self) -> None:
-        """The companion, until it is told to end: then it ends what it has started, too."""
+    async def _run_companion(self) -> None:
+        """Run the companion until it is cancelled; it then ends what it has started."""
         beside: Any = self  # has of a supervisor what a companion asks for
         task = asyncio.create_task(self._companion(beside))
         self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)

@@ -142,12 +142,12 @@ def is_outage(error: StorageError) -> bool:
 
 def _already_done(backend: PostgresBackend, change: Change, now: int) -> list[Ref] | None:
     """The refs of a change that was committed although nobody could say so; None: it was not."""
-    found = [_moved(backend, move, now) for move in change.moves]
+    found = [_find_moved(backend, move, now) for move in change.moves]
     done = [ref for ref in found if ref is not None]
     return done if done and len(done) == len(found) else None
 
 
-def _moved(backend: PostgresBackend, move: Move, now: int) -> Ref | None:
+def _find_moved(backend: PostgresBackend, move: Move, now: int) -> Ref | None:
     ref = backend.ref(move.name)
     if move.removes:
         return Ref(move.name, None, {}, move.expected + 1, now) if ref is None else None

@@ -20,7 +20,7 @@ from rolecall.service.fleet.orders import Order
 from rolecall.service.fleet.reach import Reach
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
-from rolecall.service.worker import Order as StepOrder
+from rolecall.service.worker import StepOrder
 from rolecall.service.workers import GRACE, Ended, Workers
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
@@ -29,7 +29,7 @@ from rolecall.threads.state import ThreadRef, read_thread
 
 @dataclass
 class Settings:
-    """What a machine is told about itself."""
+    """The settings of a machine."""
 
     name: str
     executor: str
@@ -77,7 +77,7 @@ class Steps:
         step = self.running[order.thread] = Step(order)
         try:
             settled = await self._carried_out(step)
-        except Exception as error:  # one thread's trouble, whatever it is, is no other's
+        except Exception as error:  # a problem of one thread must not stop the others
             told = error if isinstance(error, RolecallError | OSError) else repr(error)
             self._log(f"{order.thread} is looked at again: {told}")
             return Settled("had trouble", is_trouble=True)
@@ -217,10 +217,10 @@ def settle(store: Store, step: Step, ended: Ended) -> Settled:
     is_held = ref.state.lease.get("token", "") == step.token != ""
     if is_taken or (status == "running" and not is_held):
         return Settled("went on", is_taken=is_taken)
-    return _failed(store, step, ended, ref)
+    return _settle_failure(store, step, ended, ref)
 
 
-def _failed(store: Store, step: Step, ended: Ended, ref: ThreadRef) -> Settled:
+def _settle_failure(store: Store, step: Step, ended: Ended, ref: ThreadRef) -> Settled:
     """No step was taken, and nobody else has the thread."""
     slot, report = _slot(step.order), ended.report or {}
     if ended.fault:

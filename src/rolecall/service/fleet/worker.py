@@ -7,7 +7,7 @@ from typing import Any
 
 from rolecall.service import worker
 from rolecall.service.fleet.shared import SharedBackend
-from rolecall.service.worker import Order, warm_up
+from rolecall.service.worker import StepOrder, warm_up
 from rolecall.settings import config
 from rolecall.store.clock import steady_ms
 
@@ -15,6 +15,6 @@ __all__ = ["run", "warm_up"]
 
 
 def run(words: Mapping[str, Any], notes: int) -> None:
-    order = Order(**words)
+    order = StepOrder(**words)
     backend: Any = SharedBackend(config.store_settings().url, size=1)
     worker.take_step(order, notes, backend, now=lambda: steady_ms() + order.clock_ahead_ms)

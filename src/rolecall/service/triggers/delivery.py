@@ -25,8 +25,8 @@ _ATTEMPTS = 10
 
 
 class Delivery:
-    """`say` is told what happens, `on_start` that a thread waits for admission; at most as many children as `gate`
-    lets through."""
+    """`say` gets what happens, `on_start` is called when a thread waits for admission, `gate` bounds the children that
+    run at once."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ PATIENCE = 600.0
 LONGEST_PROMPT = 200_000
 
 
-class Order(NamedTuple):
+class ThreadOrder(NamedTuple):
     """A thread that is to be started, and the ref that moves with it. Plain data, for a child."""
 
     workflow: str
@@ -69,9 +69,9 @@ def order_for(
     workflow: str,
     now: int,
     mask: Callable[[str], str],
-) -> Order:
+) -> ThreadOrder:
     """The order that a signal is; `UsageError` when its prompt cannot be made."""
-    return Order(
+    return ThreadOrder(
         workflow=workflow,
         prompt=mask(prompt_of(project, trigger, signal, now)),
         cwd=project.folder,
@@ -115,7 +115,7 @@ def time_text(ms: int) -> str:
 # -- starting --
 
 
-def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
+def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
     """The new thread; `Conflict` when the trigger's ref has moved."""
     from rolecall.threads import lifecycle, thread, workspace
 
@@ -140,7 +140,7 @@ def start(store: Store, order: Order, *, mask: Mask, work: str) -> str:
     return thread.id_of(ref)
 
 
-async def start_in_child(order: Order, env: Mapping[str, str]) -> Result:
+async def start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> Result:
     """`StorageError` when the store refuses, which passes; then the trigger's ref has not moved."""
     from rolecall.agents import process
 
@@ -165,7 +165,7 @@ async def start_in_child(order: Order, env: Mapping[str, str]) -> Result:
 
 
 def main() -> None:
-    order = Order(**json.loads(sys.stdin.read()))
+    order = ThreadOrder(**json.loads(sys.stdin.read()))
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a workflow in Python may print
     answer.write(json.dumps(_start_or_explain(order)))
@@ -173,7 +173,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _start_or_explain(order: Order) -> dict[str, Any]:
+def _start_or_explain(order: ThreadOrder) -> dict[str, Any]:
     from rolecall.settings import config
     from rolecall.threads import workspace
 

@@ -1,4 +1,4 @@
-"""Hears the requests that are signals: POST /hooks/<workflow>/<trigger>, from whoever knows the trigger's secret.
+"""Hears the requests that are signals: POST /hooks/<workflow>/<trigger>, from callers who know the trigger's secret.
 
 One small server on loopback, unless the project says otherwise. HTTP itself is h11's; everything is bounded: the
 head, the body, the time a request takes to arrive, how many come at once. A connection serves one request. Nothing
@@ -164,7 +164,7 @@ def _is_signed(headers: dict[str, str], guarded: Guarded, body: bytes) -> bool:
 
 
 def _is_same(given: str, wanted: str) -> bool:
-    """Takes as long whatever is given; digests, so that the length is not told either."""
+    """Compare in constant time; digests hide the length as well."""
     one, other = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given, wanted))
     return hmac.compare_digest(one, other)
 

@@ -266,7 +266,7 @@ class Triggers:
             from rolecall.service.triggers.hook import Server
         except ImportError:
             return "requests are not heard: pip install 'rolecall[service]'"
-        server = Server(self._guarded)
+        server = Server(self._find_hook)
         try:
             self.port = await server.open(wanted.host, wanted.port)
         except OSError as error:
@@ -280,7 +280,7 @@ class Triggers:
         host = f"[{hooks.host}]" if ":" in hooks.host else hooks.host
         return f"http://{host}:{self.port or hooks.port}"
 
-    def _guarded(self, path: str) -> Any:
+    def _find_hook(self, path: str) -> Any:
         """What a path leads to; None: nowhere."""
         from rolecall.service.triggers.hook import Guarded
 

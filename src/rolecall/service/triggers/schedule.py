@@ -2,7 +2,7 @@
 
 Times are milliseconds of the wall clock. What was missed, because nothing ran or because the clock was put
 forward, is made up for once and not once for each time. Where the clock was put back, a time that was heeded
-already is not heeded again; after a long way back the schedule begins anew.
+already is not heeded again; after a long way back the schedule starts again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Looks at what a trigger waits for: runs a command or a sense in a child, takes stock of files.
 
-What comes back is a value with a digest, by which a change is told, or a signal; or the reason why there is
+What comes back is a value with a digest, which shows a change, or a signal; or the reason why there is
 neither. Children end within their time, and nothing of them is left.
 """
 
@@ -157,7 +157,7 @@ def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[
     fits, count = matcher(tuple(patterns)), 0
     moved: set[str] = set()
     for root in roots(folder, patterns):
-        for place, folders, files in os.walk(root, onerror=partial(_heed, root)):
+        for place, folders, files in os.walk(root, onerror=partial(_raise_unless_expected, root)):
             if os.path.dirname(place) in moved or _is_moved(place, since):
                 moved.add(place)
             folders[:] = [name for name in folders if not _is_ignored(name, patterns)]
@@ -172,7 +172,7 @@ def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[
                     yield path, stamp
 
 
-def _heed(root: str, error: OSError) -> None:
+def _raise_unless_expected(root: str, error: OSError) -> None:
     """A folder that is gone has no files, and one within that nobody lets us read is none of ours."""
     is_theirs = isinstance(error, PermissionError) and error.filename != root
     if not isinstance(error, FileNotFoundError) and not is_theirs:
@@ -230,11 +230,11 @@ def roots(folder: str, patterns: Sequence[str]) -> list[str]:
 @lru_cache(maxsize=64)
 def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     """A function that tests a path relative to the project's folder; `ValueError` if a pattern is wrong."""
-    expressions = "|".join(f"(?:{_translated(pattern)})" for pattern in patterns)
+    expressions = "|".join(f"(?:{_translate(pattern)})" for pattern in patterns)
     return pattern_test(f"^(?s:{expressions})$")
 
 
-def _translated(pattern: str) -> str:
+def _translate(pattern: str) -> str:
     """`**/` is any number of folders, `*` and `?` stay within one, `[…]` is one of some characters."""
     parts = []
     for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", pattern, re.DOTALL):
