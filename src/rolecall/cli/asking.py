@@ -69,9 +69,9 @@ def _read_line() -> str:
     line = sys.stdin.readline()
     if not line:
         say("")
-        raise ended()
+        raise end_of_input()
     return line
 
 
-def ended() -> UsageError:
+def end_of_input() -> UsageError:
     return UsageError("the input ended before everything was answered", hint="Nothing was written.")

@@ -158,7 +158,7 @@ def _ask(settings: dict[str, Any], environment: dict[str, str], programs: list[d
         try:
             key = getpass(f"Key of {provider} (not shown; Enter: {enter}): ").strip()
         except EOFError:
-            raise asking.ended() from None
+            raise asking.end_of_input() from None
         if key.isascii() and key.isprintable() and " " not in key:
             return Answers(provider, base_url, key or (None if has_key else ""), name, agent)
         asking.say("  A key has only ASCII characters and no spaces.")
