@@ -259,7 +259,7 @@ def test_off_loopback_it_takes_addresses_in_numbers_and_names_that_were_allowed(
 
 @pytest.mark.parametrize(
     ("model", "told"),
-    [("", "is not the name of a model"), ("tiny", "names no model"), ("nobody/tiny", "'nobody'")],
+    [("", "is not the name of a model"), ("tiny", "is not the name of a model"), ("nobody/tiny", "'nobody'")],
 )
 def test_a_model_that_is_not_there_is_refused(repo: Repo, model: str, told: str) -> None:
     assert told in repo.refused("serve", "--model", model, code=2)
