@@ -80,7 +80,7 @@ OLDER_START_SCHEMA = _type("rolecall.start", _START, {"forked_from": _REF, "limi
 """The type of older starts. Older steps have a type of their own as well; both are still read."""
 ANSWER_SCHEMA = _type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
 RECORD_SCHEMA = _type(
-    "rolecall.threads.record",
+    "rolecall.record",
     {"number": _INTEGER, "totals": {"type": "object"}, "turns": {"type": "array", "items": _REF}},
     {
         "body": _REF,
@@ -97,9 +97,9 @@ RECORD_SCHEMA = _type(
         "limits": _LIMITS,
     },
 )
-_RECORD_BYTES = canonical.encode(RECORD_SCHEMA)
 """The `detail` of a step of ours. `turns` has the answer, where uwf looks for it; `work` is what the agent did;
 `given` is the step put by an agent that knows only uwf's fields."""
+_RECORD_BYTES = canonical.encode(RECORD_SCHEMA)
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},

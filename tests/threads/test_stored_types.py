@@ -1,0 +1,35 @@
+"""The types of a thread's nodes. A changed id would make the threads in every existing store unreadable."""
+
+from __future__ import annotations
+
+import pytest
+
+from rolecall.store import canonical
+from rolecall.store.ids import node_id
+from rolecall.store.store import META
+from rolecall.threads import thread
+
+IDS = {
+    "ANSWER_SCHEMA": "8HRAMWD36MWDJ",
+    "ATTEMPT_SCHEMA": "1R4P8WF98S78A",
+    "DETAIL_SCHEMA": "D8S9SH6ZKASY3",
+    "ERROR_SCHEMA": "55032JT6WP0HV",
+    "FORK_SCHEMA": "4PB2ZCJBWSWY7",
+    "OLDER_START_SCHEMA": "EYME5QC7NYFB0",
+    "PERSON_SCHEMA": "DPW0CMTXVKJMN",
+    "PROMPT_SCHEMA": "65TXDY4A0452T",
+    "RECORD_SCHEMA": "9V30BF9R9B8KM",
+    "SESSION_SCHEMA": "AJVPD7BAB023X",
+    "START_SCHEMA": "44P8EP6N3NXZ5",
+    "STEP_SCHEMA": "108DB063KRQWW",
+    "SUSPENSION_SCHEMA": "9A890BGJC7T19",
+}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_type_keeps_its_id(name: str) -> None:
+    assert node_id(META, canonical.encode(getattr(thread, name))) == IDS[name]
+
+
+def test_every_type_is_known_here() -> None:
+    assert {name for name in vars(thread) if name.endswith("_SCHEMA")} == set(IDS)
