@@ -51,3 +51,12 @@ def test_a_damaged_ref_in_a_folder_is_listed_as_damaged(tmp_path: Path) -> None:
         file.write_text("{broken")
         found = [(entry["thread"], entry["status"]) for entry in listed(store, EVERYTHING)]
         assert found == [(NAMES[3], "idle"), (NAMES[2], "idle"), (NAMES[1], "damaged"), (NAMES[0], "idle")]
+
+
+@pytest.mark.parametrize("kind", ["{}/store.db", "files:{}/folder"])
+def test_a_thread_with_a_status_of_another_version_hides_no_other(tmp_path: Path, kind: str) -> None:
+    with filled(kind.format(tmp_path)) as store:
+        ref = store.ref(thread.ref_name(NAMES[1]))
+        store.move(thread.ref_name(NAMES[1]), ref, ref.target if ref else None, {"status": "paused"})
+        found = [(entry["thread"], entry["status"]) for entry in listed(store, EVERYTHING)]
+        assert found == [(NAMES[3], "idle"), (NAMES[2], "idle"), (NAMES[1], "damaged"), (NAMES[0], "idle")]

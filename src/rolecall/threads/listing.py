@@ -92,7 +92,11 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
         for ref in batch:
             if ref.name < floor:
                 return
-            yield entry(store, load(ref))
+            try:
+                known = load(ref)
+            except Damaged as error:
+                known = load(_damaged_ref(ref.name, error))
+            yield entry(store, known)
         if len(batch) < size:
             return
         before, size = batch[-1].name, _BATCH
@@ -117,6 +121,10 @@ def _read_page(store: Store, asked: Filter, before: str, limit: int) -> list[Ref
             if ref is None or any(ref.state.get(key) not in values for key, values in where.items()):
                 continue
         except Damaged as error:
-            ref = Ref(name, None, {"status": Status.DAMAGED, "reason": error.message}, 0, 0)
+            ref = _damaged_ref(name, error)
         found.append(ref)
     return found[:limit]
+
+
+def _damaged_ref(name: str, error: Damaged) -> Ref:
+    return Ref(name, None, {"status": Status.DAMAGED, "reason": error.message}, 0, 0)
