@@ -220,6 +220,14 @@ def test_a_thread_killed_while_its_agent_runs_keeps_the_answer_but_not_the_step(
     assert state(store, name)["status"] == "killed" and steps(store, name) == []
 
 
+def test_a_note_of_another_version_is_continued(store: Store, name: str) -> None:
+    head = thread.find(store, name).head
+    note = {"head": head, "role": "worker", "agent": "test", "raw": answer("done"), "mood": "good"}
+    store.move(thread.attempt_name(name), None, None, note)
+    run(engine(store, says()), name, steps=1)
+    assert [step.raw for step in steps(store, name)] == [answer("done")]
+
+
 # -- understanding --
 
 

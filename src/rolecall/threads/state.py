@@ -186,7 +186,10 @@ def attempt_name(thread: str) -> str:
 
 def read_note(store: Store, thread: str) -> NoteRef | None:
     ref = store.ref(attempt_name(thread))
-    return None if ref is None else NoteRef(Note(**ref.state), ref.target, ref)
+    if ref is None:
+        return None
+    known = {key: value for key, value in ref.state.items() if key in Note._fields}
+    return NoteRef(Note(**known), ref.target, ref)
 
 
 def ref_name(thread: str) -> str:
