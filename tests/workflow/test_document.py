@@ -7,7 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolecall.errors import Hint
 from rolecall.settings import yaml12
+from rolecall.threads.state import Status
 from rolecall.workflow import document, yaml
 from rolecall.workflow.model import END, START, Condition, Edge, Limits, Role, Workflow
 
@@ -112,3 +114,11 @@ values = st.recursive(
 @settings(max_examples=300, deadline=None)
 def test_what_is_dumped_reads_the_same_by_yaml_1_2(value: object) -> None:
     assert yaml12.load(document.dump({"value": value})) == {"value": value}
+
+
+def test_a_text_of_a_type_of_its_own_is_dumped_as_text() -> None:
+    hint = Hint("Run it", "run_thread", thread="01")
+    assert yaml12.load(document.dump({"status": Status.IDLE, "hint": hint})) == {
+        "status": "idle",
+        "hint": "Run it.",
+    }

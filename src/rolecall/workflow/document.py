@@ -132,9 +132,10 @@ def dump(value: Any) -> str:
         # PyYAML quotes what YAML 1.1 would misread; 1.2 reads other texts as numbers, 0o14 and 1e3 for instance.
         if style is None and value[:1] in _BEGINS_NUMBERS and " " not in value:
             style = "'"
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+        return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style=style)
 
     Dumper.add_representer(str, text)
+    Dumper.add_multi_representer(str, text)  # a status, a hint
     dumped: str = yaml.dump(value, Dumper=Dumper, allow_unicode=True, sort_keys=False, width=100)
     return dumped
 
