@@ -46,7 +46,7 @@ def patched_files(text: str) -> list[str]:
 
 # -- words --
 
-_HERE_DOCUMENT = re.compile(r"""<<-?[ \t]*(['"]?)([A-Za-z_]\w*)\1""")
+_HERE_DOCUMENT = re.compile(r"""<<-?[ \t]*\\?(['"]?)([A-Za-z_][\w.-]*)\1""")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<!\S)\#[^\n]*""", re.DOTALL)
 _TEST = re.compile(r"\[\[(?:(?!\[\[)[^\n])*?\]\]|\(\([^()\n]*\)\)")
 """`[[ a > b ]]` and `(( a > b ))` compare."""
@@ -147,11 +147,8 @@ class _Shell:
     def _run(self, words: Sequence[str]) -> None:
         first = (at for at, word in enumerate(words) if word not in _RESERVED and not _ASSIGNMENT.match(word))
         words = words[next(first, len(words)) :]
-        if words and os.path.basename(words[0]) in _WRAPPERS:
-            # Which of its words are options and their values is not known; the program is one that we know.
-            names = [os.path.basename(word) for word in words]
-            known = (at for at, name in enumerate(names) if name in _KNOWN or name.startswith("python"))
-            words = words[next(known, len(words)) :]
+        while words and os.path.basename(words[0]) in _WRAPPERS:
+            words = _unwrap(words)
         if not words:
             return
         name, rest = os.path.basename(words[0]), words[1:]
@@ -221,7 +218,19 @@ class _Shell:
 
 _RESERVED = frozenset(("if", "then", "elif", "else", "while", "until", "do", "!", "{"))
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_WRAPPERS = frozenset(("sudo", "doas", "env", "nohup", "command", "exec", "nice", "time", "timeout", "xargs"))
+_WRAPPERS: Mapping[str, str] = {
+    **dict.fromkeys(("nohup", "command", "setsid", "stdbuf"), ""),
+    "sudo": "ugpCDhrtTUR",
+    "doas": "uC",
+    "env": "uC",
+    "exec": "a",
+    "nice": "n",
+    "ionice": "cn",
+    "time": "fo",
+    "timeout": "sk",
+    "xargs": "IEdLnPsa",
+}
+"""Programs that run the one that stands behind their options, and the letters of those with a value."""
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _OURS = frozenset(("rolecall", "uwf"))
 _RUNNERS = frozenset(("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "rye"))
@@ -230,10 +239,20 @@ _NAMES_OURS = re.compile(r"(?:^|/|^-[A-Za-z]*m)rolecall(?:$|[@=<>~!\[\s])")
 _SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
 _SHOWN = (".nexus/memory/", "/SKILL.md")
 _IN_PLACE = re.compile(r"-[nplawsrzuE0-9]*i\S*|--in-?place\S*")
-_READ_ONLY_OPTIONS = frozenset(
-    ("--dry-run", "-n", "--check", "--stat", "--numstat", "--summary", "--cached", "--abort")
-)
+_READ_ONLY_OPTIONS = frozenset(("--check", "--stat", "--numstat", "--summary", "--cached", "--abort"))
 _Writer = Callable[[Sequence[str]], Iterable[str]]
+
+
+def _unwrap(words: Sequence[str]) -> Sequence[str]:
+    """The program that another one runs, and its words."""
+    name, is_value = os.path.basename(words[0]), False
+    for at, word in enumerate(words[1:], 1):
+        is_option = word.startswith("-")
+        is_duration = name == "timeout" and re.fullmatch(r"[\d.]+[smhd]?", word)
+        if not (is_value or is_option or is_duration or _ASSIGNMENT.match(word)):
+            return words[at:]
+        is_value = not is_value and is_option and word[1:2] != "-" and word[-1] in _WRAPPERS[name]
+    return ()
 
 
 def _operands(words: Sequence[str], *valued: str) -> list[str]:
@@ -256,7 +275,14 @@ def _value(words: Sequence[str], letter: str, long: str = "") -> list[str]:
             return [word.partition("=")[2]]
         if word == long or re.fullmatch(f"-[A-Za-z]*{letter}", word):
             return list(words[at + 1 : at + 2])
+        if joined := re.fullmatch(f"-[fkLnqsSuv]*{letter}(.+)", word):
+            return [joined[1]]
     return []
+
+
+def _has(words: Sequence[str], letter: str, long: str) -> bool:
+    """Whether an option is given, by its name or among the letters of a word."""
+    return any(word == long or re.fullmatch(f"-[A-Za-z]*{letter}[A-Za-z]*", word) for word in words)
 
 
 def _edit_in_place(words: Sequence[str]) -> Iterable[str]:
@@ -286,15 +312,12 @@ _WRITERS: Mapping[str, _Writer] = {
     **dict.fromkeys(("sed", "gsed", "perl", "ruby"), _edit_in_place),
     "dd": lambda words: [word.removeprefix("of=") for word in words if word.startswith("of=")],
     "sort": lambda words: _value(words, "o", "--output"),
-    "curl": lambda words: _value(words, "o", "--output") or ["."] * ("-O" in words),
+    "curl": lambda words: _value(words, "o", "--output") or ["."] * _has(words, "O", "--remote-name"),
     "wget": lambda words: _value(words, "O", "--output-document") or ["."],
     "tar": _tar,
     "unzip": lambda words: [] if {"-l", "-p", "-t"} & set(words) else _value(words, "d") or ["."],
     "patch": lambda words: [] if "--dry-run" in words else _operands(words, "-p", "-i")[:1] or ["."],
 }
-
-
-_KNOWN = frozenset((*_WRITERS, *_SHELLS, *_OURS, *_RUNNERS, "git", "find"))
 
 
 def _git_writes(verb: str, words: Sequence[str]) -> Iterable[str]:
@@ -308,7 +331,9 @@ def _git_writes(verb: str, words: Sequence[str]) -> Iterable[str]:
             return words[words.index("--") + 1 :]
         is_branch = {"-b", "-B", "--orphan", "-t", "--track", "--detach"}.intersection(words)
         return [] if is_branch else operands if operands == ["."] else operands[1:]
-    if _READ_ONLY_OPTIONS.intersection(words) or (verb == "restore" and "--staged" in words):
+    is_try = verb in ("rm", "mv", "clean") and _has(words, "n", "--dry-run")
+    is_index = verb == "restore" and _has(words, "S", "--staged") and not _has(words, "W", "--worktree")
+    if is_try or is_index or _READ_ONLY_OPTIONS.intersection(words):
         return []
     if verb in ("rm", "mv", "restore"):
         return operands
