@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -543,3 +544,21 @@ def test_what_we_write_fits_the_schemas_of_the_contract(tmp_path: Path, shared_d
     call(tmp_path, "task_close")
     judges[HISTORY].validate(read(tmp_path, HISTORY))
     assert len(read(tmp_path, HISTORY)["cycles"]) == 3
+
+
+def test_while_other_threads_run_no_module_is_hidden_from_them() -> None:
+    code = """
+import sys, threading
+from rolecall.nexus import tools
+
+go = threading.Event()
+threading.Thread(target=go.wait).start()
+try:
+    tools.plan_status(".")
+finally:
+    go.set()
+print("typing_extensions" in sys.modules)
+"""
+    pytest.importorskip("typing_extensions")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

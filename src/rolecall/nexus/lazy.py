@@ -6,22 +6,29 @@ import sys
 from importlib import import_module
 from typing import Any
 
-_COSTLY = "typing_extensions"
-"""msgspec imports this where it is installed, and with it `inspect`; without it, msgspec takes `typing`."""
-
 
 class Lazy:
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        is_imported = _COSTLY in sys.modules
-        if not is_imported:
-            sys.modules[_COSTLY] = None  # type: ignore[assignment]
-        try:
-            value = getattr(import_module(self._name), attribute)
-        finally:
-            if not is_imported:
-                del sys.modules[_COSTLY]
+        _import_msgspec()
+        value = getattr(import_module(self._name), attribute)
         setattr(self, attribute, value)
         return value
+
+
+def _import_msgspec() -> None:
+    """Import msgspec with the names of `typing`, which suffice.
+
+    Where typing_extensions is installed, msgspec takes them from there, which costs a command a fifth of its time. So
+    it is out of sight meanwhile, except in a process with several threads: another one may be importing it.
+    """
+    costly, threading = "typing_extensions", sys.modules.get("threading")
+    if costly in sys.modules or (threading and threading.active_count() > 1):
+        return
+    sys.modules[costly] = None  # type: ignore[assignment]
+    try:
+        import_module("msgspec")
+    finally:
+        del sys.modules[costly]
