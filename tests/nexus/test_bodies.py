@@ -143,7 +143,10 @@ def test_macros_name_agents_skills_modes_states_and_tiers_that_exist(skill: Skil
 
 @skills
 def test_a_skill_can_be_followed_by_a_host_without_means(skill: Skill) -> None:
-    text = macros.expand(skill.body, macros.prose(CATALOG.vocabulary.tags))
+    words = CATALOG.vocabulary
+    text = macros.expand(
+        skill.body, macros.prose(words.tags), invocations=words.invocations, choices=CATALOG.choices
+    )
     assert "{{" not in text
     assert "}}" not in text
     assert "<<" not in text

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 
 from rolecall.errors import UsageError
 from rolecall.nexus import catalog, macros
-from rolecall.nexus.macros import Argument, Arguments, Item, expand, find
+from rolecall.nexus.macros import Argument, Arguments, Item, Render, find
 from rolecall.nexus.vocabulary import Invocation, Parameter
 
-TAGS = catalog.load().vocabulary.tags
-OWN = catalog.load().vocabulary.invocations
+CATALOG = catalog.load()
+TAGS = CATALOG.vocabulary.tags
+OWN = CATALOG.vocabulary.invocations
+
+
+def expand(text: str, render: Render, source: str = "<text>") -> str:
+    return macros.expand(text, render, invocations=OWN, choices=CATALOG.choices, source=source)
 
 
 def parsed(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -221,9 +226,9 @@ def test_a_primitive_that_the_host_has_no_words_for_is_an_error() -> None:
 
 def test_the_vocabulary_that_is_given_decides() -> None:
     knows_x = {"x": Invocation("x", "-", "-", (Parameter("a", "-", required=False),), "-", "-")}
-    assert expand("{{x}}{{x a=[b]}}", {"x": echo}, invocations=knows_x) == "<><a=('b',)>"
+    assert macros.expand("{{x}}{{x a=[b]}}", {"x": echo}, invocations=knows_x) == "<><a=('b',)>"
     with pytest.raises(UsageError, match="there is no primitive 'task_register'"):
-        expand("{{task_register label=a state=b}}", ECHO, invocations=knows_x)
+        macros.expand("{{task_register label=a state=b}}", ECHO, invocations=knows_x)
 
 
 # -- words for a host without means --

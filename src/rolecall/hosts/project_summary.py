@@ -47,8 +47,8 @@ class ProjectState:
     """Plan and tasks as they are on disk now."""
 
     def __init__(self, project: str) -> None:
-        self.plan, self.plan_problem = _try(overview.plan_status, project)
-        found, self.tasks_problem = _try(overview.task_list, project)
+        self.plan, self.plan_problem = _try(overview.plan_status, tools.plan_status, project=project)
+        found, self.tasks_problem = _try(overview.task_list, tools.task_list, project=project)
         self.goal: str = found.get("goal", "")
         self.tasks: list[Task] = found.get("tasks", [])
         self.summary: Mapping[str, Any] = found.get("summary", {})
@@ -71,13 +71,14 @@ class ProjectState:
 
 def read_tasks(project: str) -> tuple[list[Task], str]:
     """The tasks as a tool reads them before it changes one, or why it cannot."""
-    found, problem = _try(tools.task_list, project)
+    found, problem = _try(tools.task_list, project=project)
     return found.get("tasks", []), problem
 
 
-def _try(tool: Callable[[str], Mapping[str, Any]], project: str) -> tuple[Mapping[str, Any], str]:
+def _try(*readers: Callable[[str], Mapping[str, Any] | None], project: str) -> tuple[Mapping[str, Any], str]:
+    """What the first of the readers that can finds, or why none can."""
     try:
-        return tool(project), ""
+        return next(found for read in readers if (found := read(project)) is not None), ""
     except RolecallError as exc:
         return {}, exc.message[:_LONGEST_PROBLEM]
 

@@ -91,17 +91,11 @@ def expand(
     text: str,
     render: Render,
     *,
-    invocations: Mapping[str, Invocation] | None = None,
+    invocations: Mapping[str, Invocation],
     choices: Choices | None = None,
     source: str = "<text>",
 ) -> str:
-    """`text` with each macro replaced by what `render` has for it; `UsageError` with every problem otherwise.
-    Vocabulary and choices are those of our own catalogue unless others are given."""
-    if invocations is None:
-        from rolecall.nexus import catalog
-
-        own = catalog.load()
-        invocations, choices = own.vocabulary.invocations, choices or own.choices
+    """`text` with each macro replaced by what `render` has for it; `UsageError` with every problem otherwise."""
     if found := problems(text, invocations, choices or {}, source=source):
         listed = "".join(f"\n  {problem}" for problem in found)
         raise UsageError(f"the text cannot be expanded:{listed}")

@@ -1,7 +1,7 @@
 """Plan and tasks for readers in a hurry, such as hooks: read without msgspec, whose import takes longer than the rest.
 
-A file that is plain is taken as it is. One with anything odd about it is left to `tools`, which checks every field and
-says what is wrong.
+A file that is plain is taken as it is. One with anything odd about it is left to the caller, who asks `tools`: they
+check every field and say what is wrong.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def summarize_plan(statuses: Sequence[str]) -> Reply:
     return {"total": len(statuses), "pending": len(statuses) - decided, "decided": decided}
 
 
-def plan_status(project: Folder) -> Reply:
-    """The reply of `tools.plan_status`."""
+def plan_status(project: Folder) -> Reply | None:
+    """The reply of `tools.plan_status`, or None if it has to be asked."""
 
     def reply(plan: Any) -> Reply:
         issues = list(plan["issues"])
@@ -74,11 +74,11 @@ def plan_status(project: Folder) -> Reply:
         named = {"plan_id": plan["id"], "topic": str(plan["topic"]), "issues": issues}
         return {"active": True, **named, **research, "summary": summary}
 
-    return _read(project, project_paths.PLAN, reply, {"active": False}, "plan_status")
+    return _read(project, project_paths.PLAN, reply, {"active": False})
 
 
-def task_list(project: Folder) -> Reply:
-    """The reply of `tools.task_list`."""
+def task_list(project: Folder) -> Reply | None:
+    """The reply of `tools.task_list`, or None if it has to be asked."""
 
     def reply(file: Any) -> Reply:
         tasks = list(file["tasks"])
@@ -87,7 +87,7 @@ def task_list(project: Folder) -> Reply:
         summary = summarize([progress_of(task) for task in tasks])
         return {"goal": str(file["goal"]), "tasks": tasks, "summary": summary}
 
-    return _read(project, project_paths.TASKS, reply, {"exists": False}, "task_list")
+    return _read(project, project_paths.TASKS, reply, {"exists": False})
 
 
 def _plain_status(entry: Any, statuses: Sequence[str]) -> str:
@@ -96,14 +96,11 @@ def _plain_status(entry: Any, statuses: Sequence[str]) -> str:
     return str(entry["status"])
 
 
-def _read(project: Folder, name: str, reply: Callable[[Any], Reply], missing: Reply, tool: str) -> Reply:
+def _read(project: Folder, name: str, reply: Callable[[Any], Reply], missing: Reply) -> Reply | None:
     data = state_file.read(project_paths.state(project, name))
     if data is None:
         return missing
     try:
         return reply(json.loads(data))
     except (ValueError, LookupError, TypeError, RecursionError):
-        from rolecall.nexus import tools
-
-        checked: Reply = getattr(tools, tool)(project)
-        return checked
+        return None

@@ -15,12 +15,15 @@ from rolecall.nexus import dispatch, project_paths, run_record, state_file
 from rolecall.nexus.run_record import Run
 from rolecall.nexus.tool_error import NotThere
 from rolecall.plan_run.assignment import Assigned, Job, is_leads
-from rolecall.plan_run.report import BLOCKED, ELSEWHERE, FAILED, LEADS, NEVER, WAITING
 from rolecall.plan_run.schedule import Want
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import thread, views
 from rolecall.threads.state import ThreadRef, read_thread
+
+COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
+BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
+"""Statuses in the report: `waiting` for a person, `blocked` by another task, `never` for what cannot begin."""
 
 Task = Mapping[str, Any]
 Assign = Callable[[Sequence[Task]], Assigned]

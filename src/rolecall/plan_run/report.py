@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rolecall.errors import Hint
+from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, STOPPED, WAITING, Board, Left
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.schedule import hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
@@ -17,13 +18,6 @@ from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow import registry
 from rolecall.workflow.route import Next, status_of
-
-if TYPE_CHECKING:
-    from rolecall.plan_run.board import Board, Left
-
-COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
-BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
-"""The status of a row: `waiting` for a person, `blocked` by another task, `never` for what cannot begin."""
 
 
 @dataclass(frozen=True)

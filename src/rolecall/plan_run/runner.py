@@ -20,10 +20,10 @@ from rolecall.nexus.catalog import Catalog
 from rolecall.plan_run import report, schedule, taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import Job
-from rolecall.plan_run.board import Board, Left
+from rolecall.plan_run.board import COMPLETED, FAILED, STOPPED, WAITING, Board, Left
 from rolecall.plan_run.opening import Opening
 from rolecall.plan_run.past import touched_files
-from rolecall.plan_run.report import COMPLETED, FAILED, STOPPED, WAITING, Row
+from rolecall.plan_run.report import Row
 from rolecall.threads import lifecycle, thread, views
 from rolecall.threads.engine import Engine, Outcome
 from rolecall.threads.state import read_thread
