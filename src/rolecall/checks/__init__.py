@@ -1,1 +1,1 @@
-"""What doctor and validate look at."""
+"""The checks behind `doctor` and `validate`."""

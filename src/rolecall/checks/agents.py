@@ -1,6 +1,6 @@
-"""Whether a workflow's roles could be played here: each has an agent, and the agent's program is there.
+"""Check whether a workflow's roles can be played here: each needs an agent whose program is installed.
 
-Nothing is started; `doctor.py` asks programs for more. Problems are placed where the definition names the agent.
+No program is started; `doctor.py` does that. Problems are placed where the definition names the agent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def nowhere_in(file: str) -> Place:
-    """The place of what a definition does not say itself."""
+    """A place without a line, for problems that the definition itself does not contain."""
     return Place(file, 0, 0)
 
 
@@ -31,9 +31,9 @@ def problems(
     marks: Marks | None,
     severity: Literal["error", "warning"] = "warning",
 ) -> Iterator[Problem]:
-    """Roles that no agent here can play, and overrides in the configuration that match no role. `find` finds the
-    workflows that play roles, `marks` the places in the file. An agent or an option that cannot exist anywhere is
-    always an error."""
+    """Report roles that no agent here can play, and configured overrides that match no role. `find` finds the workflows
+    that play roles, `marks` has the positions in the file. An agent or an option that cannot exist anywhere is always
+    an error."""
     name = book.workflow.name
     for role, message, hint in _troubles(book, settings, env, find):
         own = book.workflow.roles[role].agent
@@ -51,7 +51,7 @@ def problems(
 def _troubles(
     book: Playbook, settings: Mapping[str, Any], env: Mapping[str, str], find: Callable[[str], Playbook]
 ) -> Iterator[tuple[str, str, str]]:
-    """Roles that nobody can play, each with the reason and what to do about it."""
+    """Roles that cannot be played, each with the reason and a hint."""
     name, missing = book.workflow.name, dict[str, UsageError]()
     others = False
     for role, entry in book.workflow.roles.items():
@@ -61,7 +61,7 @@ def _troubles(
         except UsageError as error:
             if role not in (*book.functions, *book.agents, *book.bound):
                 missing[role] = error
-    if not others:  # the rest takes far longer to import than a workflow takes to check
+    if not others:  # the rest takes much longer to import than a workflow takes to check
         yield from ((role, error.message, error.hint) for role, error in missing.items())
         return
     from rolecall.checks.doctor import absence, needs_of
@@ -75,7 +75,7 @@ def _troubles(
 
 
 def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
-    """Whether no configuration can define an agent. A name without a colon may be an alias on another machine."""
+    """Whether no configuration could define this agent. A name without a colon may be an alias on another machine."""
     from rolecall import agents
     from rolecall.agents.options import typed
     from rolecall.threads.engine import HUMAN
@@ -94,7 +94,7 @@ def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
 
 
 def _agent_path(settings: Mapping[str, Any], workflow: str, role: str, own: str | None) -> Path:
-    """Where a definition names the agent of a role; empty when the configuration does."""
+    """The path of a role's agent in the definition; empty if the configuration names the agent."""
     if role in _overridden(settings, workflow):
         return ()
     if own:

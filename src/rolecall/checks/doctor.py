@@ -1,7 +1,7 @@
-"""The agents that workflows need: their programs, versions, sign-ins and flags.
+"""Check the agents that workflows need: their programs, versions, sign-ins and flags.
 
-Results are values; `cli/doctor.py` prints them. Nothing is spent: a program is asked for its version and its help,
-and signs of a sign-in are variables that are set and files that exist.
+Results are values; `cli/doctor.py` prints them. No check costs money: programs are only asked for their version and
+help, and a sign-in is detected by variables that are set and files that exist.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _QUIET = {
     "COPILOT_AUTO_UPDATE": "false",
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
 }
-"""Keeps programs from looking for a newer version when asked for theirs: their own switches and, for programs that
-have none, a proxy that leads nowhere."""
+"""Keeps programs from looking for a newer version when asked for theirs: their own switches and, for programs without
+one, a proxy that leads nowhere."""
 
 
 State = Literal["ready", "not installed", "does not run", "does not fit", "not signed in"]
 
 
 class Trouble(NamedTuple):
-    """What is wrong; `fix` says how to repair it."""
+    """A problem; `fix` says how to repair it."""
 
     text: str
     fix: str = ""
@@ -61,7 +61,7 @@ class Trouble(NamedTuple):
 class SignIn(NamedTuple):
     state: Literal["yes", "no", "unknown"]
     how: str
-    """The sign of it: the name of a variable or of a file, never its contents."""
+    """The evidence: the name of a variable or file, never its contents."""
 
 
 class Place(NamedTuple):
@@ -75,15 +75,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known about one agent."""
+    """The result of checking one agent."""
 
     agent: str
     program: str = ""
-    """The command that starts it; empty when it needs none."""
+    """The command that starts it; empty if it needs none."""
     path: str | None = None
     version: str | None = None
     signed_in: SignIn | None = None
-    """None where there is nothing to sign in to."""
+    """None if there is nothing to sign in to."""
     missing_flags: tuple[str, ...] = ()
     state: State = "ready"
     troubles: tuple[Trouble, ...] = ()
@@ -111,7 +111,7 @@ class Diagnosis:
     checks: tuple[Check, ...]
     needs: tuple[Need, ...]
     findings: Mapping[str, Finding]
-    """By label: the agents that are needed, and those that were asked about besides."""
+    """By label: the agents that are needed, and those that were requested in addition."""
 
     @property
     def is_ready(self) -> bool:
@@ -121,7 +121,7 @@ class Diagnosis:
         return [need for need in self.needs if need.cast is not None and label_of(need.cast) == label]
 
     def troubles(self) -> list[Trouble]:
-        """What keeps workflows from running. An agent that no role needs does not count."""
+        """The problems that keep workflows from running. An agent that no role needs does not count."""
         found = [Trouble(check.text, check.fix) for check in self.checks if check.state == "problem"]
         for need in self.needs:
             if need.trouble is not None:
@@ -140,7 +140,7 @@ async def diagnose(
     besides: Sequence[Cast] = (),
     checks: Sequence[Check] = (),
 ) -> Diagnosis:
-    """Check every agent that is needed and those named `besides`, git and the endpoints."""
+    """Check every needed agent and those in `besides`, git and the endpoints."""
     wanted = [*(need.cast for need in needs if need.cast is not None), *besides]
     casts: dict[str, Cast] = {}
     for cast in wanted:
@@ -157,7 +157,7 @@ async def diagnose(
 
 
 def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], Playbook]) -> list[Need]:
-    """Every role of these workflows, and of the workflows that play roles of theirs."""
+    """Every role of these workflows, and of the workflows that play their roles."""
     needs: list[Need] = []
     waiting, seen = list(books), set[str]()
     while waiting:
@@ -186,7 +186,7 @@ def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], 
 
 
 def known_agents() -> list[Cast]:
-    """The agents with adapters of their own, without options."""
+    """The agents that have their own adapters, without options."""
     from rolecall.threads.engine import Cast  # not needed to validate a workflow
 
     return [Cast(name, import_module(ADAPTERS[name]).default) for name in (*PROGRAMS, "builtin")]
@@ -202,7 +202,7 @@ def preset_agents() -> list[Cast]:
 
 
 def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -> Trouble | None:
-    """Why an agent cannot be started, as far as can be seen without starting it."""
+    """Why an agent cannot be started, as far as this can be seen without starting it; None if it can."""
     try:
         check_present(agent, env=env, folder=folder)
     except NotFound as error:
@@ -211,7 +211,7 @@ def absence(agent: object, env: Mapping[str, str], folder: Path | None = None) -
 
 
 def label_of(cast: Cast) -> str:
-    """Agents with the same label are checked once: a program is the same with any model."""
+    """The agent's label; agents with the same label are checked once, because the model makes no difference."""
     agent = cast.agent
     if isinstance(agent, Program) and not agent.executable and not getattr(agent, "env", None):
         return agent.name
@@ -219,7 +219,7 @@ def label_of(cast: Cast) -> str:
 
 
 async def examine(casts: Iterable[Cast], place: Place, *, has_flags: bool = True) -> list[Finding]:
-    """Check each agent, a few at once; `has_flags` also compares its flags with those the adapter uses."""
+    """Check the agents, a few at a time; `has_flags` also compares their flags with those the adapters use."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(cast: Cast) -> Finding:
@@ -238,7 +238,7 @@ async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
         return replace(found, state="not installed", troubles=(trouble,))
     if program:
         found = replace(found, path=locate(agent, env=place.env, folder=place.folder))
-    # An unknown command is not run for its version: it could do anything.
+    # An unknown command is not asked for its version, because running it could do anything.
     if isinstance(agent, Program):
         found = await _ask_program(agent, found, place, has_flags=has_flags)
     if found.signed_in is None or found.signed_in.state != "no" or found.state == "does not run":
@@ -253,7 +253,7 @@ async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
 
 
 async def _ask_program(agent: Program, found: Finding, place: Place, *, has_flags: bool) -> Finding:
-    """Add the version of a program, and the flags that its help does not name."""
+    """Add a program's version, and the flags that its help does not mention."""
     path, place = found.path or "", place._replace(env=env_of(agent, place.env))
     try:
         version = await _run([path, "--version"], place)
@@ -276,7 +276,7 @@ async def _ask_program(agent: Program, found: Finding, place: Place, *, has_flag
 
 
 async def _run(argv: Sequence[str], place: Place) -> Exit:
-    """Run a program that only prints something: in a folder of its own, without input, within bounds."""
+    """Run a program that only prints something: in a temporary folder, without input, with limits."""
     from tempfile import TemporaryDirectory  # not needed to validate a workflow
 
     from rolecall.agents import process
@@ -292,7 +292,7 @@ async def _run(argv: Sequence[str], place: Place) -> Exit:
 
 
 def _version_in(text: str) -> str:
-    """The first thing that looks like a version, else the first line."""
+    """The first text that looks like a version, else the first line."""
     found = re.search(r"\d+(?:\.\d+)+[\w.+-]*", text)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return found[0].rstrip(".") if found else first[:40]
@@ -301,7 +301,7 @@ def _version_in(text: str) -> str:
 # -- sign-ins --
 
 _SIGN_IN_OF = {"acp:codex-acp": "codex", "acp:claude-agent-acp": "claude"}
-"""Agents that use the sign-in of another one."""
+"""Agents that use another agent's sign-in."""
 
 
 def _find_program(agent: object) -> Program | None:
@@ -315,8 +315,8 @@ def _find_program(agent: object) -> Program | None:
 
 
 def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
-    """The sign of a sign-in: a variable that is set or a file that exists. A name with `?` is that of a settings file,
-    which may hold a sign-in or not."""
+    """Find evidence of a sign-in: a variable that is set or a file that exists. A name with `?` is a settings file that
+    may or may not contain a sign-in."""
 
     def exists(sign: str) -> bool:
         if not sign.startswith("~"):
@@ -335,7 +335,7 @@ def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
         return SignIn("unknown", f"it may be in what {there[0].removesuffix('?')} holds")
     if not signs:
         return SignIn("unknown", "it cannot be seen from outside")
-    # On macOS programs keep keys in the keychain, which would ask its owner.
+    # On macOS, programs keep keys in the keychain, and reading it would prompt the user.
     is_hidden = sys.platform == "darwin" or not env.get("HOME")
     looked = ", ".join(sign for sign in signs if not sign.endswith("?"))
     return SignIn("unknown" if is_hidden else "no", f"looked for {looked}")
@@ -345,7 +345,7 @@ def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
 
 
 async def _check_git(place: Place, *, is_needed: bool) -> Check:
-    """Git itself and, where a role works in a worktree, a repository with something to check out."""
+    """Check git and, if a role works in a worktree, that there is a repository with something to check out."""
     path, is_there = find_program("git", env=place.env, folder=place.folder)
     if path is None or not is_there:
         text = "git was not found: work folders of the kind `worktree` need it"

@@ -1,6 +1,6 @@
 """Run the events of conformance fixtures through our hooks: as functions, or through the command as a host does.
 
-The contract's three events become ours: a resumed agent starts again, and the files that an agent is said to have
+The contract's three events are mapped to ours: a resumed agent is started again, and the files that an agent reports as
 touched are first touched by it. Paths are relative to the project's folder, and every case has the same session.
 """
 
@@ -43,16 +43,16 @@ def in_process() -> Tell:
 
 
 def by_command(environ: Mapping[str, str]) -> Tell:
-    """Each event in a child, without a run or a configuration in its environment."""
+    """Run each event in a child process whose environment contains no run and no configuration of ours."""
     clean = {name: value for name, value in environ.items() if not name.startswith("ROLECALL_")}
 
     def tell(project: str, type: str, params: dict[str, Any]) -> Any:
-        # A home of its own, beside the folder that holds nothing but the project.
+        # A separate home, outside the folder that must contain only the project.
         home = os.path.join(os.path.dirname(os.path.dirname(project)), "home")
         options = ("--project", project, "--harness", params["harness_id"])
         reply: Any = {}
         for name, payload in _events(project, type, params):
-            done = subprocess.run(  # noqa: S603 -- this very program
+            done = subprocess.run(  # noqa: S603 -- runs this program itself
                 [sys.executable, "-P", "-c", _COMMAND, "hook", "rolecall", name, *options],
                 input=json.dumps(payload).encode(),
                 capture_output=True,
@@ -69,7 +69,7 @@ def by_command(environ: Mapping[str, str]) -> Tell:
 
 
 def _events(project: str, type: str, params: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Our events for an event of a fixture, with their payloads."""
+    """Our events for a fixture's event, with their payloads."""
     given = {key: value for key, value in params.items() if key != "harness_id"}
     base = {"session": _SESSION, "cwd": project}
     if type not in ("agent_spawn", "agent_resume", "agent_complete"):

@@ -1,8 +1,8 @@
-"""Whether what is installed in a host would work: its files, its servers, its hooks, the host itself.
+"""Check whether our installation in a host works: its files, its servers, its hooks, and the host itself.
 
-It tries what stands in the files, not what would be written now: it starts every server and asks for its tools, and
-fires every hook with a sample. Hooks run in a temporary project, so nothing happens to the real one. A repository may
-come from anybody: a program inside the project is run only if it is the Rolecall that runs now.
+The commands that are in the files now are tried, not those that would be written: every server is started and asked for
+its tools, and every hook is run with a sample payload. Hooks run in a temporary project, so the real one is not
+touched. A repository may come from anybody, so a program inside the project is run only if it is the running Rolecall.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _PATIENCE = 10.0
 _AT_ONCE = 8
 _LONGEST_QUOTE = 200
 _BEFORE_TOOLS = ("PreToolUse", "tool.execute.before")
-"""The hosts' names of the event at which a tool can be refused; the sample for it is an edit."""
+"""The hosts' names for the event at which a tool can be refused; its sample payload is an edit."""
 _QUIET = {"NO_COLOR": "1", "DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
 
 def check_hosts(setups: Sequence[Setup], *, blocks_edits: bool) -> list[Check]:
-    """Checks of every host that has something of ours, in each scope.
+    """Check every host that has something of ours, in each scope.
 
-    `blocks_edits`: hooks should refuse an edit that no task covers.
+    `blocks_edits`: whether hooks should refuse an edit that no task covers.
     """
     found: list[Check] = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         present = {host: [one for one in setups if is_present(wiring_of(host, one))] for host in HOSTS}
-        # Some hosts take seconds to print their version, so all are asked at once, while the rest is checked.
+        # Some hosts take seconds to print their version, so all are asked at once while the other checks run.
         programs = {
             host: pool.submit(_check_program, host, scopes[0].env)
             for host, scopes in present.items()
@@ -108,10 +108,10 @@ class _Scope(NamedTuple):
         checks += self._check_files()
         try:
             commands = module.commands(self.setup)
-        except RolecallError:  # a file is unreadable, which its own check reports
+        except RolecallError:  # an unreadable file is reported by its own check
             return checks
         with TemporaryDirectory(prefix="rolecall-doctor-") as folder:
-            # In the user's scope, hooks act only where they find a repository and a project.
+            # In the user's scope, hooks act only in folders that have a repository and a project.
             for name in (".git", ".nexus"):
                 os.mkdir(os.path.join(folder, name))
             with open(os.path.join(folder, ".git", "HEAD"), "w", encoding="utf-8") as file:
@@ -148,7 +148,7 @@ class _Scope(NamedTuple):
     def _check_servers(
         self, servers: Mapping[str, tuple[str, ...]], folder: str, pool: Executor
     ) -> Iterator[Check]:
-        """All servers at once, as hosts start them."""
+        """Check all servers at once, as hosts start them."""
         tried = list(pool.map(lambda words: self._try_server(words, folder), servers.values()))
         troubles = {name: found for name, found in zip(servers, tried, strict=True) if isinstance(found, str)}
         yield from self._report("server", troubles)
@@ -157,7 +157,7 @@ class _Scope(NamedTuple):
             yield Check(self.name, "ok", f"{answering}, with up to {max(counts)} tools")
 
     def _try_server(self, words: tuple[str, ...], folder: str) -> int | str:
-        """The number of a server's tools, or what is wrong with it."""
+        """The number of a server's tools, or a description of the problem."""
         if reason := self._why_not(words):
             return reason
         with TemporaryFile() as stderr:
@@ -182,7 +182,7 @@ class _Scope(NamedTuple):
     def _check_hooks(
         self, hooks: Mapping[str, tuple[str, ...]], folder: str, *, blocks_edits: bool
     ) -> Iterator[Check]:
-        """One after the other, so that the measured time is what one takes."""
+        """Run the hooks one after the other, so that each is timed on its own."""
         slowest, troubles = 0.0, dict[str, str]()
         for event, words in hooks.items():
             start = time.perf_counter()
@@ -196,9 +196,9 @@ class _Scope(NamedTuple):
             yield Check(self.name, "ok", f"{answering} (slowest {slowest * 1000:.0f} ms)")
 
     def _try_hook(self, event: str, words: Sequence[str], folder: str, *, blocks_edits: bool) -> str:
-        """What is wrong with a hook; empty if nothing is."""
+        """Describe the problem with a hook; empty if there is none."""
         module = host_module(self.host)
-        # If an agent runs doctor, Claude Code may have set the folder of the real project.
+        # If an agent runs doctor, Claude Code may have set this variable to the real project.
         env = {**self.setup.env, "CLAUDE_PROJECT_DIR": folder}
         try:
             payload = json.dumps(module.sample(event, folder))
@@ -214,7 +214,7 @@ class _Scope(NamedTuple):
         return ""
 
     def _why_not(self, words: Sequence[str]) -> str:
-        """Why a command is not run; empty if it may be."""
+        """Why a command must not be run; empty if it may be."""
         own, project = self.setup.command, self.setup.project
         if not words:
             return "went missing"
@@ -230,7 +230,7 @@ class _Scope(NamedTuple):
         return ""
 
     def _report(self, kind: str, troubles: Mapping[str, str]) -> Iterator[Check]:
-        """One problem for all commands with the same trouble."""
+        """Report one problem for all commands that share it."""
         for trouble in dict.fromkeys(troubles.values()):
             names = [name for name, found in troubles.items() if found == trouble]
             text = f"the {kind}{'s' if len(names) > 1 else ''} {_join(names)} {trouble}"
@@ -238,7 +238,7 @@ class _Scope(NamedTuple):
 
 
 def _find_fault(path: str) -> str:
-    """Why a host cannot load an agent or a skill that somebody changed; empty if it can."""
+    """Why a host cannot load an agent or skill file that somebody changed; empty if it can."""
     text = read_text(path) or ""
     try:
         if path.endswith(".toml"):
@@ -253,7 +253,7 @@ def _find_fault(path: str) -> str:
 
 
 def _with_project(words: Sequence[str], folder: str) -> list[str]:
-    """The same command for another project, if it names one."""
+    """The command with `folder` as its project, if it names a project."""
     given = list(words)
     if "--project" in given[:-1]:
         given[given.index("--project") + 1] = folder

@@ -1,7 +1,7 @@
-"""Checks of the machine: Python, git, the home and what is in it, the endpoint that reads answers.
+"""Check the machine: Python, git, the home folder and its contents, and the endpoint that reads answers.
 
-Nothing is created and nothing is spent. The one request that leaves the machine goes to the configured
-endpoint, with its own key. `doctor.py` checks agents.
+The checks create nothing and cost nothing. The only request that leaves the machine goes to the configured endpoint,
+with its own key. `doctor.py` checks agents.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Check(NamedTuple):
 
 
 def check_home(open_store: Callable[[str], Store], *, url: str | None = None) -> list[Check]:
-    """Python, the home and what is in it; `open_store` opens a store (at `url`, or the configured one) without
-    making it."""
+    """Check Python, the home folder and its contents; `open_store` opens a store (at `url`, or the configured one)
+    without creating it."""
     python = Check("python", "ok", f"{sys.version.split()[0]} ({sys.executable})")
     return [python, _check_folder(), *_check_configuration(), *_check_keys(), _check_store(open_store, url)]
 
@@ -72,9 +72,9 @@ def _check_configuration() -> list[Check]:
 
 
 def _check_keys() -> list[Check]:
-    """Warn about files with keys that others may read."""
+    """Warn about files with keys that other users can read."""
     paths = [os.path.join(config.home(), ".env")]
-    with suppress(RolecallError):  # the check of the configuration reports a file that cannot be read
+    with suppress(RolecallError):  # an unreadable configuration is reported by its own check
         paths += [config.config_path()] if secrets_of(config.load()) else []
     return [
         Check("keys", "warning", f"{path} can be read by others", f"chmod 600 {path}")
@@ -100,7 +100,7 @@ def _check_store(open_store: Callable[[str], Store], url: str | None) -> Check:
 async def check_extract(
     overrides: Sequence[Mapping[str, Any] | None], settings: Mapping[str, Any], env: Mapping[str, str]
 ) -> list[Check]:
-    """The configured endpoint and those that roles name in their overrides, each once."""
+    """Check the configured endpoint and those that roles name in their overrides, each once."""
     endpoints: dict[tuple[str, str], Mapping[str, Any]] = {}
     wrong: dict[str, Check] = {}
     for level in [None, *overrides]:
@@ -118,7 +118,7 @@ async def check_extract(
 
 
 async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIENCE) -> Check:
-    """Whether a model endpoint answers, by asking for its list of models, which costs nothing."""
+    """Check that a model endpoint answers, by asking for its list of models, which is free."""
     place, key = _without_password(endpoint["base_url"]), endpoint["api_key"] or ""
     try:
         async with asyncio.timeout(patience):
@@ -149,7 +149,7 @@ def _without_password(url: str) -> str:
 
 
 async def _get(base_url: str, key: str) -> tuple[int, str]:
-    """Status and content type of GET base_url/models: no proxy, no redirect, no more than the head."""
+    """Status and content type of GET base_url/models, without proxy or redirects, reading only the head."""
     url = urlsplit(base_url)
     if not url.hostname or not re.fullmatch(r"[\x21-\x7e]*", key + url.path + url.query):
         raise ValueError("its address or key has characters that cannot be sent")
@@ -164,7 +164,7 @@ async def _get(base_url: str, key: str) -> tuple[int, str]:
         answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     finally:
         writer.transport.abort()
-        await asyncio.sleep(0)  # one round of the loop closes the socket
+        await asyncio.sleep(0)  # one iteration of the loop closes the socket
     status = re.match(r"HTTP/\d(?:\.\d)? (\d{3})\b", answer)
     kind = re.search(r"(?im)^content-type:[ \t]*(.*)$", answer)
     if status is None:

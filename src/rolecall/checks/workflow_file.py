@@ -1,8 +1,8 @@
-"""Everything there is to say about a workflow file; one written in Python is loaded in a child process.
+"""Check a workflow file completely; a Python file is loaded in a child process.
 
-A file of the user's may hang, exit, crash or print. In a child, within time, none of it can hurt whoever asks. The
-child (`python -m rolecall.checks.workflow_file`) reads what to do from its standard input and answers in JSON; what it
-answers is checked, because whatever the file did, it did in the same process.
+A user's file may hang, exit, crash or print. A child process with a timeout protects the caller from that. The child
+(`python -m rolecall.checks.workflow_file`) reads its instructions from standard input and answers in JSON. The answer
+is validated, because the file's own code ran in the same process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rolecall.workflow.registry import Checked
 
 PATIENCE = 20.0
-"""Seconds a file may take."""
+"""Seconds that checking a file may take."""
 AT_ONCE = 2
-"""Child processes at once."""
+"""Child processes that may run at once."""
 _MAX_ANSWER = 8 * 1024 * 1024
 
 
@@ -35,15 +35,15 @@ _MAX_ANSWER = 8 * 1024 * 1024
 class Report:
     path: str
     workflow: Workflow | None
-    """What the file defines, without the functions of one in Python; None when there is an error."""
+    """The workflow in the file, without its functions if it is in Python; None if there is an error."""
     problems: tuple[Problem, ...]
-    """Of the definition."""
+    """Problems of the definition."""
     agents: tuple[Problem, ...] = ()
-    """Of the roles that nobody here could play."""
+    """Roles that no agent here can play."""
 
     @property
     def extracts(self) -> list[Mapping[str, Any] | None]:
-        """What its roles say about the model that reads answers."""
+        """The settings of its roles for the model that reads answers."""
         return [role.extract for role in self.workflow.roles.values()] if self.workflow else []
 
 
@@ -55,9 +55,9 @@ async def check(
     keep: str = "",
     patience: float = PATIENCE,
 ) -> list[Report]:
-    """A report on each file, in their order. Files in Python get a child each, the others share one. `folder` is
-    where agents and other workflows are looked for; `keep` is where copies of files in Python go, so that what
-    was checked stays as it is (see `versions.py`)."""
+    """Report on each file, in the given order. Each Python file gets its own child; the others share one. Agents and
+    other workflows are looked up from `folder`; copies of Python files are stored in `keep`, so that later edits do not
+    change what was checked (see `versions.py`)."""
     alone = [[path] for path in paths if path.endswith(".py")]
     together = [path for path in paths if not path.endswith(".py")]
     gate = asyncio.Semaphore(AT_ONCE)
@@ -78,7 +78,7 @@ async def _in_child(
 
     order = json.dumps({"paths": paths, "folder": folder, "keep": keep})
     ended = await process.run(
-        # -P: a file of the project must not stand in for one of the modules that are imported.
+        # -P: a file of the project must not shadow one of the modules that are imported.
         [sys.executable, "-P", "-m", "rolecall.checks.workflow_file"],
         cwd=Path(folder),
         env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -126,13 +126,13 @@ def _problem(fields: Mapping[str, Any]) -> Problem:
 
 def main() -> None:
     order = json.loads(sys.stdin.read())
-    # What a file prints, from whatever depth, must not stand in the answer.
+    # Output that a file prints, even from C code, must not end up in the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     reports = [_looked_at(path, order["folder"], order["keep"]) for path in order["paths"]]
     answer.write(json.dumps(reports))
     answer.flush()
-    os._exit(0)  # whatever threads a file has started
+    os._exit(0)  # even if the file has started threads
 
 
 def _looked_at(path: str, folder: str, keep: str) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _agent_problems(checked: Checked, path: str, folder: str) -> list[Problem]:
 
 
 def _other(name: str, folder: str) -> Playbook:
-    """Another workflow, one that plays a role: of the project, or put."""
+    """Load another workflow that plays a role, from the project or from the store."""
     from rolecall.errors import NotFound
     from rolecall.threads.workspace import open_store
     from rolecall.workflow import registry

@@ -1,6 +1,6 @@
-"""A decided plan carried out: each task is a thread of a workflow that is made from the task and the catalogue.
+"""Run a decided plan: each task becomes a thread of a workflow that is built from the task and the catalogue.
 
-`assignment.py` says who does a task and who checks it, `taskflow.py` makes the workflow, `schedule.py` which task can
-begin now, `runner.py` lets them run. All but the last are values. Whatever a thread can do (go on after a crash, wait
-for a person, be forked and replayed, keep to limits) the engine does; nothing of it is repeated here.
+`assignment.py` decides who does a task and who checks it, `taskflow.py` builds the workflow, `schedule.py` decides
+which tasks can start now, and `runner.py` runs them. The first three are pure. Everything that a thread can do
+(continue after a crash, wait for a person, be forked and replayed, keep to its limits) is left to the engine.
 """

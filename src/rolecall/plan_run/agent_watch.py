@@ -1,6 +1,6 @@
-"""Watch the agents of all threads: keep the list of agents, and notice two that touch one file at once.
+"""Watch the agents of all threads: keep the list of agents, and detect two that touch the same file at once.
 
-If the list of agents cannot be written, the work continues and a remark says so.
+If the list of agents cannot be written, the work continues and the report has a remark about it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rolecall.threads.thread import Chain, Step
 
 
 class Overlap(NamedTuple):
-    """A file that two tasks have touched while both were at work."""
+    """A file that two tasks touched while both were running."""
 
     file: str
     tasks: tuple[float, float]
@@ -44,14 +44,14 @@ class AgentWatch:
         self._store = store
         self._remark = remark
         self._active: dict[str, dict[str, str]] = {}
-        """For each thread the agents at work, by id, with their roles."""
+        """The running agents of each thread: agent id -> role."""
         self._spans: list[_Span] = []
         self._remarks: set[str] = set()
         self.past = Past()
         self.overlaps: dict[Overlap, None] = {}
 
     def load(self, threads: Sequence[str]) -> None:
-        """Read what the threads of this cycle have done before."""
+        """Read the history of this cycle's threads."""
         steps: list[tuple[str, Step]] = []
         lent: list[tuple[str, str]] = []
         for ident in threads:
@@ -59,14 +59,14 @@ class AgentWatch:
             if ref is None:
                 continue
             steps += [(ident, step) for step in Chain(self._store, ref.head) if not step.role.startswith("$")]
-            if not ref.state.has_ended:  # it keeps the sessions that it was to begin in
+            if not ref.state.has_ended:  # it keeps the sessions that its roles should start in
                 lent += [(told.get("step", ""), ident) for told in ref.state.sessions.values()]
         for ident, step in sorted(steps, key=lambda one: one[1].payload["completed_at"]):
             self.past.add(ident, step)
         for step_id, ident in lent:
             self.past.lend_step(step_id, ident)
 
-        # No agent of ours is at work when a run begins: one that is listed so was left by a run that died.
+        # No agent of ours runs when a run begins, so one that is listed as running was left by a run that died.
         ours = tuple(f"{ident}:" for ident in threads)
         for entry in self._entries():
             agent = entry.get("agent_id", "")
@@ -74,7 +74,7 @@ class AgentWatch:
                 self._record_end(agent, entry.get("agent_name", ""), project_paths.now(), "", frozenset())
 
     def touches(self) -> list[Touch]:
-        """What agents have touched: ours, and those of the hosts that keep the same list."""
+        """The files touched by our agents, and by those of the hosts that keep the same list."""
         theirs = [
             Touch(
                 entry.get("agent_id", ""),
@@ -106,7 +106,7 @@ class AgentWatch:
             self._track(lambda: tracker.spawned(self._project, **fields))
 
     def finish_step(self, task: float, ident: str, step: Step) -> list[Overlap]:
-        """Record a step, and return the files that another task has touched meanwhile."""
+        """Record a step, and return the files that another task has touched in the meantime."""
         instance = self.past.add(ident, step)
         files, at = touched_files(step), moment(step.payload["completed_at"])
         self._active.setdefault(ident, {}).setdefault(instance.id, step.role)
@@ -130,7 +130,7 @@ class AgentWatch:
         return found
 
     def leave(self, ident: str, reason: str) -> None:
-        """Nobody works at this thread any more."""
+        """Record that no agent works on this thread any more."""
         for agent, role in self._active.pop(ident, {}).items():
             self._record_end(agent, role, project_paths.now(), reason, frozenset())
         self.past.give_back(ident)

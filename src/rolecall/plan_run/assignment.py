@@ -1,7 +1,7 @@
-"""Who has a part in each task: its owner, who checks it, which files it is about. Decided before anything runs.
+"""Decide who takes part in each task before anything runs: its owner, its checker, and the files it is about.
 
-A task without an owner goes to an engineer, and says so. Tasks whose owner is unknown are named, all at once. Lead's
-tasks are left to Lead.
+A task without an owner goes to an engineer, and the report says so. All tasks with unknown owners are reported
+together. Lead's tasks are left to Lead.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ Task = Mapping[str, Any]
 
 LEAD = "lead"
 ASSUMED = "engineer"
-"""The owner of a task without one."""
+"""The owner of a task that names none."""
 
 
 class Job(NamedTuple):
-    """A task of an agent, and who else has a part in it."""
+    """A task for an agent, and the other roles that take part in it."""
 
     task: Task
     players: Players
     pairing: str
-    """Why somebody checks it, or nobody."""
+    """Why the task is checked, or why it is not."""
     files: frozenset[str] = frozenset()
-    """What it writes, as far as its text tells; nothing if its owner writes no files."""
+    """The files it writes, as far as its text says; empty if its owner does not write files."""
     named: frozenset[str] = frozenset()
-    """The files that its text names, whether its owner writes or reads them."""
+    """The files that its text names, whether its owner writes or only reads them."""
     works: tuple[float, ...] = ()
-    """If it is a check: the tasks that it checks."""
+    """The tasks that it checks, if it is a check."""
     work_files: frozenset[str] = frozenset()
-    """What those write: needed if they must be done again."""
+    """The files written by those tasks, in case they must be done again."""
     is_assumed: bool = False
-    """The task names no owner."""
+    """Whether the owner is assumed because the task names none."""
 
     @property
     def id(self) -> float:
@@ -55,7 +55,7 @@ class Assigned(NamedTuple):
 
 
 def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.Tree) -> Assigned:
-    """A job for every task that is neither completed nor Lead's, if its owner is known."""
+    """Create a job for every task with a known owner that is neither completed nor Lead's."""
     by_id = {task["id"]: task for task in tasks}
     wanted = [task for task in tasks if task["status"] != "completed" and not is_leads(task)]
     known = [task for task in wanted if _is_known(task, catalog)]
@@ -105,7 +105,7 @@ def writes(agent: Agent) -> bool:
 
 
 def _is_work(task: Task, catalog: Catalog) -> bool:
-    """Whether an agent of ours did the task, so that it can be asked to do it again."""
+    """Whether one of our agents did the task, so that it can be asked to do it again."""
     owner = task.get("owner") or ASSUMED
     return owner in catalog.agents and catalog.agents[owner].category == "do"
 
@@ -116,7 +116,7 @@ def _is_known(task: Task, catalog: Catalog) -> bool:
 
 
 def refuse(unknown: Sequence[Task], catalog: Catalog) -> None:
-    """Raise an error if there are tasks of unknown owners."""
+    """Raise an error if any tasks have unknown owners."""
     if unknown:
         listed = ", ".join(f"{task['id']} ({task['owner']!r})" for task in unknown[:10])
         more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""

@@ -1,7 +1,7 @@
-"""The state of the tasks of a cycle: which can be run, which belong to somebody else, and what is written back to them.
+"""The state of a cycle's tasks: which can be run, which belong to somebody else, and what is written back to them.
 
-The task list and the threads are the truth and are read again for every question; `runs.json` only says which thread
-belongs to which task. Lead and other harnesses may change the list meanwhile.
+The task list and the threads are authoritative and are read again each time; `runs.json` only maps tasks to threads.
+Lead and other harnesses may change the list at any time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
 Task = Mapping[str, Any]
 Assign = Callable[[Sequence[Task]], Assigned]
 _OF_THE_RUN = ("status",)
-"""The fields of a task that change by running it; all others say what somebody wants."""
+"""The task fields that change when a task runs; all others describe what somebody wants."""
 _OPENED_AGAIN = "was opened again after this run had completed it; run the plan again to do it once more"
-"""Not automatically: two programs that disagree about a task would have it done again and again."""
+"""It is not reopened automatically, because two programs that disagree about a task would repeat it endlessly."""
 
 
 class Left(NamedTuple):
-    """A task that this run does not start: its status in the report, and why."""
+    """A task that this run does not start, with its status in the report and the reason."""
 
     status: str
     word: str
-    """Continues "task 3 …": `is Lead's`."""
+    """Completes the sentence "task 3 …", as in `is Lead's`."""
     reason: str = ""
-    """The same at length."""
+    """The same reason in more detail."""
 
 
 class Standing(NamedTuple):
@@ -48,15 +48,15 @@ class Standing(NamedTuple):
     left: dict[float, Left]
     done: set[float]
     unsettled: list[Task]
-    """Done tasks whose thread ended without us, which the list does not say yet."""
+    """Tasks whose thread completed outside this run, and that the list does not show as completed yet."""
 
 
 class Board:
     def __init__(
         self, project: str, store: Store | None, assign: Assign, *, only: Collection[float] | None = None
     ) -> None:
-        """Without a store no thread has begun. `only` are the tasks asked for by number; one whose thread has ended
-        gets a new one."""
+        """Without a store, no thread has begun. `only` has the tasks that were asked for by number; one whose thread
+        has ended gets a new thread."""
         self._project = project
         self._store = store
         self._assign = assign
@@ -66,7 +66,7 @@ class Board:
         self.runs: dict[str, Run] = {}
         self.goal = ""
         self.left: dict[float, Left] = {}
-        """What this run started and did not finish; it is not tried again automatically."""
+        """Tasks that this run started and did not finish; they are not retried automatically."""
         self._settled: set[str] = set()
         """Threads that this run finished."""
         self.unknown: dict[float, Task] = {}
@@ -75,7 +75,7 @@ class Board:
         """The files that a thread is known to have touched."""
 
     def look(self) -> None:
-        """Read everything and write nothing."""
+        """Read everything without writing."""
         self.runs = run_record.load(self._project)
         self.read()
         unknown = [number for number in self._only or () if number not in self.tasks]
@@ -84,8 +84,8 @@ class Board:
             raise NotFound(f"there is no task {unknown[0]}", hint=hint)
 
     def load(self) -> None:
-        """Read everything before a run, and settle what ended without us."""
-        with state_file.locked(self._project):  # keeps a copy of what is damaged
+        """Read everything before a run, and settle the tasks whose threads ended outside a run."""
+        with state_file.locked(self._project):  # keeps a copy of a damaged file
             self.look()
         for task in self.tasks.values():
             run = self.run_of(task)
@@ -99,7 +99,7 @@ class Board:
         self.goal = found.get("goal", "")
         tasks = found.get("tasks", [])
         by_id = {task["id"]: task for task in tasks}
-        if len(by_id) < len(tasks):  # what is recorded about one would be read as the other's
+        if len(by_id) < len(tasks):  # a record about one would be taken for the other's
             number, count = Counter(task["id"] for task in tasks).most_common(1)[0]
             path = project_paths.state(self._project, project_paths.TASKS)
             hint = "Give each a number of its own, then try again."
@@ -110,7 +110,7 @@ class Board:
             self.unknown = {task["id"]: task for task in unknown}
 
     def _lacks_job(self, task: Task) -> bool:
-        """Whether a task is new, or has changed since it was assigned: anybody may write the list."""
+        """Whether a task is new or has changed since it was assigned, because any program may write the list."""
         if task["status"] == "completed" or is_leads(task):
             return False
         job = self.jobs.get(task["id"])
@@ -145,7 +145,7 @@ class Board:
         return Standing(wants, left, done, unsettled)
 
     def _is_answered(self, number: float, left: Left) -> bool:
-        """Whether a person has answered the question of a waiting task meanwhile."""
+        """Whether a person has answered a waiting task's question in the meantime."""
         run = self.run_of(self.tasks[number]) if number in self.tasks else None
         ref = self._ref(run) if run and left.status == WAITING else None
         return ref is not None and ref.state.status != "suspended"
@@ -158,7 +158,7 @@ class Board:
         ]
 
     def _judge(self, task: Task, redone: Mapping[float, float]) -> Want | Left | None:
-        """Whether a task can run, is left, or is done by now (None)."""
+        """Whether a task can run, is left out, or has been done (None)."""
         number = task["id"]
         if is_leads(task):
             return Left(LEADS, "is Lead's")
@@ -180,7 +180,7 @@ class Board:
         return self._judge_begun(task, run)
 
     def _judge_begun(self, task: Task, run: Run) -> Want | Left | None:
-        """The same for a task whose thread has begun."""
+        """Judge a task whose thread has begun."""
         ref = self._ref(run)
         if ref is None and run.is_planned:  # the run that planned it died before the thread was made
             return self._want(task)
@@ -194,7 +194,7 @@ class Board:
             return None
         if status == "running":
             return Left(ELSEWHERE, f"is being run by {holder.describe(ref.state.lease)}")
-        # If an agent gave no answer, another attempt may be enough; all else needs a person.
+        # If an agent gave no answer, another attempt may be enough; every other problem needs a person.
         if status == "suspended" and ref.state.onward != f"resume {thread.id_of(ref)} --run":
             return Left(WAITING, "waits for a person")
         return self._want(task, is_begun=True)
@@ -206,13 +206,13 @@ class Board:
         return Want(job.id, tuple(task["deps"]), files | known, is_begun)
 
     def begun(self, task: Task) -> ThreadRef | None:
-        """The thread that a run continues."""
+        """The unfinished thread of a task, which the run continues, or None."""
         run = self.run_of(task)
         ref = self._ref(run) if run and not run.is_settled else None
         return ref if ref and not ref.state.has_ended else None
 
     def agent_of(self, task: Task) -> str | None:
-        """The agent that was to play every role when the thread of a task began."""
+        """The agent that was chosen to play every role when the task's thread began."""
         ref = self.begun(task)
         return ref.state.agent if ref and ref.state.agent else None
 
@@ -222,18 +222,18 @@ class Board:
     # -- what is written back --
 
     def plan(self, task: Task, ident: str) -> None:
-        """Record the thread that will carry out the task, before it is made."""
+        """Record the thread that will carry out the task, before it is created."""
         for number, run in self._open_runs():
             if task["id"] in run.redoes:
                 self._keep(self.tasks[number], run._replace(redoes=()))
         self._keep(task, Run(ident, is_planned=True))
 
     def begin(self, task: Task, ident: str) -> None:
-        """Record that the thread has been made."""
+        """Record that the thread has been created."""
         self._keep(task, Run(ident))
 
     def mark(self, task: Task, status: str) -> str:
-        """Set the status of a task; returns a remark if it is gone or is another one by now."""
+        """Set the status of a task. Return a remark if the task is gone or has been replaced by another."""
         self.read()
         there = self.tasks.get(task["id"])
         if there is None or run_record.key(there) != run_record.key(task):
@@ -248,7 +248,7 @@ class Board:
         return ""
 
     def take_back(self, task: Task, works: Sequence[float]) -> list[str]:
-        """Open the tasks again whose work a check has rejected: the thread of the check does them again."""
+        """Reopen the tasks whose work a check has rejected; the check's thread does them again."""
         run = self.run_of(task)
         if run is None or run.redoes:
             return []
@@ -262,7 +262,7 @@ class Board:
         return [problem for work in works if (problem := self.mark(work, status))]
 
     def settle(self, task: Task) -> list[str]:
-        """Record that the thread of a task is done; the list first, because a later run repeats what is unsettled."""
+        """Record that a task's thread is done. The list comes first, because a later run repeats unsettled tasks."""
         problems = [*self.mark_works(task, "completed"), self.mark(task, "completed")]
         run = self.run_of(task)
         if run is not None:

@@ -24,23 +24,23 @@ from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import status_of
 
 _LATER = "9999"
-"""Later than any time: the file itself says that it was written after an agent had ended."""
+"""Later than any time: the file itself shows that it was written after an agent had ended."""
 
 
 class Session(NamedTuple):
-    """The session of a role's first turn."""
+    """The session that a role's first turn starts in."""
 
     told: Mapping[str, str]
-    """In the engine's format."""
+    """The session in the engine's format."""
     instance: Instance | None = None
-    """The instance it continues; None: it starts fresh."""
+    """The instance it continues; None for a new session."""
     must_reread: bool = False
 
 
 class Begun(NamedTuple):
     thread: str
     session: Session
-    """The owner's."""
+    """The owner's session."""
 
 
 @dataclass
@@ -51,16 +51,16 @@ class Opening:
     board: Board
     watch: AgentWatch
     agent: str | None = None
-    """The agent that plays every role, whatever the configuration says."""
+    """The agent that plays every role, overriding the configuration."""
 
     def begin(self, job: Job) -> Begun:
-        """Start a thread for a task; nothing of it has run yet."""
+        """Create a thread for a task without running any of it."""
         plain = Playbook(taskflow.make(job.players, self.catalog))
         book = Playbook(taskflow.make(job.players, self.catalog, partial(self._notes, plain)))
         owner, others = job.players.owner, self.watch.touches()
         own = self._session(book, owner, others, job.named or job.work_files, job.task)
         sessions = {owner: own}
-        for role in taskflow.diagnosticians(job.players):  # nobody else continues from an earlier task
+        for role in taskflow.diagnosticians(job.players):  # others never resume an earlier task
             session = self._session(book, role, others)
             if session.instance is not None:
                 sessions[role] = session
@@ -83,7 +83,7 @@ class Opening:
         return Begun(ident, own)
 
     def _notes(self, book: Playbook, role: str) -> str:
-        """The names that the agent playing a role has for the tools in the role's body."""
+        """The tool names that the role's agent uses for the tools mentioned in the role's body."""
         return brief.notes(tool_map.tool_name(presence.adapter_of(self.engine.cast(book, role).agent)))
 
     def _session(
@@ -94,14 +94,14 @@ class Opening:
         files: frozenset[str] = frozenset(),
         task: Mapping[str, Any] | None = None,
     ) -> Session:
-        """Decide by the agent's tier and, for the owner, by what its task says."""
+        """Choose a session by the agent's tier and, for the owner, by the settings of its task."""
         cast, wish = self.engine.cast(book, role), task or {}
         by, policy = self.engine.mask.text(cast.name), wish.get("owner_reuse_policy")
         named, past, agent = wish.get("owner_agent_id", ""), self.watch.past, self.catalog.agent(role)
         prior = past.prior(role, by=by, named=named, files=files)
         known = prior.prior if prior else None
         if prior and known and not writes(agent):
-            # For an agent that may not write, the files that its report names count, and their times.
+            # An agent that may not write is judged by the files its report names and by when they changed.
             step = Step(self.engine.store, self.engine.store.get(prior.step))
             summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
             tree = filenames.Tree(self.project)
@@ -121,7 +121,7 @@ class Opening:
         )
         if prior is None or decision.session is None:
             return Session({"refusal": decision.reasons[-1].removeprefix("fresh: ")})
-        # A task that wants it resumed has said so knowing the files; else the files themselves are asked once more.
+        # A task that asks for a resumed session knew the files; otherwise the engine checks the files once more.
         is_asked = decision.must_reread and policy != resume.RESUME and writes(agent)
         told = {"thread": prior.thread, "step": prior.step, "tier": "bounded" if is_asked else "persistent"}
         told["why"] = decision.reasons[-1].removeprefix("resumed: ")
@@ -139,10 +139,10 @@ class Opening:
         )
 
     def _result(self, task: Mapping[str, Any]) -> brief.Result:
-        """What was done, not what a check said of it: being completed implies that."""
+        """The result of the work itself, without the check's verdict, because a completed task has passed its check."""
         run = self.board.run_of(task)
         ref = read_thread(self.engine.store, run.thread) if run else None
-        if ref is None or ref.state.status != "completed":  # by hand
+        if ref is None or ref.state.status != "completed":  # it was completed by hand
             return brief.Result(task)
         chain = Chain(self.engine.store, ref.head)
         told = next((step for step in chain if status_of(step.output) == taskflow.DONE), chain.last)

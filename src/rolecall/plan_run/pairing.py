@@ -1,8 +1,8 @@
-"""Who checks a task besides its owner, and why.
+"""Decide who checks a task besides its owner, and why.
 
-Code gets a tester and a document a reviewer if there is something to check: an acceptance, and one that is not seen at
-a glance. When in doubt there is a check: one too many costs less than one too few. To change that, add a tester's or
-reviewer's task that depends on the work, or record an exception in the task's context.
+Code gets a tester and a document gets a reviewer if there is something to check: acceptance criteria that cannot be
+verified at a glance. In doubt the task is checked, because an unnecessary check costs less than a missing one. To
+override this, add a tester's or reviewer's task that depends on the work, or record an exception in the task's context.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXCEPTION = re.compile(r"\b(docs_only\.(?:coherent|independent)|same_file_bundl
 
 
 def _words(*patterns: str) -> re.Pattern[str]:
-    """Any of these at the beginning of a text."""
+    """A pattern that matches any of these at the start of a text."""
     return re.compile("|".join(rf"\W*{pattern}" for pattern in patterns), re.IGNORECASE)
 
 
@@ -42,7 +42,7 @@ _TEXT_BESIDE = (
 )
 _BESIDE = _words(
     rf"(?:add|correct|extend|fix|reword|update|write)\s+(?:an?\s+|the\s+)?(?:\w+\s+)?(?:{_TEXT_BESIDE})"
-    # What follows tells a text from a feature named after it: "Fix typo tolerance".
+    # The next word distinguishes a text change from a feature with a similar name, such as "Fix typo tolerance".
     r"(?=$|[,.:;]|\s+(?:and|at|in|of|to)\b)"
 )
 _SMALL_TEXT = _words(r"(?:correct|fix)\s+(?:an?\s+|the\s+)?(?:typos?|spelling)\b")
@@ -50,12 +50,12 @@ _SMALL_TEXT = _words(r"(?:correct|fix)\s+(?:an?\s+|the\s+)?(?:typos?|spelling)\b
 
 class Pair(NamedTuple):
     checker: str
-    """Empty if nobody checks it."""
+    """Empty if the task is not checked."""
     reason: str
 
 
 def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> Pair:
-    """Who checks what `owner` does; `checks` are tasks of testers and reviewers that depend on it."""
+    """Choose the checker of `owner`'s work; `checks` are tasks of testers and reviewers that depend on it."""
     checker = CHECKERS.get(owner)
     if checker is None:
         return Pair("", f"work of the {owner} is not checked by another agent")
@@ -85,7 +85,7 @@ def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> Pair:
 
 
 def _is_refactoring(task: Task) -> bool:
-    """By its title, or because its acceptance asks only that everything stays as it is."""
+    """Whether the title says so, or the acceptance criteria only ask that nothing changes."""
     if _REFACTORING.match(task["title"]) or _PURE.search(f"{task['title']}\n{task.get('approach', '')}"):
         return True
     asked = [point.strip(" -*\t") for point in re.split(r"[\n;.]", task["acceptance"])]

@@ -1,7 +1,7 @@
-"""What the agents of a cycle have done, read from the threads of its tasks.
+"""The past work of a cycle's agents, read from the threads of its tasks.
 
-An instance of an agent is one session of it; its id is the thread and the number of its first step there. While one
-thread continues in a session, it is not offered to another.
+An instance of an agent is one of its sessions; its id consists of the thread and the number of its first step there.
+While a thread continues a session, the session is not offered to another thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.threads.thread import Step
 
 
 class Instance(NamedTuple):
-    """An agent as it was when it last ended."""
+    """An agent's state when it last ended."""
 
     id: str
     agent: str
@@ -40,13 +40,13 @@ class Past:
     def __init__(self) -> None:
         self._instances: dict[str, Instance] = {}
         self._of_session: dict[tuple[str, str], str] = {}
-        """(the engine's agent, its session) -> instance."""
+        """(engine agent, session) -> instance."""
         self._touched: dict[str, frozenset[str]] = {}
         self._lent: dict[str, str] = {}
         """Instance -> the thread that may continue it."""
 
     def add(self, thread: str, step: Step) -> Instance:
-        """Take in a step; adding it again changes nothing."""
+        """Add a step; adding it again changes nothing."""
         session = str(step.payload.get("session", ""))
         ident = self.instance_of(step.agent, session) or instance_id(thread, step.number)
         before = self._instances.get(ident)
@@ -62,12 +62,12 @@ class Past:
         return self._instances[ident]
 
     def instance_of(self, by: str, session: str) -> str | None:
-        """The instance of a session, if it is known."""
+        """The instance of a session, or None if it is unknown."""
         return self._of_session.get((by, session)) if session else None
 
     def prior(self, agent: str, *, by: str, named: str = "", files: Collection[str] = ()) -> Instance | None:
-        """The instance of `agent` to resume: the one that is `named`, else one that knows the files, the latest first.
-        An instance that another thread uses is not available."""
+        """Find the instance of `agent` to resume: the one that is `named`, else the latest, preferably one that knows
+        the files. An instance that another thread uses is not available."""
         free = [
             one
             for one in self._instances.values()
@@ -78,7 +78,7 @@ class Past:
         return max(free, key=lambda one: (bool(files) and one.files.issuperset(files), one.at), default=None)
 
     def why_none(self, agent: str, *, by: str, named: str = "") -> str:
-        """Why there is no instance to resume; empty if there never was one."""
+        """Explain why there is no instance to resume; empty if there never was one."""
         known = [one for one in self._instances.values() if one.agent == agent]
         if named:
             known = [one for one in known if one.id == named]
@@ -97,14 +97,14 @@ class Past:
         self._lent[instance] = thread
 
     def lend_step(self, step: str, thread: str) -> None:
-        """Lend the instance whose last step this is."""
+        """Lend the instance that ended with this step."""
         self._lent.update({one.id: thread for one in self._instances.values() if one.step == step})
 
     def give_back(self, thread: str) -> None:
         self._lent = {instance: holder for instance, holder in self._lent.items() if holder != thread}
 
     def files_of(self, thread: str) -> frozenset[str]:
-        """The files that were touched in a thread."""
+        """The files touched in a thread."""
         return self._touched.get(thread, frozenset())
 
     def touches(self) -> Iterator[Touch]:
@@ -116,7 +116,7 @@ def instance_id(thread: str, number: int) -> str:
 
 
 def touched_files(step: Step) -> frozenset[str]:
-    """The files of a step: those the agent was seen to write, and those it says it wrote."""
+    """The files of a step: those the agent was seen to write, and those it reported."""
     output = step.output
     reported = output.get("files", ()) if isinstance(output, dict) else ()
     names = {*files_of(step), *(file for file in reported if isinstance(file, str))}
@@ -125,6 +125,6 @@ def touched_files(step: Step) -> frozenset[str]:
 
 
 def moment(ms: int) -> str:
-    """A time of the store as the project's files write it."""
+    """Format a store timestamp the way the project's files do."""
     seconds, rest = divmod(ms, 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03d}Z"

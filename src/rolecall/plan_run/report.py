@@ -1,4 +1,4 @@
-"""The outcome of the tasks: a row for each, read from its thread."""
+"""The outcome of the tasks: one row per task, read from its thread."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Row:
     reason: str = ""
     thread: str = ""
     agent: str = ""
-    """The agent that last played the owner."""
+    """The agent that last played the owner's role."""
     verdict: str = ""
     """The status of the last step."""
     tokens: int = 0
     cost: float = 0
     files: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What else was noticed, such as a file that two tasks touched at once."""
+    """Other observations, such as a file that two tasks touched at once."""
     command: str = ""
     """The command that continues it."""
 
@@ -45,7 +45,7 @@ class Row:
 
 
 def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
-    """The facts of a thread for its row; only its id if it is not in the store."""
+    """The fields of a thread's row; only its id if it is not in the store."""
     ref = read_thread(store, ident)
     if ref is None:
         return {"thread": ident}
@@ -64,7 +64,7 @@ def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
 
 
 def question(store: Store, ref: ThreadRef) -> str:
-    """What a thread asks of a person, or why it has ended."""
+    """The question a thread asks a person, or the reason it ended."""
     chain = Chain(store, ref.head)
     way = next_of(Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow)))
     text = way.prompt if isinstance(way, Next) and way.role == PERSON else ref.state.reason
@@ -79,7 +79,7 @@ def rows(
     without: Collection[float],
     remarks: Mapping[float, Sequence[str]],
 ) -> list[Row]:
-    """A row for every task, except those that were done before (`without`)."""
+    """One row per task, except those in `without`, which were done before."""
     stands = board.standing()
     words = {number: left.word for number, left in stands.left.items()}
     waits = {

@@ -1,8 +1,8 @@
-"""Carry out the tasks of a cycle, each as a thread of its own, several at once.
+"""Carry out the tasks of a cycle, each in its own thread, several at once.
 
-Whenever a task has ended, the runner reads the task list again and begins what can begin. What was done is in the
-threads: after a kill, the next run continues them. A failure does not stop the other tasks; what needs a person waits,
-and everything that does not depend on it continues.
+Whenever a task ends, the runner reads the task list again and starts the tasks that can begin. The threads record what
+was done, so the next run continues them after a kill. A failure does not stop the other tasks. A task that needs a
+person waits, and everything that does not depend on it continues.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from rolecall.threads.thread import Chain, Step
 from rolecall.workflow.route import status_of
 
 Tell = Callable[[str, float | None, Mapping[str, Any]], None]
-"""(kind of event, task, what there is to say)"""
+"""(kind of event, task, details)"""
 
 
 @dataclass
 class Runner:
     project: str
     engines: Callable[[str | None], Engine]
-    """By the agent that plays every role; None: those of the configuration."""
+    """Returns the engine for the agent that plays every role; None for the configured agents."""
     catalog: Catalog
     board: Board
     cancel: Cancel
     tell: Tell
     limit: int = 3
     agent: str | None = None
-    """The agent that plays every role, whatever the configuration says."""
+    """The agent that plays every role, overriding the configuration."""
 
     def __post_init__(self) -> None:
         engine = self.engines(self.agent)
@@ -54,14 +54,14 @@ class Runner:
         self._opening = Opening(self.project, engine, self.catalog, self.board, self.watch, self.agent)
         self._running: dict[float, asyncio.Task[None]] = {}
         self._files: dict[float, frozenset[str]] = {}
-        """What the running tasks write, as far as it is known."""
+        """The files that the running tasks write, as far as they are known."""
         self._paused: dict[float, tuple[Job, str]] = {}
         """Tasks that wait for a file in the middle of their thread."""
         self.remarks: dict[float, list[str]] = {}
-        """What was noticed about each task besides how it ended."""
+        """Observations about each task, besides its outcome."""
 
     async def run(self) -> list[Row]:
-        """Run until nothing is left that can be done without a person; returns a row for each task that was open."""
+        """Run until everything left needs a person, and return a row for each task that was open."""
         with run_record.run_alone(self.project):
             self.board.load()
             was_done = {number for number, task in self.board.tasks.items() if task["status"] == "completed"}
@@ -69,7 +69,7 @@ class Runner:
             self.board.files_of = self.watch.past.files_of
             try:
                 await self._loop()
-            finally:  # whatever ends the run, no agent is left at work
+            finally:  # however the run ends, no agent keeps running
                 for work in self._running.values():
                     work.cancel()
                 await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -125,14 +125,14 @@ class Runner:
             self._leave(job, ident)
         except RolecallError as exc:
             ref = read_thread(self.store, ident) if ident else None
-            if ref is not None and ref.state.has_ended:  # by a person, meanwhile
+            if ref is not None and ref.state.has_ended:  # a person ended it in the meantime
                 self._leave(job, ident)
             else:
                 reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
                 self._set_aside(job, ident, Left(FAILED, "could not be run", reason), reason)
 
     def _has_to_wait(self, job: Job, outcome: Outcome) -> bool:
-        """Whether a check must wait before its work is done again, because another task writes those files now."""
+        """Whether a check must wait before its work is redone, because another task is writing the same files."""
         is_redoing = outcome.status == "idle" and outcome.role in job.players.doers and job.players.is_check
         if not is_redoing or self._files[job.id] >= job.work_files:
             return False
@@ -144,7 +144,7 @@ class Runner:
         return False
 
     def _leave(self, job: Job, ident: str) -> None:
-        """Record how a thread was left: done, waiting for a person, ended or interrupted."""
+        """Record the state of a thread after it stopped: done, waiting for a person, ended or interrupted."""
         ref = thread.find(self.store, ident)
         status = views.status_of(self.store, ref)
         if status == "completed":
@@ -170,7 +170,7 @@ class Runner:
         self.tell("settled", job.id, {"thread": ident, "status": status, "reason": reason, "command": onward})
 
     def _thread_of(self, job: Job) -> str:
-        """The thread of the task: the one that was begun, or a new one."""
+        """The id of the task's thread: the one already begun, or a new one."""
         ref = self.board.begun(job.task)
         if ref is None:
             begun = self._opening.begin(job)
@@ -183,12 +183,12 @@ class Runner:
             return begun.thread
         if ref.state.status == "suspended":
             lifecycle.resume(self.store, ref, mask=self._opening.engine.mask)
-        for step in Chain(self.store, ref.head):  # what a runner that died did not come to do
+        for step in Chain(self.store, ref.head):  # finish what a runner that died left undone
             self._judge(job, step)
         self.tell("goes_on", job.id, {"thread": thread.id_of(ref), "title": job.task["title"]})
         return thread.id_of(ref)
 
-    # -- what is seen --
+    # -- observations --
 
     def _watch(self, job: Job, ident: str, kind: str, body: Mapping[str, Any]) -> None:
         if kind == "step_started":
@@ -199,12 +199,12 @@ class Runner:
                 self._remark(job.id, overlap.text)
                 other = next(number for number in overlap.tasks if number != job.id)
                 self.remarks.setdefault(other, []).append(overlap.text)
-            self._files[job.id] |= touched_files(step)  # whoever comes later keeps away from them
+            self._files[job.id] |= touched_files(step)  # tasks that start later avoid these files
             self._judge(job, step)
         self.tell(kind, job.id, {"thread": ident, **body})
 
     def _judge(self, job: Job, step: Step) -> None:
-        """If a check rejects its work, open the work again."""
+        """Reopen the work if a check rejects it."""
         is_verdict = job.players.is_check and step.role == job.players.checker
         if is_verdict and status_of(step.output) == taskflow.verdicts(step.role)[1]:
             self._remark(job.id, *self.board.take_back(job.task, job.works))

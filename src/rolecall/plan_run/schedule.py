@@ -1,8 +1,8 @@
-"""Which tasks can begin now, and why the others cannot. Time grows with the number of tasks and dependencies.
+"""Decide which tasks can begin now, and why the others cannot, in roughly linear time.
 
-Two tasks that write the same file run one after the other, and no more than a given number run at once. A task whose
-thread has begun goes before one that has not, and no longer waits for its dependencies. A dependency that does not
-exist or leads back to itself is reported: a schedule never waits for what cannot come.
+Two tasks that write the same file run one after the other, and the number of tasks that run at once is limited. A task
+whose thread has begun comes before one that has not, and no longer waits for its dependencies. A missing or circular
+dependency is reported instead of being waited for.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import NamedTuple
 
 
 class Want(NamedTuple):
-    """A task to be done, as far as scheduling is concerned."""
+    """A task to be done, reduced to what scheduling needs."""
 
     id: float
     deps: tuple[float, ...] = ()
     files: frozenset[str] = frozenset()
-    """What it is known to write."""
+    """The files it is known to write."""
     is_begun: bool = False
 
 
 class Clash(NamedTuple):
     file: str
     other: float
-    """The task that has the file now."""
+    """The task that is using the file now."""
 
 
 class Next(NamedTuple):
     start: tuple[float, ...]
     clashes: Mapping[float, Clash]
-    """What could begin as well if it did not write what another one writes."""
+    """Tasks that could start now if they did not write a file that another task writes."""
 
 
 def startable(
     wants: Sequence[Want], *, done: Collection[float], running: Mapping[float, frozenset[str]], limit: int
 ) -> Next:
-    """What to start beside the tasks in `running`, which maps each to its files."""
+    """Choose the tasks to start beside those in `running`, which maps each task to its files."""
     holders = {file: task for task, files in running.items() for file in files}
     start: list[float] = []
     clashes: dict[float, Clash] = {}
@@ -65,9 +65,9 @@ def reasons(
     limit: int,
     others: Mapping[float, str],
 ) -> dict[float, str]:
-    """Why each task that is neither running nor startable has to wait.
+    """Explain why each task that is neither running nor startable has to wait.
 
-    `others` are tasks that are not ours to start, with what to say of them (`is Lead's`).
+    `others` maps tasks that are not ours to start to a phrase about them, such as `is Lead's`.
     """
     now = startable(wants, done=done, running=running, limit=limit)
     never = hopeless(wants, known={*done, *others})
@@ -126,7 +126,7 @@ def hopeless(wants: Sequence[Want], *, known: Collection[float]) -> dict[float, 
 
 
 def _find_circles(left: Mapping[float, Want]) -> dict[float, list[float]]:
-    """The circle of each task that is in one: from task to dependency until one comes again."""
+    """The dependency cycle of each task in one, found by following the first open dependency of every task."""
     found: dict[float, list[float]] = {}
     seen: set[float] = set()
     for first in left:

@@ -1,9 +1,9 @@
-"""A task as a workflow: who does it, who checks it, who diagnoses a failure, when a person is asked.
+"""A task as a workflow: who does it, who checks it, who diagnoses a failure, and when a person is asked.
 
-Failing is an edge. The first failure leads to a diagnosis and from there to one more attempt; the second one to a
-person, who sends it another way, changes the task, or ends it. The text of the task is not in the workflow but in the
-prompt of its thread, so tasks of the same kind share one workflow. Within it nobody continues a session: another
-attempt starts fresh. A session of an earlier task is given to the thread from outside.
+Failures are edges of the workflow. The first failure leads to a diagnosis and then to another attempt; the second leads
+to a person, who redirects the task, changes it, or ends it. The text of the task is in the prompt of its thread, not in
+the workflow, so tasks of the same kind share one workflow. Within the workflow every attempt starts a new session; a
+session from an earlier task is passed to the thread from outside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rolecall.nexus.catalog import Catalog, effective
 from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workflow
 
 NAME = "run-task"
-"""The name to configure agents by: `agentOverrides.run-task.engineer`."""
+"""The workflow name used to configure agents, as in `agentOverrides.run-task.engineer`."""
 PERSON = "person"
 ESCALATION: Mapping[str, str] = {
     "engineer": "architect",
@@ -23,25 +23,25 @@ ESCALATION: Mapping[str, str] = {
     "tester": "architect",
     "writer": "strategist",
 }
-"""Who diagnoses the failure of whom; failures of all others go to a person at once."""
+"""Maps each role to the one that diagnoses its failures; failures of other roles go straight to a person."""
 MOST_STEPS = 40
 
 DONE, BLOCKED = "done", "blocked"
 _NOT_DONE = ("partial", BLOCKED)
 _VERDICTS = {"reviewer": ("approved", "revision_required")}
 FAILURES = (*_NOT_DONE, "fail", "revision_required", "task_wrong")
-"""The statuses that mean it went wrong."""
+"""The statuses that count as failures."""
 _FIRST = "isFirstFailure"
 
 
 class Players(NamedTuple):
-    """Who has a part in a task, by ids of the catalogue."""
+    """The roles that take part in a task, as catalogue ids."""
 
     doers: tuple[str, ...] = ()
-    """Who does it. If the task is a check of others: who did those, and does them again if necessary."""
+    """The roles that do the task. For a check, the roles that did the checked tasks and redo them if necessary."""
     checker: str = ""
     is_check: bool = False
-    """The task itself is the check, so it begins with the checker."""
+    """Whether the task itself is a check, so that its workflow begins with the checker."""
 
     @property
     def owner(self) -> str:
@@ -49,12 +49,12 @@ class Players(NamedTuple):
 
 
 def verdicts(checker: str) -> tuple[str, str]:
-    """A checker's statuses for good and bad, as its body has them."""
+    """The statuses that a checker's body uses for a good and a bad result."""
     return _VERDICTS.get(checker, ("pass", "fail"))
 
 
 def diagnosticians(players: Players) -> list[str]:
-    """Who may be asked for a diagnosis."""
+    """The roles that may be asked for a diagnosis."""
     failing = _can_go_again(players)
     return list(dict.fromkeys(ESCALATION[name] for name in failing if name in ESCALATION))
 
@@ -66,7 +66,7 @@ def roles_of(players: Players) -> list[str]:
 
 
 def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambda _role: "") -> Workflow:
-    """The workflow of a task; `notes` adds text to the body of a role, such as names of tools."""
+    """Build the workflow of a task; `notes` returns text to add to a role's body, such as tool names."""
     asked = diagnosticians(players)
     schemas = {name: _work_schema() for name in players.doers}
     schemas |= {name: _diagnosis_schema(players) for name in asked}
@@ -77,7 +77,7 @@ def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambd
         agent = catalog.agent(name)
         roles[name] = Role(
             description=agent.description,
-            # The runner keeps the list: nobody calls a task done that has to be checked yet.
+            # The runner updates the task list, so that no agent completes a task that still has to be checked.
             capabilities=tuple(dict.fromkeys((*effective(agent), "no_task_update"))),
             procedure="\n\n".join(filter(None, (agent.body.strip(), notes(name)))),
             output="The fields above, then your message in the form that your role gives it.",
@@ -188,7 +188,7 @@ def _graph(players: Players, asked: list[str]) -> dict[str, tuple[Edge, ...]]:
         doer = players.doers[0] if players.doers else ""
         graph[players.checker] = (
             Edge(END, good),
-            # A bad verdict is a failure of the work; a check that could not be made is one of the checker.
+            # A bad verdict is a failure of the work; a check that could not be made is a failure of the checker.
             *_after_failure(players.checker, bad, ESCALATION.get(doer)),
             *_after_failure(players.checker, BLOCKED, ESCALATION.get(players.checker)),
         )
