@@ -1,9 +1,9 @@
-"""A step that an external agent has put into the store itself: is it the one that was asked for?
+"""Checks a step that an external agent put into the store itself.
 
-Such an agent writes to the store, so the engine trusts nothing about its step: it must extend the head that the agent
-was given, have an output of the role's type, and contain no secrets. A step from `rolecall.agentkit` is kept as it is,
-so its attempts and totals must be right, too. From a step with only uwf's fields the engine takes the output and the
-conversation, and puts a step of its own.
+The engine trusts nothing about such a step: it must extend the head that the agent was given, have an output of the
+role's type, and contain no secrets. A step from `rolecall.agentkit` is kept unchanged, so its attempts and totals must
+be correct as well. If a step has only uwf's fields, the engine copies its output and conversation into a step of its
+own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rolecall.workflow.route import status_of
 
 
 def read_step(store: Store, step: str, *, attempt: str | None) -> thread.Step:
-    """Return the step `step` after checking it; a step of ours must link the attempts from `attempt` on."""
+    """Read the step `step`. A step written by our own library must link to the failed attempts, back to `attempt`."""
     try:
         node = store.get(step)
     except NotFound as exc:
@@ -56,7 +56,7 @@ def check(
     totals: Mapping[str, Any],
     mask: Mask,
 ) -> None:
-    """Refuse a step that does not go on from where `turn` is. `totals` are those before it."""
+    """Refuse a step that does not continue from `turn`. `totals` is the usage before the step."""
     payload = step.payload
     expected: dict[str, Any] = {
         "start": turn.chain.start.id,

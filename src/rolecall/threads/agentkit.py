@@ -1,4 +1,4 @@
-"""For authors of external agents: everything but the work itself.
+"""A library for authors of external agents: it does everything but the work itself.
 
     from rolecall import agentkit
 
@@ -8,9 +8,9 @@
     if __name__ == "__main__":
         agentkit.run(work)
 
-The program is called with a thread and a role. It opens the same store, puts together the prompt and the context as the
-engine does, calls the function, understands its answer (frontmatter, one correction, the extract model), puts the step
-and prints the step's id. Moving the head, and every other ref, is up to the engine that called the program.
+The program is called with a thread and a role. It opens the same store, builds the prompt and the context as the engine
+does, calls the function, parses its answer (frontmatter, one correction, the extract model), stores the step and prints
+the step's id. Only the engine that called the program moves the head or any other ref.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ AgentFunction = Callable[[str, Context], Awaitable[str | Reply]]
 
 
 def run(function: AgentFunction, argv: Sequence[str] | None = None) -> NoReturn:
-    """Play one role as the command line says, print the id of the step, and exit: 0, or 1 with the reason on stderr
-    and whatever the function answered on stdout, which the engine keeps.
+    """Play the role that the command line names, print the step's id and exit with 0. On an error, exit with 1, the
+    reason on stderr and the function's answer, if any, on stdout, where the engine reads it.
 
-    A function with an attribute `can_resume` that is true is given `context.session` to continue, and is asked for a
-    correction when its answer cannot be read.
+    If the function has a true attribute `can_resume`, it is given `context.session` to continue, and is asked for a
+    correction if its answer cannot be parsed.
     """
     parser = argparse.ArgumentParser(description="Plays one role of a thread and prints the step's id.")
     parser.add_argument("thread", nargs="?")
@@ -68,7 +68,7 @@ def run(function: AgentFunction, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def agent(function: AgentFunction) -> Callable[[], NoReturn]:
-    """The function as a program: `@agentkit.agent`, then name it as an entry point or call it."""
+    """Decorator that turns a function into a program, to be named as an entry point or called."""
 
     def main() -> NoReturn:
         run(function)
@@ -77,7 +77,7 @@ def agent(function: AgentFunction) -> Callable[[], NoReturn]:
 
 
 async def _take_step(function: AgentFunction, name: str, role: str, instruction: str | None) -> str:
-    # Set when the process is asked to end, so that the function can stop what it started.
+    # Set on SIGTERM or SIGINT, so that the function can stop what it started.
     cancel = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, cancel.set)

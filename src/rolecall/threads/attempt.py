@@ -1,9 +1,9 @@
-"""One attempt at a step: ask the role's agent and understand its answer.
+"""One attempt at a step: ask the role's agent and parse its answer.
 
-What happens is written down as it happens. Before the agent is asked, a note in the ref `attempt/<thread>` says so; the
-session id and the answer go into the note as soon as they are known. So a process that takes the thread up after a
-crash continues from the answer instead of paying for it again. A failed attempt becomes a node, and the step that
-succeeds in the end links the attempts before it.
+Every stage is recorded as it happens. Before the agent is asked, a note is written to the ref `attempt/<thread>`; the
+session id and the answer are added to it as soon as they are known. A process that takes over the thread after a crash
+therefore continues from the answer instead of paying for it again. A failed attempt becomes a node, and the step that
+finally succeeds links to the attempts before it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from rolecall.workflow.route import Next
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
 _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread")
 _MOST_RUNS = 8
-"""An agent may start a process for every command it runs; the newest ones are enough to find the rest."""
+"""How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
 _LITERAL = 60
-"""A part of a prompt shorter than this is not worth a node of its own."""
+"""Parts of a prompt up to this length are stored inline rather than as nodes."""
 
 Play = Callable[["Attempt", protocol.Cancel, str, str, str | None], Any]
-"""(attempt, cancel, workflow, prompt, session) -> how the workflow that plays the role has left its thread."""
+"""(attempt, cancel, workflow, prompt, session) -> the outcome of the child thread that plays the role."""
 
 
 @dataclass(frozen=True)
@@ -56,34 +56,34 @@ class Answer:
     text: str
     session: str
     step: str = ""
-    """A step that an external agent has put itself."""
+    """The id of a step that an external agent put into the store."""
     is_unread: bool = False
-    """The agent has had its chance to correct it: only a model can find the output in it."""
+    """The agent could not correct the answer, so only the extract model can find the output."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a step is going to say."""
+    """The contents of the step to be committed."""
 
     output: Mapping[str, Any]
     body: str
     raw: str | None = None
-    """The whole answer, if it is not the one in the note."""
+    """The whole answer, if it differs from the one in the note."""
     schema: Mapping[str, Any] | None = None
-    """The type of the output, if it is not the role's."""
+    """The schema of the output, if it is not the role's."""
     agent: str = ""
-    """Who gave it, if not the agent that was asked."""
+    """The agent that answered, if not the one that was asked."""
     step: str = ""
-    """A step that an external agent has put with our library: it is taken as it is."""
+    """The id of a step that an external agent stored with our library; it is used unchanged."""
     given: str = ""
-    """The step of an external agent that knows only uwf's fields."""
+    """The id of a step from an external agent that knows only uwf's fields."""
 
 
 async def perform(
     setup: Setup, attempt: Attempt, cast: Cast, *, cancel: protocol.Cancel, play: Play | None = None
 ) -> Result:
-    """Ask the agent and understand its answer: from its frontmatter, else after one correction in the same session,
-    else with the extract model. Whatever the agent gave is on record when this raises."""
+    """Ask the agent and parse its answer: from its frontmatter, else after one correction in the same session, else
+    with the extract model. If this raises, the agent's output is already recorded."""
     role = attempt.turn.role(attempt.role)
     ask = partial(_ask, setup, attempt, cast, cancel, play)
     answer = await attempt.read_waiting_answer()
@@ -113,15 +113,15 @@ async def _ask(
     *,
     correction: str | None = None,
 ) -> Answer:
-    """Call the agent; its answer is on record before anything is done with it. An agent that has lost the session is
-    asked again in another one."""
+    """Call the agent and record its answer before using it. If the agent has lost the session, ask it again in a new
+    one."""
     if correction is not None:
         attempt.stay_in_session()
     text = correction if correction is not None else await attempt.make_prompt(cast)
     role, run, decision = attempt.turn.role(attempt.role), setup.token(), attempt.session
     words = tuple(dict.fromkeys((*role.capabilities, *setup.restrictions_of(role))))
     deniable = getattr(cast.agent, "deniable", None)
-    if deniable is not None:  # the role's own were checked before; those of our own process apply as well
+    if deniable is not None:  # the role's restrictions were checked earlier; our own process may add some
         capabilities.check_supported(cast.name, words, deniable)
 
     attempt.note_asking(cast.name, run=run)
@@ -137,7 +137,7 @@ async def _ask(
         with (
             contained(f"the agent {cast.name!r}"),
             _report_changes(attempt, words),
-        ):  # an adapter is anybody's code
+        ):  # adapters are third-party code and may raise anything
             given = await protocol.ask(cast.agent, text, context=context)
     except AgentError as error:
         if not error.is_session_lost or decision.session is None:
@@ -149,11 +149,11 @@ async def _ask(
 
 
 def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:
-    """The environment of an agent's processes. It leads to the store only if the agent puts its step itself or the
-    role may start threads."""
+    """The environment of an agent's processes. It names the store only if the agent writes its own step or the role
+    may start threads."""
     role = attempt.turn.role(attempt.role)
     environment = setup.environment_of(role)
-    environment.pop(capabilities.THREADS_VARIABLE, None)  # of the role whose agent started us
+    environment.pop(capabilities.THREADS_VARIABLE, None)  # set for the role whose agent started us
     if role.may_start_threads:
         environment[capabilities.THREADS_VARIABLE] = "1"
     elif not getattr(cast.agent, "opens_store", False):
@@ -181,7 +181,7 @@ def _report_changes(attempt: Attempt, words: tuple[str, ...]) -> Iterator[None]:
 async def _extract(
     setup: Setup, attempt: Attempt, answer: Answer, problem: reply.Problem, cancel: protocol.Cancel
 ) -> reply.Reply:
-    """Let a model find the output. If that fails, the answer stays to be read again."""
+    """Find the output with the extract model. If that fails, the answer is kept so that it can be read later."""
     role = attempt.turn.role(attempt.role)
     attempt.note = attempt.note._replace(unread=True)
     try:
@@ -218,7 +218,7 @@ class Attempt:
         origin: Origin | None = None,
         recall: Recaller = no_knowledge,
     ) -> None:
-        """`is_owner` is False in the process of an external agent: the process that started it keeps the note."""
+        """`is_owner` is False in an external agent's process, because the process that started it owns the note."""
         self.store = store
         self.mask = mask
         self.watch = watch
@@ -228,9 +228,9 @@ class Attempt:
         self.way = way
         self.workdir = _workdir(store, turn, way)
         self.session = Decision("")
-        """In which of the agent's sessions it is asked, and why."""
+        """The agent's session to use, and why."""
         self.lost_sessions: frozenset[str] = frozenset()
-        """Sessions that the agent does not know; they are not tried again."""
+        """Sessions that the agent no longer knows and that are not tried again."""
         self._is_owner = is_owner
         self._fork = fork
         self._origin = origin
@@ -260,11 +260,11 @@ class Attempt:
 
     @property
     def instruction(self) -> str:
-        """What the edge to the role says."""
+        """The rendered prompt of the edge that leads to the role."""
         return self.mask.text(self.way.prompt)
 
     def totals(self) -> dict[str, Any]:
-        """What the thread has used so far, failed attempts of this step included."""
+        """The thread's usage so far, including failed attempts at this step."""
         totals = dict(self.turn.totals)
         for attempt in self._attempts():
             ms = attempt.get("completed_at", 0) - attempt["started_at"]
@@ -280,34 +280,32 @@ class Attempt:
             node = payload.get("previous")
 
     def _is_left_here(self) -> bool:
-        """Whether the note is about this very step, and not one that a person has moved the thread away from."""
+        """Whether the note belongs to this step rather than to one that a person has moved the thread away from."""
         return self.note.head == self.turn.chain.head and self.note.role == self.role
 
     # -- before the answer --
 
     async def read_waiting_answer(self) -> Answer | None:
-        """An answer that had arrived before the process that asked for it died."""
+        """Return an answer that arrived before the process that asked for it died."""
         if not self._is_left_here() or not (self.note.raw or self.note.step):
             return None
-        await self._assemble(
-            self.note.since, self.note.recalled
-        )  # the step keeps the prompt as if nothing had happened
+        await self._assemble(self.note.since, self.note.recalled)  # the step stores the prompt that was used
         return Answer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
 
     async def make_prompt(self, cast: Cast) -> str:
-        """Decide in which session to ask the agent, and return what to tell it."""
+        """Choose the session in which to ask the agent, and return the prompt."""
         await self.close_left_behind()
         self.agent = self.mask.text(cast.name)
         self.session = self._decide_session(cast)
         return (await self._assemble(self.session.since, await self._search_repository())).text
 
     def stay_in_session(self) -> None:
-        """Ask again in the session that gave the last answer."""
+        """Use the session of the last answer for the next question."""
         total = usage_of(self.note.session_total)
         self.session = Decision("resumed: a correction", self.note.session or None, total=total)
 
     async def close_left_behind(self) -> None:
-        """End the agent of a process that has died: nobody reads what it still says."""
+        """End an agent whose parent process has died, because nobody reads its output any more."""
         if not self.note.agent or not self._is_owner:
             return
         for run in filter(None, (self.note.run, *self.note.runs)):
@@ -326,14 +324,14 @@ class Attempt:
             workdir=self.workdir,
             can_fork=getattr(cast.agent, "can_fork", False),
             fork=self._fork,
-            # A session in which an attempt has failed may be what is broken.
+            # If an attempt failed, its session may be the cause.
             origin=None if self.tries and not self.lost_sessions else self._origin,
             interrupted=self.note if self._is_left_here() else None,
             lost=self.lost_sessions,
         )
 
     async def _search_repository(self) -> str:
-        """Passages for a role that wants them, in a session that has not had them."""
+        """Find passages for a role that wants them, unless its session already has them."""
         wanted = self.turn.role(self.role).knowledge
         if wanted is None or self.session.since is not None:
             return ""
@@ -378,7 +376,7 @@ class Attempt:
                 yield prompt.PastStep(step.number, step.role, step.output, step.body, step.agent)
 
     def note_asking(self, agent: str, *, run: str = "") -> None:
-        """Note who is asked before it is; `run` marks the processes that the agent is going to start."""
+        """Note the agent before it is asked; `run` marks the processes that it will start."""
         self.agent = self.mask.text(agent)
         note = Note(
             head=self.turn.chain.head,
@@ -396,7 +394,7 @@ class Attempt:
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
 
     def note_sign(self, kind: str, body: Mapping[str, Any]) -> None:
-        """A live sign of the agent. Its session is noted at once, so that it can be resumed after a crash."""
+        """Handle a live event of the agent. A session is noted at once, so that it can be resumed after a crash."""
         given = _plain(body)
         if kind == "text" and isinstance(given.get("text"), str):
             given["text"] = self._live.feed(given["text"])
@@ -406,7 +404,7 @@ class Attempt:
         if kind == "session" and self._is_owner:
             self._write(self.note._replace(session=given.get("session") or self.note.session), kind, given)
         elif kind == "process" and self._is_owner and isinstance(given.get("run"), str):
-            # A process that an agent keeps from step to step does not carry the mark of this one.
+            # A process that an agent keeps open between steps does not have this attempt's mark.
             runs = list(dict.fromkeys([*self.note.runs, given["run"]]))
             self._write(self.note._replace(runs=runs[-_MOST_RUNS:]), kind, given)
         else:
@@ -415,7 +413,7 @@ class Attempt:
     # -- the answer --
 
     def note_answer(self, given: protocol.Reply) -> Answer:
-        """Write the answer down before anything is done with it."""
+        """Record the answer before it is used."""
         self._tell_rest()
         note = self.note._replace(
             raw=self.mask.text(_plain(given.text)),
@@ -435,14 +433,14 @@ class Attempt:
         return Answer(note.raw, note.session, note.step)
 
     def remark(self, text: str) -> None:
-        """Something a reader of the step should know, kept with what the agent did."""
+        """Add a remark for readers of the step to its detail."""
         text = self.mask.text(text)
         if text not in self._remarks:
             self._remarks.append(text)
             self._tell("remark", {"role": self.role, "text": text})
 
     def add_usage(self, usage: Mapping[str, Any]) -> None:
-        """Count what the extract model used for the step it was asked for."""
+        """Add the extract model's usage to that of the step."""
         known = dict(self.note.usage)
         for key, name in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
             if usage.get(name, 0):
@@ -459,7 +457,7 @@ class Attempt:
         return Result(dict(found.output), found.body)
 
     def adopt(self, step: str) -> Result:
-        """A step that an external agent has put: it must extend what the agent was given."""
+        """Check a step that an external agent put into the store, and return it as the result."""
         done = adoption.read_step(self.store, step, attempt=self.previous)
         if done.is_ours:
             self.previous = done.payload.get("attempt")
@@ -476,12 +474,12 @@ class Attempt:
     # -- failing --
 
     def fail(self, error: str, cause: RolecallError | None = None) -> None:
-        """Turn the note into an attempt node: nothing the agent gave is lost."""
+        """Store the note as a failed attempt, so that none of the agent's output is lost."""
         self._tell_rest()
         if isinstance(cause, AgentError):
             self._note_given(cause)
         elif not (isinstance(cause, ExtractError) and cause.is_outage):
-            self.note = self.note._replace(unread=False)  # reading it again would find no more in it
+            self.note = self.note._replace(unread=False)  # reading it again would not help
         ending = cause.ending if isinstance(cause, AgentError) else ""
         if self._is_owner:
             try:
@@ -490,14 +488,14 @@ class Attempt:
                 self._keep_beside(error)
                 raise
 
-        # What the next attempt at the same step continues from. What it cost is counted with this one.
+        # The fields that the next attempt at this step continues from. Usage is counted with this attempt.
         kept: tuple[str, ...] = ()
         if self.note.unread:
             kept = (*_OF_SESSION, *_OF_ANSWER)
         elif self.note.session and ending not in (
             "failed",
             "killed",
-        ):  # else the session may be what is broken
+        ):  # otherwise the session may be the cause
             kept = _OF_SESSION
         note = Note(**{key: getattr(self.note, key) for key in kept})
         draft = self.store.draft()
@@ -514,12 +512,12 @@ class Attempt:
         self.watch("attempt_failed", event)
 
     def unreadable(self, error: ExtractError) -> Result:
-        """A step that says its answer could not be read, for a moderator to decide about."""
+        """The result for an answer that could not be read; a moderator decides what happens next."""
         output = {"$status": ERROR, "reason": error.message}
         return Result(output, error.raw, raw=error.raw, schema=ERROR_SCHEMA)
 
     def _note_given(self, error: AgentError) -> None:
-        """Note what an agent had given before it failed."""
+        """Add the output of an agent that failed to the note."""
         detail: dict[str, Any] = {}
         if error.turns or error.files:
             detail = {"turns": [_turn(turn) for turn in error.turns], **filled({"files": list(error.files)})}
@@ -535,7 +533,7 @@ class Attempt:
         self.note = self.note._replace(**filled({**given, **used}))
 
     def _keep_beside(self, error: str) -> None:
-        """Add an attempt to those of the process that runs the thread now; the note there is theirs and stays."""
+        """Add a failed attempt although another process now runs the thread; that process's note is kept."""
         while True:
             there = read_note(self.store, self.thread)
             self.previous = there.attempt if there else None
@@ -571,10 +569,10 @@ class Attempt:
         }
         return draft.put_as(ATTEMPT_SCHEMA, filled(fields, keep=("agent",)))
 
-    # -- what goes into the step --
+    # -- the contents of the step --
 
     def put_context(self, draft: Draft) -> dict[str, Any]:
-        """The fields that a step and a failed attempt have in common; their nodes go into `draft`."""
+        """The fields that steps and failed attempts share; their nodes are added to `draft`."""
         note, told = self.note, None
         if self._prompt is not None:
             parts = [self._prompt_part(draft, part) for part in self._prompt.parts]
@@ -590,20 +588,20 @@ class Attempt:
         }
 
     def _prompt_part(self, draft: Draft, part: prompt.Part) -> dict[str, Any]:
-        """A part of a prompt: an earlier step by its id, a short text as it is, a long one as a node."""
+        """The stored form of a prompt part: an earlier step's id, a short text inline, or a long text's node."""
         text = self.mask.text(part.text)
         if part.step in self._steps_shown and text == part.text:
             return {"step": self._steps_shown[part.step], "form": 1}
         return {"text": draft.put_text(text)} if len(text) > _LITERAL else {"literal": text}
 
     def close(self, draft: Draft) -> None:
-        """Add to the draft of the step that the note and the attempts' ref go: the step links what they held."""
+        """Add the removal of the note's ref to the step's draft; the step itself links to the failed attempts."""
         if self._ref is not None:
             draft.move(self._ref.ref.name, self._ref.ref)
 
     def look_again(self) -> None:
-        """Read the note as it is now. A step that lost its thread may have added an attempt; if another process has
-        written its own note, we are the ones who lost it."""
+        """Read the note again, because a process that lost the thread may have added an attempt. Raise Conflict if
+        another process has written its own note: then we have lost the thread."""
         if not self._is_owner:
             return
         there = read_note(self.store, self.thread)
@@ -624,7 +622,7 @@ class Attempt:
         draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note.dump())
         if kind:
             draft.event(self.thread, kind, body or {})
-        # A process that dies loses nothing of this; waiting for the disk is left to the step's commit.
+        # This survives a crash of the process; the step's commit waits for the disk.
         self._ref = NoteRef(note, self.previous, draft.commit(durable=False)[0])
         if kind:
             self.watch(kind, body or {})
@@ -644,7 +642,7 @@ class Attempt:
 
 
 def _workdir(store: Store, turn: Turn, way: Next) -> str:
-    """The folder that the workflow has for the role, or the one that the edge names, seen from there."""
+    """The role's work folder in this workflow, or the edge's `location` relative to it."""
     cwd, kind = turn.chain.start.cwd, workdir_of(turn.workflow, way.role)
     if kind != "shared":
         cwd = workfolder.for_step(store, turn.thread, turn.chain, kind)
@@ -656,11 +654,11 @@ def _workdir(store: Store, turn: Turn, way: Next) -> str:
     return folder
 
 
-# -- what an agent gave, as values that can be stored: an adapter is anybody's code --
+# -- the agent's output as values that can be stored, whatever a third-party adapter returned --
 
 
 def _detail(given: protocol.Reply) -> dict[str, Any]:
-    """What the agent did besides answering; empty when it only answered."""
+    """The agent's turns, files and ending; empty if it did nothing but answer."""
     ending = given.ending if given.ending != "completed" else ""
     said = filled({"files": list(given.files), "reason": given.reason, "ending": ending})
     turns = [_turn(turn) for turn in given.turns]
@@ -693,5 +691,5 @@ def _plain(value: Any) -> Any:
 
 
 def filled(fields: Mapping[str, Any], keep: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Only what has a value; what has none is left out, so that a later field changes no id."""
+    """Drop fields without a value, so that adding a field later does not change existing ids."""
     return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ()) or key in keep}

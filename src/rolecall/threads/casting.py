@@ -1,4 +1,4 @@
-"""Which agent plays which role, by the workflow, the configuration and what the thread was started with."""
+"""Chooses the agent of each role from the workflow, the configuration and the thread's own options."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def cast(
     environment: Mapping[str, str] | None = None,
     tiers: Mapping[str, str] | None = None,
 ) -> Cast:
-    """The agent that plays a role. An unknown agent, or one that cannot enforce the role's restrictions, is an error
-    before anything runs. `tiers` are the model tiers of roles that have one."""
+    """Return the agent that plays a role. Raise an error before anything runs if the agent is unknown or cannot
+    enforce the role's restrictions. `tiers` are the model tiers of roles that have one."""
     made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
     deniable = getattr(made.agent, "deniable", None)
-    if deniable is not None and made.name != HUMAN:  # a plain function is its author's to answer for
+    if deniable is not None and made.name != HUMAN:  # the author of a plain function is responsible for it
         capabilities.check_supported(made.name, book.workflow.roles[role].capabilities, deniable)
     return made
 
@@ -51,7 +51,7 @@ def _make(
     tier: str,
 ) -> Cast:
     named, bound = book.workflow.roles[role].agent, book.bound.get(role)
-    if named == HUMAN:  # a person was asked for, and nobody else may answer instead
+    if named == HUMAN:  # the workflow asks for a person, so no agent may answer
         return Cast(HUMAN, _refuse_asking)
     if override is None and bound is None and role in book.agents:
         agent = book.agents[role]
@@ -101,20 +101,20 @@ def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallErr
 
 
 def refuse_miscast(book: Playbook, override: str | None) -> None:
-    """Refuse a role that no agent can play before any other role costs money."""
+    """Raise an error if any role has no usable agent, before other roles cost money."""
     for _, error in miscast(book, override):
         raise error
 
 
 def agent_from(folder: str, agent: str) -> str:
-    """An agent as it is named in a folder, also when the thread runs from another one: a script by its whole path."""
+    """Make the script path in an agent's name absolute, because the thread may run from another folder."""
     kind, _, file = agent.partition(":")
     return f"scripted:{os.path.abspath(os.path.join(folder, file))}" if kind == "scripted" and file else agent
 
 
 def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
-    """A function that binds agents to the roles of a new thread from the current configuration: the agent's name and
-    its definition. A role without an agent takes it from the configuration when its turn comes."""
+    """Return a function that binds agents to the roles of a new thread from the current configuration, by name and
+    definition. A role without a bound agent gets one from the configuration at its turn."""
 
     def bind(book: Playbook) -> dict[str, Any]:
         settings, mask, bound = config.load(), config.mask(), dict[str, Any]()

@@ -23,7 +23,7 @@ from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a step, or a run of them, left the thread."""
+    """The state of a thread after one or more steps."""
 
     thread: str
     head: str
@@ -32,7 +32,7 @@ class Outcome:
     """The role that comes next."""
     reason: str = ""
     took: str | None = None
-    """The step that was committed, if one was."""
+    """The id of the committed step, if any."""
 
 
 def commit(
@@ -42,8 +42,8 @@ def commit(
     *,
     finish: Callable[[Draft, ThreadState], ThreadState] = lambda _draft, state: state,
 ) -> Outcome:
-    """Put the step and move the head, together with where the thread goes from there. `finish` may add to the
-    transaction and change the state. Conflict if the thread has moved since it was read as `ref`."""
+    """Store the step, move the head and set the next role or ending, in one transaction. `finish` may add to the
+    transaction and change the state. Raise Conflict if the thread has moved since it was read as `ref`."""
     draft = attempt.store.draft()
     step, onward = put_step(draft, attempt, result, limits=ref.state.limits)
     status, role, reason = status_after(onward)
@@ -61,7 +61,7 @@ def commit(
 def settle(
     store: Store, ref: ThreadRef, way: Route, onward: str = "", *, mask: Mask, watch: Watch
 ) -> Outcome:
-    """End or suspend a thread without a step; `onward` is the verb that lets it go on."""
+    """End or suspend a thread without a step; `onward` is the command that continues it."""
     status, role, reason = status_after(way)
     reason = mask.text(reason)
     draft = store.draft()
@@ -75,8 +75,8 @@ def settle(
 def put_step(
     draft: Draft, attempt: Attempt, result: Result, *, limits: Mapping[str, float]
 ) -> tuple[str, Route]:
-    """Add the step to a draft; return its id and where the thread goes next. `limits` are the thread's own, which a
-    fork from the step keeps."""
+    """Add the step to a draft and return its id and where the thread goes next. `limits` are the thread's own; a fork
+    from the step inherits them."""
     attempt.look_again()
     mask, turn, note = attempt.mask, attempt.turn, attempt.note
     output, body = mask.value(result.output), mask.text(result.body)
@@ -90,7 +90,7 @@ def put_step(
         known = turn.playbook.schema_ids.get(attempt.role)
         stored = draft.put(known or draft.put_schema(dict(turn.role(attempt.role).schema)), output)
     raw = mask.text(note.raw if result.raw is None else result.raw)
-    # The body is nearly always the end of the answer, so it is kept as a place in it.
+    # The body is nearly always the end of the answer, so only its offset is stored.
     place = {"body_at": len(raw) - len(body)} if raw.endswith(body) else {"body": draft.put_text(body)}
     now = attempt.store.now()
     used = thread.counted(note.usage, ms=now - attempt.started_at)
@@ -118,7 +118,7 @@ def put_step(
 
 
 def status_after(way: Route) -> tuple[Status, str | None, str]:
-    """The status of a thread that goes this way, the role that comes next, and the reason if it stops."""
+    """The thread's status after this route, the next role, and the reason if the thread stops."""
     match way:
         case Next():
             return Status.IDLE, way.role, ""
@@ -140,8 +140,8 @@ def answer(
     mask: Mask,
     is_run_here: bool = False,
 ) -> ThreadRef:
-    """Let a person play the role whose turn it is: the checked output becomes the step. The service continues a thread
-    that it ran before, unless `is_run_here`."""
+    """Add a step with a person's checked output for the role whose turn it is. If the service ran the thread before,
+    the service continues it, unless `is_run_here`."""
     refuse_running(store, ref)
     if ref.state.has_ended:
         raise UsageError(f"thread {ref.id} is {ref.state.status}")

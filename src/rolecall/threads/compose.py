@@ -1,6 +1,6 @@
 """Composes an engine from the configuration: agents, the extract model, the repository's knowledge.
 
-The last two are imported when a step needs them: few steps do, and importing them takes longer than a step.
+The last two are imported only when a step needs them, because importing them takes longer than a step.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def engine(
     tiers: Mapping[str, str] | None = None,
     shares_process: bool = False,
 ) -> Engine:
-    """An engine on `store` with the configured agents; `agent`, if given, plays every role. `folder` is where its
-    threads were started, whose project file applies; `tiers` are the model tiers of roles that have one.
-    With `shares_process`, this process runs other threads as well."""
+    """Return an engine on `store` with the configured agents; `agent`, if given, plays every role. The project file
+    around `folder`, where the threads were started, applies. `tiers` are the model tiers of roles that have one.
+    `shares_process` means that this process runs other threads as well."""
     settings, environment = config.load(), _for_children(config.environment())
     loaded: dict[str, Playbook] = {}
     hired: dict[tuple[str, str, str], Cast] = {}
@@ -48,7 +48,7 @@ def engine(
         return loaded[node]
 
     def hire(book: Playbook, role: str) -> Cast:
-        """Agents are made once, because some keep a connection from step to step."""
+        """Create each agent only once, because some keep a connection open between steps."""
         key = (book.workflow.name, role, repr(book.bound.get(role)))
         if key not in hired:
             made = cast(settings, book, role, override=agent, environment=environment, tiers=tiers)
@@ -58,7 +58,7 @@ def engine(
         return hired[key]
 
     async def read_answer(raw: str, schema: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> Any:
-        """Reads the configuration when an answer has to be read: most answers need nobody to read them."""
+        """Load the extract model's configuration only when it is needed, because most answers are parsed without it."""
         endpoint = extract_endpoint(settings_for(folder), environment, overrides)
         if endpoint is None:
             raise ExtractError(
@@ -73,7 +73,7 @@ def engine(
         return found.output, found.usage
 
     def find_workflow(name: str, folder: str) -> str:
-        """The id of a workflow by its name; one of the project's files is stored first."""
+        """Return the id of a workflow by its name. A workflow file of the project is stored first."""
         found = registry.find(store, name, folder=folder)
         return registry.register(store, registry.load_file(found.path)) if found.path else found.node or ""
 
@@ -104,7 +104,7 @@ def engine(
 
 
 def _for_children(environment: dict[str, str]) -> dict[str, str]:
-    """The environment of agents, who work in other folders: the same home and store by absolute paths."""
+    """The environment with absolute paths for home and store, because agents work in other folders."""
     kind, colon, rest = environment.get("ROLECALL_STORE", "").rpartition(":")
     if rest and not rest.startswith("//") and kind in ("", "files", "sqlite"):
         environment["ROLECALL_STORE"] = f"{kind}{colon}{os.path.abspath(rest)}"
@@ -114,7 +114,7 @@ def _for_children(environment: dict[str, str]) -> dict[str, str]:
 
 
 def settings_for(folder: str | None) -> dict[str, Any]:
-    """The configuration, with the extract model that the file of the project around a folder names."""
+    """The configuration, with the extract model from the project file around `folder`."""
     settings = config.load()
     path = nearest("rolecall.yaml", folder) if folder else None
     if path is None:
@@ -130,8 +130,8 @@ def settings_for(folder: str | None) -> dict[str, Any]:
 def load_workflow(
     path: str, *, store: str | None, warn: Callable[[Problem], object] = lambda _: None
 ) -> Playbook:
-    """A workflow file for a thread of a store (its address, None: the configured one) that runs for long: one in
-    Python is loaded from a copy that does not change."""
+    """Load a workflow file for a thread. A workflow in Python is loaded from a copy that does not change, kept for
+    the store at the address `store` (None: the configured one)."""
     playbook = registry.load_file(path, warn=warn)
     if not path.endswith(".py"):
         return playbook
@@ -139,7 +139,7 @@ def load_workflow(
 
 
 async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
-    """What the repository around a folder says about a question, indexed as it is now."""
+    """Search the repository around a folder, with an index of its current files."""
     from rolecall.knowledge import queries
 
     try:

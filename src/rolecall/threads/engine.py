@@ -1,8 +1,8 @@
 """The heart: advance one thread by one step.
 
-A step is: take the thread, see where it goes, ask the role's agent, understand the answer, commit. The thread's ref
-carries the lease, so the commit that moves the head also proves that nobody else ran the thread. `attempt.py` asks and
-understands, `commit.py` writes the step.
+A step is: take the thread, find the next role, ask its agent, parse the answer, commit. The lease is part of the
+thread's ref, so the commit that moves the head also proves that no other process ran the thread. `attempt.py` asks the
+agent and parses its answer, `commit.py` writes the step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rolecall.workflow.route import Failed, Next, Route, Suspended
 @dataclass(frozen=True, kw_only=True)
 class Engine(Setup):
     async def run(self, name: str, *, cancel: Cancel, steps: int | None = None) -> AsyncIterator[Outcome]:
-        """Step until the thread ends, is suspended, is interrupted, or `steps` were taken."""
+        """Take steps until the thread ends, is suspended or interrupted, or `steps` have been taken."""
         taken = 0
         while steps is None or taken < steps:
             outcome = await self.step(name, cancel=cancel)
@@ -89,7 +89,7 @@ class Engine(Setup):
         return self._commit(held, attempt, result)
 
     async def _call_function(self, held: Held, attempt: Attempt, cancel: Cancel) -> Outcome:
-        """A role written in Python: what it raises suspends the thread, a result of a wrong shape fails it."""
+        """Play a role written in Python. An exception suspends the thread; a result of the wrong shape fails it."""
         function = attempt.turn.playbook.functions[attempt.role]
         agent = f"python:{name_of(function)}"
         await attempt.close_left_behind()
@@ -106,7 +106,7 @@ class Engine(Setup):
         )
 
     async def run_child(self, attempt: Attempt, child: str, watch: Watch, cancel: Cancel) -> None:
-        """Run the thread of a workflow that plays a role, under the restrictions of that role."""
+        """Run the child thread that plays a role, under the restrictions of that role."""
         environment = self.environment_of(attempt.turn.role(attempt.role))
         async for _ in replace(self, watch=watch, environment=environment).run(child, cancel=cancel):
             pass
@@ -123,12 +123,12 @@ class Engine(Setup):
         return settle(self.store, held.ref(), way, onward, mask=self.mask, watch=self.watch)
 
     def _give_up(self, held: Held, attempt: Attempt, error: RolecallError, cancel: Cancel | None) -> Outcome:
-        """The attempt failed: everything it gave stays on record, and a person decides."""
+        """Record the failed attempt and suspend the thread for a person, or let the moderator decide."""
         attempt.fail(error.message, error)
         if isinstance(error, ExtractError) and attempt.turn.playbook.moderator:
             return self._commit(held, attempt, attempt.unreadable(error))
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
-        if is_interrupted and cancel is not None and cancel.is_set():  # by us; an agent may only claim it
+        if is_interrupted and cancel is not None and cancel.is_set():  # an agent may only claim it
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
         hint = f". {error.hint}" if error.hint else ""

@@ -1,8 +1,8 @@
-"""The second layer: ask a model for the output when the answer's own frontmatter could not be read.
+"""The fallback for an answer whose frontmatter could not be parsed: ask a model for the output.
 
-One POST to an OpenAI-compatible endpoint, and one more that shows the model what was wrong. It uses the standard
-library, because the model libraries take seconds to import for this one request. No proxy is used, no redirect is
-followed, and no message ever contains the key.
+It sends one POST to an OpenAI-compatible endpoint and, if the reply is wrong, a second one that says why. It uses the
+standard library, because model libraries take seconds to import. It uses no proxy and follows no redirect, and no
+error message contains the key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rolecall.workflow.reply import Problem, Reply, Suspension, fit
 
 MAX_RESPONSE = 8 * 1024 * 1024
 MAX_RAW = 400_000
-"""Characters of the answer that are shown to the model; beyond it, its beginning and its end."""
+"""How many characters of the answer the model sees; of a longer one, it sees the beginning and the end."""
 
 Message = Mapping[str, str]
 USAGE_FIELDS = ("prompt_tokens", "completion_tokens")
@@ -32,7 +32,7 @@ USAGE_FIELDS = ("prompt_tokens", "completion_tokens")
 @dataclass(frozen=True)
 class Endpoint:
     base_url: str
-    """Up to and without /chat/completions."""
+    """The URL without /chat/completions."""
     model: str
     api_key: str | None = field(default=None, repr=False)
     timeout: float = 60.0
@@ -40,7 +40,7 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """The address as it may be shown."""
+        """The address in a form that is safe to show."""
         url = urlsplit(self.base_url)
         return f"{url.scheme}://{url.netloc}{url.path}"
 
@@ -48,7 +48,7 @@ class Endpoint:
 class Try(NamedTuple):
     answer: str
     problem: str
-    """What was wrong with it; empty when it was taken."""
+    """Why it was rejected; empty if it was accepted."""
 
 
 class Completion(NamedTuple):
@@ -60,16 +60,16 @@ class Completion(NamedTuple):
 class Extracted:
     output: Mapping[str, Any]
     usage: Mapping[str, int]
-    """Summed over the tries."""
+    """The sum over all tries."""
     attempts: tuple[Try, ...]
 
 
 Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Completion]]
-"""One question to the model; raises `ExtractError` when the model does not answer."""
+"""Sends one question to the model; raises `ExtractError` if the model does not answer."""
 
 
 async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
-    """One chat completion in JSON mode."""
+    """Request one chat completion in JSON mode."""
     body = {"model": endpoint.model, "messages": list(messages), "response_format": {"type": "json_object"}}
     reply = await _post(endpoint, json.dumps(body).encode())
     try:
@@ -87,7 +87,7 @@ async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
 
 
 async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, ask: Ask = chat) -> Extracted:
-    """The output that `raw` contains, as `endpoint`'s model finds it; `ExtractError` after two tries."""
+    """Let `endpoint`'s model find the output in `raw`. Raise `ExtractError` after two failed tries."""
     instruction = (
         "The user message is the answer of an agent. Find in it the data that this JSON Schema describes and "
         "send it as one JSON object, without any other text. Take only what the answer says; add nothing. If "
@@ -125,7 +125,7 @@ async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, as
 
 
 def _understand(text: str, schema: Mapping[str, Any]) -> Reply | str:
-    """What the model found, or why it cannot be used."""
+    """Parse the model's output, or return the reason why it cannot be used."""
     fenced = re.fullmatch(r"\s*```\w*[ \t]*\n(.*?)\n?[ \t]*```\s*", text, re.DOTALL)
     try:
         value = json.loads(fenced[1] if fenced else text)
@@ -145,7 +145,7 @@ def _understand(text: str, schema: Mapping[str, Any]) -> Reply | str:
 
 
 class _Exchange:
-    """One request that another thread can cut short."""
+    """One request, which another thread can abort."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -174,7 +174,7 @@ class _Exchange:
             headers["Authorization"] = f"Bearer {self._endpoint.api_key}"
         try:
             self._connection.connect()
-            # Kept, because the connection forgets its socket when the response will close it.
+            # Kept because the connection drops its reference to the socket if the response is going to close it.
             self._socket = self._connection.sock
             self._connection.request("POST", self._path, body, headers)
             with self._connection.getresponse() as response:
@@ -198,7 +198,7 @@ class _Exchange:
         return data
 
     def abort(self) -> None:
-        # Closing alone would not wake a thread that waits in a read.
+        # Closing alone would not wake a thread that is blocked in a read.
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -216,7 +216,7 @@ async def _post(endpoint: Endpoint, body: bytes) -> bytes:
     exchange = _Exchange(endpoint)
     hint = "Check the base URL in the configuration, and that the endpoint is up."
     try:
-        # The limit is here as well as in the socket, which counts only the time between two bytes.
+        # The socket's own timeout only limits the time between two bytes.
         return await asyncio.wait_for(asyncio.to_thread(exchange.run, body), endpoint.timeout)
     except TimeoutError:
         message = f"the extract model at {endpoint.place} did not answer within {endpoint.timeout:g} s"
@@ -230,7 +230,7 @@ async def _post(endpoint: Endpoint, body: bytes) -> bytes:
 
 
 def _excerpt(data: bytes, endpoint: Endpoint) -> str:
-    """The beginning of what was sent, in one line, without the key should it echo that."""
+    """The beginning of the response on one line, with the key removed in case the server echoes it."""
     text = data[:4000].decode("utf-8", "replace")
     if endpoint.api_key:
         text = text.replace(endpoint.api_key, "***")

@@ -1,6 +1,6 @@
-"""What becomes of the work in a thread's own folders: it is shown, merged, removed. `workfolder.py` made them.
+"""Shows, merges and removes the work in a thread's own folders, which `workfolder.py` makes.
 
-Nothing is removed that exists nowhere else, unless a person says so; a merge that cannot be done is undone.
+Work that exists nowhere else is removed only if a person forces it, and a merge that fails is undone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rolecall.threads.workfolder import Folder
 
 
 def show(kind: str, folder: Folder) -> dict[str, Any]:
-    """A folder as it was recorded, and its state now."""
+    """A folder as recorded, with its current state."""
     shown = {"kind": kind, **folder, "state": _state(folder)}
     if "removed" in folder:
         return shown
@@ -52,7 +52,7 @@ def _state(folder: Folder) -> str:
 
 
 def _copy_changes(folder: Folder) -> list[str]:
-    """What differs from the folder it was copied from, whichever of the two was changed."""
+    """Differences from the folder it was copied from, whichever of the two changed."""
     pair = _scan_pair(folder)
     more = ["more files than are compared"] if any(state.is_partial for state in pair) else []
     return treestate.changes(*pair) + more
@@ -63,8 +63,8 @@ def _scan_pair(folder: Folder) -> tuple[treestate.State, treestate.State]:
 
 
 def changed_files(kind: str, folder: Folder) -> list[str] | None:
-    """The files that a thread changed, made or removed in its own folder, committed or not. None if the folder is
-    gone."""
+    """The files that a thread added, changed or removed in its own folder, committed or not. None if the folder no
+    longer exists."""
     if "removed" in folder or not os.path.isdir(folder["path"]):
         return None
     if kind == "worktree":
@@ -73,7 +73,7 @@ def changed_files(kind: str, folder: Folder) -> list[str] | None:
 
 
 def diff(kind: str, folder: Folder) -> str:
-    """What was changed, as a unified diff: committed or not, new files included."""
+    """A unified diff of all changes, committed or not, including new files."""
     if not os.path.isdir(folder["path"]):
         raise UsageError(f"the thread's {kind} {folder['path']} is not there")
     if kind == "worktree":
@@ -95,9 +95,9 @@ def diff(kind: str, folder: Folder) -> str:
 def _diff_from_base(folder: Folder, *options: str) -> git.Result:
     path = folder["path"]
     with tempfile.TemporaryDirectory() as scratch:
-        # In an index of our own, so that files git does not know yet are part of it and nothing is staged.
+        # A private index lets the diff include untracked files without staging anything.
         index = os.path.join(scratch, "index")
-        # With its time: git takes a file for unchanged that is older than the index and has the same size.
+        # `copy2` keeps the index's mtime; git treats a file of the same size that is older than the index as unchanged.
         shutil.copy2(os.path.join(path, git.run(path, "rev-parse", "--git-path", "index").text), index)
         git.run(path, "add", "--all", env={"GIT_INDEX_FILE": index})
         safe = ("--cached", "--no-ext-diff", "--no-textconv")
@@ -108,8 +108,8 @@ def _diff_from_base(folder: Folder, *options: str) -> git.Result:
 
 
 def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
-    """Merge a thread's branch into the one that is checked out where the thread was started. What was not committed is
-    committed first; the worktree stays."""
+    """Merge a thread's branch into the branch that is checked out where the thread was started. Uncommitted work is
+    committed first; the worktree is kept."""
     folder = ref.state.folders.get("worktree")
     if folder is None or "removed" in folder:
         raise UsageError(
@@ -127,7 +127,7 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
         git.run(path, "commit", "--quiet", "-m", f"Thread {title}", settings=settings)
 
     before = git.commit(source, "HEAD")
-    # The user's own branch and the user's own wish: their hooks run as they would by hand.
+    # The user asked for this merge into their own branch, so their hooks run as usual.
     words = ("merge", "--quiet", "--no-edit", "-m", f"Merge thread {title}", branch)
     result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
     if result.code:
@@ -160,7 +160,7 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
 
 
 def _check_mergeable(folder: Folder) -> str:
-    """The branch to merge into, when both sides are in a state to be merged."""
+    """Check that both sides can be merged, and return the branch to merge into."""
     source, path, branch = folder["source"], folder["path"], folder["branch"]
     into = git.branch(source)
     if into is None:
@@ -187,8 +187,8 @@ def _check_mergeable(folder: Folder) -> str:
 
 
 def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, Any]:
-    """Remove a thread's own folders and its branch. What nobody else has is only removed by force. It is recorded
-    first: a removal that was interrupted is finished by doing it again."""
+    """Remove a thread's own folders and its branch; work that exists nowhere else only with `force`. The removal is
+    recorded first, so calling this again finishes one that was interrupted."""
     _refuse_running(store, ref)
     folders = ref.state.folders
     found = {} if force else folders
@@ -207,13 +207,13 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
     for kind, folder in folders.items():
         workfolder.discard(kind, folder)
     branches = [(folder["source"], folder["branch"]) for folder in folders.values() if "branch" in folder]
-    # Git keeps a branch that somebody has checked out elsewhere.
+    # Git refuses to delete a branch that is checked out elsewhere.
     return {"removed": removed, "kept": [branch for top, branch in branches if git.has_branch(top, branch)]}
 
 
 def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
-    """Remove the folders and branches of ended threads whose work is merged, discarded threads included. Keep what
-    would be lost, with the reason."""
+    """Remove the folders and branches of ended threads whose work is merged, including discarded threads. Report the
+    others with the reason for keeping them."""
     removed: list[dict[str, Any]] = []
     kept: list[dict[str, str]] = []
     for ref in read_threads(store):
@@ -245,7 +245,7 @@ def _reason_to_keep(ref: ThreadRef, folders: Mapping[str, Folder]) -> str:
 
 
 def _find_losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
-    """What would be lost with a folder. A commit on another thread's branch is safe, unless it has to be merged."""
+    """Work that would be lost with a folder; with `is_merge_needed`, even if another thread's branch has it."""
     path, is_there = folder["path"], os.path.isdir(folder["path"])
     if "removed" in folder:
         return
@@ -256,7 +256,7 @@ def _find_losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) ->
     if is_there and (left := git.uncommitted(path)):
         yield f"{_count(len(left), 'uncommitted change')} in {path}"
 
-    # Commits of the thread that no other branch reaches.
+    # The thread's commits that no other branch contains.
     source, branch = folder["source"], folder["branch"]
     heads = [git.commit(source, f"refs/heads/{branch}"), git.commit(path, "HEAD") if is_there else None]
     ours = [head for head in heads if head]

@@ -1,7 +1,7 @@
 """A thread as one self-contained HTML page.
 
-Agents' texts are rendered as Markdown without embedded HTML and images, and with links only to the web, to mail and
-into the page. The page has no script, and its policy forbids it to fetch anything.
+Agents' texts are rendered as Markdown without embedded HTML and images. Links may lead only to the web, to mail
+addresses and into the page. The page has no script, and its content security policy forbids it to fetch anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rolecall.workflow.route import STATUS_KEYS
 LONGEST_MARKDOWN = 100_000
 """Longer texts are shown as plain text instead of rendered Markdown."""
 LONGEST_DIFF = 20_000
-"""How many characters of a diff a page shows unless it shows everything."""
+"""How many characters of a diff a page shows by default."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -137,7 +137,7 @@ def page(
     limit: int | None = SHORT,
     warn: Callable[[str], object] = lambda _text: None,
 ) -> str:
-    """The page of a thread, with the path it took through its workflow and what changed in its own folders."""
+    """The page of a thread, with its path through the workflow and the changes in its own folders."""
     files = dict.fromkeys(file for step in steps for file in step.get("files") or ())
     diffs = {}
     for kind, folder in ref.state.folders.items():
@@ -152,7 +152,7 @@ def page(
 
 
 def _path_taken(store: Store, card: View, steps: Sequence[View]) -> str:
-    """The workflow as SVG with the path that the thread took; empty if it cannot be drawn."""
+    """The workflow as SVG with the thread's path highlighted; empty if it cannot be drawn."""
     try:
         workflow = registry.load_node(store, card["workflow"]).workflow
     except RolecallError:  # such as a Python file that is gone
@@ -174,8 +174,8 @@ def render(
     diffs: Mapping[str, str] | None = None,
     limit: int | None = SHORT,
 ) -> str:
-    """A whole thread as one page that can be mailed and opened anywhere. `graph` is an SVG of its workflow; `diffs` has
-    what was changed in its own folders, by their kind."""
+    """Render a thread as one page that can be mailed and opened anywhere. `graph` is an SVG of its workflow; `diffs`
+    maps the kind of each of its folders to the changes there."""
     title = card["title"] or card["name"] or card["thread"]
     colours = {
         role: f"r{index % _COLOURS}"
@@ -207,7 +207,7 @@ _STEERING = {code: f"\\u{code:04x}" for code in _CODES}
 
 
 def _plain(value: Any) -> str:
-    """Characters that control a terminal or reverse the writing direction, shown as escapes."""
+    """The text with terminal control characters and bidirectional overrides escaped."""
     return str(value).translate(_STEERING)
 
 
@@ -237,7 +237,7 @@ def _count_rest(whole: str, cut: str) -> str:
 def _markdown() -> Any:
     from markdown_it import MarkdownIt
 
-    # Deeper than this, text would be left out.
+    # Text nested more deeply than this would be left out.
     made: Any = MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
     made.enable(["table", "strikethrough"]).disable("image")
     made.validateLink = lambda url: bool(re.match(r"(?:https?://|mailto:|#)", url, re.IGNORECASE))
@@ -245,7 +245,7 @@ def _markdown() -> Any:
 
 
 def _fields(rows: Sequence[tuple[str, Any]]) -> str:
-    """Names and values below each other; a list of plain values as a list."""
+    """A definition list of names and values; lists of plain values become HTML lists."""
     parts = []
     for name, value in rows:
         tone = f' class="status {_TONES.get(str(value), "")}"' if name == "status" else ""
@@ -266,7 +266,7 @@ def _word(value: Any) -> str:
 
 
 def _output(output: Any) -> str:
-    """An output without its status, which is in the heading."""
+    """An output without its status, which the heading shows."""
     if not isinstance(output, Mapping):
         return f"<pre>{_safe(pretty(output))}</pre>"
     return _fields([(name, value) for name, value in output.items() if name not in STATUS_KEYS])
@@ -321,7 +321,7 @@ def _step_name(step: View) -> str:
 
 
 def _result(steps: Sequence[View], limit: int | None) -> str:
-    """The last answer of a role; empty if it is the only step, which follows anyway."""
+    """The last answer of a role; empty if the thread has only one step, which is shown below anyway."""
     last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
     if last is None or not steps[1:]:
         return ""
@@ -425,7 +425,7 @@ def _turns(turns: Sequence[View], limit: int | None) -> str:
 def _usage(card: View, steps: Sequence[View]) -> str:
     used = usage_table(card["usage"], steps)
     if used is None or set(used[0]) <= {"role", "steps", "time"}:
-        return ""  # the list of steps has the same figures
+        return ""  # the list of steps shows the same figures
     headings, rows = used
     head = "".join(f"<th>{_safe(cell)}</th>" for cell in headings)
     body = "".join(f"<tr>{''.join(f'<td>{_safe(written(cell))}</td>' for cell in row)}</tr>" for row in rows)
@@ -442,7 +442,7 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
         f'<svg class="chart" viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none" role="img"'
     )
     frame += ' aria-label="time and tokens of each step">'
-    # The chart is stretched to the width of the window, so its text is outside.
+    # The chart is stretched to the width of the window, so its caption is outside it.
     said = f"time of each step, up to {duration(longest)}" + (
         f"; below it tokens, up to {most:,}" if most else ""
     )

@@ -1,8 +1,8 @@
-"""Threads from a folder that the predecessor (`uwf`) wrote: its nodes as they are, its threads as ours.
+"""Imports threads from a folder of the predecessor (`uwf`): nodes unchanged, threads as ours.
 
-Its steps are read by `rolecall.threads.thread` under our names, so nothing is rewritten and every id stays what it
-was. What its files do not say and a listing needs, such as a title or the number of steps, is worked out
-from the chain once, here. Importing again brings only what is new.
+`rolecall.threads.thread` reads its steps under our field names, so nothing is rewritten and every id stays the same.
+Facts that a listing needs and uwf's files lack, such as a title or the number of steps, are computed from the chain
+once, here. Importing again adds only what is new.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Unread(NamedTuple):
 
 class Imported(NamedTuple):
     threads: list[str]
-    """Threads that were new here or had gone on there."""
+    """Threads that are new here or have new steps there."""
     workflows: list[str]
     nodes: int
     kept: list[str]
-    """Threads and workflows that point elsewhere here and were left alone."""
+    """Threads and workflows that differ here and were left unchanged."""
     unread: list[Unread]
     problems: list[Problem]
-    """What is odd about single nodes."""
+    """Problems with single nodes."""
 
 
 def import_threads(
@@ -51,12 +51,12 @@ def import_threads(
     keep_going: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Imported:
-    """Take over every thread and workflow of `folder`. `cas` names a folder of nodes beside it, because
-    the predecessor keeps them elsewhere unless told not to."""
+    """Import every thread and workflow of `folder`. `cas` names a separate folder of nodes, because by default the
+    predecessor keeps them elsewhere."""
     for place in filter(None, (folder, cas)):
         if not os.path.isdir(place):
             raise NotFound(f"there is no folder {place!r}")
-    # Its command line and its agents may have written to different places; both belong to the threads.
+    # uwf's command line and its agents may have written nodes to different folders; both are needed.
     found = [place for place in (cas, os.path.join(folder, "cas")) if place and os.path.isdir(place)]
     if not found:
         raise UsageError(
@@ -112,7 +112,7 @@ def _import_thread(store: Store, draft: Draft, ref: ThreadRef, done: Imported) -
     if present is not None:
         if present.head == ref.head and present.state.status == state.status:
             return
-        # One that has gone on only there is brought up to date; what was done here is never undone.
+        # A thread with new steps only there is updated; steps taken here are never undone.
         leads_to = chain.start.id == present.head or any(step.id == present.head for step in chain)
         if present.state.imported != present.ref.version or not leads_to:
             done.kept.append(ref.ref.name)
@@ -134,9 +134,9 @@ _SINGLE = ("defaultAgent", "defaultModel")
 
 class TakenConfig(NamedTuple):
     taken: list[str]
-    """Settings, and variables of `.env`, that were not set here."""
+    """Settings and `.env` variables that were not set here."""
     kept: list[str]
-    """Settings that have another value here."""
+    """Settings that have a different value here."""
     refused: list[str]
     """Keys that are not settings here, or have the wrong shape."""
 
@@ -146,7 +146,7 @@ def has_config(folder: str) -> bool:
 
 
 def take_config(folder: str) -> TakenConfig:
-    """Import the settings of `folder` that the configuration here does not have, including providers' keys."""
+    """Import the settings of `folder` that are not set here, including providers' keys."""
     file = os.path.join(folder, CONFIG)
     theirs = config.parse(config.read_text(file), file)
     entries: dict[tuple[str, ...], Any] = {(key,): theirs[key] for key in _SINGLE if theirs.get(key)}

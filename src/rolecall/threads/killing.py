@@ -19,27 +19,27 @@ from rolecall.threads import lifecycle
 from rolecall.threads.state import ThreadRef, read_note, read_thread
 
 _STOP_SECONDS = 5.0
-"""How long a process may take to stop after it was asked to; its agent gets 2 seconds of it."""
+"""How long a process may take to stop when asked; its agent gets 2 seconds of that."""
 
 
 class Killed(NamedTuple):
     ref: ThreadRef
     process: int | None
-    """The process that ran the thread on this machine."""
+    """The id of the process that ran the thread on this machine."""
     was_stuck: bool
-    """It did not stop when asked."""
+    """Whether the process did not stop when asked."""
 
 
 def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
-    # A process that runs other threads as well, this one perhaps, notices by itself.
+    # A process that also runs other threads, possibly this one, is not signalled: it checks its leases.
     is_shared = lease.get("shared") or lease.get("pid") == os.getpid()
     process = ask_to_stop(lease) if lease and not is_shared else None
-    lifecycle.tell_service(ref)  # not before: it is quicker, and no process would be left to name
+    lifecycle.tell_service(ref)  # only now: the service might end the process before we can report it
 
     was_stuck, deadline = False, monotonic() + _STOP_SECONDS
     while process is not None and holder.is_alive(lease, now=0):
-        if monotonic() > deadline:  # code that never returns to the interpreter does not notice a signal
+        if monotonic() > deadline:  # code that never returns to the interpreter does not handle signals
             was_stuck = True
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -53,8 +53,8 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
 
 
 def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
-    """Signal the process that runs the thread, and name it, also if it is already gone. One on another host or of
-    another user notices by itself."""
+    """Send SIGTERM to the process that runs the thread and return its id, even if it has already ended. Return None
+    for a process of another host or user, which finds out from its lease."""
     if lease.get("host") != holder.me("")["host"]:
         return None
     try:
@@ -66,7 +66,7 @@ def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
 
 
 def _runs_of(store: Store, ref: ThreadRef) -> list[str]:
-    """The runs of the agent that works for a thread, or for the thread that plays its role."""
+    """The run ids of the agents that work for a thread and for the child threads that play its roles."""
     runs: list[str] = []
     above: ThreadRef | None = ref
     while above is not None and (known := read_note(store, above.id)):

@@ -1,7 +1,7 @@
-"""Who may move a thread's head: one process at a time, named by the lease in the thread's ref.
+"""Leases: only one process at a time may move a thread's head, and the thread's ref names it.
 
-Taking a thread is a compare-and-swap that puts our lease into its ref. A living holder is an error, a dead one is
-replaced. While a step runs, the lease is renewed, and the step stops once the thread is lost.
+Taking a thread is a compare-and-swap that writes our lease into its ref. It is an error while a live process holds the
+thread; a dead holder is replaced. The lease is renewed while a step runs, and the step stops if the thread is lost.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rolecall.threads import thread
 from rolecall.threads.state import Status, ThreadRef, ThreadState, move, read_thread
 
 _GLANCE = 2.0
-"""Seconds between two looks at whether the thread is still ours; of a short lease, a tenth of it."""
+"""Seconds between two checks that the thread is still ours; for a short lease, a tenth of it."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A thread this process is running: nobody else moves its head as long as the lease is ours."""
+    """A thread that this process runs: no other process moves its head as long as the lease is ours."""
 
     store: Store
     thread: str
@@ -33,7 +33,7 @@ class Held:
     lease_ms: int
 
     def ref(self) -> ThreadRef:
-        """The thread as it is now; Conflict if we have lost it."""
+        """Read the thread's current ref. Raise Conflict if we have lost the thread."""
         ref = read_thread(self.store, self.thread)
         if ref is None or ref.state.lease.get("token") != self.token or ref.head != self.head:
             raise Conflict(
@@ -47,8 +47,8 @@ class Held:
 async def hold(
     store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int, is_shared: bool
 ) -> AsyncIterator[tuple[Held, Cancel]]:
-    """Take a thread for one step. The signal that comes with it ends the step when the caller cancels it, or when the
-    thread was killed or taken over."""
+    """Take a thread for one step. The event it yields is set when the caller cancels, or when the thread is killed or
+    taken over."""
     held = take(store, name, token, lease_ms=lease_ms, is_shared=is_shared)
     stop = asyncio.Event()
     task = asyncio.create_task(_keep(held, cancel, stop))
@@ -56,7 +56,7 @@ async def hold(
         yield held, stop
     finally:
         task.cancel()
-        # A step that was interrupted, or failed by an error of ours, leaves its lease behind.
+        # After an interruption or an unexpected error, the lease is still there.
         ref = read_thread(store, held.thread)
         if ref is not None and ref.state.lease.get("token") == token:
             _move(store, ref, ref.state._replace(status=Status.IDLE, lease={}), durable=True)
@@ -83,7 +83,7 @@ def take(
         try:
             _move(store, ref, ref.state._replace(status=Status.RUNNING, lease=mine), durable=False)
         except Conflict:
-            # Whoever moved it first has left a trace that says more than the lost race does.
+            # The new state of the thread gives a better error than the lost race.
             if thread.find(store, name).ref.version == ref.ref.version:
                 raise
             continue
@@ -113,7 +113,7 @@ async def _keep(held: Held, cancel: Cancel, stop: asyncio.Event) -> None:
             except Conflict:
                 break
             except StorageError:
-                continue  # the step's own commit meets the same trouble, and can report it
+                continue  # the step's own commit fails in the same way and reports it
     stop.set()
 
 
