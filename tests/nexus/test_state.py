@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
 
 from rolecall.errors import Damaged, StorageError, UsageError
-from rolecall.nexus import dispatch, state, state_file, tools
+from rolecall.nexus import dispatch, project_paths, state, state_file, tools
 
 OURS = ".nexus/state/rolecall"
 
@@ -562,3 +562,22 @@ print("typing_extensions" in sys.modules)
     pytest.importorskip("typing_extensions")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_half_a_character_in_a_history_costs_nothing_else_in_it(tmp_path: Path) -> None:
+    write(tmp_path, HISTORY, {"schema_version": "0.5", "cycles": [cycle(1, branch="\ud83d"), cycle(2)]})
+    start(tmp_path)
+    start(tmp_path)
+    after = read(tmp_path, HISTORY)
+    assert after["schema_version"] == "0.5"
+    assert after["cycles"][:2] == [cycle(1, branch="\ud83d"), cycle(2)]
+    assert [one["plan"]["id"] for one in after["cycles"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Claude", "claude nexus", "claude_nexus", "-claude", "5claude", "../claude"]
+)
+def test_a_harness_has_a_name_of_lower_case_letters_digits_and_hyphens(name: str) -> None:
+    with pytest.raises(UsageError, match="is not the name of a harness"):
+        project_paths.use_harness(name)
+    project_paths.check_harness("claude-nexus2")

@@ -10,6 +10,7 @@ import jsonschema_rs
 import pytest
 from project_stage import TASKS, files, task, tasks_file, write
 
+from rolecall.errors import Hint
 from rolecall.nexus import dispatch, tool_map
 from rolecall.nexus.tool_error import ToolError, WrongCall
 from rolecall.settings.capabilities import RESTRICTIONS
@@ -114,6 +115,8 @@ def test_without_a_plan_that_is_the_answer_whatever_the_arguments(
     with pytest.raises(ToolError) as raised:
         dispatch.call(tmp_path, name, arguments)
     assert raised.value.message == "No active plan session"
+    assert isinstance(raised.value.hint, Hint)
+    assert raised.value.hint.code == "start_plan"
     assert files(tmp_path) == {}
 
 

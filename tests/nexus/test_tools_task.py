@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
 
+from rolecall.errors import Hint
 from rolecall.nexus import dispatch, overview, project_paths, tools
-from rolecall.nexus.tool_error import ToolError
+from rolecall.nexus.tool_error import NotThere, ToolError
 
 
 def call(project: Path, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -243,6 +244,10 @@ def test_a_task_that_was_changed_after_it_was_read_keeps_the_change(tmp_path: Pa
 
 def test_task_update_says_what_is_not_there(tmp_path: Path) -> None:
     assert error(tmp_path, "task_update", id=1, status="completed") == "tasks.json not found"
+    with pytest.raises(NotThere) as raised:
+        call(tmp_path, "task_update", id=1, status="completed")
+    assert isinstance(raised.value.hint, Hint)
+    assert raised.value.hint.code == "add_task"
     assert files(tmp_path) == {}
     write(tmp_path, TASKS, tasks_file(task(1), task(2)))
     for missing in (0, 3, 999, -1, 1.5):
