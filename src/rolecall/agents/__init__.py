@@ -38,25 +38,25 @@ SPOKEN = {
     "scripted": "rolecall.agents.adapters.scripted",
     "workflow": "rolecall.agents.adapters.subworkflow",
 }
-"""Adapters that read their argument themselves: their module has `from_argument`."""
+"""Adapters that parse their own argument with the module's `from_argument`."""
 
 PROGRAMS = ("claude", "codex", "copilot", "cursor", "gemini", "hermes", "opencode", "qwen")
-"""Coding agents that are programs."""
+"""Coding agents that run as programs."""
 
 ADAPTERS = {**SPOKEN, **{name: f"rolecall.agents.adapters.{name}" for name in (*PROGRAMS, "builtin")}}
-"""Adapter name -> its module, which is imported when it is needed and has a factory of that name. `human` is not an
-adapter: a role that a person plays suspends the thread until it is answered."""
+"""The module of each adapter, which is imported when needed and has a factory of the same name. `human` is not an
+adapter: a role played by a person suspends the thread until the person answers."""
 
 
 def __getattr__(name: str) -> Any:
-    """The factory of an adapter: `claude(model="opus")`."""
+    """Return the factory of an adapter: `claude(model="opus")`."""
     if name not in ADAPTERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(ADAPTERS[name]), name)
 
 
 def resolve(spec: str, options: Mapping[str, Any] | None = None) -> Agent:
-    """The agent that a spec such as `command:prog --flag` or `claude:opus` names. What the spec says overrides
+    """Return the agent for a spec such as `command:prog --flag` or `claude:opus`. Options in the spec override
     `options`, which come from the configuration."""
     name, _, argument = spec.partition(":")
     if name not in ADAPTERS:
@@ -72,14 +72,14 @@ def resolve(spec: str, options: Mapping[str, Any] | None = None) -> Agent:
 
 
 def make(name: str, options: Mapping[str, Any]) -> Any:
-    """An adapter from options as they are written in a configuration or a spec."""
+    """Create an adapter from the options in a configuration or a spec."""
     from rolecall.agents.options import typed
 
     return getattr(import_module(ADAPTERS[name]), name)(**typed(name, options))
 
 
 def written(name: str, argument: str) -> dict[str, str]:
-    """The options in the argument of a spec: `key=value` words; a word without `=` is the model."""
+    """Parse the argument of a spec: `key=value` words; a word without `=` is the model."""
     from rolecall.agents.options import parse_words
 
     return parse_words(name, argument)

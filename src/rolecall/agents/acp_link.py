@@ -1,10 +1,10 @@
-"""An open agent: its process, the protocol's connection on it, and the sessions it has.
+"""A running agent: its process, the protocol connection to it, and its open sessions.
 
-Opening one is what costs (some agents need seconds), so an adapter keeps its links between calls. One link
-serves one call at a time: two prompts in one process could not be ended one by one.
+Starting an agent can take seconds, so an adapter keeps its links between calls. One link serves one call at a time,
+because two prompts in one process could not be stopped separately.
 
-The connection is the protocol's own package; only the transport of its messages is ours. Updates reach the reader at
-once and in order, other lines are kept as noise, and a line that is too long ends the connection with a reason.
+The connection comes from the protocol's own package; only the message transport is ours. Updates reach the reader
+immediately and in order, other lines are kept as noise, and an overlong line ends the connection with a reason.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ LONGEST_LINE = 32 * 1024 * 1024
 _NOISE = 4_000
 _MOST_IDLE = 4
 _PATIENCE = 2.0
-"""For a cancelled prompt to come to its end."""
+"""Seconds to wait for a cancelled prompt to end."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What makes two processes of an agent the same."""
+    """The parameters of an agent's process. A process can be reused if they are the same."""
 
     words: tuple[str, ...]
     launch: Launch
@@ -53,19 +53,19 @@ class Start:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        # The mark of a run differs from step to step and changes nothing for the agent.
+        # The run's mark differs from step to step but makes no difference to the agent.
         env = {key: value for key, value in self.env.items() if key != process.RUN_VARIABLE}
         return self.words, self.launch, self.folder, env
 
 
 class Wire:
-    """Carries messages between the child and the connection of the protocol's package."""
+    """Carries messages between the child process and the protocol package's connection."""
 
     def __init__(self, talk: process.Conversation, hear: Callable[[Mapping[str, Any]], None]) -> None:
         self._talk = talk
         self._hear = hear
         self.noise = ""
-        """Lines that are no messages; they often say why nothing else came."""
+        """Lines that are not messages; they often explain why no message came."""
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
 
@@ -74,11 +74,11 @@ class Wire:
         try:
             await self._talk.write(text.encode("utf-8", "replace") + b"\n")
         except OSError as error:
-            if "method" in message:  # an answer that nobody reads does not matter
+            if "method" in message:  # a response that nobody reads does not matter
                 raise ConnectionError("the agent does not read its input any more") from error
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next request or response; None at the end."""
+        """Return the next request or response, or None at the end of the output."""
         try:
             while (line := await self._talk.read()) is not None:
                 message = _message(line)
@@ -88,12 +88,12 @@ class Wire:
                     return message
                 elif message.get("method") == "session/update":
                     self._hear(message)
-        except Exception as error:  # of the reader, or a line too long: the call that waits raises it
+        except Exception as error:  # from the reader, or an overlong line: the waiting call raises it
             self.fail(error)
         return None
 
     async def close(self) -> None:
-        """Nothing: the process is the link's."""
+        """Do nothing: the link owns the process."""
 
     def fail(self, error: Exception) -> None:
         self.failure = self.failure or error
@@ -110,16 +110,16 @@ class Link:
         self._session: str | None = None
         self.is_busy = True
         self.heard = 0
-        """How many updates have come."""
+        """The number of updates received."""
         self.sessions: set[str] = set()
         """The sessions that are open in this process."""
         self.counted: dict[str, Usage] = {}
-        """What the process had counted for a session after its last prompt."""
+        """The usage that the process reported for each session after its last prompt."""
         self.talk: process.Conversation
         self.wire: Wire
         self.connection: ClientSideConnection | None = None
         self.capabilities: AgentCapabilities | None = None
-        """What the agent can do; None before it was asked."""
+        """The agent's capabilities, or None before it is initialized."""
 
     @property
     def is_here(self) -> bool:
@@ -127,7 +127,7 @@ class Link:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be asked over it any more; a loop that ended has ended its children."""
+        """Whether the link can no longer be used. An event loop that has ended has also ended its child processes."""
         return self._loop.is_closed() or (
             self.is_here and (not self.talk.is_open or self.wire.failed.is_set())
         )
@@ -137,7 +137,7 @@ class Link:
         return self._session is not None
 
     async def open(self) -> None:
-        """Start the process. Whether it is an agent at all is seen when it is asked something."""
+        """Start the process. Whether it really is an agent becomes clear at the first request."""
         start, launch = self.start, self.start.launch
         if launch.files:
             self._folder = str(self._stack.enter_context(scratch.folder()))
@@ -150,7 +150,7 @@ class Link:
         self.wire = Wire(self.talk, self._hear)
 
     async def connect(self) -> ClientSideConnection:
-        """The protocol on the process. Its package takes a second to load, while the agent starts."""
+        """Open the protocol connection. Its package takes a second to import, while the agent starts."""
         if self.connection is None:
             try:
                 core = await asyncio.to_thread(import_module, "acp.core")
@@ -172,11 +172,11 @@ class Link:
             await self._stack.aclose()
 
     def listen(self, reader: AcpReader | None, session: str | None = None) -> None:
-        """Give what the agent tells about a session, and what it asks, to `reader` from now on."""
+        """Send a session's updates and permission requests to `reader` from now on."""
         self._reader, self._session = reader, session
 
     async def stop(self, asked: asyncio.Future[Any]) -> None:
-        """Ask the agent to stop, and wait a moment for it to do so."""
+        """Ask the agent to stop, and wait briefly until it does."""
         if self._session is None or self.connection is None:
             return
         with suppress(ConnectionError, TimeoutError):  # it is ended anyway
@@ -197,13 +197,13 @@ class Link:
             return False
         try:
             return not self._reader.permission(call).denied
-        except Exception as error:  # raised by the call that waits, not into the protocol's package
+        except Exception as error:  # raised by the waiting call, not inside the protocol's package
             self.wire.fail(error)
             return False
 
 
 class _Client:
-    """Our side of the protocol: questions are answered; files and terminals are not offered."""
+    """Our side of the protocol: it answers permission requests and offers no files or terminals."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -221,12 +221,12 @@ class _Client:
 
 @dataclass
 class Links:
-    """The links of one adapter."""
+    """The open links of one adapter."""
 
     _open: list[Link] = field(default_factory=list)
 
     async def take(self, start: Start, session: str | None) -> Link:
-        """A link that waits, best the one that has the session; else a new one."""
+        """Return an idle link, preferably the one with this session open, or start a new one."""
         await self._drop([link for link in self._open if not link.is_busy and link.is_lost])
         fitting = [
             link
@@ -241,32 +241,32 @@ class Links:
         found.is_busy = True
         for other in self._open:
             if other is not found and session is not None:
-                # It goes on here, and what another process remembers of it gets old.
+                # The session continues here, so another process's copy of it becomes outdated.
                 other.sessions.discard(session)
         return found
 
     async def give(self, link: Link) -> None:
-        """Keep a link for the next call; those that wait longest go when there are too many."""
+        """Keep a link for the next call, and close the links that have been idle longest if there are too many."""
         link.listen(None)
         link.is_busy = False
         self._open = [*(other for other in self._open if other is not link), link]
         await self._drop([other for other in self._open if not other.is_busy and other.is_here][:-_MOST_IDLE])
 
     async def end(self, link: Link) -> None:
-        """Nothing more is to be asked over it."""
+        """Close a link."""
         await self._drop([link])
 
     async def aclose(self) -> None:
         await self._drop([link for link in self._open if link.is_here and not link.is_busy])
 
     async def _drop(self, links: list[Link]) -> None:
-        # Out of the list before anything is waited for: another call may look at it meanwhile.
+        # Remove them from the list before awaiting anything, because another call may read it meanwhile.
         self._open = [link for link in self._open if link not in links]
         await asyncio.gather(*(link.close() for link in links))
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    """A message in the form that the protocol's package accepts; None for any other line."""
+    """Parse a line into a message that the protocol's package accepts; return None for any other line."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -284,26 +284,26 @@ def _message(line: bytes) -> dict[str, Any] | None:
 
 
 class SessionLost(Exception):
-    """The agent has no such session."""
+    """Raised if the agent does not know the session."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How a session is to be opened."""
+    """The session to open."""
 
     agent: str
-    """The agent's name, for what is said about it."""
+    """The agent's name, for error messages."""
     folder: str
     session: str | None
-    """The one to go on in; None opens a new one."""
+    """The session to continue; None opens a new one."""
     is_fork: bool
     servers: Sequence[McpServer]
     model: str | None
-    """To be chosen among those that the session offers."""
+    """The model to choose among those the session offers."""
 
 
 async def open_session(link: Link, connection: ClientSideConnection, wanted: Wanted) -> str:
-    """The id of a session that is ready to be prompted."""
+    """Open or continue a session and return its id."""
     from acp.schema import AgentCapabilities, ClientCapabilities, EnvVariable, Implementation, McpServerStdio
 
     if link.capabilities is None:
@@ -344,8 +344,8 @@ async def open_session(link: Link, connection: ClientSideConnection, wanted: Wan
 async def _reopen(
     link: Link, connection: ClientSideConnection, wanted: Wanted, given: Mapping[str, Any]
 ) -> tuple[Any, str]:
-    """A copy of a session, or a session of an earlier process; nobody hears what is replayed of it. Loading goes before
-    resuming, because an agent that resumes a session it does not know may begin another in its place."""
+    """Copy a session, or reopen one from an earlier process without passing on its replayed updates. Loading is tried
+    before resuming, because an agent asked to resume an unknown session may start a new one instead."""
     from acp.exceptions import RequestError
 
     session, heard = str(wanted.session), link.heard
@@ -360,7 +360,8 @@ async def _reopen(
         if can is not None and can.load_session:
             loaded = await connection.load_session(session_id=session, **given)
             if link.heard == heard and not loaded.model_dump(exclude_none=True):
-                # Some say nothing where they do not know it; of a session there is always something to replay.
+                # Some agents return an empty response for an unknown session; a known one always has something to
+                # replay.
                 raise SessionLost(f"{wanted.agent} does not know the session {session}")
             return loaded, session
         if verbs is not None and verbs.resume is not None:
@@ -375,9 +376,9 @@ async def _reopen(
 async def _configure(
     link: Link, connection: ClientSideConnection, wanted: Wanted, session: str, opened: Any
 ) -> None:
-    """Put a session into the mode in which the role's restrictions hold, and on the chosen model."""
+    """Set the session to the mode that enforces the role's restrictions, and to the chosen model."""
     mode, options = link.start.launch.mode, opened.config_options or []
-    # Some agents give the mode of a session as such, some among its options.
+    # Some agents report the mode separately, others among the session's options.
     current = next((str(option.current_value) for option in options if option.category == "mode"), None)
     if opened.modes is not None:
         current = str(opened.modes.current_mode_id)
@@ -395,7 +396,7 @@ async def _configure(
 
 
 def explain(error: RequestError) -> str:
-    """What an error says: agents put the point of it into its data as often as into its message."""
+    """Return an error's text. Agents put the actual reason into its data as often as into its message."""
     message, data = str(error), error.data
     found = [data] if isinstance(data, str) else [mapping(data).get(key) for key in ("message", "details")]
     more = next((text for text in found if isinstance(text, str) and text not in message), "")

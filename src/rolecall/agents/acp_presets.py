@@ -1,8 +1,8 @@
-"""What is particular to the agents that speak the Agent Client Protocol: values, read by acp.py.
+"""Settings for individual agents that speak the Agent Client Protocol, used by acp.py.
 
-The protocol leaves open how an agent is kept from doing something. An agent that asks for permission gets an answer,
-but most ask only for some of what they do, and some end their turn after a no. So where an agent has means of its own
-(a sandbox, a list of denied tools), a role's restrictions use these, and the model does not see the tool at all.
+The protocol does not define how to restrict an agent. Permission requests are answered, but most agents ask only for
+some actions, and some end their turn after a refusal. So if an agent has its own mechanism (a sandbox, a list of denied
+tools), a role's restrictions use it, and the model does not see the tool at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 
 FOLDER = "{folder}"
-"""In an argument: the folder of the process, where the files of a launch lie."""
+"""Placeholder in an argument for the process's folder, which contains the files of a launch."""
 
 _OURS = "rolecall"
 _OPENCODE_CONFIG = "OPENCODE_CONFIG_CONTENT"
@@ -33,29 +33,29 @@ _OPENCODE_CONFIG = "OPENCODE_CONFIG_CONTENT"
 
 @dataclass(frozen=True)
 class Launch:
-    """What is added to an agent's command, environment and sessions to run it in one way."""
+    """Additions to an agent's command, environment and sessions for one way of running it."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`_meta` of the requests that open a session."""
+    """The `_meta` field of requests that open a session."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files the process needs, by name."""
+    """Files that the process needs, by name."""
     mode: str | None = None
-    """The mode its sessions have to be in."""
+    """The required mode of its sessions."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """How an agent is to be run."""
+    """The requirements for running an agent."""
 
     tools: tuple[str, ...] = ()
-    """What of the agent is denied, in the words of its preset's table."""
+    """The tools or settings to deny, in the terms of the preset's table."""
     model: str | None = None
     servers: tuple[McpServer, ...] = ()
-    """The tool servers it is given; what others that it knows of would do, nobody knows."""
+    """The tool servers to provide. Other servers that the agent knows are not trusted."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """The environment it will have."""
+    """The agent's environment."""
     folder: Path = Path()
     """The work folder."""
 
@@ -66,32 +66,31 @@ class Preset:
     """The command."""
     install: str
     denies: Mapping[str, tuple[str, ...]]
-    """Class of actions -> what has to be taken from the agent to deny it. One that is not here it cannot be
-    denied."""
+    """For each class of actions, the tools or settings that deny it. A class that is missing here cannot be denied."""
     launch: Callable[[Wish], Launch]
     can_fork: bool = False
     has_model_flag: bool = True
-    """Whether `launch` sees to the model; else it is chosen among what the session offers."""
+    """Whether `launch` sets the model; otherwise it is chosen from the session's options."""
     is_given_servers: bool = True
-    """Whether it takes tool servers with a session; else `launch` sees to them."""
+    """Whether tool servers are passed when a session is opened; otherwise `launch` passes them."""
     server_key: str = ""
-    """Under which key of a question's input it names the tool server that the question is about."""
+    """The key in a permission request's input that names the tool server."""
     is_other_harmless: bool = False
-    """Whether its own means leave it no tool, also of other servers, that could do what is denied: what it
-    asks about as `other` (another agent, a skill) can be allowed."""
+    """Whether its own restrictions leave no tool, even from other servers, that could do what is denied. Requests of
+    kind `other` (another agent, a skill) can then be allowed."""
     is_usage_total: bool = False
-    """Whether the usage it tells after a prompt counts from the start of its process."""
+    """Whether the usage reported after a prompt counts from the start of the process."""
     is_used_per_request: bool = False
     """Whether each request to the model, and nothing else, sends a `usage_update`."""
     notices: re.Pattern[str] | None = None
-    """Messages of the agent's own that come as if the model had said them, each in one piece."""
+    """The agent's own notices, which arrive as model messages, each in one chunk."""
     failures: re.Pattern[str] | None = None
-    """Those of them that say that the model's endpoint failed, where the turn then ends as if all were well."""
+    """Notices that report a failure of the model's endpoint, after which the turn still ends normally."""
 
 
 def preset_of(words: Sequence[str]) -> tuple[str, Preset | None, tuple[str, ...]]:
-    """The name of the agent, its preset and the whole command: one word may be a preset's name, and a
-    command that begins with a preset's words is that agent with further arguments."""
+    """Return the agent's name, its preset and the full command. A single word may be a preset's name, and a command
+    that starts with a preset's words is that agent with further arguments."""
     if len(words) == 1 and words[0] in PRESETS:
         return words[0], PRESETS[words[0]], PRESETS[words[0]].words
     program = (os.path.basename(words[0]), *words[1:])
@@ -102,12 +101,12 @@ def preset_of(words: Sequence[str]) -> tuple[str, Preset | None, tuple[str, ...]
 
 
 def _codex(wish: Wish) -> Launch:
-    # Not session/set_mode: it writes into the user's configuration that the folder is trusted. And where
-    # something is denied, not its questions: a no ends the turn.
+    # session/set_mode is not used because it marks the folder as trusted in the user's configuration. If anything is
+    # denied, permission requests are off, because a refusal ends the turn.
     settings = ['approval_policy="on-request"', 'sandbox_mode="workspace-write"', *wish.tools]
     if wish.model:
         settings.append(f"model={json.dumps(wish.model)}")
-    if wish.tools:  # no tools of servers that are not ours: they run outside of the sandbox
+    if wish.tools:  # disable other tool servers, because they run outside the sandbox
         off = codex.servers_off(wish.env, wish.folder, [server.name for server in wish.servers])
         settings += [f"mcp_servers={off}", "features.plugins=false", "features.apps=false"]
     return Launch(args=tuple(word for setting in settings for word in ("-c", setting)))
@@ -118,7 +117,7 @@ def _claude(wish: Wish) -> Launch:
         "disallowedTools": list(wish.tools),
         "allowDangerouslySkipPermissions": False,
         "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could do what is denied
-        "promptSuggestions": False,  # a request to the model after every answer, for nobody
+        "promptSuggestions": False,  # it would cost a model request after every answer
     }
     if wish.model:
         options["model"] = wish.model
@@ -127,7 +126,7 @@ def _claude(wish: Wish) -> Launch:
 
 
 def _opencode(wish: Wish) -> Launch:
-    """A restricted role is an agent of our own there, which is a mode of the session."""
+    """Play a restricted role with an agent of our own, which OpenCode treats as a session mode."""
     env = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
     if not wish.tools:
         return Launch(env=env)
@@ -149,7 +148,7 @@ def _gemini(wish: Wish) -> Launch:
     if not wish.tools:
         return Launch(tuple(args))
     Gemini.check_policies()
-    # Its rules can deny the tools of all servers, but then not allow those of one: others are left out by name.
+    # Its rules cannot deny all servers but one, so other servers are left out by name.
     denied = [tool for tool in wish.tools if "*" not in tool]
     rules = [
         *_rule([f"mcp_{server.name}_*" for server in wish.servers], "allow", 998),
@@ -160,13 +159,13 @@ def _gemini(wish: Wish) -> Launch:
 
 
 def _rule(tools: Sequence[str], decision: str, rank: int) -> list[str]:
-    # A list of plain names is written alike in JSON and in TOML.
+    # A list of plain names looks the same in JSON and TOML.
     told = ["[[rule]]", f"toolName = {json.dumps(tools)}", f'decision = "{decision}"', f"priority = {rank}\n"]
     return told if tools else []
 
 
 def _server_names(wish: Wish) -> list[str]:
-    """The only tool servers that a restricted role may use; an empty list would allow all of them."""
+    """Return the only tool servers that a restricted role may use. An empty list would allow all of them."""
     return [server.name for server in wish.servers] or ["no-server"]
 
 
@@ -198,8 +197,8 @@ def _hermes(_wish: Wish) -> Launch:
 _READ_ONLY_SANDBOX = ('approval_policy="never"', 'sandbox_mode="read-only"')
 
 PRESETS: Mapping[str, Preset] = {
-    # On Linux its sandbox needs bubblewrap on the PATH; without it commands fail instead of running free.
-    # It does not exit when its stdin ends: it is ended by a signal, like every other.
+    # On Linux its sandbox needs bubblewrap on the PATH; without it, commands fail instead of running unconfined. It
+    # does not exit when its stdin is closed, so it is ended by a signal like the others.
     "codex-acp": Preset(
         words=("codex-acp",),
         install="npm install -g @zed-industries/codex-acp",
@@ -228,8 +227,8 @@ PRESETS: Mapping[str, Preset] = {
         has_model_flag=False,
         can_fork=True,
     ),
-    # It says that it can load sessions, and often does not find them in another process: they are lost then.
-    # Where a client offers files it reads each one before it writes it, and a missing one makes it fail.
+    # It claims that it can load sessions but often cannot find those of another process; they count as lost. If a
+    # client offers files, it reads each file before writing it and fails if the file does not exist.
     "gemini": Preset(
         words=("gemini", "--acp"),
         install=Gemini.install,
@@ -256,8 +255,8 @@ PRESETS: Mapping[str, Preset] = {
         is_other_harmless=True,
         notices=re.compile(r'Background agent ".*" \w+\.'),
     ),
-    # It asks before it edits, but not before its own agents do, and before a command only where that looks
-    # dangerous: nothing holds it. Without its own extra `mcp` it passes over tool servers without a word.
+    # It asks before its own edits but not before those of its subagents, and only before commands that look dangerous,
+    # so no restriction can be enforced. Without its extra `mcp` it silently ignores tool servers.
     "hermes": Preset(
         words=("hermes", "acp"),
         install="pip install 'hermes-agent[acp,mcp]'",

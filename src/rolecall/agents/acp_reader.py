@@ -1,10 +1,10 @@
-"""What an agent tells while it works on a prompt (`session/update`), and what its questions are answered.
+"""Reads an agent's updates during a prompt (`session/update`) and answers its permission requests.
 
-A reader folds the updates of one prompt, as the agent sent them. They are not put through the types of the
-protocol's package, because an update of a kind that is newer than the package must not disturb the others.
+A reader accumulates the updates of one prompt in their raw form. They are not validated with the types of the
+protocol's package, because an update kind newer than the package must not affect the others.
 
-Permissions go by the kind of a tool call, which the protocol defines. What says no kind, or `other`, may be
-anything, so every restriction denies it; only tools of servers that the role itself was given are let through.
+Permissions depend on the kind of a tool call, which the protocol defines. A call without a kind, or of kind `other`,
+may do anything, so every restriction denies it; only tools of the role's own servers are allowed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "switch_mode": _ANYTHING,
     "other": _ANYTHING,
 }
-"""The kinds of tool calls, and the classes of actions each of them may be."""
+"""The kinds of tool calls, and the classes of actions each may involve."""
 
 ENDINGS: Mapping[str, Ending] = {
     "end_turn": "completed",
@@ -45,7 +45,7 @@ ENDINGS: Mapping[str, Ending] = {
     "refusal": "refused",
     "cancelled": "interrupted",
 }
-"""How a prompt ended, by its stop reason."""
+"""The ending for each stop reason."""
 
 _CHANGING = ("edit", "delete", "move")
 _MOST_TOOLS = 1000
@@ -57,25 +57,25 @@ _RESULT_KEYS = ("formatted_output", "stdout", "output", "content", "message", "e
 
 @dataclass
 class _Tool:
-    """A tool call, as far as it is known: agents tell it in pieces."""
+    """The known details of a tool call, which agents report in pieces."""
 
     name: str = ""
     title: str = ""
     kind: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Until they are passed on; they may be as long as a file."""
+    """Kept only until they are passed on, because they may be as long as a file."""
     paths: dict[str, None] = field(default_factory=dict)
     server: str = ""
-    """The tool server it belongs to, where the agent says so."""
+    """The call's tool server, if the agent names it."""
     has_command: bool = False
     has_diff: bool = False
     is_seen: bool = False
-    """Whether there was an update about it, and not only a question."""
+    """Whether there was an update about it, not just a permission request."""
     is_told: bool = False
 
     def learn(self, update: Mapping[str, Any], server_key: str = "") -> None:
         given, meta = mapping(update.get("rawInput")), mapping(update.get("_meta"))
-        # Some agents give the tool's own name beside the title, which is for people.
+        # Some agents send the tool's own name besides the title, which is meant for people.
         name = update.get("name") or meta.get("toolName") or mapping(meta.get("claudeCode")).get("toolName")
         self.name = name if name and isinstance(name, str) else self.name
         self.title = str(update.get("title") or self.title)[:_LONGEST_TITLE]
@@ -105,7 +105,7 @@ class _Tool:
 class Permission:
     what: str
     denied: tuple[str, ...]
-    """The classes of actions that the role may not do, and that this would be."""
+    """The forbidden classes of actions that this call involves."""
 
 
 class AcpReader(Reader):
@@ -124,14 +124,14 @@ class AcpReader(Reader):
         self._used_last: int | None = None
         self._cost: float | None = None
         self.counted_before: Usage | None = None
-        """What the process had counted for this session before the prompt."""
+        """The usage that the process had reported for this session before the prompt."""
         self._refused = ""
-        """What the agent asked for last and was not given, as long as it has said nothing since."""
+        """The last action the agent was refused, until it sends another message."""
 
     # -- updates --
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """One `update` of a `session/update`; kinds that say nothing about the answer are ignored."""
+        """Process the `update` of a `session/update`; kinds that do not affect the answer are ignored."""
         match event.get("sessionUpdate"):
             case "agent_message_chunk":
                 self._read_chunk(event)
@@ -140,7 +140,7 @@ class AcpReader(Reader):
             case "usage_update":
                 used, cost = count(event, "used"), mapping(event.get("cost"))
                 if self._preset and self._preset.is_used_per_request:
-                    # The same figure again is the old one, repeated beside a limit of the account.
+                    # An unchanged figure is not a new request: it is repeated when an account limit is reported.
                     self._used += used if used != self._used_last else 0
                 else:
                     self._used = used
@@ -174,7 +174,7 @@ class AcpReader(Reader):
     def _read_call(self, event: Mapping[str, Any]) -> None:
         ident, status = str(event.get("toolCallId", "")), event.get("status")
         tool = self._find_tool(ident)
-        # A pending call is passed on when more of it is known: many agents send its arguments afterwards.
+        # A pending call is passed on once more is known: many agents send its arguments later.
         is_waiting = not tool.is_seen and status == "pending"
         self._has_break |= not tool.is_seen
         tool.is_seen = True
@@ -201,7 +201,7 @@ class AcpReader(Reader):
     # -- questions --
 
     def permission(self, call: Mapping[str, Any]) -> Permission:
-        """What a question is about, and which of the role's restrictions forbid it."""
+        """Describe a permission request, and list the role's restrictions that forbid it."""
         ident = str(call.get("toolCallId", ""))
         tool = self._find_tool(ident)
         tool.learn(call, self._preset.server_key if self._preset else "")
@@ -212,14 +212,14 @@ class AcpReader(Reader):
         self.transcript.asks(found.what, is_allowed=not denied, reason=reason)
         if denied:
             self._refused = found.what
-        elif tool.is_changing:  # not every agent says how an edit that it was allowed ended
+        elif tool.is_changing:  # some agents do not report the result of an edit they were allowed
             for path in tool.paths:
                 self.transcript.touches(path)
         return found
 
     def _classes(self, tool: _Tool) -> set[str]:
-        """The classes of actions that a call may be. What a title or an argument says may be the model's own words, and
-        is not believed."""
+        """Return the classes of actions that a call may involve. Titles and arguments are not trusted, because the
+        model may have written them."""
         is_other = tool.kind in ("", "other") and not tool.has_diff
         is_of_own_server = tool.server in self._servers or any(
             re.fullmatch(rf"mcp__{re.escape(server)}__.+", tool.name) for server in self._servers
@@ -230,13 +230,13 @@ class AcpReader(Reader):
         if tool.has_diff:
             found |= set(_EDITS)
         if tool.has_command:
-            found |= set(capabilities.SHELL)  # `ls` is a search to some agents, and is a command
+            found |= set(capabilities.SHELL)  # some agents report `ls` as a search, though it is a command
         return found
 
     # -- the end --
 
     def finish_prompt(self, result: Mapping[str, Any]) -> Reply:
-        """The reply to a prompt that the agent has brought to an end."""
+        """Return the reply to a prompt that the agent has finished."""
         self._result = result
         self.transcript.uses(self.usage() or Usage())
         stop = str(result.get("stopReason", ""))
@@ -251,13 +251,13 @@ class AcpReader(Reader):
         return self.answer(ending, reason)
 
     def answer(self, ending: Ending, reason: str = "", **more: Any) -> Reply:
-        """What there is of an answer, and how it came to its end."""
+        """Build a reply from the answer so far and how it ended."""
         for ident, tool in self._tools.items():
             self._pass_on(ident, tool)
         return self.reply(self.transcript.answer, ending, reason, **more)
 
     def count_tokens(self) -> Usage | None:
-        """The figures of the last result as they are, where the agent gives them."""
+        """Return the figures in the last result unchanged, or None if the agent reports none."""
         usage = mapping(self._result.get("usage"))
         return tokens_of(usage) if usage else None
 
@@ -273,7 +273,7 @@ class AcpReader(Reader):
         )
 
     def _tokens(self) -> Usage | None:
-        """From what tells most to what tells least; the size of the context is at least what was read."""
+        """Return the tokens used, from the most exact source; the context size is only a lower bound."""
         if (counted := self.count_tokens()) is not None:
             is_total = self._preset is not None and self._preset.is_usage_total
             return counted.since(self.counted_before) if is_total else counted
@@ -285,12 +285,12 @@ class AcpReader(Reader):
         return Usage(self._used) if self._used else None
 
     def total(self) -> Usage | None:
-        """Only the cost is counted over the whole session."""
+        """Return the session's total, which has only the cost."""
         return None if self._cost is None else Usage(cost=self._cost)
 
 
 def tokens_of(usage: Mapping[str, Any]) -> Usage:
-    """Agents differ in whether the input includes what came from the cache; the total tells."""
+    """Read token counts. The total shows whether the input includes cached tokens; agents differ in this."""
     read, output = count(usage, "inputTokens"), count(usage, "outputTokens")
     cached = count(usage, "cachedReadTokens", "cachedWriteTokens")
     is_apart = count(usage, "totalTokens") >= read + cached + output
@@ -298,7 +298,7 @@ def tokens_of(usage: Mapping[str, Any]) -> Usage:
 
 
 def chosen_option(options: Sequence[Mapping[str, Any]], *, is_allowed: bool) -> str | None:
-    """The answer to a question, never one that holds for longer where there is one for this time."""
+    """Choose the answer to a permission request; one that applies once is preferred to one that applies always."""
     kinds = ("allow_once", "allow_always") if is_allowed else ("reject_once", "reject_always")
     for kind in kinds:
         for option in options:

@@ -1,8 +1,8 @@
-"""Files inside one folder: what a model may read and write by a path it names.
+"""Access to files inside one folder, for paths that a model names.
 
-A path is resolved, links and `..` included, and must lie inside the folder. A write replaces the whole file, so a hard
-link to a file outside is cut. Git's own files can be read but not written, because a hook or a setting in there is a
-command that runs later. A program that swaps a link in between the check and the write is not stopped.
+A path, with its links and `..` resolved, must be inside the folder. A write replaces the whole file, so it never
+changes an outside file through a hard link. Git's own files can be read but not written, because their hooks and
+settings can run commands later. A program that swaps in a link between the check and the write is not stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LARGEST_FILE = 16 * 1024 * 1024
 
 
 class Refused(Exception):
-    """Tells the model why its call was not carried out."""
+    """The reason a call was refused, for the model."""
 
 
 class Folder:
@@ -37,7 +37,7 @@ class Folder:
         return content
 
     def write(self, given: str, content: bytes) -> bool:
-        """Put a whole file in place, and create the folders above it. Return whether the file is new."""
+        """Write a whole file, creating its parent folders. Return whether the file is new."""
         path = self._resolve(given)
         self._refuse_git(path, given)
         mode = None
@@ -62,7 +62,7 @@ class Folder:
         return mode is None
 
     def delete(self, given: str) -> None:
-        """Remove a file; of a link, the link and not its target."""
+        """Remove a file, or a link but not its target."""
         whole = os.path.join(self.root, given).rstrip("/")
         above, name = os.path.split(whole)
         if name in ("", ".", ".."):

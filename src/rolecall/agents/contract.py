@@ -1,12 +1,12 @@
 # ruff: noqa: S101 -- a shipped test suite asserts
-"""The tests every adapter has to pass. Subclass `AgentContract` in a test module and give the agents.
+"""The tests that every adapter must pass. Subclass `AgentContract` in a test module and provide the agents.
 
     class TestMyAgent(AgentContract):
         def answering(self, workdir): return my_agent(...)
         ...
 
-Each method makes one agent that behaves in one way, however the adapter brings that about: a small
-program, a script, a stand-in for the model's endpoint. Nothing here needs more than pytest.
+Each method creates an agent with one behaviour, by any means: a small program, a script, a fake model endpoint. Only
+pytest is required.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOUND = 60.0
 
 @dataclass
 class Recorder:
-    """Collects what an agent emits and tells when the first sign of life came."""
+    """Records an agent's events and signals the first one."""
 
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,7 +44,7 @@ class Recorder:
 
 
 def context_for(workdir: Path, recorder: Recorder, *, env: Mapping[str, str]) -> Context:
-    """A context as the engine would give it to the first step of a thread."""
+    """Create a context like the engine's for the first step of a thread."""
     return Context(
         thread="06EXAMPLE00000000000000000",
         role="worker",
@@ -62,23 +62,23 @@ class AgentContract:
     """The session id that `answering` reports; None for adapters that have no sessions."""
 
     def answering(self, workdir: Path) -> Agent:
-        """Reads the prompt, whatever its size, gives a sign of life and answers ANSWER."""
+        """Return an agent that reads a prompt of any size, emits an event and answers ANSWER."""
         raise NotImplementedError
 
     def hanging(self, workdir: Path) -> Agent:
-        """Gives a sign of life and then never ends on its own."""
+        """Return an agent that emits an event and then never ends on its own."""
         raise NotImplementedError
 
     def timing_out(self, workdir: Path) -> Agent:
-        """Runs into its own timeout soon."""
+        """Return an agent that soon reaches its own timeout."""
         raise NotImplementedError
 
     def missing(self, workdir: Path) -> tuple[Agent, str]:
-        """Needs a program that is not installed, and that program's name."""
+        """Return an agent whose program is not installed, and the program's name."""
         raise NotImplementedError
 
     def writing(self, workdir: Path) -> Agent:
-        """Writes the file WRITTEN in its work folder by a path relative to it."""
+        """Return an agent that writes the file WRITTEN in its work folder by a relative path."""
         raise NotImplementedError
 
     def test_an_agent_answers_with_text(self, tmp_path: Path) -> None:

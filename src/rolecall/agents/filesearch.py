@@ -1,8 +1,8 @@
 """List the names in a folder, and find the lines of its files that match a pattern. Links are not followed.
 
-Run as a program, this is the search of the model: a request as JSON on stdin, a line for each match on stdout. It is a
-process of its own because Python cannot stop a regular expression that backtracks without end; an alarm ends it even if
-its parent has died. It imports only the standard library.
+Run as a program, it carries out a model's search: a JSON request on stdin, one line per match on stdout. It is a
+separate process because Python cannot stop a regular expression that backtracks endlessly; an alarm ends it even if its
+parent has died. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LARGEST_SEARCHED = 4 * 1024 * 1024
 _LONGEST_LINE = 300
 _SKIPPED = ".git"
 _LATENESS = 0.5
-"""Seconds that a search gets to stop by itself before the alarm ends it."""
+"""Seconds a search has to stop by itself before the alarm ends it."""
 
 
 class Entry(NamedTuple):
     path: str
-    """Relative to the root; a folder ends with a slash."""
+    """The path relative to the root; a folder's path ends with a slash."""
     name: str
     parent: int
-    """Descriptor of the folder it is in, valid until the walk moves on."""
+    """Descriptor of the containing folder, valid until the walk moves on."""
 
 
 class Walk:
-    """Every file and folder below the root. `is_cut` says whether a bound ended the walk."""
+    """Iterates over every file and folder below the root. `is_cut` tells whether a limit ended the walk."""
 
     def __init__(self, root: str, seconds: float) -> None:
         self._root = root
@@ -58,7 +58,7 @@ class Walk:
 
 
 def glob_pattern(glob: str) -> str:
-    """The regular expression for a file name pattern: `*` and `?` stay within a name, `**/` matches zero or more
+    """Return the regular expression for a file name pattern: `*` and `?` stay within a name, `**/` matches zero or more
     folders, `[abc]` matches one of the characters."""
     glob = glob.removeprefix("./").rstrip("/")
     pieces, at = [], 0
@@ -70,7 +70,9 @@ def glob_pattern(glob: str) -> str:
             piece, at = ".*", at + 2
         elif closing > 0:
             inner = glob[at + 1 : closing].replace("\\", r"\\")
-            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # engines read these differently in a class
+            inner = re.sub(
+                r"[\[&~]", r"\\\g<0>", inner
+            )  # regex engines treat these differently in a character class
             piece, at = f"[{'^' + inner[1:] if inner[0] == '!' else inner}]", closing + 1
         else:
             piece = {"*": "[^/]*", "?": "[^/]"}.get(glob[at]) or re.escape(glob[at])
@@ -80,7 +82,7 @@ def glob_pattern(glob: str) -> str:
 
 
 def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds: float) -> Iterator[str]:
-    """Lines as `path:number: text`, then a note about anything left out."""
+    """Yield lines of the form `path:number: text`, then a note about anything left out."""
     found = too_large = 0
     walk = Walk(root, seconds)
     for entry in walk:
@@ -103,7 +105,7 @@ def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds:
 
 
 def _text_of(entry: Entry) -> str | None:
-    """The text of a regular file, empty if it is not text; None if it is too large."""
+    """Return the text of a regular file, empty if it is not text, or None if it is too large."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(entry.name, flags, dir_fd=entry.parent), "rb") as file:
@@ -113,7 +115,7 @@ def _text_of(entry: Entry) -> str | None:
             if found.st_size > LARGEST_SEARCHED:
                 return None
             content = file.read(LARGEST_SEARCHED)
-    except OSError:  # a link, a file that is gone, one that may not be read
+    except OSError:  # a link, a deleted file, or no permission to read
         return ""
     return "" if b"\0" in content[:8192] else content.decode("utf-8", "replace")
 
@@ -124,7 +126,7 @@ def main() -> int:
     pattern, glob = re.compile(request["pattern"]), re.compile(glob_pattern(request["glob"]))
     for line in matches(request["root"], pattern, glob, request["seconds"]):
         sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
-        sys.stdout.buffer.flush()  # what was found before the alarm is not lost
+        sys.stdout.buffer.flush()  # keep the matches found before the alarm
     return 0
 
 

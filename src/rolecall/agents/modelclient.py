@@ -1,4 +1,4 @@
-"""One question to a model behind an endpoint, through pydantic-ai. Imported when a model is first asked.
+"""Requests to a model endpoint through pydantic-ai. Imported at the first request.
 
 The libraries below read keys, addresses and headers from the environment. A hook replaces the headers of every request,
 so an endpoint receives only what it was configured with. No proxy is used, no redirect is followed, and no message
@@ -40,12 +40,12 @@ from rolecall.agents.protocol import Ending
 from rolecall.agents.transcript import LONGEST_ANSWER
 
 _NO_KEY = "no-key"
-"""The libraries need a key, and look for one in the environment if they get none."""
+"""A placeholder: without a key the libraries look for one in the environment."""
 _AGENT_NAME = "rolecall"
 _KEPT_HEADERS = ("host", "content-length", "transfer-encoding")
 _CONNECT_SECONDS = 30.0
 _SILENT_SECONDS = 600.0
-"""How long an endpoint may stay silent; models that think send a sign of life more often."""
+"""How long an endpoint may be silent; models that think send data more often."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _TRANSIENT = (408, 409, 425, 429)
@@ -57,7 +57,7 @@ Listen = Callable[[], AbstractContextManager[Callable[[str], None]]]
 
 
 class Unanswered(Exception):
-    """The model gave no answer; says why, what to do, and whether asking again may help."""
+    """Raised if the model gave no answer, with the reason, a hint, and whether asking again may help."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Unanswered(Exception):
 async def connected(
     *, model: str, base_url: str, api_key: str | None, protocol: str
 ) -> AsyncGenerator[Model, None]:
-    """The model, with connections that stay open until the generator is closed or its event loop ends."""
+    """Yield the model, with connections that stay open until the generator is closed or its event loop ends."""
     auth: dict[str, str] = {}
 
     async def replace_headers(request: httpx2.Request) -> None:
@@ -115,7 +115,7 @@ async def connected(
         connection, headers = connect(model, base_url, api_key or _NO_KEY, client)
         if api_key:
             auth.update(headers)
-        # Nothing has been awaited up to here, so two simultaneous first calls share one model.
+        # Nothing has been awaited so far, so two simultaneous first calls share one model.
         yield connection
     finally:
         await client.aclose()
@@ -123,7 +123,7 @@ async def connected(
 
 @cache
 def _trusted_certificates() -> ssl.SSLContext:
-    """Read once: reading the certificates takes longer than a whole call."""
+    """Load the certificates once, because that takes longer than a whole call."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
@@ -135,7 +135,7 @@ def _openai(name: str, base_url: str, key: str, client: httpx2.AsyncClient) -> t
 
     is_openais_own = urlsplit(base_url).hostname == "api.openai.com"
     profile = OpenAIModelProfile(
-        # Without this, an answer that was cut off would pass for a whole one.
+        # Without this, a truncated answer would pass for a complete one.
         openai_chat_streaming_requires_finish_reason=True,
         openai_supports_strict_tool_definition=is_openais_own,
         openai_chat_supports_max_completion_tokens=is_openais_own,
@@ -152,10 +152,10 @@ def _anthropic(
     from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    # The library adds the version to the address itself.
+    # The library itself adds the version to the address.
     root = base_url.rstrip("/").removesuffix("/v1")
     made = AsyncAnthropic(api_key=key, base_url=root, http_client=client, max_retries=0)
-    # Every turn sends the whole conversation: without the cache, each turn is paid in full.
+    # Every turn sends the whole conversation, so without the cache each turn costs the full price.
     caching = AnthropicModelSettings(
         anthropic_cache_instructions=True,
         anthropic_cache_tool_definitions=True,
@@ -169,7 +169,7 @@ def _anthropic(
 
 
 class Asking:
-    """Asks one model, and asks again where that may help, up to `retries` times and not beyond `deadline`."""
+    """Asks one model, and retries if that may help, up to `retries` times and until `deadline`."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Asking:
         self._secret = secret
 
     async def __call__(self, messages: Sequence[ModelMessage], listen: Listen) -> ModelResponse:
-        """The model's next message; `listen` hears each try by itself."""
+        """Return the model's next message; `listen` opens a new receiver for each attempt."""
         for tried in count(1):
             try:
                 with listen() as say:
@@ -197,8 +197,8 @@ class Asking:
             except Unanswered as failure:
                 pause = failure.retry_after
                 if pause is None:
-                    # Spread out, so that agents refused together do not come back together.
-                    spread = random.uniform(0.75, 1.25)  # noqa: S311 -- no secret depends on it
+                    # Random, so that agents refused at the same time do not retry at the same time.
+                    spread = random.uniform(0.75, 1.25)  # noqa: S311 -- not for security
                     pause = min(_FIRST_PAUSE * 2 ** (tried - 1), _LONGEST_PAUSE) * spread
                 is_late = asyncio.get_running_loop().time() + pause >= self._deadline
                 if not failure.is_transient or tried > self._retries or is_late:
@@ -268,7 +268,7 @@ class Asking:
         )
 
     def _excerpt(self, text: str) -> str:
-        """The beginning in one line, without the key in case the endpoint repeats it."""
+        """Return the start of a text in one line, with the key removed in case the endpoint repeats it."""
         if self._secret:
             text = text.replace(self._secret, "***")
         line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _EXCERPT]).split())
@@ -276,11 +276,11 @@ class Asking:
 
 
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
-"""What the libraries raise, besides errors of their own, for a response they did not expect."""
+"""Exceptions besides their own that the libraries raise for an unexpected response."""
 
 
 def _measure(event: ModelResponseStreamEvent) -> tuple[str, int]:
-    """The text that an event adds to the message, and the size of all that it adds."""
+    """Return the text that an event adds to the message, and the size of everything it adds."""
     if isinstance(event, PartStartEvent):
         part: Any = event.part
         text = part.content if isinstance(part, TextPart) else ""

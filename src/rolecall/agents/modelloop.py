@@ -1,8 +1,8 @@
-"""The built-in agent's loop: ask the model, carry out its tool calls, until it answers. Imported when it runs.
+"""The built-in agent's loop: ask the model and carry out its tool calls until it answers. Imported when it runs.
 
-A session is the conversation, kept message by message in the context's memory: each message to the model before it is
-sent, its answers and every tool's result as soon as they arrive. So a run that continues after a crash has all of it,
-and reports a tool that was at work to the model as interrupted.
+A session is the conversation, stored message by message in the context's memory: messages to the model before they are
+sent, answers and tool results as soon as they arrive. So a run that continues after a crash has the complete
+conversation, and tells the model which tool call was interrupted.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _SYSTEM = (
 )
 _INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you go on"
 _PIECE = 400
-"""Characters of live text in one event; every event is stored."""
+"""Characters of live text in one event, because every event is stored."""
 
 
 class Run:
-    """One call of the agent. It can reply at any moment with what it has so far."""
+    """One call of the agent. It can return a reply with its progress at any time."""
 
     def __init__(self, agent: Builtin, context: Context, model: Model, *, deadline: float) -> None:
         self._agent = agent
@@ -107,8 +107,8 @@ class Run:
             try:
                 arguments: object = call.args_as_dict(raise_if_invalid=True)
             except (ValueError, AssertionError):
-                arguments = call.args  # the toolbox explains what is wrong with them
-            ident = f"{self._used.turns}:{call.tool_call_id}"  # some endpoints start counting again in every message
+                arguments = call.args  # the toolbox explains any problem with them
+            ident = f"{self._used.turns}:{call.tool_call_id}"  # some endpoints restart their numbering in every message
             self._transcript.calls(ident, call.tool_name, arguments)
             result = await self._box.use(call.tool_name, arguments)
             self._transcript.returns(ident, result.text)
@@ -126,7 +126,7 @@ class Run:
 
     @contextmanager
     def _listen(self) -> Iterator[Callable[[str], None]]:
-        """Pass the text of one message on in pieces that are worth an event."""
+        """Pass on the text of one message in pieces large enough for an event."""
         waiting: list[str] = []
         is_begun = False
 
@@ -185,7 +185,7 @@ class History:
         self.add(ToolReturnPart(call.tool_name, text, call.tool_call_id, outcome=outcome))
 
     def _append(self, message: ModelMessage) -> None:
-        """Everything sent to the model between two of its messages is one message."""
+        """Append a message, merging everything sent to the model between two of its answers."""
         last = self.messages[-1] if self.messages else None
         if isinstance(message, ModelRequest) and isinstance(last, ModelRequest):
             self.messages[-1] = ModelRequest(parts=[*last.parts, *message.parts])
@@ -213,7 +213,7 @@ class History:
 
 
 def _open_history(context: Context, transcript: Transcript, prompt: str) -> History:
-    """The conversation so far with the prompt; the session is recorded before the model is asked."""
+    """Load the conversation and add the prompt; the session is recorded before the model is asked."""
     memory, known = context.memory, context.session
     records = memory.read(known) if known else []
     if known and not records:

@@ -1,6 +1,6 @@
-"""Options of an adapter as they are written, in a configuration or a role's `agent`, as values of its fields.
+"""Converts an adapter's options, from a configuration or a role's `agent`, to values of its fields.
 
-An adapter is a dataclass; its fields are its options, by name and type.
+An adapter is a dataclass whose fields define the names and types of its options.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.settings.form import did_you_mean
 
 
 def parse_words(name: str, argument: str) -> dict[str, str]:
-    """`key=value` words; a word without `=` is the model."""
+    """Parse `key=value` words; a word without `=` is the model."""
     try:
         words = shlex.split(argument)
     except ValueError as error:
@@ -34,7 +34,7 @@ def parse_words(name: str, argument: str) -> dict[str, str]:
 
 
 def typed(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by the names and types of the adapter's fields. An unknown one, or a value of another type, is an error
+    """Convert options to the types of the adapter's fields. An unknown option or a value of the wrong type is an error
     that lists the options."""
     kind = type(import_module(ADAPTERS[adapter]).default)
     known = {item.name: str(item.type) for item in fields(kind) if not item.name.startswith("_")}
@@ -51,7 +51,7 @@ def typed(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             found[name] = convert(value)
         except (TypeError, ValueError, KeyError) as error:
-            # The values of variables and tool servers may be secret.
+            # Variables and tool servers may contain secrets, so their values are not shown.
             is_plain = known[name].startswith(("bool", "int", "float"))
             shown = f"cannot be {value!r}" if is_plain else "cannot be used"
             raise UsageError(f"the option {key!r} of the agent {adapter!r} {shown}: {error}") from error
@@ -106,4 +106,4 @@ _CONVERT: Mapping[str, Callable[[Any], Any]] = {
     "tuple[str": _words,
     "Mapping[str, str]": _texts,
 }
-"""By how a field's type begins; everything else is text."""
+"""A converter for each beginning of a field's type; other types are text."""

@@ -1,7 +1,6 @@
-"""Whether what an agent needs is on this machine: its program, or the package its adapter stands on.
+"""Checks whether an agent's program, or the package its adapter needs, is on this machine.
 
-Looked up before a run, so that a missing agent costs nothing. Nothing is started here: `doctor.py` asks
-programs for more.
+This happens before a run, so that a missing agent costs nothing. It starts no program; `doctor.py` checks further.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from pathlib import Path
 from rolecall.errors import NotFound
 
 EXTRAS = {"builtin": ("pydantic_ai", "llm"), "acp": ("acp", "acp")}
-"""Adapters that stand on a package: its module, and the extra of ours that installs it."""
+"""Adapters that need a package: its module, and the Rolecall extra that installs it."""
 
 
 def check_present(agent: object, *, env: Mapping[str, str], folder: Path | None = None) -> None:
-    """Refuse an agent whose program or package is not here.
+    """Raise an error if the agent's program or package is missing.
 
-    A program named by a relative path is looked for in `folder`; without one, that is left to the run.
+    A relative program path is resolved in `folder`; without a folder it is not checked.
     """
     module, extra = EXTRAS.get(adapter_of(agent), ("", ""))
     if module and not _is_importable(module):
@@ -33,13 +32,13 @@ def check_present(agent: object, *, env: Mapping[str, str], folder: Path | None 
 
 
 def program_of(agent: object) -> str:
-    """The program an agent starts, by name or path; empty when it starts none."""
+    """Return the name or path of the program an agent starts, or an empty string if it starts none."""
     found = getattr(agent, "executable", None) or getattr(agent, "program", "")
     return found if isinstance(found, str) else ""
 
 
 def adapter_of(agent: object) -> str:
-    """The adapter an agent belongs to; empty for one that is somebody's own."""
+    """Return the name of an agent's adapter, or an empty string for a custom agent."""
     from rolecall.agents import ADAPTERS
 
     modules = {module: name for name, module in ADAPTERS.items()}
@@ -47,12 +46,12 @@ def adapter_of(agent: object) -> str:
 
 
 def env_of(agent: object, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an agent's program: everybody's, and the agent's own over it."""
+    """Return the environment of an agent's program: `env` with the agent's own variables added."""
     return {**env, **(getattr(agent, "env", None) or {})}
 
 
 def locate(agent: object, *, env: Mapping[str, str], folder: Path) -> str:
-    """The path of an agent's program, as a child that is started in `folder` would find it."""
+    """Return the path of an agent's program, as a child process started in `folder` would find it."""
     program = program_of(agent)
     path, is_there = find_program(program, env=env_of(agent, env), folder=folder)
     if path is not None and is_there:
@@ -69,8 +68,8 @@ def locate(agent: object, *, env: Mapping[str, str], folder: Path) -> str:
 
 
 def find_program(program: str, *, env: Mapping[str, str], folder: Path) -> tuple[str | None, bool]:
-    """Where a program is, and whether it can be run: one that can goes before one that cannot."""
-    # Not shutil.which, because shutil brings the compression modules along, and every step would wait for them.
+    """Return a program's path and whether it can be run; an executable match is preferred."""
+    # Not shutil.which: shutil imports the compression modules, which would slow down every step.
     folders = [str(folder)] if "/" in program else env.get("PATH", os.defpath).split(os.pathsep)
     files = [os.path.normpath(os.path.join(one, program)) for one in folders]
     found = [file for file in files if os.path.isfile(file)]

@@ -1,10 +1,10 @@
-"""Run one child process to its end, within bounds, and leave nothing of it behind.
+"""Run a child process within limits, and leave none of its processes behind.
 
-The child gets its prompt on stdin and a session of its own. Its output is passed on as it comes and kept up to a size;
-`conversation` exchanges lines with it instead. When it exits, runs out of time or is cancelled, everything it started
-is ended: its process group and session, and on Linux every process that carries the run's mark in its environment,
-which finds daemons that called setsid. Out of reach: a process that left the session *and* cleared its environment, one
-of another user, and outside Linux anything that left the group. What the output means is up to each adapter.
+The child gets its prompt on stdin and runs in its own session. Its output is passed on as it arrives and kept up to a
+size limit; `conversation` exchanges lines with it instead. When it exits, runs out of time or is cancelled, everything
+it started is ended too: its process group and session, and on Linux every process that carries the run's mark in its
+environment, which also finds daemons that called setsid. Not covered: a process that left the session *and* cleared its
+environment, another user's process, and outside Linux any process that left the group. Adapters interpret the output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_STDERR = 64 * 1024
 _QUOTED_STDERR = 2000
 _PIPE_SIZE = 64 * 1024
 _KILL_PATIENCE = 5.0
-# A child may leave the last of its output to a helper (`tee`) that ends just after it.
+# A child may leave its last output to a helper (`tee`) that ends shortly after it.
 _LINGER = 0.5
 _LONGEST_PAUSE = 0.1
 _HAS_PROC = Path("/proc/self/stat").exists()
@@ -54,12 +54,12 @@ class Exit:
     ending: Ending
     reason: str
     code: int | None
-    """The exit status; negative for a signal; None when the child was never started."""
+    """The exit status; negative for a signal; None if the child was never started."""
     stdout: str
     stderr: str
-    """The end of it."""
+    """The end of the error output."""
     dropped: int = 0
-    """Bytes of stdout that were not kept; the text says where."""
+    """Bytes of stdout that were not kept; the text shows where."""
     left: tuple[int, ...] = ()
     """Processes that could not be ended."""
 
@@ -90,14 +90,14 @@ async def run(
 ) -> Exit:
     """Run `argv` until it exits, `timeout` seconds have passed or `cancel` is set.
 
-    Raises AgentError when the child cannot be started; every other ending is an Exit. An exception
-    of a callback ends the child and is raised; cancelling the task ends the child, too.
+    Raises AgentError if the child cannot be started; every other ending is an Exit. An exception in a callback ends the
+    child and is raised; cancelling the task also ends the child.
     """
     if cancel is not None and cancel.is_set():
         return Exit("interrupted", f"{argv[0]!r} was cancelled before it started", None, "", "")
     child = _start(argv, cwd=cwd, env=env, stdout=_Output(max_output, on_text))
     try:
-        # Before anything of it is read, so that nobody hears of its text before its start.
+        # Before reading any output, so that the start is reported before the text.
         if on_start is not None:
             on_start(Started(child.popen.pid, child.run))
         await child.listen()
@@ -119,9 +119,9 @@ async def conversation(
     max_line: int,
     grace: float = DEFAULT_GRACE,
 ) -> AsyncIterator[Conversation]:
-    """Start `argv` and keep it open; the end of the block ends everything it started.
+    """Start `argv` and keep it running; leaving the block ends everything it started.
 
-    It is an async generator, so a loop that shuts down ends a child that nobody has closed.
+    Because this is an async generator, an event loop that shuts down ends a child that was not closed.
     """
     lines = _Lines(argv[0], max_line)
     talk = Conversation(_start(argv, cwd=cwd, env=env, stdout=lines), lines)
@@ -134,13 +134,14 @@ async def conversation(
 
 
 async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int, ...]:
-    """End what is left of a run whose own process died; the ids of what could not be ended."""
+    """End the remaining processes of a run whose own process died, and return the ids of those that could not be
+    ended."""
     return await _end_members(run, None, grace=grace)
 
 
 def survivors(run: str, leader: int | None = None) -> list[int]:
-    """The living processes of a run; `leader` adds those of its group and session. `run` may begin with the runs that
-    it is nested in, as they stand in the mark."""
+    """Return the living processes of a run; `leader` adds those of its group and session. `run` may include the runs it
+    is nested in, as in the mark."""
     if not _HAS_PROC:
         if leader is not None:
             with suppress(ProcessLookupError, PermissionError):
@@ -152,7 +153,7 @@ def survivors(run: str, leader: int | None = None) -> list[int]:
 
 
 def marked(env: Mapping[str, str], run: str) -> dict[str, str]:
-    """An environment whose processes are found again by `run`, and by the runs it is nested in."""
+    """Return an environment that marks processes as part of `run` and of the runs it is nested in."""
     return {**env, RUN_VARIABLE: f"{env[RUN_VARIABLE]}/{run}" if RUN_VARIABLE in env else run}
 
 
@@ -167,7 +168,7 @@ def _start(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: _O
             stderr=subprocess.PIPE,
             bufsize=0,
             cwd=cwd,
-            env={**marked(env, run_id), "PWD": str(cwd)},  # some programs believe it more than the kernel
+            env={**marked(env, run_id), "PWD": str(cwd)},  # some programs trust PWD more than the kernel
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -202,7 +203,7 @@ def _check_startable(program: str, *, cwd: Path, env: Mapping[str, str]) -> None
 
 
 class _Output(asyncio.Protocol):
-    """One output pipe: passes text on as it comes, keeps the head and the tail of the bytes."""
+    """An output pipe that passes text on as it arrives and keeps the first and last bytes."""
 
     def __init__(self, limit: int, on_text: Callable[[str], None] | None, *, head: bool = True) -> None:
         self._head_limit = limit // 2 if head else 0
@@ -220,7 +221,7 @@ class _Output(asyncio.Protocol):
         room = self._head_limit - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        # Trimming at twice the limit moves each byte once, where trimming at each chunk would move all.
+        # Trimming at twice the limit moves each byte once; trimming at each chunk would move all bytes each time.
         if len(self._tail) > 2 * self._tail_limit:
             self._trim()
         self._pass_on(data)
@@ -254,7 +255,7 @@ class _Output(asyncio.Protocol):
 
 
 class _Lines(_Output):
-    """An output pipe that is read line by line: what nobody asks for waits in the pipe, not in memory."""
+    """An output pipe that is read line by line; unread lines stay in the pipe, not in memory."""
 
     def __init__(self, program: str, limit: int) -> None:
         super().__init__(0, None)
@@ -282,7 +283,7 @@ class _Lines(_Output):
         self._news.set()
 
     async def next(self) -> bytes | None:
-        """The next line, or None at the end; what comes after the last line break does not count."""
+        """Return the next line, or None at the end; text after the last line break is ignored."""
         while (end := self._waiting.find(b"\n", self._searched)) < 0 or end > self._limit:
             self._searched = len(self._waiting)
             if end > self._limit or self._searched > self._limit:
@@ -302,7 +303,7 @@ class _Lines(_Output):
         return line
 
     def discard(self) -> None:
-        """Read and drop what still comes, so that the end of the pipe is seen."""
+        """Read and discard the remaining output, so that the end of the pipe is noticed."""
         self._is_discarding = True
         self._waiting.clear()
         self._resume()
@@ -313,14 +314,14 @@ class _Lines(_Output):
 
 
 class Conversation:
-    """A child that is spoken to line by line."""
+    """A child process that exchanges lines with us."""
 
     def __init__(self, child: _Child, lines: _Lines) -> None:
         self.child = child
         self._lines = lines
         self._writing = asyncio.Lock()
         self.left: tuple[int, ...] = ()
-        """Processes that could not be ended; known after the end."""
+        """Processes that could not be ended, set after the end."""
         os.set_blocking(self._stdin, False)
 
     @property
@@ -332,11 +333,11 @@ class Conversation:
         return not self.child.has_exited and not self._lines.closed.is_set()
 
     async def read(self) -> bytes | None:
-        """The next line, or None when there will be none. AgentError: a line that is too long."""
+        """Return the next line, or None at the end of the output. Raises AgentError for an overlong line."""
         return await self._lines.next()
 
     async def write(self, line: bytes) -> None:
-        """Write all of it, as fast as the child reads. OSError: it does not read any more."""
+        """Write a line as fast as the child reads. Raises OSError if the child no longer reads."""
         loop, pipe = asyncio.get_running_loop(), self._stdin
         async with self._writing:
             rest = memoryview(line)
@@ -352,7 +353,7 @@ class Conversation:
                         loop.remove_writer(pipe)
 
     async def exit(self) -> Exit | None:
-        """How the child ended of its own accord; None while it runs."""
+        """Return how the child ended by itself, or None while it runs."""
         if not await self.child.exits_within(_LINGER):
             return None
         return self.child.exit(None, timeout=None, left=())
@@ -363,7 +364,7 @@ class Conversation:
 
 
 class _Child:
-    """A started process with its pipes; lives inside one call of run(), or one conversation."""
+    """A started process with its pipes, for one call of run() or one conversation."""
 
     def __init__(self, popen: subprocess.Popen[bytes], run_id: str, *, stdout: _Output) -> None:
         self.popen = popen
@@ -407,12 +408,12 @@ class _Child:
 
     @property
     def has_exited(self) -> bool:
-        """Asked of the system, because the loop may not have heard of it yet."""
+        """Whether the child has exited, according to the system, because the event loop may not know yet."""
         if self._exited.is_set() or not hasattr(os, "waitid"):
             return self._exited.is_set()
         try:
             return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # it was reaped already
+        except ChildProcessError:  # already reaped
             return True
 
     async def exits_within(self, patience: float) -> bool:
@@ -423,7 +424,7 @@ class _Child:
         return self._exited.is_set()
 
     async def wait(self, timeout: float | None, cancel: Cancel | None) -> Ending | None:
-        """Wait for the first of exit, timeout, cancel and a failing callback; None is an exit."""
+        """Wait for exit, timeout, cancellation or a failing callback; return None for an exit."""
         signs = [
             self._exited.wait(),
             self.stdout.failed.wait(),
@@ -443,7 +444,8 @@ class _Child:
         return "timeout"
 
     async def end(self, grace: float) -> tuple[int, ...]:
-        """End what still runs, read what it still wrote, reap the child; the processes that could not be ended."""
+        """End what still runs, read its last output and reap the child. Return the processes that could not be
+        ended."""
         try:
             left = await _end_members(self.run, self.popen.pid, grace=grace)
             await self._drain(_LINGER)
@@ -452,7 +454,7 @@ class _Child:
             raise
         finally:
             self._close()
-        await asyncio.sleep(0)  # one round of the loop closes the pipes
+        await asyncio.sleep(0)  # the pipes close in the loop's next iteration
         return left
 
     def exit(self, ending: Ending | None, *, timeout: float | None, left: tuple[int, ...]) -> Exit:
@@ -479,7 +481,7 @@ class _Child:
         return Exit(how, reason, code, stdout, stderr, self.stdout.dropped, left)
 
     async def _drain(self, patience: float) -> None:
-        """Wait until both pipes are at their end; one that a process out of reach holds open is given up."""
+        """Wait until both pipes end; give up on a pipe held open by a process we cannot reach."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self.stdout.closed.wait()
@@ -487,12 +489,12 @@ class _Child:
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):  # an end in a hurry was first to reap it
-                # Not reaped here: as long as the child is a zombie no other process can get its id.
+            with suppress(ChildProcessError):  # a hasty ending has already reaped it
+                # Not reaped here: no other process can get its id while the child is a zombie.
                 os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
         else:
             self.popen.wait()
-        with suppress(RuntimeError):  # the loop is gone when the caller was torn down
+        with suppress(RuntimeError):  # the loop is gone if the caller was torn down
             loop.call_soon_threadsafe(self._exited.set)
 
     def _close(self) -> None:
@@ -500,7 +502,9 @@ class _Child:
         for reader in self._readers:
             reader.close()
         for pipe in (self.popen.stdout, self.popen.stderr):
-            if pipe is not None:  # after the readers' own closing; what was never attached is closed here
+            if (
+                pipe is not None
+            ):  # runs after the readers have closed; also closes a pipe that was never attached
                 asyncio.get_running_loop().call_soon(pipe.close)
         with suppress(subprocess.TimeoutExpired):  # it is reported as `left`
             self.popen.wait(_LINGER)
@@ -528,8 +532,8 @@ async def _end_members(run: str, leader: int | None, *, grace: float) -> tuple[i
 
 
 def _send(number: signal.Signals, members: Sequence[int], *, leader: int | None) -> None:
-    """Signal the group at once and those outside it one by one, each only once."""
-    # A process that is gone needs no signal; one that may not be signalled is reported as left over.
+    """Signal the group at once and other members individually, each only once."""
+    # A process that is gone needs no signal; one that we may not signal is reported as left over.
     if leader is not None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, number)
@@ -544,7 +548,7 @@ def _belongs(pid: str, run: str, leader: int | None) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             stat = file.read()
-        # The command name stands in brackets and may hold anything, so fields are counted after it.
+        # The command name is in parentheses and may contain anything, so fields are counted after it.
         state, _, group, session = stat[stat.rindex(b")") + 2 :].split(maxsplit=4)[:4]
         if state in (b"Z", b"X"):
             return False
@@ -552,7 +556,7 @@ def _belongs(pid: str, run: str, leader: int | None) -> bool:
             return True
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
             entries = file.read().split(b"\0")
-    except OSError:  # it ended meanwhile, or belongs to another user
+    except OSError:  # it has ended, or belongs to another user
         return False
     runs = [b"/%b/" % entry.removeprefix(mark) for entry in entries if entry.startswith(mark)]
     return any(b"/%b/" % run.encode() in nested for nested in runs)

@@ -1,8 +1,8 @@
-"""Coding agents that are programs: one run of the program is one answer, its events are JSON lines.
+"""Coding agents that are programs: each run gives one answer, and events are JSON lines.
 
-An adapter is a subclass of `Program`. It says how the program is called (`call`) and what its events mean (a `Reader`);
-both are pure, so a recorded stream tests a reader without the program. Running, bounds, cancellation, signals and
-timeouts are handled here, once for all adapters.
+An adapter is a subclass of `Program`. It defines how to call the program (`call`) and how to interpret its events (a
+`Reader`); both are pure, so a reader can be tested with a recorded stream. Running, limits, cancellation, signals and
+timeouts are handled here for all adapters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BY_SIGNAL = (130, 137, 143)
 
 @dataclass(frozen=True)
 class McpServer:
-    """A tool server that the agent is to start."""
+    """A tool server for the agent to start."""
 
     name: str
     command: str
@@ -40,43 +40,43 @@ class McpServer:
 
 @dataclass(frozen=True)
 class Call:
-    """How the program is run for one prompt."""
+    """The arguments and environment for one prompt."""
 
     argv: Sequence[str]
     stdin: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Laid over the context's variables."""
+    """Variables added to the context's environment."""
     session: str = ""
-    """The id that the program was told to give its new session, where it takes one."""
+    """The id we chose for a new session, if the program accepts one."""
 
 
 class Reader:
-    """Folds the events of one run. Subclasses give meaning to `event` and to how the run ended."""
+    """Accumulates the events of one run. Subclasses interpret `event` and how the run ended."""
 
     no_session: ClassVar[tuple[str, ...]] = ()
-    """What the program prints when it does not know the session it is to continue."""
+    """Messages that the program prints if it does not know the session to continue."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.transcript = Transcript(context)
         self.noise = ""
-        """The beginning of what was printed besides events; it often says why nothing else came."""
+        """The beginning of output other than events; it often explains why there is no answer."""
         self.folder = Path()
-        """The run's own folder while the run lasts: some programs leave a file of figures there."""
+        """The run's own folder, which exists during the run; some programs write a usage file there."""
 
     def event(self, event: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
     def finish(self, exit: process.Exit) -> Reply:
-        """The reply after a run that was neither cancelled nor ran out of time."""
+        """Return the reply after a run that was not cancelled and did not time out."""
         raise NotImplementedError
 
     def usage(self) -> Usage | None:
-        """What the run has used, as far as it is known; also asked after a timeout or a cancel."""
+        """Return the run's usage as far as it is known, even after a timeout or cancellation."""
         return None
 
     def total(self) -> Usage | None:
-        """What the session has used, where the agent counts over all of it."""
+        """Return the session's usage, if the agent reports totals."""
         return None
 
     # -- for subclasses --
@@ -100,7 +100,7 @@ class Reader:
         return bool(self.context.session) and any(words in printed for words in self.no_session)
 
     def no_answer(self, exit: process.Exit) -> Reply:
-        """The reply after a run without the event that says how it ended: only the exit code is left to go by."""
+        """Return the reply after a run without a final event, based on the exit code."""
         ending: Ending = "failed"
         reason = exit.reason
         if exit.code == 0:
@@ -114,7 +114,7 @@ class Reader:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """An adapter: an agent, and what `doctor` has to know about its program."""
+    """An adapter for a program, with the information `doctor` needs."""
 
     name: ClassVar[str]
     program: ClassVar[str]
@@ -128,20 +128,20 @@ class Program:
     deniable: ClassVar[frozenset[str]] = frozenset()
     """The classes of actions (`capabilities.CLASSES`) that `call` can deny."""
     signed_in: ClassVar[tuple[str, ...]] = ()
-    """Where a sign of being signed in is found: variables, and paths from the user's home as `~/…`. One that
-    ends in `?` is a setting that may hold a key of its own: with it there, nobody can tell."""
+    """Signs of being signed in: variables, and paths in the user's home as `~/…`. An entry that ends in `?` is a
+    setting that may contain a key; if it exists, the state is unknown."""
 
     model: str | None = None
     timeout: float | None = DEFAULT_TIMEOUT
     executable: str | None = None
-    """The program's path, where it is not found by its name."""
+    """The program's path, if it is not found by name."""
     args: tuple[str, ...] = ()
-    """Further arguments, as they are."""
+    """Additional arguments, passed unchanged."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Laid over the context's variables."""
+    """Variables added to the context's environment."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
-        """How to run it; `folder` is the run's own, for files the program is to read."""
+        """Return how to run the program; `folder` is the run's own, for files the program needs."""
         raise NotImplementedError
 
     def reader(self, context: Context) -> Reader:
@@ -189,7 +189,7 @@ class Program:
 
 
 class Lines:
-    """Cuts a stream into lines and gives those that are JSON objects to a reader."""
+    """Splits a stream into lines and passes JSON objects to a reader."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -214,14 +214,14 @@ class Lines:
 
     def _add(self, piece: str) -> None:
         self._size += len(piece)
-        if self._size > _LONGEST_LINE:  # no event, and not worth the memory
+        if self._size > _LONGEST_LINE:  # too long to be an event or to keep in memory
             self._pieces = [f"a line of more than {_LONGEST_LINE} characters was left out"]
         else:
             self._pieces.append(piece)
 
 
 def mcp_file(servers: Iterable[McpServer], folder: Path, **more: Any) -> Path:
-    """A configuration of tool servers in the form that most programs read; `more` goes into each entry."""
+    """Write a tool server configuration in the form most programs read; `more` is added to each entry."""
     entries = {
         server.name: {
             "type": "stdio",
@@ -238,7 +238,7 @@ def mcp_file(servers: Iterable[McpServer], folder: Path, **more: Any) -> Path:
 
 
 def parse_object(text: str) -> dict[str, Any] | None:
-    """A JSON object; None for any other text."""
+    """Parse a JSON object; return None for any other text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -247,21 +247,21 @@ def parse_object(text: str) -> dict[str, Any] | None:
 
 
 def count(record: Any, *keys: str) -> int:
-    """The sum of counters in a record of somebody else's: what is missing or no number counts nothing."""
+    """Add up counters in an untrusted record; missing values and values that are not numbers count as 0."""
     return sum(int(amount(mapping(record).get(key)) or 0) for key in keys)
 
 
 def amount(value: Any) -> float | None:
-    """A number of somebody else's; None for anything that cannot be one of tokens or money."""
+    """Return an untrusted number, or None if it cannot be an amount of tokens or money."""
     is_number = isinstance(value, (int, float)) and 0 <= value < _MOST
     return value if is_number else None
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """A record of somebody else's as a mapping; anything else is an empty one."""
+    """Return an untrusted value if it is a mapping, otherwise an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def items(value: Any) -> list[Any]:
-    """A list of somebody else's; anything else is an empty one."""
+    """Return an untrusted value if it is a list, otherwise an empty list."""
     return value if isinstance(value, list) else []

@@ -1,12 +1,12 @@
-"""What an agent is to the engine: an async function of a prompt and a context.
+"""The engine's view of an agent: an async function of a prompt and a context.
 
-An adapter gives its answer back as text or as a `Reply`; a plain `async def` is an adapter. Every
-way an agent can end has a name (`Ending`). An agent that came to an end of its own accord, with
-something to say (`completed`, `refused`, `limit`), is a `Reply`; one that did not (`interrupted`,
-`api_failure`, `timeout`, `killed`, `suspended`, `failed`) is an `AgentError` that carries what there was.
+An adapter returns its answer as text or as a `Reply`; a plain `async def` is an adapter. Every way an agent can end has
+a name (`Ending`). If the agent ended by itself with an answer (`completed`, `refused`, `limit`), the result is a
+`Reply`; otherwise (`interrupted`, `api_failure`, `timeout`, `killed`, `suspended`, `failed`) it is an `AgentError` that
+keeps any partial answer.
 
-Not here: how a prompt is put together, how an answer becomes a typed output, which adapter plays
-which role. Adapters read neither the environment nor the store: all they may know is the context.
+Building prompts, parsing answers into typed output and assigning adapters to roles happen elsewhere. Adapters read
+neither the environment nor the store, only the context.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from rolecall.errors import Ending as Ending
 
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 ANSWERED: tuple[Ending, ...] = ("completed", "refused", "limit")
-"""The endings that come as a Reply; each other one is raised as an AgentError."""
+"""The endings that are returned as a Reply; all others are raised as an AgentError."""
 
 EventKind = Literal["text", "tool_call", "permission", "usage", "session", "process"]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 
 Emit = Callable[[EventKind, Mapping[str, Any]], None]
-"""Report a live sign of the agent. `session` comes as soon as its id is known, so that a crash in
-mid-run resumes it; `process` names a child that was started, so that a crash can end it."""
+"""Reports a live event of the agent. `session` is sent as soon as the id is known, so that a run can be resumed after a
+crash; `process` names a started child process, so that it can be ended after a crash."""
 
 
 class Memory(Protocol):
-    """Keeps the sessions of agents that have no memory of their own; what is added is there after a crash."""
+    """Stores the sessions of agents without a memory of their own; entries survive a crash."""
 
     def read(self, session: str) -> list[str]: ...
 
@@ -41,7 +41,7 @@ class Memory(Protocol):
 
 
 class Forgetful:
-    """A memory that lasts as long as the object."""
+    """A memory that lasts only as long as the object."""
 
     def __init__(self) -> None:
         self._kept: dict[str, list[str]] = {}
@@ -55,7 +55,7 @@ class Forgetful:
 
 @dataclass(frozen=True)
 class Played:
-    """How the thread of another workflow stands after it was let run."""
+    """The state of another workflow's thread after it ran."""
 
     thread: str
     status: str
@@ -66,11 +66,11 @@ class Played:
 
 
 Play = Callable[[str, str, str | None], Awaitable[Played]]
-"""(workflow, prompt, the thread to go on with or None) -> how that thread stands."""
+"""(workflow, prompt, the thread to continue or None) -> the state of that thread."""
 
 
 class Cancel(Protocol):
-    """The caller's wish that the agent stop; an asyncio.Event is one."""
+    """Signals that the agent should stop; an asyncio.Event fits."""
 
     def is_set(self) -> bool: ...
 
@@ -78,7 +78,7 @@ class Cancel(Protocol):
 
 
 class PastStep(Protocol):
-    """What an adapter may see of a step that was taken."""
+    """The parts of a finished step that an adapter can see."""
 
     @property
     def role(self) -> str: ...
@@ -92,7 +92,7 @@ class PastStep(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """All an adapter knows besides the prompt."""
+    """Everything an adapter knows besides the prompt."""
 
     thread: str
     role: str
@@ -102,40 +102,40 @@ class Context:
     cancel: Cancel
     emit: Emit
     instruction: str = ""
-    """The instruction of the edge that led to the role; the prompt contains it, too."""
+    """The instruction of the edge that led to the role; the prompt contains it too."""
     steps: Sequence[PastStep] = ()
     """The steps taken so far, oldest first. Reading is lazy: `reversed` starts at the newest."""
     session: str | None = None
     """The agent's own session to continue; None starts a new one."""
     is_fork: bool = False
-    """The session is another thread's past: continue a copy of it."""
+    """Whether the session belongs to another thread's past, so that a copy of it is continued."""
     session_total: Usage | None = None
-    """What the session had used when it was left, where the agent counts over all of it."""
+    """The session's usage after its previous call, if the agent reports totals."""
     schema: Mapping[str, Any] = field(default_factory=dict)
-    """The JSON Schema of what the role delivers, for agents that can be held to one."""
+    """The JSON Schema of the role's output, for agents that can enforce one."""
     attempt: int = 0
-    """How often this step was asked before: corrections and retries count."""
+    """How many times this step was asked before, including corrections and retries."""
     capabilities: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """The whole environment of children; nothing else is handed to them."""
+    """The complete environment for child processes."""
     memory: Memory = field(default_factory=Forgetful)
     play: Play | None = None
-    """Lets another workflow play the role; None without an engine."""
+    """Runs another workflow as the role's agent; None without an engine."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one call of the agent used: never a running total of its session."""
+    """The usage of one call of the agent, never a running total of its session."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cost: float | None = None
-    """In US dollars; None where the agent does not tell."""
+    """Cost in US dollars; None if the agent does not report it."""
     turns: int = 0
 
     def since(self, before: Usage | None) -> Usage:
-        """What was used since `before`, where both are totals of one session."""
+        """Return the usage since `before`, if both are totals of one session."""
         if before is None:
             return self
         cost = None if self.cost is None else max(0.0, round(self.cost - (before.cost or 0.0), 10))
@@ -169,21 +169,21 @@ class Reply:
     session: str | None = None
     usage: Usage | None = None
     session_total: Usage | None = None
-    """What the agent says that its whole session has used; the next call is given it back."""
+    """The usage that the agent reports for its whole session; the next call receives it."""
     turns: tuple[Turn, ...] = ()
     files: tuple[str, ...] = ()
-    """Files the agent touched, relative to the work folder."""
+    """Files the agent changed, relative to the work folder."""
     ending: Ending = "completed"
     reason: str = ""
-    """Why it ended, where `ending` alone does not say it."""
+    """Why it ended, if `ending` does not say enough."""
     step: str | None = None
-    """The step itself, where an external agent has understood its answer and put it."""
+    """The step, if an external agent stored it itself."""
     children: tuple[str, ...] = ()
-    """Threads that did the work, where another workflow played the role."""
+    """Threads that did the work, if another workflow played the role."""
     hint: str = ""
-    """What to do about an ending without an answer."""
+    """Advice about an ending without an answer."""
     is_session_lost: bool = False
-    """The agent does not know the session; a new one may help."""
+    """Whether the agent does not know the session, so that a new one may help."""
 
 
 class Agent(Protocol):
@@ -191,7 +191,7 @@ class Agent(Protocol):
 
 
 async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
-    """Call an adapter and hold it to the protocol: a Reply that ended, or an AgentError."""
+    """Call an adapter and enforce the protocol: return a Reply that ended, or raise an AgentError."""
     answer = await agent(prompt, context)
     if isinstance(answer, str):
         return Reply(answer)
@@ -207,7 +207,7 @@ async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
 
 
 def failure(reply: Reply) -> AgentError:
-    """The error for a reply without an answer; it keeps all of the reply."""
+    """Return the error for a reply without an answer, keeping everything in the reply."""
     return AgentError(
         reply.reason or f"the agent ended with {reply.ending!r}",
         ending=reply.ending,
@@ -224,5 +224,5 @@ def failure(reply: Reply) -> AgentError:
 
 
 def with_frontmatter(output: Mapping[str, Any], body: str) -> str:
-    """An output that is known already as the answer that says it."""
+    """Write a known output and body as an answer."""
     return f"---\n{json.dumps(dict(output), ensure_ascii=False)}\n---\n{body}"

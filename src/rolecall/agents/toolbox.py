@@ -1,10 +1,10 @@
-"""The tools of the built-in agent: read, write and search files of the work folder, and run commands in it.
+"""The built-in agent's tools: read, write and search files in the work folder, and run commands there.
 
-Each tool is a row of TOOLS: its description for the model and the function behind it. A tool that a restriction of the
-role denies (DENIES) is not offered. File tools cannot leave the work folder (confined.py). A command starts there but
-can reach whatever the user can; `no_shell_exec` takes it away from a role.
+Each tool is a row of TOOLS: its description for the model and its function. Tools that the role's restrictions deny
+(DENIES) are not offered. File tools cannot leave the work folder (confined.py). A command starts there but can access
+everything the user can; `no_shell_exec` denies commands to a role.
 
-Every result is text of a bounded size. A call that fails tells the model why, so that it can try something else.
+Every result is text of limited size. A failed call tells the model why, so that it can try something else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), ("run_command",)),
     **dict.fromkeys(capabilities.BY_OURSELVES, ()),
 }
-"""The tools that can do what a class of actions names; no tool here touches tasks."""
+"""The tools to deny for each class of actions; no tool here changes tasks."""
 
 
 class Result(NamedTuple):
@@ -66,7 +66,7 @@ class Toolbox:
         self.tools = {tool.name: tool for tool in offered(context.capabilities)}
 
     async def use(self, name: str, arguments: Any) -> Result:
-        """Carry out one call of the model. An error becomes a result, too."""
+        """Carry out one of the model's calls. An error becomes a result too."""
         tool = self.tools.get(name)
         if tool is None:
             return Result(f"there is no tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
@@ -82,7 +82,7 @@ class Toolbox:
 
 
 def offered(restrictions: Iterable[str]) -> list[Tool]:
-    """The tools that a role with these capabilities may use."""
+    """Return the tools that a role with these capabilities may use."""
     denied = {tool for name in capabilities.denied(restrictions) for tool in DENIES[name]}
     return [tool for tool in TOOLS if tool.name not in denied]
 
@@ -96,7 +96,7 @@ async def _read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = 
         raise Refused(f"{path!r} is not a text file; it has {len(content):,} bytes")
     text = content.decode("utf-8", "replace").split("\n")
     shown = text[first_line - 1 : first_line - 1 + min(lines, _MOST_LINES)]
-    # Cut here and by whole lines, so that the model knows where to go on.
+    # Cut at a line break, so that the model knows where to continue.
     size = 0
     for count, line in enumerate(shown):
         size += len(line) + 1

@@ -1,8 +1,8 @@
-"""What an agent says and does, passed on live and kept within bounds.
+"""Records an agent's messages and tool calls within size limits, and passes them on live.
 
-Readers of agents' event streams tell a transcript what they see. It passes signs of life on, keeps turns
-with shortened arguments and results, and holds the answer whole. However long the stream is, what is kept
-is bounded: of many turns the first and the last stay, and a note says how many are left out.
+Readers of agents' event streams call a transcript's methods. It passes on live events, keeps turns with shortened
+arguments and results, and keeps the complete answer. The amount kept is limited however long the stream is: only the
+first and the last turns stay, with a note of how many are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEEPEST = 40
 
 
 class LiveText:
-    """Passes text on as events, up to a size, because every event is stored; the answer is kept whole."""
+    """Passes text on as events, up to a limit because every event is stored; the answer itself is kept whole."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -52,7 +52,7 @@ class _Turn:
     size: int = 0
     calls: dict[str, ToolCall] = field(default_factory=dict)
     is_answered: bool = False
-    """A tool has returned something: whatever the agent says or calls now, it does so knowing that."""
+    """Whether a tool has returned a result, so that the next call starts a new turn."""
 
     @property
     def text(self) -> str:
@@ -65,7 +65,7 @@ class _Turn:
         self.pieces.append(kept)
 
     def shorten(self) -> None:
-        """Only the latest message may become the answer; of the others no more is kept than is shown."""
+        """Shorten the text to what is shown: only the latest message can become the answer."""
         self.pieces = [shortened(self.text, _LONGEST_TEXT)]
 
     def done(self) -> Turn:
@@ -89,13 +89,13 @@ class Transcript:
     # -- what is seen --
 
     def in_session(self, session: str) -> None:
-        """The agent's own session: passed on once, as soon as it is known."""
+        """Set the agent's own session id and pass it on once, as soon as it is known."""
         if session and session != self.session:
             self.session = session
             self._context.emit("session", {"session": session})
 
     def says(self, text: str, *, is_continued: bool = False) -> None:
-        """A message of the agent, or the next piece of the one before it."""
+        """Add a message of the agent, or the next piece of the previous message."""
         if not text:
             return
         turn = self._turn(is_new=not is_continued)
@@ -116,7 +116,7 @@ class Transcript:
         return ident in self._open
 
     def returns(self, ident: str, result: Any) -> ToolCall | None:
-        """A tool's result; the call it belongs to, or None where no such call is running."""
+        """Add a tool's result; return its call, or None if no such call is running."""
         turn = self._open.pop(ident, None)
         if turn is None:
             return None
@@ -126,7 +126,7 @@ class Transcript:
         return call
 
     def touches(self, path: str) -> None:
-        """A file that the agent wrote, by a path from the work folder where it is in it."""
+        """Add a file that the agent wrote, relative to the work folder if it is inside."""
         if path and len(self._files) < _MOST_FILES:
             whole = os.path.normpath(os.path.join(self._context.workdir, path))
             inside = os.path.relpath(whole, self._context.workdir)
@@ -145,7 +145,7 @@ class Transcript:
         self._emit("usage", told | ({"cost": usage.cost} if usage.cost is not None else {}))
 
     def _emit(self, kind: EventKind, body: dict[str, Any]) -> None:
-        """Pass a sign on, up to a number of them, because every event is stored."""
+        """Pass on an event, up to a maximum number because every event is stored."""
         self._told += 1
         if self._told <= _LIVE_EVENTS:
             self._context.emit(kind, body | ({"more": True} if self._told == _LIVE_EVENTS else {}))
@@ -187,7 +187,7 @@ class Transcript:
 
 
 def shortened(text: str, limit: int) -> str:
-    """The beginning and the end of a long text, and how much is missing between them."""
+    """Shorten a long text to its beginning and end, with a note of how much is missing."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -195,7 +195,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def text_of(value: Any, *, depth: int = 0) -> str:
-    """The text in a result: agents give it as text, as a list of blocks, or as an object of their own."""
+    """Extract the text of a result, which agents send as text, a list of blocks, or their own kind of object."""
     if isinstance(value, str):
         return value
     if depth >= _DEEPEST:
@@ -229,7 +229,7 @@ def _shorten(value: Any) -> Any:
 
 
 def _is_shallow(value: Any, depth: int = 0) -> bool:
-    """Whether a value can be written without going deeper than anything an agent means."""
+    """Whether a value is no more deeply nested than any sensible result."""
     if depth >= _DEEPEST:
         return False
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

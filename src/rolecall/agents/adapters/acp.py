@@ -1,12 +1,12 @@
-"""Any agent that speaks the Agent Client Protocol: `acp:codex-acp`, or `acp:program --flag` for one of your own.
+"""Any agent that speaks the Agent Client Protocol: `acp:codex-acp`, or `acp:program --flag` for your own agent.
 
-The agent's process and its sessions are kept between the calls of one adapter, until `aclose` or the end of the event
-loop. A session that the process does not have is loaded, where the agent can; otherwise the reply says that it is lost,
-and the caller begins a new one.
+An adapter keeps the agent's process and sessions between calls, until `aclose` or the end of the event loop. A session
+that is not open in the process is loaded if the agent can do that; otherwise the reply reports it as lost, and the
+caller starts a new one.
 
-The agent's questions are answered from the role's capabilities. That restrains an agent only as far as it asks: a role
-with restrictions goes to agents that are known to ask (acp_presets.py), or that `is_asking` declares. Files and
-terminals of ours are not offered; an agent works with its own tools.
+The role's capabilities decide the agent's permission requests. That restricts an agent only if it asks, so a restricted
+role needs an agent that is known to ask (acp_presets.py) or is declared so with `is_asking`. We offer no files or
+terminals; an agent uses its own tools.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Acp:
     timeout: float | None = DEFAULT_TIMEOUT
     mcp: tuple[McpServer, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """Laid over the context's variables."""
+    """Variables added to the context's environment."""
     is_asking: bool = False
-    """The agent asks before it changes a file and before it runs a command, so that a role's restrictions
-    hold it. Nobody can see from here whether that is true."""
+    """Declares that the agent asks before it changes a file or runs a command, so that a role's restrictions apply.
+    This cannot be verified here."""
 
     can_resume: ClassVar[bool] = True
-    """Whether this one can is known when it has started; one that cannot says that the session is lost."""
+    """Whether this agent really can is known once it has started; one that cannot reports the session as lost."""
     can_fork: ClassVar[bool] = False
     deniable: ClassVar[frozenset[str]] = frozenset()
-    """Of a command that nothing is known about; an agent with a preset has its own."""
+    """The default for an unknown command; an agent with a preset has its own set."""
     install: ClassVar[str] = ""
 
     _label: str = field(init=False, repr=False, compare=False, default="")
@@ -90,7 +90,7 @@ class Acp:
         reader = self.reader(context)
         is_kept = False
         try:
-            # At every use: after a crash, this step's process may be one that an earlier step started.
+            # For every call: after a crash, this step's process may be one that an earlier step started.
             context.emit("process", link.talk.started._asdict())
             reply = await self._ask(link, reader, prompt)
             is_kept = reply.ending in ANSWERED or reply.is_session_lost
@@ -104,7 +104,7 @@ class Acp:
         return reply
 
     async def aclose(self) -> None:
-        """End the processes that were kept for the next call."""
+        """End the processes kept for the next call."""
         await self._links.aclose()
 
     def reader(self, context: Context) -> AcpReader:
@@ -121,7 +121,7 @@ class Acp:
         return Start(self.argv, launch, context.workdir, {**env, **launch.env})
 
     async def _ask(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
-        """Ask, and wait for the first of an answer, a failure of the link, a cancel and the timeout."""
+        """Send the prompt and wait for an answer, a failed link, cancellation or the timeout, whichever comes first."""
         cancel = reader.context.cancel
         asked = asyncio.ensure_future(self._exchange(link, reader, prompt))
         signs = [asyncio.ensure_future(sign.wait()) for sign in (link.wire.failed, cancel)]
@@ -143,13 +143,14 @@ class Acp:
             await asyncio.gather(asked, *signs, return_exceptions=True)
 
     async def _judge(self, link: Link, reader: AcpReader, asked: asyncio.Future[Reply]) -> Reply:
-        """The reply, or what an error means: after the prompt it is the model's, before it the agent's own."""
+        """Return the reply, or interpret an error: after the prompt was sent it is the model's, before that the
+        agent's."""
         error = asked.exception()
         if error is None:
             return asked.result()
         if isinstance(error, SessionLost):
             return reader.answer("failed", str(error), is_session_lost=True)
-        if isinstance(error, ConnectionError):  # how the process ended says why
+        if isinstance(error, ConnectionError):  # the exit status explains it
             exit, noise = await link.talk.exit(), link.wire.noise.strip()[-2000:]
             if exit is None:
                 closed = f"{self.name} closed the connection"
@@ -199,7 +200,7 @@ class Acp:
         return reply
 
     def _servers(self, context: Context) -> tuple[McpServer, ...]:
-        """The tool servers by the whole paths of their programs, which the protocol asks for."""
+        """Return the tool servers with the absolute paths of their programs, as the protocol requires."""
         env = {**context.env, **self.env}
         found = []
         for server in self.mcp:
@@ -215,7 +216,7 @@ class Acp:
 
 
 def acp(command: str | Sequence[str], **options: Any) -> Acp:
-    """An agent by the name of its preset or by its command: `acp("codex-acp", timeout=600)`."""
+    """Create an agent from the name of a preset or from a command: `acp("codex-acp", timeout=600)`."""
     return Acp(words_of(command, "acp"), **options)
 
 

@@ -1,4 +1,4 @@
-"""The built-in agent: a model behind any OpenAI-compatible or Anthropic endpoint, with tools of our own.
+"""The built-in agent: a model behind any OpenAI-compatible or Anthropic endpoint, with its own tools.
 
 It needs only the extra `llm`. The caller gives endpoint, model and key (`settings.model_endpoint` finds them in the
 configuration). The loop is modelloop.py, imported when the agent is first asked, because the model libraries take most
@@ -36,24 +36,24 @@ class Builtin:
 
     model: str = ""
     base_url: str = ""
-    """Without /chat/completions or /messages at its end."""
+    """The URL without a trailing /chat/completions or /messages."""
     api_key: str | None = field(default=None, repr=False)
     protocol: str = "openai"
-    """What the endpoint speaks: `openai` (chat completions) or `anthropic` (messages)."""
+    """The endpoint's protocol: `openai` (chat completions) or `anthropic` (messages)."""
     timeout: float | None = DEFAULT_TIMEOUT
-    """Seconds for the whole call, with all its turns, tools and retries."""
+    """Seconds for the whole call, including all turns, tools and retries."""
     max_turns: int = 100
-    """How often one call may ask the model."""
+    """How many requests to the model one call may make."""
     max_tokens: int | None = None
-    """Tokens that one call may use, in and out; no turn starts beyond it."""
+    """How many tokens, input and output, one call may use before no further turn starts."""
     max_output: int | None = None
-    """Tokens in one message of the model; None leaves that to the endpoint."""
+    """The most tokens in one model message; None leaves this to the endpoint."""
     retries: int = 4
-    """How often to repeat a request when the endpoint is busy or cannot be reached."""
+    """How many times to repeat a request if the endpoint is busy or unreachable."""
     system: str = ""
     """Added to the system prompt."""
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The model with its connections, and their event loop."""
+    """The model with its open connections, and the event loop they belong to."""
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
         self._check()
@@ -88,7 +88,7 @@ class Builtin:
                 ending="failed",
                 hint="pip install 'rolecall[llm]'",
             ) from error
-        # From here, because importing the libraries is not the agent's time.
+        # The timeout starts here, because importing the libraries does not count.
         now = asyncio.get_running_loop().time()
         deadline = now + self.timeout if self.timeout else float("inf")
         return modelloop.Run(self, context, model, deadline=deadline)
@@ -98,7 +98,7 @@ class Builtin:
 
         loop = asyncio.get_running_loop()
         if "opened" not in self._kept or self._kept["loop"] is not loop:
-            # A generator, because an event loop closes those that are left when it ends.
+            # A generator, because an event loop closes unfinished generators when it ends.
             opened = connected(
                 model=self.model, base_url=self.base_url, api_key=self.api_key, protocol=self.protocol
             )
@@ -127,7 +127,7 @@ class Builtin:
 async def _run_bounded(
     work: Coroutine[Any, Any, Reply], cancel: Cancel, timeout: float | None
 ) -> Reply | None:
-    """The result, or None if the work was cancelled or took too long. The work has ended either way."""
+    """Return the result, or None if the work was cancelled or timed out. The work has ended in either case."""
     working = asyncio.ensure_future(work)
     cancelled = asyncio.ensure_future(cancel.wait())
     try:
@@ -140,5 +140,5 @@ async def _run_bounded(
 
 
 builtin = Builtin
-"""The adapter by the name that a role gives it: `builtin(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `builtin(model=…, timeout=600)`."""
 default = builtin()

@@ -1,9 +1,9 @@
 """Claude Code in print mode: `claude -p --output-format stream-json`, the prompt on stdin.
 
-A role without restrictions may use every tool without being asked, because nobody is there to be asked.
-How a run ended is in the last result's `is_error` and `terminal_reason`: its `subtype` says "success" after an
-API failure, and an interrupted run exits with 0. A run has several results when something it left in
-the background comes back: each counts its own turns, but all of them the tokens of the whole session.
+A role without restrictions may use every tool without permission, because there is nobody to ask. The last result's
+`is_error` and `terminal_reason` tell how a run ended: its `subtype` is "success" even after an API failure, and an
+interrupted run exits with 0. A run has several results if a background task finishes later: each counts its own turns,
+but the tokens of the whole session.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     "nexus_task_state_transition": ("mcp__rolecall__nx_task_update", "mcp__rolecall__nx_task_close"),
     "nexus_task_metadata_modification": ("mcp__rolecall__nx_task_update",),
 }
-"""The tools that can do what a class of actions names. What is denied is denied to subagents, too."""
+"""The tools to deny for each class of actions, for subagents too."""
 
 _ENDINGS: Mapping[str, Ending] = {
     "api_error": "api_failure",
@@ -58,7 +58,7 @@ _ENDINGS: Mapping[str, Ending] = {
 }
 _INPUT = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
 _SYNTHETIC = "<synthetic>"
-"""The model of messages that are the program's own, such as the text of an API error."""
+"""The model name in messages that the program itself writes, such as the text of an API error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +79,14 @@ class Claude(Program):
     )  # fmt: skip
 
     tools: tuple[str, ...] = ()
-    """Only these tools; none named: all of them."""
+    """The only tools to offer; all if empty."""
     system: str = ""
     """Added to the system prompt."""
     mcp: tuple[McpServer, ...] = ()
     max_turns: int | None = None
     max_cost: float | None = None
     is_typed: bool = False
-    """Hold the agent to the role's schema by its own means, instead of by frontmatter."""
+    """Enforce the role's schema with the agent's own option instead of frontmatter."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES[name]}
@@ -102,7 +102,7 @@ class Claude(Program):
             argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
         if self.mcp:
             argv += ["--mcp-config", str(mcp_file(self.mcp, folder))]
-        # What the tools of servers unknown to us do, no list of ours can deny.
+        # Unknown servers' tools cannot be denied by name, so the servers are left out.
         if self.mcp or denied.intersection((*_EDITING, *_SHELL)):
             argv += ["--strict-mcp-config"]
         if self.is_typed and context.schema:
@@ -139,7 +139,7 @@ class ClaudeReader(Reader):
         self.transcript.in_session(text_of(event.get("session_id")))
         match event.get("type"):
             case "assistant" if message.get("model") != _SYNTHETIC:
-                # Of a subagent, only what it does counts, not what it says.
+                # A subagent's actions count, but not its messages.
                 self._read_message(message, is_own=not event.get("parent_tool_use_id"))
             case "user":
                 self._read_results(message.get("content"))
@@ -179,7 +179,7 @@ class ClaudeReader(Reader):
         return replace(total.since(self.context.session_total), turns=self._turns) if total else None
 
     def total(self) -> Usage | None:
-        """What the session has used by now, subagents and all: `usage` in the result leaves those out."""
+        """Return the session's usage so far, including subagents, which `usage` in the result leaves out."""
         if self._result is None:
             return None
         models = [mapping(model) for model in mapping(self._result.get("modelUsage")).values()]
@@ -217,5 +217,5 @@ def _reason(result: Mapping[str, Any], terminal: str) -> str:
 
 
 claude = Claude
-"""The adapter by the name that a role gives it: `claude(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `claude(model=…, timeout=600)`."""
 default = claude()

@@ -1,9 +1,9 @@
-"""Codex without its screen: `codex exec --json`, the prompt on stdin; `exec resume` and `exec fork` continue.
+"""Codex without a terminal: `codex exec --json`, the prompt on stdin; `exec resume` and `exec fork` continue.
 
-All settings go into the call as `-c` overrides: the program reads the user's own folder, and we never write to it. It
-has no list of forbidden tools; a restriction is a level of its sandbox, or a feature that is switched off. Tool servers
-run outside its sandbox, so a restricted role gets none of the user's own: each one that the program's files name is
-switched off. Its figures are those of the whole session, without costs.
+All settings are passed as `-c` overrides, because the program reads the user's own folder and we never write to it. It
+has no list of forbidden tools; a restriction is a sandbox level or a disabled feature. Tool servers run outside its
+sandbox, so a restricted role gets none of the user's: every server in the program's files is disabled. Its usage
+figures cover the whole session and have no costs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ DENIES: Mapping[str, Mapping[str, str]] = {
     **{name: {"sandbox_mode": '"read-only"'} for name in (*capabilities.FILES, *capabilities.SHELL_WRITES)},
     **{name: {"features.shell_tool": "false"} for name in capabilities.SHELL},
 }
-"""The settings that keep the agent from what a class of actions names, whichever of its tools would do it."""
+"""The settings that deny each class of actions, whichever tool is used."""
 
 _ALWAYS: Mapping[str, str] = {
-    "approval_policy": '"never"',  # nobody is there to be asked
-    "features.plugins": "false",  # looking for new ones holds up every run for seconds
+    "approval_policy": '"never"',  # there is nobody to ask
+    "features.plugins": "false",  # looking for new ones delays every run by seconds
     "features.apps": "false",
-    "features.unbounded_connection_retries": "false",  # an endpoint that is gone is an ending, not a wait
+    "features.unbounded_connection_retries": "false",  # an unreachable endpoint must end the run
 }
 _SYSTEM = Path("/etc/codex")
 _MANAGED = "managed_config.toml"
@@ -63,7 +63,7 @@ class Codex(Program):
     """Added to the instructions."""
     mcp: tuple[McpServer, ...] = ()
     is_typed: bool = False
-    """Hold the agent to the role's schema by its own means; the endpoint must take that schema as it is."""
+    """Enforce the role's schema with the agent's own option; the endpoint must accept that schema unchanged."""
 
     def __post_init__(self) -> None:
         if self.sandbox not in SANDBOXES:
@@ -80,7 +80,7 @@ class Codex(Program):
             schema = folder / "schema.json"
             schema.write_text(json.dumps(dict(context.schema)), encoding="utf-8")
             argv += ["--output-schema", str(schema)]
-        argv += self.args  # before the settings, so that they cannot take a restriction away
+        argv += self.args  # before the settings, so that they cannot lift a restriction
         for key, value in self._settings(context).items():
             argv += ["-c", f"{key}={value}"]
         argv += [context.session] if context.session else []
@@ -91,7 +91,7 @@ class Codex(Program):
         if self.system:
             settings["developer_instructions"] = _toml(self.system)
         denials = [DENIES[name] for name in capabilities.denied(context.capabilities) if name in DENIES]
-        if denials:  # the whole table, before our own servers, which are added to it
+        if denials:  # the whole table first, then our own servers
             ours = [server.name for server in self.mcp]
             settings["mcp_servers"] = servers_off({**context.env, **self.env}, context.workdir, ours)
         for server in self.mcp:
@@ -99,7 +99,7 @@ class Codex(Program):
             table = {
                 "command": _toml(server.command),
                 "args": f"[{', '.join(map(_toml, server.args))}]",
-                "required": "true",  # else the first turn begins before its tools are there
+                "required": "true",  # otherwise the first turn starts before the tools are available
                 "default_tools_approval_mode": '"approve"',
                 "env": f"{{{env}}}",
             }
@@ -113,16 +113,16 @@ class Codex(Program):
 
 
 def _toml(value: str) -> str:
-    # A JSON string is a TOML string as long as nothing is written as a pair of surrogates.
+    # A JSON string is a TOML string unless it contains surrogate pairs.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> str:
-    """The setting `mcp_servers` that switches off each server that the program's files name, except ours."""
+    """Return the `mcp_servers` setting that disables every server in the program's files except ours."""
     found: dict[str, Mapping[str, Any]] = {}
     for path in _config_files(env, folder):
         servers = _servers_in(path)
-        if servers and path.name == _MANAGED:  # wins over every setting of a call
+        if servers and path.name == _MANAGED:  # overrides every setting of a call
             raise UsageError(
                 f"codex cannot be held to the role's restrictions here: {str(path)!r} prescribes tool servers",
                 hint="Give the role another agent, or take the servers out of that file.",
@@ -132,16 +132,16 @@ def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> 
     for name, server in found.items():
         if name in ours:
             continue
-        # With its command or address: in a folder that is not trusted this is all the program knows of the server,
-        # and one that has neither is an error.
+        # The command or address is needed: in an untrusted folder the program knows nothing else about the server, and
+        # a server with neither is an error.
         kept = [f"{key} = {_toml(str(server[key]))}" for key in ("command", "url") if key in server]
         tables.append(f"{_toml(name)} = {{{', '.join([*kept, 'enabled = false'])}}}")
     return f"{{{', '.join(tables)}}}"
 
 
 def _config_files(env: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Every file that may name servers, also those that the program reads only in a folder it trusts, or for
-    a profile: switching off one server too many harms nothing."""
+    """Find every file that may name servers, even those read only in a trusted folder or for a profile. Disabling one
+    server too many does no harm."""
     user = Path(env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     own = folder / (env.get("CODEX_HOME") or user / ".codex")
     for place in (own, _SYSTEM):
@@ -192,7 +192,7 @@ class CodexReader(Reader):
             self.transcript.uses(self.usage() or Usage())
         elif kind == "turn.failed":
             self._failure = text_of(mapping(event.get("error")).get("message")) or "the turn failed"
-        elif kind == "error":  # most are retries; the one that ends the turn comes again as its failure
+        elif kind == "error":  # most are retries; the one that ends the turn is repeated as a failure
             self._complaint = text_of(event.get("message"))
 
     def _item(self, item: Mapping[str, Any], *, is_done: bool) -> None:
@@ -233,7 +233,7 @@ _TOOLS: Mapping[str, tuple[str, ...]] = {
     "todo_list": ("items",),
     "collab_tool_call": ("prompt",),
 }
-"""Items that are calls of tools, and what of them is the arguments."""
+"""Items that are tool calls, and the keys of their arguments."""
 
 
 def _call_of(kind: str, item: Mapping[str, Any]) -> tuple[str, Any]:
@@ -253,5 +253,5 @@ def _result_of(item: Mapping[str, Any]) -> str:
 
 
 codex = Codex
-"""The adapter by the name that a role gives it: `codex(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `codex(model=…, timeout=600)`."""
 default = codex()

@@ -1,7 +1,7 @@
 """Any command as an agent: the prompt goes to its stdin, its stdout is the answer.
 
-The command is a list of arguments and never passes through a shell. A command that exits with
-anything but 0 gave no answer, whatever it printed; what it printed is kept in the error.
+The command is a list of arguments and never passes through a shell. If the command exits with a status other than 0,
+there is no answer; its output is kept in the error.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Command:
     argv: tuple[str, ...]
     timeout: float | None = DEFAULT_TIMEOUT
     env: Mapping[str, str] = field(default_factory=dict)
-    """Laid over the context's variables."""
+    """Variables added to the context's environment."""
 
     deniable: ClassVar[frozenset[str]] = frozenset()
-    """Nothing: what a program of anybody's does cannot be held back from here."""
+    """Empty, because an arbitrary program cannot be restricted from here."""
 
     @property
     def program(self) -> str:
@@ -40,7 +40,7 @@ class Command:
     async def run(
         self, argv: Sequence[str], prompt: str, context: Context, on_text: LiveText | None = None
     ) -> process.Exit:
-        """Run it in the work folder until it ends well; any other end is an AgentError."""
+        """Run the command in the work folder; raise AgentError unless it exits with 0."""
         ended = await process.run(
             argv,
             cwd=context.workdir,
@@ -59,7 +59,7 @@ class Command:
 def command(
     argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT, env: Mapping[str, str] | None = None
 ) -> Command:
-    """An agent that runs `argv` in the work folder."""
+    """Create an agent that runs `argv` in the work folder."""
     return Command(words_of(argv, "command"), timeout, env or {})
 
 
@@ -68,7 +68,7 @@ def from_argument(argument: str, **options: Any) -> Command:
 
 
 def words_of(written: str | Sequence[str], kind: str) -> tuple[str, ...]:
-    """The words of a command that is written in one string, or given as they are."""
+    """Split a command given as one string; return a sequence of words unchanged."""
     hint = f"Write it as `{kind}:program argument argument`; quotes group words, no shell is involved."
     try:
         words = tuple(shlex.split(written) if isinstance(written, str) else written)

@@ -1,10 +1,10 @@
 """GitHub Copilot CLI without a terminal: `copilot --output-format json`, the prompt on stdin.
 
-Its events name the session only at the end, so a new one is given its id. Figures come from the file of
-`--usage-output-file`; they count over the whole session, in tokens and not in dollars.
+Its events name the session only at the end, so we choose the id of a new session. Usage figures come from the
+`--usage-output-file` and cover the whole session, in tokens and not in dollars.
 
-A role without restrictions may use every tool, path and address. A restricted one may use the kinds of
-tools that are left and the servers that the adapter was given, not those that the user has set up.
+A role without restrictions may use every tool, path and address. A restricted role may use the remaining kinds of tools
+and the adapter's own servers, but not the user's servers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     "nexus_task_state_transition": ("rolecall(nx_task_update)", "rolecall(nx_task_close)"),
     "nexus_task_metadata_modification": ("rolecall(nx_task_update)",),
 }
-"""The kinds of tools, as its permissions name them, that can do what a class of actions names."""
+"""The kinds of tools, as its permissions name them, to deny for each class of actions."""
 
 _USAGE = "usage.json"
 
@@ -79,7 +79,7 @@ class Copilot(Program):
 
 
 class CopilotReader(Reader):
-    """Events with dotted names; the last is `result`. What subagents say names the call that made them."""
+    """Events have dotted names; the last is `result`. A subagent's events name the call that started it."""
 
     no_session: ClassVar[tuple[str, ...]] = ("No session, task, or name matched",)
 
@@ -119,7 +119,7 @@ class CopilotReader(Reader):
     def total(self) -> Usage | None:
         try:
             figures = mapping(json.loads((self.folder / _USAGE).read_bytes()))
-        except (OSError, ValueError):  # it is written at the end, and not by a run that was ended
+        except (OSError, ValueError):  # written at the end of a run, and missing if it was ended early
             return None
         models = mapping(figures.get("modelMetrics"))
         used = [mapping(mapping(model).get("usage")) for model in models.values()]
@@ -133,7 +133,7 @@ class CopilotReader(Reader):
         )
 
     def finish(self, exit: process.Exit) -> Reply:
-        # A run that was interrupted tells a result as well, with 0 for its exit code.
+        # An interrupted run also reports a result, with exit code 0.
         if self._result is None or self._is_aborted:
             return self.no_answer(exit)
         if used := self.usage():
@@ -147,5 +147,5 @@ class CopilotReader(Reader):
 
 
 copilot = Copilot
-"""The adapter by the name that a role gives it: `copilot(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `copilot(model=…, timeout=600)`."""
 default = copilot()

@@ -1,10 +1,10 @@
 """Cursor's agent in print mode: `cursor-agent --print --output-format stream-json`, the prompt on stdin.
 
-Written from its documentation: a failed run ends with an exit code and a text on stderr, without a last event, so a
-failure of the model's endpoint looks like any other. Only recent versions report figures.
+Based on its documentation: a failed run ends with an exit code and a message on stderr, without a final event, so an
+endpoint failure looks like any other. Only recent versions report usage.
 
-Restrictions: `--mode ask`, which reads and answers. It cannot deny a shell alone. It reads finer rules and tool servers
-only from the user's and the project's files, which we do not write.
+Restrictions: `--mode ask`, which reads and answers. It cannot deny only the shell. Finer rules and tool servers are
+read only from the user's and the project's files, which we do not change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rolecall.settings import capabilities
 _EDITING = ("write", "edit", "delete")
 
 DENIES: Mapping[str, str] = dict.fromkeys((*capabilities.FILES, *capabilities.SHELL_WRITES), "ask")
-"""The mode in which a class of actions cannot happen."""
+"""The mode that prevents each class of actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Cursor(Program):
         "CURSOR_API_KEY", "~/.config/cursor/auth.json", "~/.cursor/cli-config.json?",
     )  # fmt: skip
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- it needs no file
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- no file is needed
         argv = [self.command, "--print", "--output-format", "stream-json", "--trust"]
         modes = {DENIES[name] for name in capabilities.denied(context.capabilities) if name in DENIES}
         argv += [f"--mode={mode}" for mode in modes] or ["--force", "--approve-mcps"]
@@ -74,7 +74,7 @@ class CursorReader(Reader):
             self.transcript.uses(self.usage() or Usage())
 
     def _read_call(self, event: Mapping[str, Any]) -> None:
-        """A call is `{"readToolCall": {…}}` or `{"function": {"name": …}}`."""
+        """Read a call in the form `{"readToolCall": {…}}` or `{"function": {"name": …}}`."""
         ident = text_of(event.get("call_id"))
         key, told = next(iter(mapping(event.get("tool_call")).items()), ("", None))
         call = mapping(told)
@@ -104,7 +104,7 @@ class CursorReader(Reader):
     def finish(self, exit: process.Exit) -> Reply:
         if self._result is None:
             return self.no_answer(exit)
-        # The result holds every message in one; the answer is the last.
+        # The result joins all messages; the answer is the last one.
         text = self.transcript.answer or text_of(self._result.get("result"))
         if self._result.get("is_error") or exit.code:
             reason = text_of(self._result.get("result")) or exit.reason
@@ -113,5 +113,5 @@ class CursorReader(Reader):
 
 
 cursor = Cursor
-"""The adapter by the name that a role gives it: `cursor(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `cursor(model=…, timeout=600)`."""
 default = cursor()

@@ -1,11 +1,10 @@
-"""External agents: programs that put the step themselves and print its id.
+"""External agents: programs that store the step themselves and print its id.
 
-The program runs as `<command> <thread-id> <role>` in the work folder. An agent with `command` and `args` under
-`agents` in the configuration runs as in uwf: `<command> <args> --thread <thread-id> --role <role> --prompt
-<instruction>`. The whole prompt is on stdin as well. The program opens the same store, puts a step and prints the
-step's id as the last line of its stdout: bare, or as a JSON object with the id under `stepHash`. `rolecall.agentkit`
-does all of that for agents written in Python; others put a node with uwf's fields (start, prev, role, output, detail,
-agent). The engine checks the step.
+The program runs as `<command> <thread-id> <role>` in the work folder. An agent with `command` and `args` under `agents`
+in the configuration runs as in uwf: `<command> <args> --thread <thread-id> --role <role> --prompt <instruction>`. The
+whole prompt is also on stdin. The program opens the same store, puts a step and prints the step's id as the last line
+of its stdout, either alone or as `stepHash` in a JSON object. `rolecall.agentkit` does all of that for agents written
+in Python; others put a node with uwf's fields (start, prev, role, output, detail, agent). The engine checks the step.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rolecall.errors import AgentError
 from rolecall.store.ids import is_node_id
 
 _LONGEST_WORD = 131_000
-"""Linux takes no argument of 128 KiB or more."""
+"""Linux accepts no argument of 128 KiB or more."""
 _EXPECTED = 'Its last line must be the id of the step it put, bare or as {"stepHash": "…"}.'
 
 
@@ -49,7 +48,7 @@ class External(Command):
 def external(
     argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT, has_flags: bool = False
 ) -> External:
-    """An agent that runs `argv` with the thread and the role as further arguments."""
+    """Create an agent that runs `argv` with the thread and the role as further arguments."""
     return External(words_of(argv, "external"), timeout, has_flags=has_flags)
 
 

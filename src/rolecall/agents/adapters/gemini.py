@@ -1,14 +1,14 @@
 """Gemini CLI without a terminal: `gemini --output-format stream-json`, the prompt on stdin.
 
-Restrictions are rules of its policy engine, given with `--admin-policy`: a tool that is denied there is not
-offered to the model or to its subagents, whatever the user's own settings and rules allow.
+Restrictions are rules for its policy engine, passed with `--admin-policy`: a tool denied there is not offered to the
+model or its subagents, whatever the user's settings and rules allow.
 
-Not here: tool servers. The program takes them from settings files alone, and the variables that name
-another file (`GEMINI_CLI_SYSTEM_SETTINGS_PATH` and its kind) count only for files that belong to root in
-folders that nobody else may write; any other is skipped, with a warning. `acp:gemini` passes them on.
+Tool servers are not supported. The program reads them only from settings files, and the variables that name another
+file (such as `GEMINI_CLI_SYSTEM_SETTINGS_PATH`) work only for files owned by root in folders that only root can write;
+others are skipped with a warning. Use `acp:gemini` for tool servers.
 
-It exits without waiting for its output to be read. That is read at once here, but an answer that comes back
-in the same moment as a very long prompt, which it repeats in its events, can get lost: interrupted, then.
+It exits without waiting for its output to be read. We read immediately, but if an answer arrives together with a very
+long prompt, which its events repeat, the answer can get lost, and the run counts as interrupted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from rolecall.settings import capabilities
 
 _EDITING = ("write_file", "replace")
 _OTHERS_TOOLS = "mcp_*"
-"""Tools of servers that the user has set up: nobody knows what they do."""
+"""Tools of servers that the user has set up, whose effects are unknown."""
 
 DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(capabilities.FILES, (*_EDITING, _OTHERS_TOOLS)),
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), ("run_shell_command", _OTHERS_TOOLS)),
 }
-"""The tools that can do what a class of actions names."""
+"""The tools to deny for each class of actions."""
 
 _ENDINGS: Mapping[str, Ending] = {
     "FatalTurnLimitedError": "limit",
@@ -60,16 +60,16 @@ class Gemini(Program):
         Path("/etc/gemini-cli/policies"),
         Path("/Library/Application Support/GeminiCli/policies"),
     )
-    """Where the machine's own rules are: beside them the program ignores those of a run."""
+    """The machine's own rules; if they exist, the program ignores a run's rules."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
-        # A folder that is not trusted would silently turn the approval mode back.
+        # In an untrusted folder the program silently resets the approval mode.
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]
         denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES.get(name, ())}
         if denied:
             self.check_policies()
             policy = folder / "policy.toml"
-            names = json.dumps(sorted(denied))  # a list of plain names is written alike in TOML
+            names = json.dumps(sorted(denied))  # a list of plain names looks the same in TOML
             policy.write_text(
                 f'[[rule]]\ntoolName = {names}\ndecision = "deny"\npriority = 999\n', encoding="utf-8"
             )
@@ -82,7 +82,7 @@ class Gemini(Program):
 
     @classmethod
     def check_policies(cls) -> None:
-        """Refuse a machine whose own rules would make the program ignore those of a run."""
+        """Refuse to run if the machine's own rules would make the program ignore ours."""
         for place in cls.system_policies:
             if any(place.glob("*.toml")):
                 raise UsageError(
@@ -152,11 +152,11 @@ class GeminiReader(Reader):
             return self.reply(text, reason=self._warning)
         error = mapping(result.get("error"))
         reason = (text_of(error.get("message")) or self._warning or exit.reason)[:2000]
-        # The exit code is the HTTP status modulo 256, so only the message tells a failure of the endpoint.
+        # The exit code is the HTTP status modulo 256, so only the message identifies an endpoint failure.
         ending: Ending = "api_failure" if _API_ERROR in reason else "failed"
         return self.reply(text, _ENDINGS.get(text_of(error.get("type")), ending), reason)
 
 
 gemini = Gemini
-"""The adapter by the name that a role gives it: `gemini(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `gemini(model=…, timeout=600)`."""
 default = gemini()

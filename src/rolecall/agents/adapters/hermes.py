@@ -1,14 +1,13 @@
-"""Hermes Agent without a terminal: `hermes -z` for a new session, `hermes chat -Q --resume` to go on in one.
+"""Hermes Agent without a terminal: `hermes -z` for a new session, `hermes chat -Q --resume` to continue one.
 
-It prints its answer and nothing else, so there are no live events, turns or files; `acp:hermes` has them. A
-new session's id and figures come from the file of `--usage-file`; a resumed one tells its id on stderr and
-no figures, and works in the folder it was started in. A failure of the endpoint is printed as if it were the
-answer, with exit code 0.
+It prints only its answer, so there are no live events, turns or files; `acp:hermes` has them. A new session's id and
+usage come from the `--usage-file`; a resumed session prints its id on stderr, reports no usage, and works in its
+original folder. An endpoint failure is printed like an answer, with exit code 0.
 
-It takes its prompt as an argument only, and one argument holds no more than 128 KB. So the prompt is a file
-in the run's own folder, and the argument tells the agent to read it, with its file tools or its shell. That
-is why a role cannot be denied both, and not be read-only. Restrictions are the toolsets that are left; the
-tool servers of the user's configuration are not among them, and it accepts no others.
+It accepts a prompt only as an argument, which is limited to 128 KB. So the prompt is written to a file in the run's own
+folder, and the argument tells the agent to read it, with its file tools or its shell. That is why a role cannot be
+denied both and cannot be read-only. A restricted role gets the remaining toolsets, without the tool servers in the
+user's configuration; the program accepts no other servers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(capabilities.FILES, _FILES),
     **dict.fromkeys(capabilities.SHELL, _SHELL),
 }
-"""The toolsets whose tools can do what a class of actions names."""
+"""The toolsets to deny for each class of actions."""
 
 _ASK = (
     "Your task stands in the file {path}. Read all of that file, to its last line, and do what it says as if"
@@ -87,12 +86,12 @@ class Hermes(Program):
 
 
 class HermesReader(Reader):
-    """There are no events: everything is read at the end; of an answer 256 KB are kept."""
+    """There are no events: everything is read at the end, and up to 256 KB of an answer are kept."""
 
     no_session: ClassVar[tuple[str, ...]] = ("Session not found",)
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """A line of the answer that looks like one: the answer is taken whole, at the end."""
+        """Ignore an answer line that looks like an event: the whole answer is read at the end."""
 
     def usage(self) -> Usage | None:
         figures = self._figures()
@@ -110,7 +109,7 @@ class HermesReader(Reader):
     def _figures(self) -> Mapping[str, Any]:
         try:
             return mapping(json.loads((self.folder / _USAGE).read_bytes()))
-        except (OSError, ValueError):  # a resumed session leaves none, nor does a run that was ended
+        except (OSError, ValueError):  # missing after a resumed session or a run that was ended early
             return {}
 
     def finish(self, exit: process.Exit) -> Reply:
@@ -133,5 +132,5 @@ class HermesReader(Reader):
 
 
 hermes = Hermes
-"""The adapter by the name that a role gives it: `hermes(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `hermes(model=…, timeout=600)`."""
 default = hermes()

@@ -1,12 +1,12 @@
 """OpenCode without a terminal: `opencode run --format json`, the prompt on stdin.
 
-The last step's reason says how the run ended; a last event does not. A run that stops at a question for permission
-exits with 0, and so does one that was interrupted. A session continues only in the folder it was made in: from another
-one the run prints nothing and does not end.
+The last step's reason tells how the run ended; there is no final event. A run that stops at a permission request exits
+with 0, and so does an interrupted one. A session can be continued only in its original folder: elsewhere the run prints
+nothing and does not end.
 
 A restricted role is played by an agent of our own, defined in `OPENCODE_CONFIG_CONTENT`, which may use only the tools
-it names: permissions for all agents would give way to those the user has given to one of them. For the same reason it
-has no subagents. The figures leave out what subagents use: their steps send no events.
+it names, because the user's permissions for one agent override permissions for all agents. For the same reason it has
+no subagents. The usage figures exclude subagents, whose steps send no events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(capabilities.FILES, ("edit",)),
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), ("bash",)),
 }
-"""The permissions whose tools can do what a class of actions names; `edit` is that of every editing tool."""
+"""The permissions to deny for each class of actions; `edit` covers every editing tool."""
 
 _ERRORS: Mapping[str, Ending] = {
     "APIError": "api_failure",
@@ -66,8 +66,8 @@ class OpenCode(Program):
 
     mcp: tuple[McpServer, ...] = ()
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- it needs no file
-        # Without --dir it works in the folder that PWD names, which need not be the one it is started in.
+    def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- no file is needed
+        # Without --dir it works in the folder named by PWD, which may differ from the current folder.
         argv = [self.command, "run", "--format", "json", "--auto", "--dir", str(context.workdir)]
         denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES.get(name, ())}
         if denied:
@@ -80,7 +80,7 @@ class OpenCode(Program):
         return Call([*argv, *self.args], stdin=prompt, env=env)
 
     def _config(self, denied: set[str], context: Context) -> dict[str, str]:
-        """The variable with our configuration, merged into the one that is set already."""
+        """Return the configuration variable, merged with any value it already has."""
         if not denied and not self.mcp:
             return {}
         given = self.env.get(_CONFIG) or context.env.get(_CONFIG) or "{}"
@@ -111,13 +111,14 @@ class OpenCode(Program):
 
 
 def permissions(denied: Iterable[str], servers: Iterable[str]) -> dict[str, str]:
-    """The rules of a restricted role. The last pattern that matches a tool counts: all are denied but those named."""
+    """Build the rules of a restricted role. The last matching pattern decides: all tools are denied except those
+    named."""
     allowed = [*_READING, "edit", "bash", *(f"{server}_*" for server in servers)]
     return {"*": "deny", **dict.fromkeys(allowed, "allow"), **dict.fromkeys(sorted(denied), "deny")}
 
 
 class OpenCodeReader(Reader):
-    """Events: step_start, text, tool_use (when the call is over), step_finish, error; each names the session."""
+    """Events: step_start, text, tool_use (after the call), step_finish, error; each names the session."""
 
     no_session: ClassVar[tuple[str, ...]] = ("Session not found",)
 
@@ -197,5 +198,5 @@ class OpenCodeReader(Reader):
 
 
 opencode = OpenCode
-"""The adapter by the name that a role gives it: `opencode(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `opencode(model=…, timeout=600)`."""
 default = opencode()

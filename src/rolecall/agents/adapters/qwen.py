@@ -1,9 +1,8 @@
 """Qwen Code without a terminal: `qwen --output-format stream-json`, the prompt on stdin.
 
-Its events are Claude Code's, with differences that count: `input_tokens` hold the cached ones, figures of a
-resumed session are sums over all of it, an error is in `error` instead of `terminal_reason`, and a
-limit ends the run with an exit code and no result. Side requests after the answer (its memory) show up in
-the figures of the next run in the session.
+Its events are those of Claude Code, with important differences: `input_tokens` includes cached tokens, the figures of a
+resumed session cover all of it, an error is in `error` instead of `terminal_reason`, and a limit ends the run with an
+exit code and no result. Requests after the answer (for its memory) count toward the session's next run.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     "nexus_task_state_transition": ("mcp__rolecall__nx_task_update", "mcp__rolecall__nx_task_close"),
     "nexus_task_metadata_modification": ("mcp__rolecall__nx_task_update",),
 }
-"""The tools that can do what a class of actions names."""
+"""The tools to deny for each class of actions."""
 
 _LIMIT_CODES = (53, 55)
-"""The exit codes of its limits: turns, and time or tool calls."""
+"""The exit codes for its limits: turns, and time or tool calls."""
 _API_ERROR = "[API Error"
 
 
@@ -64,7 +63,7 @@ class Qwen(Program):
         if denied:
             argv += ["--exclude-tools", *sorted(denied)]
         if denied.intersection((*_EDITING, *_SHELL)):
-            # Of other servers that the user has set up nobody knows what their tools do.
+            # The effects of tools from the user's other servers are unknown.
             argv += ["--allowed-mcp-server-names", *([server.name for server in self.mcp] or [""])]
         if context.session:
             argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
@@ -111,5 +110,5 @@ class QwenReader(ClaudeReader):
 
 
 qwen = Qwen
-"""The adapter by the name that a role gives it: `qwen(model=…, timeout=600)`."""
+"""The adapter under the name that roles use: `qwen(model=…, timeout=600)`."""
 default = qwen()

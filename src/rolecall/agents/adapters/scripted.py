@@ -1,6 +1,6 @@
-"""An agent that answers from a file: for demos, tests, and trying out a workflow without a model.
+"""An agent that answers from a file, for demos, tests, and trying out a workflow without a model.
 
-The file (YAML or JSON) lists for each role what it does on its first visit, its second, and so on:
+The file (YAML or JSON) lists each role's actions on its first visit, its second, and so on:
 
     roles:
       developer:
@@ -12,8 +12,8 @@ The file (YAML or JSON) lists for each role what it does on its first visit, its
     after_last: error                                          # or repeat
 
 An entry may also have `session`, `usage`, `emit` (a list of {kind, ...}), `fail` ({ending, reason}), `hang` (wait until
-cancelled) and `again`: entries for when the same visit is asked once more, for a correction or a retry. The context
-alone decides which entry is due, because each step may run in another process.
+cancelled) and `again` (entries for a correction or a retry of the same visit). Only the context determines which entry
+is next, because each step may run in another process.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Change:
-    """One piece of a file, which must occur in it exactly once, and its replacement."""
+    """A piece of text that must occur exactly once in a file, and its replacement."""
 
     old: str
     new: str
@@ -87,7 +87,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Entry:
-    """What one visit does, in this order: emit, edit, run, hang, fail or answer."""
+    """The actions of one visit, in this order: emit, edit, run, hang, fail or answer."""
 
     answer: str | None = None
     output: Mapping[str, Any] | None = None
@@ -118,10 +118,10 @@ class Script:
 
 
 def scripted(path: Path) -> Agent:
-    """An agent that answers from the file at `path`, which is read and checked now."""
+    """Create an agent that answers from the file at `path`, which is read and checked immediately."""
     script = load(path)
 
-    async def play(prompt: str, context: Context) -> Reply:  # noqa: ARG001 -- a script does not depend on its prompt
+    async def play(prompt: str, context: Context) -> Reply:  # noqa: ARG001 -- a script ignores its prompt
         return await _perform(_find_entry(script, context), context)
 
     return play
@@ -204,7 +204,7 @@ _SCRIPT: Record[dict[str, Any]] = Record(
 
 
 def load(path: Path) -> Script:
-    """Read a script, or raise `UsageError` with everything wrong in it."""
+    """Read a script, or raise `UsageError` with all its problems."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -214,7 +214,7 @@ def load(path: Path) -> Script:
     if path.suffix != ".json":
         loaded = form.load(_SCRIPT, text, source=str(path), max_bytes=_MAX_SCRIPT)
     else:
-        # YAML reads most JSON, but not the pairs of escapes that JSON writes for characters such as emoji.
+        # YAML cannot read the surrogate pairs that JSON uses for characters such as emoji.
         try:
             loaded = form.load_value(_SCRIPT, json.loads(text), source=str(path))
         except ValueError as error:
@@ -223,7 +223,7 @@ def load(path: Path) -> Script:
 
 
 def _dump_frontmatter(output: Mapping[str, Any]) -> str:
-    """YAML that means the same in every version of YAML: only plain words go unquoted."""
+    """Write YAML that means the same in every version of YAML: only plain words are unquoted."""
 
     class Dumper(yaml.SafeDumper):
         pass
@@ -247,7 +247,7 @@ def _find_entry(script: Script, context: Context) -> Entry:
             ending="failed",
             hint=f"It knows: {', '.join(sorted(script.roles)) or 'no role'}.",
         )
-    # Newest first and no further than the script goes, so that a long thread is not read to its start.
+    # Newest first and no further than the script needs, so that a long thread is not read completely.
     earlier = (step for step in reversed(context.steps) if step.role == context.role)
     last = len(entries) - 1
     visit = sum(1 for _ in islice(earlier, last if script.after_last == "repeat" else last + 1))

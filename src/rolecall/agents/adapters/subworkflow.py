@@ -1,8 +1,8 @@
 """Another workflow as an agent: `workflow:NAME`, or `workflow("NAME")` in Python.
 
-The prompt of the role becomes the task of a thread of that workflow, and its last output is the answer; the role's
-schema has to fit it. The thread is the agent's session: a step that is tried again continues it, after a crash and
-after it was suspended.
+The role's prompt becomes the task of a thread of that workflow, and the thread's last output is the answer, which must
+match the role's schema. The thread is the agent's session: a repeated step continues it, whether after a crash or a
+suspension.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Subworkflow:
 
 
 def workflow(name: str) -> Subworkflow:
-    """Another workflow plays the role: `Role(agent=workflow("review-code"), …)`."""
+    """Create an agent that runs another workflow: `Role(agent=workflow("review-code"), …)`."""
     return Subworkflow(name)
 
 
