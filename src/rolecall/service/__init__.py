@@ -1,1 +1,1 @@
-"""The service: many threads at once. `admission.py` decides, `queue.py` writes it down, `supervisor.py` does it."""
+"""The service runs many threads at once: `admission.py` decides, `queue.py` records, `supervisor.py` acts."""

@@ -1,10 +1,10 @@
-"""Who may run now: a function of the policy, of how things stand, and of the time. Nothing is read or written here.
+"""Decide which threads may run now, given the policy, the current state and the time. Nothing is read or written here.
 
-One machine and a fleet ask the same function. It is total, and the same question has the same answer.
+One machine and a fleet call the same function. It is total, and the same input always gives the same answer.
 
-The order is that of priority, then of time. A thread that may not run because its workflow is full stands in
-nobody else's way; an agent that has been called often enough holds up only those that need it. Threads that
-run already are served first: what was begun comes to an end before something else begins.
+Threads are ordered by priority, then by time. A thread held back because its workflow is full does not block others,
+and an agent that has reached its rate limit delays only the threads that need it. Threads that already run come first,
+so that work in progress finishes before new work begins.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Waiting:
     since: int
     """When it was queued, in milliseconds."""
     agent: str = ""
-    """Whom its next step calls; empty: nobody whose calls are counted."""
+    """The agent that its next step calls; empty if its calls are not rate-limited."""
     is_begun: bool = False
-    """It has run before and was resumed: what it has done is not thrown away, however busy its workflow is."""
+    """Whether it ran before and was resumed. Such a thread is never discarded, however busy its workflow is."""
 
 
 @dataclass(frozen=True)
 class Due:
-    """A thread that was admitted and whose next step nobody is taking."""
+    """An admitted thread whose next step nobody is taking."""
 
     thread: str
     since: int
@@ -44,30 +44,30 @@ class Due:
 
 @dataclass(frozen=True)
 class State:
-    """How things stand."""
+    """What the decision is based on."""
 
     waiting: Sequence[Waiting] = ()
     admitted: Mapping[str, int] = field(default_factory=dict)
-    """By workflow, how many threads were admitted and have not ended."""
+    """For each workflow, how many threads were admitted and have not ended."""
     due: Sequence[Due] = ()
     calls: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By the name in the policy's rates, when an agent was called lately."""
+    """Recent call times of each agent, by its name in the policy's rates."""
     spent: float = 0.0
-    """Dollars since the beginning of the day, which is that of UTC."""
+    """Dollars spent since the beginning of the day in UTC."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     step: tuple[str, ...] = ()
-    """Of the threads that are due, those that take their next step now."""
+    """The due threads that take their next step now."""
     admit: tuple[str, ...] = ()
-    """In the order of their admission; each takes its first step now."""
+    """Threads to admit, in order; each takes its first step now."""
     discard: Mapping[str, str] = field(default_factory=dict)
-    """Threads that never run, and why."""
+    """Threads that will never run, with the reason."""
     wait: Mapping[str, str] = field(default_factory=dict)
-    """Threads that stay as they are, and why."""
+    """Threads that keep waiting, with the reason."""
     look_again_at: int | None = None
-    """When time alone changes the answer; None: only something that happens does."""
+    """When time alone will change the answer; None if only an event can."""
 
 
 def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
@@ -95,12 +95,12 @@ def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
 
 
 def turn_of(one: Waiting) -> tuple[int, int, str]:
-    """What the waiting are sorted by: the higher priority first, then who came first."""
+    """Sort key for waiting threads: higher priority first, then first come, first served."""
     return (-one.priority, one.since, one.thread)
 
 
 class _Room:
-    """How many more threads there is room for, of each workflow and of all."""
+    """How many more threads each workflow, and the service as a whole, can take."""
 
     def __init__(self, policy: ServicePolicy, state: State) -> None:
         self._policy = policy
@@ -119,7 +119,7 @@ class _Room:
 
 
 class _Meter:
-    """What agents and the day still allow. A call that is not refused is counted."""
+    """What the rates and the daily budget still allow. Each call that is not refused is counted."""
 
     def __init__(self, policy: ServicePolicy, state: State, now: int) -> None:
         self._policy = policy
@@ -145,7 +145,7 @@ class _Meter:
         if len(calls) < rate.count:
             calls.append(self._now)
             return ""
-        # As many calls as are allowed are still young; the oldest of them makes room.
+        # All allowed calls are recent; the oldest of them is the next to expire.
         if rate.count > 0:
             self._look_again(sorted(calls)[-rate.count] + rate.per_seconds * 1000)
         return f"{name} was called as often as it may be ({rate})"
@@ -156,13 +156,13 @@ class _Meter:
 
 
 def recent(calls: Sequence[int], rate: Rate, now: int) -> list[int]:
-    """Those calls that still count. Clocks of two machines differ a little, and one may have been set back: a
-    call that seems to come from the far future does not count."""
+    """The calls that still count. Clocks may differ between machines or be set back, so a call that appears to come
+    from the far future does not count."""
     return [at for at in calls if abs(now - at) < rate.per_seconds * 1000]
 
 
 def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Counter[str]) -> dict[str, str]:
-    """Of those that are left waiting, the ones that are not to wait."""
+    """The threads still waiting that the policy says to discard, with the reason."""
     by_workflow: dict[str, list[Waiting]] = {}
     for one in left:
         if not one.is_begun:
@@ -171,7 +171,7 @@ def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Co
     for workflow, waiting in by_workflow.items():
         rule = policy.of(workflow)
         if rule.overflow == "drop":
-            # Room that only the limit, a rate or the day keeps empty is room that may be waited for.
+            # A thread may wait for a slot that only the overall limit, a rate or the daily budget keeps free.
             free = max(0, rule.concurrency - admitted[workflow])
             why = f"{workflow} was busy (concurrency {rule.concurrency}, overflow drop)"
             discard |= {one.thread: why for one in waiting[free:]}

@@ -1,8 +1,8 @@
-"""What a step's commits mean for the service, added to those very commits.
+"""Add the consequences for the service to the commits of a step.
 
-A commit that ends or suspends the thread of a step also frees its slot, one that records a new step or a failed attempt
-also books what it cost, and an agent that a signal ended is a crash, to be tried again, instead of a reason to wait for
-a person. A crash never leaves one without the other.
+A commit that ends or suspends the thread also frees its slot, one that records a step or a failed attempt also books
+its cost, and an agent ended by a signal counts as a crash to retry, not as a reason to wait for a person. Both parts
+are in one commit, so a crash never leaves one without the other.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rolecall.threads.state import Status, ThreadState, load_state
 
 
 class BookingBackend:
-    """The backend of one step: `backend`, with the consequences for the slot of its thread in every commit."""
+    """The backend of one step: wraps `backend` and updates the thread's slot in every commit."""
 
     def __init__(
         self, backend: Backend, slot: Slot, *, host: str, committed: Callable[[Change, Sequence[Ref]], None]
     ) -> None:
-        """`host` is whose costs they are; `committed` gets every change and the refs it moved."""
+        """`host` is charged with the costs; `committed` gets every change and the refs it moved."""
         self._backend = backend
         self._slot = slot
         self._host = host
         self._committed = committed
         self._agent_ended = ""
-        """How the last attempt ended, if a signal ended its agent."""
+        """How the agent of the last attempt ended, if a signal ended it."""
 
     def __getattr__(self, verb: str) -> Any:
         return getattr(self._backend, verb)
@@ -43,7 +43,7 @@ class BookingBackend:
                 moved = self._backend.commit(full, now=now, durable=durable)
                 break
             except Conflict:
-                # Slots and costs are moved by others as well; only a conflict about its own refs is the step's.
+                # Other processes move slots and costs too; the step only sees a conflict over its own refs.
                 if any(self._version(move.name) != move.expected for move in change.moves):
                     raise
         self._committed(full, moved)
@@ -79,8 +79,7 @@ class BookingBackend:
         return change._replace(moves=moves, events=events)
 
     def _state_after(self, move: Move, events: list[NewEvent]) -> ThreadState:
-        """The thread's new state, and what to add to `events`. A new head takes the crashes before it off the
-        count."""
+        """Return the thread's new state and update `events`. A new head resets the crash count."""
         ref = self._backend.ref(move.name)
         state = load_state(move.state or {})
         if ref is not None and move.target != ref.target and state.service is not None:
@@ -101,7 +100,7 @@ class BookingBackend:
         return state
 
     def _cost(self, move: Move, payloads: _Payloads) -> float:
-        """What a new step or attempt has cost, as its agent says; that of child threads is in it already."""
+        """The cost of a new step or attempt as reported by its agent, which already includes child threads."""
         put = payloads.get(move.target)
         usage = put.get("usage") or payloads.get(put.get("detail")).get("usage")
         cost = usage.get("cost") if isinstance(usage, dict) else None
@@ -109,7 +108,7 @@ class BookingBackend:
 
 
 class _Payloads:
-    """What the new nodes of a change hold. A node that was stored before was booked before."""
+    """The payloads of a change's new nodes. A node that was already stored has already been booked."""
 
     def __init__(self, nodes: Sequence[Record]) -> None:
         self._nodes = {record.id: record for record in nodes}

@@ -1,4 +1,4 @@
-"""What goes on beside a supervisor for its project: definitions follow the files, triggers start threads."""
+"""Work that a supervisor does for its project: follow the definition files and let triggers start threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def of_project(
     store_url: str | None,
     adjust: Callable[[ServicePolicy], ServicePolicy] = lambda policy: policy,
 ) -> Companion:
-    """The companion for the project around a folder; `adjust` has the last word on its policy."""
+    """The companion for the project around a folder; `adjust` can change its policy."""
 
     async def project(supervisor: Supervisor) -> None:
         env = await _environment(store_url)
@@ -63,7 +63,8 @@ def of_project(
 
 
 def of_no_project(folder: str) -> Companion:
-    """Beside a service that was started where no project is: says so, because one that comes later is not noticed."""
+    """The companion of a service started outside a project. It logs that, because a project created later is not
+    noticed."""
 
     async def no_project(supervisor: Supervisor) -> None:
         supervisor.log(
@@ -74,8 +75,8 @@ def of_no_project(folder: str) -> Companion:
 
 
 async def _environment(store_url: str | None) -> dict[str, str]:
-    """That of everything a trigger runs. It carries a mark by which what a killed service has left behind is found
-    and ended: there is one service for a home at a time."""
+    """The environment of everything a trigger runs, with a mark by which leftovers of a killed service are found and
+    ended. A home has one service at a time."""
     env = {
         **config.environment(),
         "ROLECALL_HOME": config.home(),
@@ -87,14 +88,14 @@ async def _environment(store_url: str | None) -> dict[str, str]:
 
 
 def _plan(definitions: Definitions, triggers: Triggers) -> list[str]:
-    """What will be run; nothing that is not in it is."""
+    """The workflows and triggers that will run, as log lines; nothing else runs."""
     names = ", ".join(definitions.workflows) or "none"
     head = f"project {definitions.project.name} in {definitions.project.folder}, workflows: {names}"
     return [head, *(f"trigger {line}" for line in triggers.lines() or ["none"])]
 
 
 def _tell(problems: dict[str, str], definitions: Definitions) -> None:
-    """What is wrong with the files stands among the service's problems as long as it is."""
+    """List the current problems with the files among the service's problems."""
     for name in [name for name in problems if name.startswith(_FILE)]:
         del problems[name]
     problems |= {f"{_FILE}{number}": str(one) for number, one in enumerate(definitions.problems[:20])}

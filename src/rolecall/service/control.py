@@ -1,13 +1,13 @@
-"""How others find the service of a home and speak to it: a lock that names its holder, and a socket beside it.
+"""How other processes find and talk to the service of a home: a lock that names its holder, and a socket beside it.
 
-The socket carries no work. Whoever queues, kills or resumes a thread writes that into the store and then says so
-here, which only makes the service look at once instead of a little later. Lines of JSON, both ways:
+The socket carries no work. A process that queues, kills or resumes a thread writes that into the store and then pokes
+the service, which only makes it look sooner. Messages are lines of JSON, in both directions:
 
     {"do": "poke", "thread": ID}     look at the store; the thread is optional
-    {"do": "follow", "thread": ID}   an empty line back whenever the thread has a new event; of any without ID
-    {"do": "status"}                 how the service stands
-    {"do": "fleet"}                  how the whole fleet stands, asked of one of its machines
-    {"do": "stop", "finish": BOOL}   stop; with `finish` only after the steps that run
+    {"do": "follow", "thread": ID}   reply with an empty line for each new event of the thread, or of any without ID
+    {"do": "status"}                 the status of the service
+    {"do": "fleet"}                  the status of the whole fleet, from one of its machines
+    {"do": "stop", "finish": BOOL}   stop; with `finish`, only after the running steps end
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def log_path(home: str) -> str:
 
 
 def errors_path(home: str) -> str:
-    """What a service in the background has printed that belongs into no log, such as why it did not start."""
+    """The file with output of a background service that is not in its log, such as why it did not start."""
     return os.path.join(home, "service.err")
 
 
 def store_address(url: str | None) -> str:
-    """The address of a store, the configured one by default, the same from whatever folder it is named."""
+    """The full address of a store, the configured one by default, independent of the current folder."""
     return config.full_store_address(url)
 
 
 def _without_password(address: str) -> str:
-    """An address as it may lie in a file: good for comparison, and rather too short than too long."""
+    """An address without its password, for comparison and for files; it may cut too much, never too little."""
     if not address.startswith(_POSTGRES):
         return address
     shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)
@@ -68,7 +68,7 @@ def _without_password(address: str) -> str:
 
 
 class Lock:
-    """That this process is the service of a home; the operating system lets go of it when the process ends."""
+    """The lock that makes this process the service of a home; the system releases it when the process ends."""
 
     def __init__(self, home: str, *, store: str) -> None:
         """`store` is the address of the store that is served."""
@@ -88,7 +88,7 @@ class Lock:
         os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def is_in_place(self) -> bool:
-        """Whether other processes still see our lock: not if the home was deleted or replaced."""
+        """Whether other processes still see our lock; they do not if the home was deleted or replaced."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._file))
         except OSError:
@@ -114,7 +114,7 @@ def unwritable(home: str, error: OSError) -> StorageError:
 
 
 def held_by(home: str) -> Mapping[str, Any] | None:
-    """The process that is the service of a home, and the store it serves, without a password; None: no service runs."""
+    """The process that is the service of a home, and its store's address without a password; None if none runs."""
     try:
         with open(lock_path(home), encoding="utf-8") as file:
             found = json.loads(file.read() or "{}")
@@ -125,13 +125,13 @@ def held_by(home: str) -> Mapping[str, Any] | None:
 
 
 def serves(home: str, url: str | None) -> bool:
-    """Whether a service of this home serves the store at this address, the configured one by default."""
+    """Whether a service of this home serves the store at `url`, the configured one by default."""
     found = held_by(home)
     return found is not None and found.get("store") == _without_password(store_address(url))
 
 
 def is_served(home: str, url: str | None, store: Store) -> bool:
-    """Whether threads of a store that is open are run: by the service of this home, or by machines of a fleet."""
+    """Whether the threads of an open store are run by the service of this home or by the machines of a fleet."""
     if serves(home, url):
         return True
     if not store_address(url).startswith(_POSTGRES):
@@ -151,7 +151,7 @@ def _describe_holder(home: str) -> str:
 
 @contextmanager
 def bound(home: str) -> Iterator[socket.socket]:
-    """The service's socket, for this user alone. Only the holder of the lock may take the place of an old one."""
+    """The service's socket, accessible to this user only. Only the holder of the lock may replace an old one."""
     path = socket_path(home)
     with short_path(path) as short, suppress(FileNotFoundError):
         os.unlink(short)
@@ -172,7 +172,7 @@ def bound(home: str) -> Iterator[socket.socket]:
 
 
 def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
-    """The service's answer to a question; empty: it has ended meanwhile, or is about to."""
+    """The service's answer to a question; empty if the service has ended meanwhile or is about to."""
     pipe = connect(home)
     if pipe is None:
         raise NotFound(f"no service is running in {home}", hint=Hint("Start it", "start_service"))
@@ -190,7 +190,7 @@ def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ended(home: str, *, finish: bool) -> None:
-    """Stop the service, and come back when it has."""
+    """Stop the service and wait until its process has ended."""
     held, pipe = held_by(home), connect(home)
     if pipe is None:
         raise NotFound(
@@ -203,6 +203,6 @@ def ended(home: str, *, finish: bool) -> None:
             pipe.sendall(to_line({"do": "stop", "finish": finish}))
             while pipe.recv(4096):
                 pass
-    # It has said good-bye, and is about to end. Not the lock is waited for: the next service may have it already.
+    # The connection is closed, so it is about to end. Do not wait for the lock: the next service may already hold it.
     while held is not None and holder.is_alive(held, now=0):
         time.sleep(_GLANCE)

@@ -1,4 +1,4 @@
-"""Where a service is asked and told by others on its machine: the other end of `control.py`."""
+"""The service's end of the socket in `control.py`, where other processes on the machine ask and notify it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rolecall.settings.service_socket import to_line
 Answer = Callable[[], Awaitable[Mapping[str, Any]]]
 
 _MOST_UNREAD = 4096
-"""Bytes that wait for a follower who does not listen: it has enough to read already."""
+"""Unread bytes after which a follower gets no more wake-ups; it already has plenty to read."""
 
 
 class Door:
@@ -24,7 +24,7 @@ class Door:
         stop: Callable[[bool], object],
         answers: Mapping[str, Answer],
     ) -> None:
-        """`poke` hears of a thread or of none, `stop` whether steps that run are to be finished."""
+        """`poke` gets a thread's id or an empty string; `stop` gets whether to finish the running steps."""
         self._poke = poke
         self._stop = stop
         self._answers = answers
@@ -36,7 +36,7 @@ class Door:
         self._server = await asyncio.start_unix_server(self._hear, sock=place)
 
     async def close(self) -> None:
-        """End every connection, which tells those who wait for it that the service has stopped."""
+        """Close every connection, which tells waiting clients that the service has stopped."""
         if self._server is not None:
             self._server.close()
         calls = list(self._calls)
@@ -66,7 +66,7 @@ class Door:
                     self._poke(name)
                 case {"do": "stop"}:
                     self._stop(bool(words.get("finish")))
-                    await reader.read()  # closed by us when all is over, which is the answer
+                    await reader.read()  # we close the connection after stopping, which is the answer
                 case {"do": "follow"}:
                     self._followers.setdefault(name, set()).add(writer)
                     writer.write(b"\n")
@@ -75,7 +75,7 @@ class Door:
                     writer.write(to_line(await self._answers[asked]()))
                     await writer.drain()
         except (ValueError, OSError):
-            pass  # the caller does not speak our language, or has gone
+            pass  # the caller does not speak our protocol, or has gone
         finally:
             writer.close()
             self._calls.discard(call)

@@ -1,8 +1,8 @@
-"""An HTTP server of ours: where it listens, and who may call it. The application decides what it answers.
+"""An HTTP server: where it listens, and who may call it. The application decides what to answer.
 
-On loopback everybody on this machine may call; elsewhere callers need a token. A page in a browser can point its own
-name at this machine, and then the Host header still says that name, so it must be one of ours. A numeric address
-leads nowhere else, which is why a server on all addresses accepts any.
+On loopback everyone on this machine may call; elsewhere callers need a token. A web page can point its own domain name
+at this machine (DNS rebinding), but the Host header still has that name, so it must be one of ours. A numeric address
+cannot be rebound, so a server on all addresses accepts any.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = (LOOPBACK, "localhost", "::1")
 SHORTEST_TOKEN = 32
-"""The shortest token outside loopback, where anybody can try as many as the network carries."""
+"""The shortest token outside loopback, where anyone can guess as fast as the network allows."""
 _MAKE_TOKEN = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"  # noqa: S105 -- a command
 _GRACE = 1
-"""Seconds that open streams get when the server ends; clients may hold one for ever."""
+"""Seconds that open streams get when the server stops; clients may hold them open indefinitely."""
 _ADDRESS = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)\.?(?::([0-9]{1,6}))?")
 _DEFAULT_PORT = 80
 
@@ -39,8 +39,8 @@ _DEFAULT_PORT = 80
 def serve(
     make: Callable[[], ASGIApp], options: Namespace, *, path: str, extra: str, tell: Callable[[str], None]
 ) -> None:
-    """Answer clients until a signal ends it. `options` has host, port, token_env and allow_host; `tell` gets the
-    address once it can be reached; `extra` names the extra of ours that installs the packages needed."""
+    """Serve clients until a signal arrives. `options` has host, port, token_env and allow_host; `tell` gets the address
+    once it can be reached; `extra` names our extra that installs the packages needed."""
     host, token = LOOPBACK if options.host is None else options.host, _read_token(options.token_env)
     if not token and not _is_loopback(host):
         raise UsageError(
@@ -114,14 +114,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class Address(NamedTuple):
-    """A host in the one spelling that can be compared, and its port if one is named."""
+    """A host in its normalized spelling, and its port if one is given."""
 
     host: str
     port: int | None
 
 
 def parse_address(text: str) -> Address | None:
-    """The address in a Host header; None if it is not one."""
+    """Parse the address in a Host header; None if it is not valid."""
     found = _ADDRESS.fullmatch(text.lower())
     if found is None:
         return None
@@ -132,7 +132,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def _number(host: str) -> str | None:
-    """A numeric address in its usual spelling; None for a name."""
+    """A numeric address in its normalized spelling; None for a name."""
     try:
         return str(ip_address(host))
     except ValueError:
@@ -145,7 +145,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Passes on requests of those who may call. `bound` is the address that `host` resolved to."""
+    """Passes on the requests of callers who are allowed. `bound` is the address that `host` resolved to."""
 
     def __init__(
         self, app: ASGIApp, *, host: str, bound: tuple[str, int], names: list[Address], token: str | None
@@ -159,7 +159,7 @@ class Guard:
         for own in (host, number, *(_LOOPBACK_NAMES if self._is_on_loopback else ())):
             self._ports.setdefault(_number(own) or own.lower().removesuffix("."), set()).add(port)
         for name in names:
-            # A proxy between us and the client has a port of its own, so a name without a port fits, too.
+            # A proxy between us and the client has its own port, so a name without a port also matches.
             self._ports.setdefault(name.host, set()).update({name.port} if name.port else {port, None})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,8 +174,8 @@ class Guard:
         await send({"type": "http.response.body", "body": why})
 
     def _refuse(self, scope: Scope) -> tuple[int, bytes] | None:
-        """Status and body of the refusal; None for a request that is let in. A header that is there twice counts as
-        missing: a proxy may have read the other one."""
+        """Status and body of the refusal; None if the request is accepted. A header that occurs twice counts as
+        missing, because a proxy may have read the other one."""
 
         def read(name: bytes) -> list[str]:
             return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
@@ -183,7 +183,7 @@ class Guard:
         if self._token is not None:
             given = read(b"authorization")
             scheme, _, secret = (given[0] if len(given) == 1 else "").partition(" ")
-            # In constant time, so that the time says nothing about the token.
+            # Compare in constant time, so that timing reveals nothing about the token.
             is_same = compare_digest(secret.strip().encode("latin-1"), self._token)
             if not (scheme.lower() == "bearer" and is_same):
                 return 401, b"a bearer token is needed\n"
@@ -203,7 +203,7 @@ class Guard:
         return self._is_everywhere and _number(address.host) is not None
 
     def _is_our_page(self, origin: str, host: Address) -> bool:
-        """On loopback pages of other local servers are let in, too."""
+        """Whether a page may call. On loopback, pages of other local servers may, too."""
         scheme, _, rest = origin.lower().partition("://")
         page = parse_address(rest)
         if page is None or scheme not in ("http", "https"):

@@ -1,9 +1,9 @@
-"""The service on many machines: each runs `rolecall serve --database postgresql://…` against one PostgreSQL.
+"""The service on many machines: each runs `rolecall serve --database postgresql://…` against one PostgreSQL server.
 
-`serving.py` puts a machine together, `machine.py` is its life. `database.py` has the server's address and tables,
-`shared.py` the connections that wait for it, `line.py` the one that hears, `reach.py` how the loop asks. `orders.py`
-has the steps that are to be taken, as workflows of DBOS, `needs.py` what a step needs of a machine; `step.py` carries
-orders out, each in a process that `worker.py` begins. `dispatch.py` decides who runs where and finds what was left
-lying, `leading.py` when.
-`machines.py` lists the machines; commands that only read import nothing else.
+`serving.py` sets up a machine and `machine.py` runs it. `database.py` has the server's address and tables, `shared.py`
+the connections that wait for an unavailable server, `line.py` the connection that listens, and `reach.py` the event
+loop's access to the database. `orders.py` keeps the steps to take, as DBOS workflows; `needs.py` says what a step needs
+from a machine; `step.py` carries out orders, each in a process that starts in `worker.py`. `dispatch.py` decides which
+step runs where and finds abandoned threads; `leading.py` decides when to do that. `machines.py` lists the machines;
+commands that only read import nothing else.
 """

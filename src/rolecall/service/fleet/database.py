@@ -1,4 +1,4 @@
-"""The fleet's PostgreSQL: its address, and what the fleet has in it beside the store."""
+"""The fleet's PostgreSQL server: its address, and the fleet's objects in it besides the store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CHANNEL = "rolecall_news"
 _SCHEMA = "rolecall"
 _MIGRATION_LOCK, LEADER_LOCK = 0x526F6C6563616C01, 0x526F6C6563616C02
 _VERSION = 2
-"""Of what the fleet has in the database beside the store, `_NEWS` and the tables of DBOS; raise it with every change
-to either. A machine refuses a newer one."""
+"""The version of the fleet's database objects: `_NEWS` and the DBOS tables. Raise it with every change to either; a
+machine refuses a newer one."""
 
-# Whoever moves a ref that the fleet waits for wakes it, from whatever program.
+# Any program that moves a ref the fleet waits for wakes the fleet.
 _NEWS = f"""
 CREATE OR REPLACE FUNCTION {_SCHEMA}.fleet_news() RETURNS trigger LANGUAGE plpgsql AS $body$
 BEGIN
@@ -50,28 +50,28 @@ TIMEOUTS: Mapping[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""So that a line which was cut is noticed within seconds, not within the quarter of an hour that TCP is patient."""
+"""Limits that detect a broken connection within seconds; TCP alone takes about a quarter of an hour."""
 ABANDONED = 5
-"""Seconds after which the server undoes a transaction in which nothing happens any more. Whoever is cut off in the
-middle of one holds locks that all the others wait for."""
+"""Seconds after which the server rolls back an idle transaction. A machine cut off in the middle of one would otherwise
+hold locks that all the others wait for."""
 
 
 def with_timeouts(url: str) -> str:
-    """The same server, with the limits that its address does not give."""
+    """The address with our timeouts added where it does not set its own."""
     parts = _parts(url)
     added = {key: value for key, value in TIMEOUTS.items() if key not in parts}
     return make_conninfo(url, **added, options=session_options(url))
 
 
 def session_options(url: str, *more: str) -> str:
-    """What the server is told about a session: what its address says, the limit of a transaction, and `more`."""
+    """The options of a session: those in the address, the transaction timeout, and `more`."""
     given = str(_parts(url).get("options") or "")
     own = (f"idle_in_transaction_session_timeout={ABANDONED}s", *more)
     return " ".join([given, *(f"-c {option}" for option in own)]).strip()
 
 
 def shown(url: str) -> str:
-    """An address as it may be shown: no password, no user."""
+    """An address without user and password, for display."""
     parts = _parts(url)
     return f"postgresql://{parts.get('host') or 'localhost'}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
 
@@ -84,7 +84,7 @@ def _parts(url: str) -> dict[str, Any]:
         )
     try:
         return dict(conninfo_to_dict(url))
-    except psycopg.ProgrammingError:  # what the driver says quotes the text, password included
+    except psycopg.ProgrammingError:  # the driver's message quotes the text, including the password
         raise UsageError(
             "the address of the PostgreSQL server cannot be read",
             hint="It looks like postgresql://user:password@host:5432/database, with special characters as %40.",
@@ -95,16 +95,16 @@ def _parts(url: str) -> dict[str, Any]:
 
 
 def migrate(url: str) -> None:
-    """Make what is missing of the tables: once, by the first machine, while the others wait."""
+    """Create missing tables. The first machine does this while the others wait."""
     from dbos import DBOS
     from sqlalchemy.exc import SQLAlchemyError
 
     logging.getLogger("dbos").setLevel(logging.ERROR)
-    PostgresBackend(with_timeouts(url)).close()  # has a lock of its own for its tables
+    PostgresBackend(with_timeouts(url)).close()  # uses its own lock for its tables
     try:
         with psycopg.connect(with_timeouts(url), autocommit=True) as db:
-            # Asked again and again: a statement that waits for the lock would be waited for in turn by indexes
-            # that are made beside running transactions.
+            # Polled, because a statement that waits for the lock is an open transaction, and building an index
+            # concurrently would wait for that in turn.
             while not _answer(db, f"SELECT pg_try_advisory_lock({_MIGRATION_LOCK})"):
                 time.sleep(0.2)
             found = int(_answer(db, _FOUND_VERSION) or 0)

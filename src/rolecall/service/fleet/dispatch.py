@@ -1,9 +1,9 @@
-"""Who runs, on which machine, and what was left lying: admission for the whole fleet, and orders for steps.
+"""Admission for the whole fleet, orders for steps, and recovery of abandoned threads.
 
-The same function decides as on one machine, about the same facts; what is decided is written under a lock of the
-database, so however many machines decide, they decide one after the other. Each step of a thread that has a slot is
-ordered from the machine that has most room, and what the step needs. `sweep` finds the threads that nobody runs and
-nobody will, because the machine that had them is gone or busy, and gives their orders to another.
+The same function decides as on one machine, from the same facts. Decisions are written under a database lock, so
+machines decide one after another. Each step of a thread with a slot is ordered from the machine with the most room that
+has what the step needs. `sweep` finds threads that nobody runs or will run, because their machine is gone or busy, and
+orders their steps from another machine.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rolecall.threads import thread
 from rolecall.threads.state import ThreadRef, read_thread
 
 _QUEUED_MS = 1_000
-"""How long an order waits for its machine before another with room may have it."""
+"""How long an order waits for its machine before another machine with room may take it."""
 
 _NAMED_MS = 10_000
-"""How long after an order was given its slot surely names it."""
+"""How long after an order is given its slot is certain to name it."""
 
 Log = Callable[[str], object]
 
 
 class Dispatcher:
-    """Decides by a `policy`, and orders. One thread of control: it has a connection of its own."""
+    """Decides by a `policy` and gives orders. Used from one thread at a time, because it has its own connection."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Dispatcher:
         self.store = Store(backend, now=now)
         self.policy = ServicePolicy()
         self.has_slots = True
-        """Whether the last sweep found threads that run."""
+        """Whether the last sweep found threads with slots."""
         self.lease_ends_at: int | None = None
-        """When the first of the leases ends that the last sweep found."""
+        """When the first lease that the last sweep found ends."""
         self._orders = orders
         self._lease_ms = lease_ms
         self._log = log
@@ -67,7 +67,7 @@ class Dispatcher:
     # -- deciding --
 
     def look(self) -> Verdict:
-        """Admit and discard whom the policy says, and order their first steps."""
+        """Admit and discard threads according to the policy, and order the first steps of the admitted ones."""
         if not self.store.refs("queue/", limit=1):
             return Verdict()
         with self.backend.alone("admission"):
@@ -89,22 +89,21 @@ class Dispatcher:
             self._log(f"{name} is discarded: {verdict.discard[name]}")
         for one in admitted:
             self._log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
-        if admitted:  # whose first calls were counted with the admission
+        if admitted:  # their first calls were counted at admission
             room, names = self._room(), {thread.slot_name(one.workflow, one.thread) for one in admitted}
             for plan in self._plan([slot for slot in room.slots if slot.name in names], room).values():
                 self._order(*plan, room)
         return verdict
 
     def go_on(self, order: Order) -> Verdict:
-        """Order the step after an order that was carried out, unless somebody has done so already."""
+        """Order the step after an order that was carried out, unless another machine has already done so."""
         slot = self.store.ref(thread.slot_name(order.workflow, order.thread))
         if slot is None or slot.state.get("order") != order.id:
             return Verdict()
         return self._step([slot], self._room())
 
     def _step(self, slots: Sequence[Ref], room: Room) -> Verdict:
-        """Order the next steps of threads that have slots, as far as a machine can take them and their agents may be
-        called now."""
+        """Order the next steps of threads with slots, if a machine can take them and their agents may be called now."""
         due = self._plan(slots, room)
         verdict = Verdict(step=tuple(due))
         if self.policy.rates:
@@ -115,7 +114,7 @@ class Dispatcher:
         return verdict
 
     def _meter(self, threads: Sequence[tuple[Ref, ThreadRef]]) -> Verdict:
-        """Which of these may call their agents now; the calls are counted."""
+        """Decide which of these threads may call their agents now, and count the calls."""
         now = self.store.now()
         due = [Due(ref.id, slot.state.get("since", 0), self._agent_of(ref.state)) for slot, ref in threads]
         verdict = decide(self.policy, State(due=due, calls=queue.calls(self.store, self.policy, now)), now)
@@ -135,14 +134,14 @@ class Dispatcher:
         return Room(machines.list_machines(self.store), self.store.refs("slot/"))
 
     def _plan(self, slots: Sequence[Ref], room: Room) -> dict[str, tuple[Ref, ThreadRef, Need]]:
-        """Of threads that have slots, those whose next step a machine can take, and what it needs."""
+        """Threads with slots whose next step a machine can take, and what the step needs."""
         found = {}
         for slot in slots:
             ref = read_thread(self.store, slot.name.rpartition("/")[2])
             if ref is None or ref.state.status != "idle":
                 continue
             need = Need()
-            with suppress(RolecallError):  # the step itself says what is wrong
+            with suppress(RolecallError):  # the step itself reports what is wrong
                 need = find_need(self.store, ref.state, self._agent_of(ref.state))
             if room.has_taker(need):
                 found[str(ref.id)] = (slot, ref, need)
@@ -151,8 +150,8 @@ class Dispatcher:
         return found
 
     def _order(self, slot: Ref, ref: ThreadRef, need: Need, room: Room) -> None:
-        """Give the order for the next step of a thread that has this slot. It is given before the slot says so: whoever
-        dies in between gives the same order once more, which is one order."""
+        """Order the next step of the thread with this slot. The order is given before the slot names it: after a crash
+        in between, the same order is given again under the same id, which has no effect."""
         machine, workflow = room.choose(slot.name, need), slot.name.split("/")[1]
         before = slot.state.get("order", "")
         ident = (
@@ -166,31 +165,31 @@ class Dispatcher:
         self._note(slot, {"since": since, "order": ident, "need": need.text, "machine": machine.executor})
 
     def _note(self, slot: Ref, state: Mapping[str, Any]) -> None:
-        # Where somebody was faster, or the thread was killed, the order finds nothing to do.
+        # If another process was faster, or the thread was killed, the order finds nothing to do.
         if state != slot.state:
             with suppress(Conflict):
                 self.store.move(slot.name, slot, state=state, durable=False)
 
-    # -- what was left lying --
+    # -- abandoned threads --
 
     def sweep(self) -> Verdict:
-        """Look at every thread that has a slot, and order the next steps of those for which nobody has, or whose
-        order is lost. Orders of threads that have ended are cancelled."""
+        """Order the next steps of all threads with slots that have no order or whose order is lost, and cancel the
+        orders of threads that have ended."""
         room = self._room()
         self.has_slots, self.lease_ends_at = bool(room.slots), None
         named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
-        # A young order may be one that its slot does not name yet.
+        # A recent order may not be named by its slot yet.
         given = self._orders.open_orders(before=self.store.now() - min(self._lease_ms, _NAMED_MS))
         self._orders.cancel(order for order in given if order not in named)
         standing = self._orders.standing(named)
         lost = []
         for slot in room.slots:
-            with suppress(Conflict):  # it moves, so somebody looks after it
+            with suppress(Conflict):  # it is moving, so some process looks after it
                 lost += [slot] if self._is_lost(slot, standing, room) else []
         return self._step(lost, room) if lost else Verdict()
 
     def _is_lost(self, slot: Ref, standing: Mapping[str, Standing], room: Room) -> bool:
-        """Whether nobody runs the thread of a slot, and nobody will."""
+        """Whether nobody runs the thread of a slot, or will run it."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
         ref = read_thread(self.store, name)
@@ -201,7 +200,7 @@ class Dispatcher:
             return self._is_abandoned(place, ref)
         order = slot.state.get("order", "")
         if order.split(":")[:2] != [name, ref.head]:
-            return True  # the step it was for was taken, and nobody has ordered the next
+            return True  # its step was taken, and nobody has ordered the next one
         found = standing.get(order)
         if found is None or found.is_over:
             return True
@@ -222,7 +221,7 @@ class Dispatcher:
             if ends > now:
                 self.lease_ends_at = min(self.lease_ends_at or ends, ends)
             return False
-        if lease.get("host") == holder.process(os.getpid())["host"]:  # of a life before this one, perhaps
+        if lease.get("host") == holder.process(os.getpid())["host"]:  # perhaps an earlier process here
             asyncio.run(recovery.end_runs(self.store, place.thread))
         reason = f"{holder.describe(lease)}, which ran it, is gone"
         moved = queue.crashed(self.store, place, reason, is_loss=True, seen=ref)
@@ -234,7 +233,7 @@ class Dispatcher:
     # -- cleaning --
 
     def forget(self, *, age_ms: int = 86_400_000) -> None:
-        """Remove what nobody asks for any more: orders of a day ago, machines long gone."""
+        """Remove orders and machines that ended long ago."""
         now = self.store.now()
         self._orders.forget(before=now - age_ms)
         queue.forget_old_days(self.store, now=now)
@@ -245,10 +244,10 @@ class Dispatcher:
 
 
 class Room:
-    """Which machine has room for another step."""
+    """Knows which machine has room for another step."""
 
     def __init__(self, found: Sequence[machines.Member], slots: Sequence[Ref]) -> None:
-        # Other refs under these names are skipped.
+        # Skip other refs under the same prefix.
         self.slots = [slot for slot in slots if slot.name.count("/") == 2]
         self._machines = {one.executor: one for one in found if one.is_alive}
         self._of = {slot.name: slot.state.get("machine", "") for slot in self.slots}
@@ -257,7 +256,7 @@ class Room:
         return any(self._can_take(one, need.text) for one in self._machines.values())
 
     def choose(self, slot: str, need: Need) -> machines.Member:
-        """The machine that is to take the next step of the thread with this slot, which then counts as its own."""
+        """Choose the machine for the next step of the thread with this slot, and assign the slot to it."""
         self._of[slot] = ""
         busy = Counter(self._of.values())
         able = [one for one in self._machines.values() if self._can_take(one, need.text)]
@@ -266,11 +265,12 @@ class Room:
         return chosen
 
     def is_alive(self, slot: Ref) -> bool:
-        """Whether the machine that a slot's order was given to is there."""
+        """Whether the machine that got a slot's order is alive."""
         return slot.state.get("machine") in self._machines
 
     def is_better_elsewhere(self, slot: Ref) -> bool:
-        """Whether another machine has room for a step while its own has none."""
+        """Whether another machine has room for a step while its own has none. If so, assign the slot to that
+        machine."""
         own, busy = self._machines.get(slot.state.get("machine", "")), Counter(self._of.values())
         if own is not None and own.is_open and busy[own.executor] <= own.slots:
             return False

@@ -1,7 +1,7 @@
-"""When to decide: at once when something has moved, when time alone changes the answer, and now and then in any case.
+"""When the dispatcher runs: as soon as something moves, when time alone changes the answer, and at regular intervals.
 
-One machine leads: it admits, and looks for what was left lying. The others look for that too, but seldom, so that
-nothing depends on who leads.
+One machine leads: it admits threads and sweeps for abandoned ones. The others sweep too, but less often, so that
+nothing depends on the leader.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rolecall.service.fleet.reach import Reach
 from rolecall.service.policy import ServicePolicy
 
 _LOOK = 10.0
-"""Seconds between two looks at the queue when nobody says that it has moved."""
+"""Seconds between two looks at the queue if nothing reports a change."""
 _SWEEP = 2.0
-"""Seconds between two sweeps of the leader, while threads run."""
+"""Seconds between two sweeps by the leader while threads run."""
 _SOON = 0.05
 _CLEANING = 600.0
 
@@ -46,7 +46,7 @@ class Leading:
         self._next_sweep = self._next_cleaning = 0.0
 
     async def round(self) -> None:
-        """Decide for the fleet, if that is this machine's part; sweep, now and then even if it is not."""
+        """Decide for the fleet if this machine leads, and sweep when it is time, even if it does not."""
         self._has_news.clear()
         now, leads = time.monotonic(), self._reach.line.is_leading
         again = now + _LOOK
@@ -57,7 +57,7 @@ class Leading:
         if now >= self._next_sweep:
             verdict = await self._decide(self._dispatcher.sweep)
             pause = (_SWEEP if self._dispatcher.has_slots else _LOOK) if leads else self._pause
-            # A lease is renewed long before it ends, unless its machine is gone.
+            # Leases are renewed long before they end, unless the machine is gone.
             lost = self._at(self._dispatcher.lease_ends_at) + _SOON
             self._next_sweep = min(now + pause, self._at(verdict.look_again_at), lost)
         if leads and now >= self._next_cleaning:
@@ -68,10 +68,10 @@ class Leading:
                 await self._has_news.wait()
 
     async def go_on(self, order: Order, *, pause: float) -> None:
-        """Order the step after one that was taken. What goes wrong here is found by the next sweep."""
+        """Order the step after one that was taken. If this fails, the next sweep repairs it."""
         await asyncio.sleep(pause)
         verdict = await self._decide(lambda: self._dispatcher.go_on(order))
-        if verdict.wait:  # its agent was called as often as it may be
+        if verdict.wait:  # its agent has reached its rate limit
             self._next_sweep = min(self._next_sweep, self._at(verdict.look_again_at))
             self._has_news.set()
 
@@ -83,7 +83,7 @@ class Leading:
         return await self._reach.decide(decided)
 
     def _at(self, moment: int | None) -> float:
-        """A moment of the fleet's time, by the clock of this process; None: never."""
+        """Convert the fleet's time to this process's monotonic clock; None means never."""
         if moment is None:
             return float("inf")
         return time.monotonic() + (moment - self._reach.now()) / 1000

@@ -1,4 +1,4 @@
-"""The one connection of a machine that hears what moves, tells the server's time, and says who leads."""
+"""A machine's connection for notifications, the server's time and leader election."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rolecall.store.clock import steady_ms
 from rolecall.store.postgres import SERVER_MS, shut_down
 
 _PAUSE = 3.0
-"""Seconds between two questions to the server."""
+"""Seconds between two queries to the server."""
 
 
 class Line(threading.Thread):
-    """One connection that hears what moves, tells the server's time, and says who leads.
+    """A connection that receives notifications, keeps the server's time and takes part in leader election.
 
-    Leading is a lock of the session: it goes to another machine when this one's session ends, and the server ends
-    a session that it has not heard of for a while. It only saves work: what must not be done by two is
-    guarded where it is done.
+    Leadership is a session lock: it passes to another machine when this session ends, and the server ends a session
+    that it has not heard from for a while. It only saves work; operations that must not run twice have their own
+    guards.
     """
 
     def __init__(self, url: str, *, silence: float, heard: Callable[[str], object]) -> None:
-        """After `silence` seconds without a word the server ends the session."""
+        """The server ends the session after `silence` seconds without a query."""
         super().__init__(name="fleet-line", daemon=True)
         self._url = url
         self._silence_ms = round(silence * 1000)
@@ -39,11 +39,11 @@ class Line(threading.Thread):
         self.contact = time.monotonic()
         """When the server last answered."""
         self.clock_ahead_ms = 0
-        """How far the server's clock is before the one of this machine that nobody sets."""
+        """How far the server's clock is ahead of this machine's monotonic clock."""
         self.is_leading = False
 
     def now(self) -> int:
-        """Milliseconds by the server's clock, which is the one of the whole fleet."""
+        """Milliseconds by the server's clock, which the whole fleet uses."""
         return steady_ms() + self.clock_ahead_ms
 
     def open(self) -> None:
@@ -64,7 +64,7 @@ class Line(threading.Thread):
             self.join(5)
 
     def abort(self) -> None:
-        """From another thread: end every wait for the server on this line."""
+        """Break off every wait for the server on this connection. May be called from another thread."""
         db = self._db
         if db is not None:
             shut_down(db)
@@ -77,7 +77,7 @@ class Line(threading.Thread):
                     self._heard("connected")
                     self._listen(db)
             except (psycopg.Error, OSError):
-                pass  # the next try tells; how long it lasts is seen by `contact`
+                pass  # try again; `contact` shows how long the outage lasts
             self._db, self.is_leading = None, False
             self._closed.wait(0.3)
 
@@ -93,7 +93,7 @@ class Line(threading.Thread):
         return db
 
     def _listen(self, db: psycopg.Connection[Any]) -> None:
-        news = select.poll()  # `select.select` knows no more than 1024 files
+        news = select.poll()  # `select.select` cannot handle descriptors above 1023
         news.register(db, select.POLLIN)
         while not self._closed.is_set():
             for note in db.notifies(timeout=0):
@@ -101,7 +101,7 @@ class Line(threading.Thread):
             left = self.contact + self._pause - time.monotonic()
             if left <= 0:
                 self._ask(db)
-            else:  # the driver would wait as well, but wakes ten times a second for it
+            else:  # the driver's own wait would wake ten times a second
                 news.poll(left * 1000)
 
     def _ask(self, db: psycopg.Connection[Any]) -> None:

@@ -1,10 +1,10 @@
-"""One machine of a fleet: carries out the orders on its queue, each step in a process of its own.
+"""One machine of a fleet: carries out the orders on its queue, each step in its own process.
 
-Nothing on its loop asks the database. Threads do (`reach.py`), and wait for a server that is away; the loop goes on
-meanwhile and ends a step in time whose lease can no longer be renewed. So no thread is run by two, whichever of them
-was cut off. What it does again and again is here and in `leading.py`.
+The event loop never queries the database. Threads do (`reach.py`), and wait while the server is unavailable. Meanwhile
+the loop ends any step whose lease can no longer be renewed, in time, so that two machines never run the same thread,
+even if one was cut off. The periodic work is here and in `leading.py`.
 
-Top to bottom: a life, a step, looking after, news, who asks.
+Top to bottom: life cycle, steps, upkeep, notifications, requests.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rolecall.store.store import Store
 from rolecall.threads.state import read_thread
 
 _PATIENCE = 10.0
-"""Seconds that a machine which is to stop waits for the database; others find what it could not say."""
+"""Seconds that a stopping machine waits for the database; other machines find what it could not report."""
 _ANSWER = 5.0
 """Seconds that a status request waits for the database."""
 _GLANCE, _REST = 0.25, 1.0
-"""Seconds between two looks at what must be done in time: while steps run, and while none does."""
+"""Seconds between two checks for time-critical work, while steps run and while none do."""
 _DISK = 5.0
 _SHOWN = 50
 
@@ -56,7 +56,7 @@ class Machine:
         log: Log,
         agent_of: Callable[[Store], AgentOf],
     ) -> None:
-        """`policy` becomes that of the fleet; None: the fleet's is used."""
+        """`policy` becomes the fleet's policy; None uses the fleet's."""
         self._settings = settings
         self._workers = workers
         self._own_policy = policy
@@ -79,23 +79,23 @@ class Machine:
         )
         self._here = Here()
         self._lacking: dict[str, str] = {}
-        """What orders needed that could not be taken here, and what is missing for it."""
+        """The needs of orders that could not be taken here, and what is missing for each."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._has_news, self._has_facts = asyncio.Event(), asyncio.Event()
         self._is_over = asyncio.Event()
         self._is_finishing = False
         self._pauses: dict[Order, float] = {}
-        """The orders that this machine has, and how soon after each the next one is given."""
+        """The orders that this machine has, and the delay before the next order after each."""
         self._door = Door(
             poke=lambda _name: self.wake(),
             stop=lambda finish: self.stop(finish=finish),
             answers={"status": self.status, "fleet": self.fleet},
         )
 
-    # -- a life --
+    # -- life cycle --
 
     async def run(self, door: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until told to stop; `door` is where others ask, `ready` hears when they can."""
+        """Serve until told to stop. Other processes connect to `door`; `ready` is called once they can."""
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as left:
             await self._open(left)
@@ -116,7 +116,7 @@ class Machine:
             await _cancel_all(self._tasks)
 
     async def _open(self, left: AsyncExitStack) -> None:
-        """Reach the database, say that we are there, and be ready to take and to decide."""
+        """Connect to the database, register this machine, and get ready to take orders and to decide."""
         settings, reach = self._settings, self._reach
         left.callback(reach.close)
         backend = await reach.open()
@@ -154,12 +154,12 @@ class Machine:
                 await self._reach.ask(self._presence.leave)
 
     def _close_orders(self) -> None:
-        if self._reach.is_heard():  # else everything in there waits, and ends with the process
+        if self._reach.is_heard():  # otherwise closing would wait for the database
             self._orders.close()
 
     def stop(self, *, finish: bool = False) -> None:
-        """Take no further step. Those that run are interrupted, or with `finish` waited for; asked for once more,
-        they are ended at once."""
+        """Take no more steps. Running steps are interrupted, or allowed to finish with `finish`; a second call without
+        it kills them."""
         if self._steps.is_stopping and not self._is_finishing:
             self._steps.kill()
             self._reach.stop_waiting()
@@ -177,17 +177,17 @@ class Machine:
             await asyncio.sleep(0.05)
             if self._workers.running:
                 patience = self._loop.time() + _PATIENCE
-            if self._loop.time() > patience:  # what is left waits for a server that does not answer
+            if self._loop.time() > patience:  # the rest waits for a server that does not answer
                 self._reach.stop_waiting()
                 break
         self.log("stopped")
 
     async def _again_and_again(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Log what goes wrong in a round, and begin the next one."""
+        """Run `work` in a loop, and log any error before the next round."""
         while True:
             try:
                 await work()
-            except Exception as error:  # a machine that no longer looks after itself would be worse than any
+            except Exception as error:  # the loop must survive, whatever the error
                 told = error if isinstance(error, RolecallError | OSError) else repr(error)
                 self._trouble(name, f"{name}: {told}")
                 await asyncio.sleep(1.0)
@@ -195,7 +195,7 @@ class Machine:
                 self._trouble(name, "")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something beside everything else."""
+        """Run a coroutine in the background."""
 
         async def guarded() -> None:
             try:
@@ -207,15 +207,15 @@ class Machine:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- a step --
+    # -- steps --
 
     async def take_step(self, order: Order) -> str:
-        """Carry out an order; what became of it, in a word or two."""
+        """Carry out an order, and describe the outcome in a few words."""
         self._pauses[order] = 0.0
         lacking = await self._reach.ask(self._here.lacks, Need.of(order.need))
         if lacking or not self._is_open():
             self._lacking |= {order.need: lacking} if lacking else {}
-            # Known before the order is over, so that it is given to another machine.
+            # Publish this before the order is over, so that another machine gets it.
             await self._reach.ask(self._presence.tell, self._facts())
             return "was handed back"
         settled = await self._steps.take(order)
@@ -223,14 +223,14 @@ class Machine:
         return settled.became
 
     def _order_is_over(self, order: Order) -> None:
-        """See to it that the thread's next order is given."""
+        """Arrange for the thread's next order."""
         self._begin(self._leading.go_on(order, pause=self._pauses.pop(order, 0.0)))
 
     def _is_open(self) -> bool:
         return not self._steps.is_stopping and "disk" not in self.problems
 
     async def _look_for_lacking(self) -> None:
-        """See whether what was lacking is there by now, and still asked for."""
+        """Check whether missing requirements have appeared, and drop those no longer wanted."""
         await asyncio.sleep(_DISK)
         if not self._lacking:
             return
@@ -245,10 +245,10 @@ class Machine:
             self._lacking = found
             self._has_facts.set()
 
-    # -- looking after --
+    # -- upkeep --
 
     async def _beat(self) -> None:
-        """Say that this machine is there, and how it is."""
+        """Publish this machine's state, and that it is alive."""
         self._has_facts.clear()
         try:
             await self._reach.ask(self._presence.tell, self._facts())
@@ -260,7 +260,7 @@ class Machine:
                 await self._has_facts.wait()
 
     async def _guard(self) -> None:
-        """What must be done in time, whether or not the database answers. Nothing here asks it."""
+        """Do the time-critical work, whether or not the database answers. Nothing here queries it."""
         self._steps.end_what_is_over()
         reach = self._reach
         told = "" if reach.is_heard() else f"the database does not answer since {reach.silent_for():.0f} s"
@@ -273,7 +273,7 @@ class Machine:
         await asyncio.sleep(_DISK)
 
     def _trouble(self, about: str, problem: str, *, is_steady: bool = False) -> None:
-        """`is_steady`: only that it is so is news, not how it goes on."""
+        """Record or clear a problem and log it; with `is_steady`, changes to an existing problem are not news."""
         known = self.problems.get(about, "")
         if problem == known or (is_steady and problem and known):
             return
@@ -297,20 +297,20 @@ class Machine:
             "problems": dict(self.problems),
         }
 
-    # -- news --
+    # -- notifications --
 
     def _heard(self, news: str) -> None:
-        """On the line's thread."""
+        """Pass news on to the loop. Called on the line's thread."""
         with suppress(RuntimeError):  # the loop is closing
             self._loop.call_soon_threadsafe(self._note, news)
 
     def _note(self, news: str) -> None:
         what, _, name = news.partition(" ")
-        is_new = what == "connected"  # who knows what was missed
+        is_new = what == "connected"  # notifications may have been missed
         if is_new or name == machines.POLICY:
             self._begin(self._reach.ask(self._read_policy))
         kind = name.partition("/")[0]
-        # A slot that is gone leaves room; a thread in the queue that is moved has its folders now.
+        # A deleted slot makes room; an updated queue entry has its folders now.
         if is_new or what in ("leads", "INSERT") or (what, kind) in (("DELETE", "slot"), ("UPDATE", "queue")):
             self.wake()
         ident = name[-THREAD_ID_LENGTH:]  # refs of the queue and of slots end in a thread's id
@@ -319,27 +319,27 @@ class Machine:
             self._begin(self._heed_ending(self._steps.running[ident]))
 
     async def _heed_ending(self, step: Step) -> None:
-        """A thread that runs here has lost its slot: it has come to its end, or somebody has killed it."""
+        """React to a running thread that lost its slot: it has finished, or it was killed."""
         ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
         if ref is not None and ref.state.status == "killed":
             self._steps.end(step)
 
     def _tell(self, name: str) -> None:
-        """From any thread: a thread has a new event."""
+        """Tell followers that a thread has a new event. May be called from any thread."""
         self._loop.call_soon_threadsafe(self._door.tell, name)
 
-    # -- who asks --
+    # -- requests --
 
     def now(self) -> int:
         """The fleet's time, in milliseconds."""
         return self._reach.now()
 
     def wake(self) -> None:
-        """From any thread: look now."""
+        """Look at the queue now. May be called from any thread."""
         self._loop.call_soon_threadsafe(self._has_news.set)
 
     def adopt(self, policy: ServicePolicy) -> None:
-        """From any thread: a policy that this machine's project says, which becomes that of the fleet."""
+        """Make this project's policy the policy of the fleet. May be called from any thread."""
         self._loop.call_soon_threadsafe(lambda: self._begin(self._reach.ask(self._publish, policy)))
 
     def _publish(self, policy: ServicePolicy) -> None:
@@ -353,7 +353,7 @@ class Machine:
             self.wake()
 
     async def status(self) -> dict[str, Any]:
-        """How this machine stands, and the queue of the fleet."""
+        """The status of this machine, and the queue of the fleet."""
         known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
         with suppress(TimeoutError, RolecallError):
             async with asyncio.timeout(_ANSWER):
@@ -377,7 +377,7 @@ class Machine:
         return {"queued": queue.lengths(store), "waits": waits, "spent": state.spent}
 
     async def fleet(self) -> dict[str, Any]:
-        """How the fleet stands; empty: the database does not answer."""
+        """The status of the fleet; empty if the database does not answer."""
         with suppress(TimeoutError, RolecallError):
             async with asyncio.timeout(_ANSWER):
                 return await self._reach.ask(machines.status, self._reach.store)

@@ -1,8 +1,8 @@
-"""Who there is: each machine keeps a fact about itself in the store, and says again and again that it still holds.
+"""The machines of a fleet: each keeps a ref about itself in the store and renews it regularly.
 
-`machine/<name>` has the process, how many steps it takes and is taking, what it lacks and what is wrong with it.
-`fleet/policy` is the policy of all of them, from whichever machine has read one last. On the command line's read
-path: nothing here knows PostgreSQL.
+`machine/<name>` has the process, how many steps it can take and is taking, what it lacks and its problems.
+`fleet/policy` is the policy of the fleet, from the machine that last published one. Commands read this module, so
+nothing here imports PostgreSQL.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _PREFIX = "machine/"
 class Member(NamedTuple):
     name: str
     executor: str
-    """One life of the machine: told apart from those before and after it."""
+    """Identifies one run of the machine's process, as opposed to earlier and later ones."""
     is_alive: bool
     facts: Mapping[str, Any]
 
     @property
     def slots(self) -> int:
-        """How many steps it takes at once."""
+        """How many steps it can take at once."""
         return int(self.facts.get("slots", 1))
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes work: not while its disk is full, or when it is about to stop."""
+        """Whether it takes work: not while its disk is full or it is about to stop."""
         return bool(self.facts.get("open", True))
 
 
 def list_machines(store: Store) -> list[Member]:
-    """Every machine that is known, by name."""
+    """Every known machine, sorted by name."""
     now = store.now()
     return [
         Member(
@@ -53,20 +53,20 @@ def list_machines(store: Store) -> list[Member]:
 
 
 def _is_alive(ref: Ref, now: int) -> bool:
-    """On the same host its process is asked for; of another host only what it has promised is known."""
+    """Whether a machine is alive. On this host its process is checked; on other hosts only its deadline is known."""
     is_current = bool(now < ref.state.get("deadline", 0))
     return is_current and holder.is_alive({**ref.state.get("process", {}), "deadline": now + 1}, now=now)
 
 
 def forget(store: Store, name: str) -> None:
-    """Remove what is known of a machine that is gone."""
+    """Remove the entry of a machine that is gone."""
     ref = store.ref(_PREFIX + name)
     if ref is not None and not _is_alive(ref, store.now()):
         store.move(ref.name, ref, durable=False)
 
 
 class Presence:
-    """That this machine is there, as long as it says so."""
+    """This machine's entry in the store, alive as long as it is renewed."""
 
     def __init__(self, store: Store, name: str, executor: str, *, lease_ms: int) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class Presence:
         self._has_left = False
 
     def enter(self, facts: Mapping[str, Any]) -> None:
-        """`Conflict` when another machine of the same name is there."""
+        """Register the machine; raise `Conflict` if another machine with this name is alive."""
         ref = self._store.ref(self._name)
         if ref is not None and _is_alive(ref, self._store.now()):
             raise Conflict(
@@ -88,9 +88,9 @@ class Presence:
         self._move(ref, facts)
 
     def tell(self, facts: Mapping[str, Any]) -> None:
-        """`Conflict` when another machine has taken the name because this one was not heard of for too long."""
+        """Publish the machine's facts; raise `Conflict` if another machine took the name after a long silence."""
         ref = self._store.ref(self._name)
-        if self._has_left:  # looked at after the ref, so that it is not put again after it was removed
+        if self._has_left:  # checked after reading the ref, so that a removed ref is not put back
             return
         if ref is not None and ref.state.get("executor") != self._executor:
             raise Conflict(
@@ -100,7 +100,7 @@ class Presence:
         self._move(ref, facts)
 
     def leave(self) -> None:
-        """From now on it is not there, although somebody may be saying that it is in this moment."""
+        """Remove the entry, even if another thread is renewing it at this moment."""
         self._has_left = True
         while (ref := self._store.ref(self._name)) and ref.state.get("executor") == self._executor:
             with suppress(Conflict):
@@ -118,7 +118,7 @@ class Presence:
         self._store.move(self._name, ref, state={**facts, **own}, durable=False)
 
 
-# -- as people look at it --
+# -- for display --
 
 
 def status(store: Store) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _shown(one: Member) -> dict[str, Any]:
 
 
 def _stuck(slots: Sequence[Ref], alive: Sequence[Member]) -> list[dict[str, Any]]:
-    """The workflows of which threads wait for what no machine has, with how many and what the first one lacks."""
+    """The workflows whose threads wait for something no machine has: how many threads, and what is missing."""
     waiting = Counter((slot.name.split("/")[1], slot.state.get("need", "")) for slot in slots)
     lacks = [one.facts.get("lacks", {}) for one in alive]
     return [
@@ -168,11 +168,11 @@ def _stuck(slots: Sequence[Ref], alive: Sequence[Member]) -> list[dict[str, Any]
     ]
 
 
-# -- the policy of all --
+# -- the fleet's policy --
 
 
 def publish(store: Store, policy: ServicePolicy, *, machine: str) -> bool:
-    """Make a policy that of the whole fleet; whether that changed anything."""
+    """Make a policy the policy of the whole fleet, and return whether it changed."""
     while True:
         ref = store.ref(POLICY)
         if ref is not None and ref.state.get("policy") == _out(policy):

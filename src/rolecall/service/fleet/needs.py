@@ -1,8 +1,8 @@
-"""What a step needs of the machine that takes it, and whether this machine has it.
+"""The requirements of a step, and whether this machine meets them.
 
-A step goes only where its agent is. The machine that is ordered to take it checks this as the engine does before a
-run, by its configuration and its programs. The folder that the thread works in must be there, too, and the file of a
-workflow that is written in Python. A machine that lacks something says so, and the order goes to another.
+A step runs only where its agent is installed. The machine that gets the order checks that as the engine does before a
+run, from its configuration and programs. The thread's work folder must also exist there, and so must the file of a
+workflow written in Python. A machine that lacks something reports it, and the order goes to another.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from rolecall.threads.state import ThreadState
 from rolecall.workflow import registry
 
 _FRESH = {True: 30.0, False: 3.0}
-"""Seconds that a machine believes that it has an agent, and that it has not: somebody may be installing it."""
+"""How many seconds a result is kept: whether the agent is here, or not (it may be being installed)."""
 
 
 LEAST_DISK = 100 * 1024 * 1024
-"""Bytes that must be free for a machine to take work."""
+"""Free bytes that a machine needs to take work."""
 
 
 class Need(NamedTuple):
     agent: str = ""
-    """By the name that the configuration knows it under; empty: nobody is called, or a person."""
+    """The agent's configured name; empty if the step calls no agent, or a person."""
     files: tuple[str, ...] = ()
-    """Paths that must be there."""
+    """Paths that must exist."""
 
     @property
     def text(self) -> str:
@@ -45,7 +45,7 @@ class Need(NamedTuple):
 
 
 def find_need(store: Store, state: ThreadState, agent: str) -> Need:
-    """What the next step of a thread needs, by the thread's state and the name of its agent."""
+    """What the next step of a thread needs, given the thread's state and the name of its agent."""
     workflow = registry.read_node(store, state.workflow)[0]
     role = workflow.roles.get(state.role or "")
     own = [folder["path"] for folder in state.folders.values() if "removed" not in folder]
@@ -53,18 +53,18 @@ def find_need(store: Store, state: ThreadState, agent: str) -> Need:
     if workflow.python is not None:
         files.append(_file_of(workflow.python))
         if not state.agent and (role is None or role.agent is None):
-            agent = ""  # its file brings an agent, or is one
+            agent = ""  # its file provides an agent, or is one
     return Need(agent, tuple(file for file in files if file))
 
 
 def _file_of(python: str) -> str:
-    """The file of a workflow in Python, which is kept as FILE, FILE:VARIABLE or MODULE:VARIABLE."""
+    """The file of a workflow in Python, which is stored as FILE, FILE:VARIABLE or MODULE:VARIABLE."""
     file = python if os.path.isabs(python) and python.endswith(".py") else python.rpartition(":")[0]
     return file if os.path.isabs(file) else ""
 
 
 def find_full_disk(folders: Sequence[str]) -> str:
-    """What is wrong with the disks under these folders, in words; empty: nothing."""
+    """Describe the first problem with the disks under these folders; empty if there is none."""
     for folder in folders:
         try:
             free = shutil.disk_usage(folder).free
@@ -76,13 +76,13 @@ def find_full_disk(folders: Sequence[str]) -> str:
 
 
 class Here:
-    """What this machine has. Asked from one thread at a time."""
+    """What this machine has. Used from one thread at a time."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, str]] = {}
 
     def lacks(self, need: Need) -> str:
-        """What is missing here for a step, in words; empty: nothing."""
+        """Describe what this machine lacks for a step; empty if nothing."""
         missing = next((file for file in need.files if not os.path.exists(file)), None)
         return f"{missing} is not there" if missing else self._without(need.agent)
 
@@ -100,7 +100,7 @@ class Here:
 
 
 def check_agent(agent: str) -> None:
-    """Refuse an agent that is not configured here, or whose program or package is not here."""
+    """Refuse an agent that is not configured here, or whose program or package is not installed."""
     from rolecall import agents
     from rolecall.agents.presence import check_present
     from rolecall.settings.settings import builtin_options, configured_agent, unknown_agent
@@ -111,7 +111,7 @@ def check_agent(agent: str) -> None:
     settings, environment = config.load(), config.environment()
     spec, options = configured_agent(settings, agent)
     kind, _, argument = spec.partition(":")
-    if kind in (HUMAN, "workflow"):  # a person, or another workflow, whose steps are this one's
+    if kind in (HUMAN, "workflow"):  # a person, or another workflow whose steps belong to this one
         return
     if kind not in agents.ADAPTERS:
         raise unknown_agent(settings, agent, (*agents.ADAPTERS, HUMAN))

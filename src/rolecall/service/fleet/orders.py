@@ -1,9 +1,9 @@
-"""Steps that are to be taken, as workflows of DBOS, each on the queue of the machine that is to take it.
+"""Orders for steps, as DBOS workflows, each on the queue of the machine that should take the step.
 
-An order's id is `<thread>:<head>`, the head being the node that the step extends; one that has to be given again for
-the same head ends in `:2`, `:3` and so on. DBOS keeps orders and what became of them. Each machine listens to its own
-queue, whose `worker_concurrency` is the machine's number of slots. If an order is carried out twice all the same, by a
-machine that was thought dead, no harm is done: the thread's lease decides.
+An order's id is `<thread>:<head>`, where the head is the node that the step extends. If an order for the same head must
+be given again, its id ends in `:2`, `:3` and so on. DBOS keeps the orders and their outcomes. Each machine listens to
+its own queue, whose `worker_concurrency` is the machine's number of slots. An order carried out twice, by a machine
+that was presumed dead, does no harm: the thread's lease decides.
 
 Only this module and `database.py` import dbos.
 """
@@ -25,15 +25,15 @@ from rolecall.errors import StorageError
 from rolecall.service.fleet.database import DBOS_SCHEMA, TIMEOUTS, session_options
 
 VERSION = "rolecall-2"
-"""Of what an order says; a machine takes orders of its own version only."""
+"""The version of the order format; a machine takes only orders of its own version."""
 _NAME = "rolecall.step"
 _POOL = 4
 _POLL = 0.1
-"""Seconds between two looks of a machine at its queue."""
+"""Seconds between two polls of a machine's queue."""
 _QUIET = 60.0
-"""Seconds in which the same complaint is not passed on again."""
+"""Seconds in which the same log message is not repeated."""
 _PROBED = 8
-"""Ids that are asked about at once."""
+"""How many ids to look up at once."""
 _OVER = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,14 +45,14 @@ class Order(NamedTuple):
     workflow: str
     head: str
     need: str
-    """What the step needs of a machine, as `needs.Need` writes it."""
+    """What the step needs from a machine, in the format of `needs.Need`."""
 
 
 class Standing(NamedTuple):
-    """How an order stands."""
+    """The state of an order."""
 
     status: str
-    """ENQUEUED: it waits for its machine. PENDING: the machine has it. Anything else: it is over."""
+    """ENQUEUED: it waits for its machine. PENDING: the machine has taken it. Anything else: it is over."""
     since: int
     """When the machine took it, in milliseconds."""
     given: int
@@ -72,7 +72,7 @@ def order_id(thread: str, head: str, *, before: str = "") -> str:
 
 
 def _translate_errors(method: Callable[P, T]) -> Callable[P, T]:
-    """What DBOS and its driver raise, as ours."""
+    """Translate errors from DBOS and its driver into our own."""
 
     @wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -89,7 +89,7 @@ def _translate_errors(method: Callable[P, T]) -> Callable[P, T]:
 
 
 class Orders:
-    """DBOS in this process. What asks the database may be called from any thread that runs no loop."""
+    """DBOS in this process. Methods that query the database may be called from any thread without an event loop."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Orders:
         over: Callable[[Order], object],
         log: Callable[[str], object],
     ) -> None:
-        """`step` takes a step and says what became of it; `over` is called once that is recorded. Both on the loop that
-        `open` is given."""
+        """`step` takes a step and describes the outcome; `over` is called once that is recorded. Both run on the loop
+        given to `open`."""
         self._url = url
         self._machine = machine
         self._executor = executor
@@ -114,12 +114,12 @@ class Orders:
 
     @_translate_errors
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Launch DBOS; not from a thread that runs a loop, or DBOS takes that for its own."""
+        """Launch DBOS. Do not call this from a thread with a running loop, or DBOS adopts that loop."""
         logger = logging.getLogger("dbos")
         logger.handlers = [_Handler(self._log)]
         logger.propagate = False
-        # A server that crashes forgets the last of what nobody waited for, and all that came after it. A lease and a
-        # step are waited for, so what they rest on is never forgotten; other orders are found missing and given again.
+        # A server crash loses the last asynchronous commits and everything after them. Leases and steps are committed
+        # synchronously, so the orders they depend on survive; other orders are found missing and given again.
         options = session_options(self._url, "synchronous_commit=off")
         DBOS(
             config={
@@ -134,7 +134,7 @@ class Orders:
                 "log_level": "ERROR",
                 "sys_db_pool_size": _POOL,
                 "db_engine_kwargs": {"connect_args": {**TIMEOUTS, "options": options}, "pool_pre_ping": True},
-                # For messages between workflows; we send none.
+                # Only for messages between workflows, which we do not send.
                 "use_listen_notify": False,
             }
         )
@@ -165,14 +165,14 @@ class Orders:
 
     @_translate_errors
     def give(self, order: Order, machine: str, *, priority: int) -> None:
-        """Put an order on the queue of a machine; one that was put before stays as it is."""
-        # In DBOS 1 is before 2, and what has no priority before both.
+        """Put an order on the queue of a machine; an existing order is left unchanged."""
+        # In DBOS a lower number comes first, and no priority comes before all numbers.
         with SetWorkflowID(order.id), SetEnqueueOptions(priority=10 - priority):
             DBOS.enqueue_workflow(_queue_of(machine), self._workflow, *order)
 
     def next_id(self, thread: str, head: str) -> str:
-        """The id of the next order for a thread's head, where nobody knows the one before: the first that is free,
-        or that of one which waits or is being carried out. A thread that is resumed may have many that are over."""
+        """The id of the next order for a thread's head if the previous one is unknown: the first id that is free or
+        whose order is not over. A resumed thread may have many that are over."""
         last = ""
         while True:
             ids = [last := order_id(thread, head, before=last) for _ in range(_PROBED)]
@@ -183,7 +183,7 @@ class Orders:
 
     @_translate_errors
     def standing(self, ids: Collection[str]) -> dict[str, Standing]:
-        """How orders stand; one that is not in it was never given."""
+        """The state of each order that exists."""
         if not ids:
             return {}
         found = DBOS.list_workflows(workflow_ids=list(ids), load_input=False, load_output=False)
@@ -194,7 +194,7 @@ class Orders:
 
     @_translate_errors
     def cancel(self, orders: Iterable[str]) -> None:
-        """Nobody is to take these orders any more."""
+        """Cancel these orders."""
         if found := list(orders):
             DBOS.cancel_workflows(found)
 
@@ -212,7 +212,7 @@ class Orders:
 
     @_translate_errors
     def forget(self, *, before: int) -> None:
-        """Remove orders that were over before a time."""
+        """Remove orders that ended before a time."""
 
         def find_old() -> list[str]:
             found = DBOS.list_workflows(
@@ -245,7 +245,7 @@ def _iso(at: int) -> str:
 
 
 class _Handler(logging.Handler):
-    """Logs the first line of what DBOS has to say, and not the same again and again."""
+    """Logs the first line of each DBOS message, without frequent repeats."""
 
     def __init__(self, log: Callable[[str], object]) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""How a machine's loop asks the database: in threads, which wait for a server that is away while the loop goes on.
+"""The event loop's access to the database: queries run in threads, which wait for an unavailable server.
 
-What has waited for so long that no answer will come is given up by the loop (`give_up_dead_lines`) and asked again on
-a new connection.
+The loop gives up queries that have waited too long (`give_up_dead_lines`); they are retried on a new connection.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rolecall.store.store import Store
 
 _CONNECTIONS = 4
 _SILENCE = 10.0
-"""Seconds without an answer after which the database counts as away."""
+"""Seconds without an answer after which the database counts as unavailable."""
 
 T = TypeVar("T")
 
@@ -42,18 +41,18 @@ class Reach:
         return Store(self._shared, now=self.now)
 
     async def open(self) -> PostgresBackend:
-        """Connect, or raise; returns the dispatcher's connection."""
+        """Connect, or raise. Returns the dispatcher's connection."""
         await asyncio.to_thread(self.line.open)
         self._decider = await self.ask(PostgresBackend, with_timeouts(self._url))
         return self._decider
 
     async def ask(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
-        """What asks the database, in a thread."""
+        """Run work that queries the database in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(work, *args, **options))
 
     async def decide(self, work: Callable[[], T]) -> T:
-        """Run what uses the dispatcher's connection, one after the other."""
+        """Run work that uses the dispatcher's connection, one call at a time."""
 
         def timed() -> T:
             self._decides_since = time.monotonic()
@@ -80,13 +79,13 @@ class Reach:
             self._decider.abort()
 
     def stop_waiting(self) -> None:
-        """A server that is away is waited for no longer."""
+        """Stop waiting for a server that is unavailable."""
         self._shared.close()
 
     def close(self) -> None:
         self.line.close()
         self._shared.close()
-        if self._decider is not None:  # not closed under the hands of a thread that waits on it
+        if self._decider is not None:  # not closed while a thread is using it
             self._decider.close() if self._decides_since is None else self._decider.abort()
         for pool in (self._threads, self._deciding):
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A machine of a fleet put together: lock, log, schema, workers, door, signals, and the project beside it."""
+"""Set up a machine of a fleet: lock, log, schema, workers, door, signals, and the project's companion."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 
 _PAUSE = 5.0
-"""Seconds until what runs beside a machine is begun again after it has failed."""
+"""Seconds before a failed companion is started again."""
 _PATIENCE = 10.0
-"""Seconds that it may take to end."""
+"""Seconds that the companion may take to end."""
 
 
 def serve(
@@ -46,10 +46,10 @@ def serve(
     show: Callable[[str], None] = lambda _line: None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Be a machine of the fleet at `url` until told to stop. `policy` becomes that of the fleet; None: the fleet's
-    is used. `show` gets what is logged, `ready` is called once others can speak to the machine."""
+    """Run a machine of the fleet at `url` until told to stop. `policy` becomes the fleet's policy; None uses the
+    fleet's. `show` gets each log line; `ready` is called once other processes can connect to the machine."""
     home = config.home()
-    database.shown(url)  # raises for a wrong address, before anything is made
+    database.shown(url)  # raises for a wrong address, before anything is created
     lock = control.Lock(home, store=url)
     try:
         config.set_variables(
@@ -79,7 +79,7 @@ async def _serve(
     ready: Callable[[], None],
 ) -> None:
     mark = mark_of(config.home())
-    await end_leftovers(mark)  # of a life before this one: another machine may have its threads by now
+    await end_leftovers(mark)  # from an earlier process: another machine may run its threads by now
     env = config.inherited(ROLECALL_HOME=config.home(), ROLECALL_STORE=url)
     workers = Workers(marked(env, mark), entry="rolecall.service.fleet.worker")
     machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
@@ -102,12 +102,12 @@ async def _serve(
 
 
 def mark_of(home: str) -> str:
-    """What every process of this home's steps carries."""
+    """The mark in the environment of every process that this home's steps start."""
     return f"machine-{sha256(home.encode()).hexdigest()[:16]}"
 
 
 class _Beside(threading.Thread):
-    """What runs beside a machine for its project, on a loop of its own: it asks the store, and may have to wait."""
+    """Runs the project's companion on its own event loop, because it queries the store and may have to wait."""
 
     def __init__(self, machine: Machine, url: str, companion: Companion, log: Log) -> None:
         super().__init__(name="fleet-project", daemon=True)
@@ -140,13 +140,13 @@ class _Beside(threading.Thread):
                     self.store = store
                     asyncio.run(self._run_companion())
                     return
-            except* Exception as errors:  # it is no reason for the machine to end
+            except* Exception as errors:  # must not end the machine
                 self.log(f"the project is looked at again: {errors.exceptions[0]!r}")
             self._is_over.wait(_PAUSE)
 
     async def _run_companion(self) -> None:
         """Run the companion until it is cancelled; it then ends what it has started."""
-        beside: Any = self  # has of a supervisor what a companion asks for
+        beside: Any = self  # has the parts of a supervisor that a companion uses
         task = asyncio.create_task(self._companion(beside))
         self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
         if self._is_over.is_set():
@@ -157,7 +157,7 @@ class _Beside(threading.Thread):
 
     def end(self) -> None:
         self._is_over.set()
-        with suppress(RuntimeError):  # its loop has ended, or has yet to begin
+        with suppress(RuntimeError):  # its loop has ended or has not started yet
             self._cancel()
         if self.is_alive():
             self.join(_PATIENCE)

@@ -1,7 +1,7 @@
-"""A backend for many threads over a few connections, which waits for a server that is away.
+"""A backend for many threads over a few connections, which waits while the server is unavailable.
 
-That is here so that nobody above has to know. What cannot wait is not here: a machine must end its steps in time
-although it hears nothing, and `step.py` does that without asking anybody.
+Callers therefore need not handle outages. Time-critical work does not use it: `step.py` ends steps in time without
+querying the database.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rolecall.store.backend import Change, Move, Ref
 from rolecall.store.postgres import PostgresBackend
 
 HUNG = 20.0
-"""Seconds after which an answer does not come any more: the line is dead, or everything stands still."""
+"""Seconds after which no answer is expected any more: the connection is dead, or everything hangs."""
 
 T = TypeVar("T")
 
 
 class SharedBackend:
-    """A backend for many threads over a few connections. A server that is away is waited for.
+    """A backend for many threads over a few connections. Waits while the server is unavailable.
 
-    What was being committed when the line broke is looked for afterwards: it is done once, and said to be done.
-    Only an event that was committed alone may be told twice.
+    If a connection breaks during a commit, the backend checks afterwards whether it succeeded, so it happens only once.
+    Only an event committed without a ref may be recorded twice.
     """
 
     clock = None
-    """The time is the line's: it is asked for again and again."""
+    """None, because `Line` keeps the server's time."""
 
     _VERBS = frozenset(
         ("record", "records", "stored", "ids_with_prefix", "ref", "refs", "names", "history", "events")
@@ -58,7 +58,8 @@ class SharedBackend:
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         is_uncertain = False
-        # A server that crashes forgets what it was not told to write down: a lease, and others would begin anew.
+        # After a server crash, a lease that was not flushed would be lost, and another machine would start the step
+        # again.
         durable = durable or bool(change.moves)
 
         def work(backend: PostgresBackend) -> list[Ref]:
@@ -77,7 +78,7 @@ class SharedBackend:
         return self._patiently(work)
 
     def close(self) -> None:
-        """Nobody waits any longer."""
+        """Close the connections and stop every wait."""
         self._closed.set()
         with self._lock:
             free, self._free = self._free, []
@@ -86,7 +87,7 @@ class SharedBackend:
         self.abort(older_than=0.0)
 
     def abort(self, *, older_than: float = HUNG) -> None:
-        """Give up what has waited for an answer so long that none will come; it is tried again on a new line."""
+        """Abort queries that have waited too long for an answer; they are retried on a new connection."""
         now = time.monotonic()
         with self._lock:
             hung = [backend for backend, since in self._busy.items() if now - since >= older_than]
@@ -133,7 +134,7 @@ class SharedBackend:
 
 
 def is_outage(error: StorageError) -> bool:
-    """Whether the server is away, or has given up a line on which we stood still, rather than unwilling."""
+    """Whether the server is unavailable or has dropped an idle connection, rather than refused the operation."""
     away = (psycopg.OperationalError, pg.IdleInTransactionSessionTimeout)
     unwilling = (pg.DiskFull, pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege, pg.LockNotAvailable)
     cause = error.__cause__
@@ -141,7 +142,7 @@ def is_outage(error: StorageError) -> bool:
 
 
 def _already_done(backend: PostgresBackend, change: Change, now: int) -> list[Ref] | None:
-    """The refs of a change that was committed although nobody could say so; None: it was not."""
+    """The refs of a change that was committed although the connection broke; None if it was not."""
     found = [_find_moved(backend, move, now) for move in change.moves]
     done = [ref for ref in found if ref is not None]
     return done if done and len(done) == len(found) else None

@@ -1,8 +1,8 @@
-"""Steps on one machine: each in a process of its own, how long it may go on, and what its end means for its thread.
+"""The steps on one machine: each in its own process, how long it may run, and what its end means for its thread.
 
-A step whose lease can no longer be renewed is ended in time, before another machine may take the thread up; that asks
-nobody. Once a step has ended another machine may have the thread, so whatever is done about it is done to the
-thread as it was seen, or not at all.
+A step whose lease can no longer be renewed is ended before another machine may take the thread; that needs no database.
+After a step ends, another machine may have the thread, so changes apply only if the thread is still as it was last
+seen.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class Settings:
 
     name: str
     executor: str
-    """One life of the machine: told apart from those before and after it."""
+    """Identifies one run of the machine's process, as opposed to earlier and later ones."""
     slots: int
-    """Steps at once."""
+    """How many steps it takes at once."""
     lease_ms: int
     folders: tuple[str, ...] = ()
-    """Where steps write; a machine takes no work while there is no room in one of them."""
+    """Folders that steps write to; the machine takes no work while one of their disks is full."""
 
     @property
     def margin(self) -> float:
-        """Seconds before the end of its lease in which a step is ended."""
+        """How many seconds before the end of its lease a step is ended."""
         return min(10.0, self.lease_ms / 6000)
 
 
 class Steps:
-    """The steps that this machine is taking, each by its thread. Lives on the machine's loop."""
+    """The steps that this machine is taking, by thread. Used only on the machine's event loop."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Steps:
         log: Callable[[str], None],
         tell: Callable[[str], None],
     ) -> None:
-        """`tell` hears, from any thread, which thread has a new event."""
+        """`tell` is called from any thread with the id of a thread that has a new event."""
         self._reach = reach
         self._workers = workers
         self._settings = settings
@@ -71,13 +71,13 @@ class Steps:
         self.is_stopping = False
 
     async def take(self, order: Order) -> Settled:
-        """Carry out an order, to its end."""
+        """Carry out an order to its end."""
         if order.thread in self.running:
             return Settled("is running here", is_trouble=True)
         step = self.running[order.thread] = Step(order)
         try:
             settled = await self._carried_out(step)
-        except Exception as error:  # a problem of one thread must not stop the others
+        except Exception as error:  # a problem with one thread must not stop the others
             told = error if isinstance(error, RolecallError | OSError) else repr(error)
             self._log(f"{order.thread} is looked at again: {told}")
             return Settled("had trouble", is_trouble=True)
@@ -118,14 +118,14 @@ class Steps:
         return await reach.ask(settle, reach.new_store(), step, ended)
 
     def end(self, step: Step, *, grace: float = GRACE) -> None:
-        """Ask a step to stop, and end it when it does not."""
+        """Ask a step to stop, and kill it if it does not."""
         step.is_stopped = True
         worker = self._workers.running.get(step.order.thread)
         if worker is not None:
             worker.stop(grace=grace)
 
     def end_what_is_over(self) -> None:
-        """End the steps whose leases are about to end. Asks nobody."""
+        """End the steps whose leases are about to expire. Does not query the database."""
         margin = self._settings.margin
         for step in self.running.values():
             if step.ends_within(margin) and not step.is_stopped:
@@ -133,7 +133,7 @@ class Steps:
                 self.end(step, grace=margin / 2)
 
     def stop(self, *, finish: bool) -> None:
-        """Begin no more; those that run are interrupted, unless they may `finish`."""
+        """Begin no more steps, and interrupt the running ones unless they may `finish`."""
         self.is_stopping = True
         for step in () if finish else self.running.values():
             self.end(step)
@@ -156,7 +156,7 @@ class Steps:
 
 @dataclass
 class Throughput:
-    """How many steps were taken, in all and lately."""
+    """How many steps were taken, in total and recently."""
 
     total: int = 0
     _lately: deque[float] = field(default_factory=deque)
@@ -178,12 +178,12 @@ class Step:
     order: Order
     token: str = ""
     until: int | None = None
-    """When its lease ends, in milliseconds by a clock that nobody sets."""
+    """When its lease ends, in milliseconds of the monotonic clock."""
     is_stopped: bool = False
-    """It was we who ended it."""
+    """Whether this machine ended it."""
 
     def note_lease(self, lease: Mapping[str, Any] | None, *, now: int) -> None:
-        """What the step has written about how long its thread is ours."""
+        """Record how long the thread is ours, from the lease that the step has written."""
         self.token = lease["token"] if lease else self.token
         self.until = steady_ms() + lease["deadline"] - now if lease else None
 
@@ -192,26 +192,26 @@ class Step:
 
 
 class Settled(NamedTuple):
-    """What became of an order."""
+    """The outcome of an order."""
 
     became: str
     reason: str = ""
     is_taken: bool = False
-    """The thread has one step more."""
+    """Whether the thread has a new step."""
     is_over: bool = False
-    """The thread has ended, or waits for a person."""
+    """Whether the thread has ended or waits for a person."""
     is_trouble: bool = False
-    """Nobody knows; it is looked at again, and not at once."""
+    """Whether the outcome is unknown; the order is given again after a pause."""
 
 
 def settle(store: Store, step: Step, ended: Ended) -> Settled:
-    """Do what the end of a step's process means for its thread, if it is not another machine's by now."""
+    """Apply the end of a step's process to its thread, unless another machine has the thread by now."""
     order = step.order
     ref = read_thread(store, order.thread)
     status = ref.state.status if ref else "gone"
     is_taken = ref is not None and ref.head != order.head
     if ref is None or status not in ("idle", "running"):
-        with suppress(Conflict):  # it needs its slot no longer, and somebody has seen that already
+        with suppress(Conflict):  # it no longer needs its slot, and another process has already noticed
             queue.release(store, _slot(order))
         return Settled(f"is {status}", is_taken=is_taken, is_over=True)
     is_held = ref.state.lease.get("token", "") == step.token != ""
@@ -221,7 +221,7 @@ def settle(store: Store, step: Step, ended: Ended) -> Settled:
 
 
 def _settle_failure(store: Store, step: Step, ended: Ended, ref: ThreadRef) -> Settled:
-    """No step was taken, and nobody else has the thread."""
+    """Handle a process that ended without a step while nobody else has the thread."""
     slot, report = _slot(step.order), ended.report or {}
     if ended.fault:
         queue.fail(store, slot, ended.fault, seen=ref)
@@ -235,7 +235,7 @@ def _settle_failure(store: Store, step: Step, ended: Ended, ref: ThreadRef) -> S
         return Settled("suspended", reason)
     if ref.state.status == "running":
         queue.lay_down(store, slot, seen=ref)
-    if "error" in report:  # another process has it, or the server was away for longer than anybody waits
+    if "error" in report:  # another process has it, or the server was unavailable for too long
         raise StorageError(report["message"])
     return Settled("was interrupted")
 

@@ -1,4 +1,4 @@
-"""The process of one step on a machine of a fleet: it has its own connection, and waits for a server that is away."""
+"""The process of one step on a fleet machine: has its own connection, and waits while the server is unavailable."""
 
 from __future__ import annotations
 
