@@ -63,8 +63,7 @@ def of_project(
 
 
 def of_no_project(folder: str) -> Companion:
-    """The companion of a service started outside a project. It logs that, because a project created later is not
-    noticed."""
+    """The companion of a service outside a project. It logs that, because a project created later goes unnoticed."""
 
     async def no_project(supervisor: Supervisor) -> None:
         supervisor.log(

@@ -1,4 +1,4 @@
-"""How many threads may run, and what becomes of those that may not: the values, and how a project writes them.
+"""How many threads may run, and what happens to the others: the values, and how a project writes them.
 
 service:
   limit: 16                    # threads at once, of all workflows
@@ -21,9 +21,9 @@ from rolecall.settings.form import At, Choice, Field, Form, MapOf, Number, Recor
 
 Overflow = Literal["queue", "drop"]
 HIGHEST = 9
-"""Priorities go from 0 to this; the higher one is admitted first."""
+"""Priorities range from 0 to this; higher ones are admitted first."""
 MOST_CALLS = 1_000
-"""The most calls that a rate may allow: each of them is remembered until it is old enough."""
+"""The most calls that a rate may allow, because each call is stored until it expires."""
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
 _RATE = re.compile(r"\s*([0-9]{1,9})\s*/\s*(?:([0-9]{1,6})\s*)?([a-z]+)\s*")
@@ -33,13 +33,13 @@ _AGENT = r"[A-Za-z0-9@._$-]+"
 @dataclass(frozen=True)
 class WorkflowPolicy:
     concurrency: int = 1
-    """Threads of the workflow at once."""
+    """How many threads of the workflow may run at once."""
     overflow: Overflow = "queue"
-    """What becomes of a thread when as many run already: it waits, or it is discarded."""
+    """What happens to a thread beyond that: it waits, or it is discarded."""
     max_queue: int | None = None
-    """How many may wait; of more, the oldest of the lowest priority is discarded. None: any number."""
+    """How many may wait; beyond that, the oldest thread of the lowest priority is discarded. None for no limit."""
     priority: int = 0
-    """Of its threads where nobody gives one."""
+    """The priority of its threads unless one is given."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """What one process of a step may use; the processes that it starts have the same limits, each for itself."""
+    """Limits for the process of a step; each process that it starts has the same limits."""
 
     memory_mb: int | None = 4096
     cpu_minutes: int | None = 240
@@ -65,26 +65,26 @@ class WorkerLimits:
 @dataclass(frozen=True)
 class ServicePolicy:
     limit: int = 16
-    """Threads at once, of all workflows."""
+    """How many threads of all workflows may run at once."""
     workflows: Mapping[str, WorkflowPolicy] = field(default_factory=dict)
     default: WorkflowPolicy = WorkflowPolicy()
-    """Of workflows that are not named."""
+    """The policy for workflows that are not listed."""
     rates: Mapping[str, Rate] = field(default_factory=dict)
-    """By the name of an agent, or by its kind: what stands before the colon of `command:prog`."""
+    """Rates by the name of an agent, or by its kind: the part before the colon in `command:prog`."""
     spend_per_day: float | None = None
-    """Dollars that may be spent before no further thread is admitted that day."""
+    """Dollars after which no more threads are admitted that day."""
     worker: WorkerLimits = WorkerLimits()
 
     def of(self, workflow: str) -> WorkflowPolicy:
         return self.workflows.get(workflow, self.default)
 
     def metered(self, agent: str) -> str | None:
-        """The name under which calls of an agent are counted; None: they are not."""
+        """The name under which calls of an agent are counted; None if they are not."""
         return next((name for name in (agent, agent.partition(":")[0]) if name in self.rates), None)
 
 
 def parse_rate(text: str) -> Rate | None:
-    """`30/min`, `5/s`, `1/10s`; None: it is not a rate."""
+    """Parse `30/min`, `5/s` or `1/10s`; None if it is not a rate."""
     match = _RATE.fullmatch(text)
     unit = match[3] if match and match[3] in _SECONDS else (match[3] if match else "").removesuffix("s")
     if match is None or unit not in _SECONDS:
@@ -93,7 +93,7 @@ def parse_rate(text: str) -> Rate | None:
     return rate if 1 <= rate.count <= MOST_CALLS and rate.per_seconds >= 1 else None
 
 
-# -- how it is written --
+# -- how a project writes it --
 
 
 class _RateForm(Form[Rate]):

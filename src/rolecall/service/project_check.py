@@ -1,8 +1,8 @@
-"""Everything that is wrong with a project and can be known before anything runs: its file, its workflows, the agents
-they need, its triggers and senses, the endpoint that reads answers.
+"""Find every problem with a project before anything runs: its file, its workflows, the agents they need, its triggers
+and senses, and the endpoint that reads answers.
 
-Files in Python are loaded in child processes. One request leaves the machine, to the endpoint, unless it is told
-not to. Nothing is created.
+Files in Python are loaded in child processes. One request goes to the endpoint, unless the check is offline. Nothing is
+created.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Surroundings:
     """The configuration of the home."""
     config_path: str
     stored: Sequence[str] = ()
-    """Names of workflows that were put."""
+    """Names of stored workflows."""
     is_offline: bool = False
     patience: float = workflow_file.PATIENCE
 
@@ -56,7 +56,7 @@ class Checkup:
 
 
 async def check(folder: str, around: Surroundings) -> Checkup:
-    """Look at the project around a folder."""
+    """Check the project around a folder."""
     reading = project_file.load(folder)
     place = reading.project.folder
     paths = [str(entry.path) for entry in registry.listed(None, folder=place)]
@@ -101,7 +101,7 @@ def _rate_problems(reading: Reading, around: Surroundings) -> Iterator[Problem]:
 
 
 def _lost_folders(folder: str) -> Iterator[Problem]:
-    """Folders with roles that no workflow file goes with."""
+    """Folders with roles that belong to no workflow file."""
     for name in registry.FOLDERS:
         place = os.path.join(folder, name)
         for below in sorted(os.listdir(place)) if os.path.isdir(place) else ():
@@ -167,7 +167,7 @@ def _package_problems(reading: Reading, trigger: Trigger, key: str, package: str
 
 
 async def _sense_problems(reading: Reading, around: Surroundings) -> list[Problem]:
-    """Load every sense that is used, without calling it."""
+    """Load every sense in use, without calling it."""
     folder = reading.project.folder
     used: dict[str, Trigger] = {}
     for trigger in reading.project.triggers:

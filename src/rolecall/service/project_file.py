@@ -7,8 +7,8 @@
     hooks:      {host, port}                                        where HTTP triggers are called
     knowledge:  {include, exclude, embedding, chunk, weights}       see knowledge/settings.py
 
-The file is declared as a form, from which its JSON Schema is derived as well. Whether the workflows that it names
-exist is checked in `project_check.py`. Only `find` and `load` touch files.
+The file is declared as a form, which also provides its JSON Schema. `project_check.py` checks that the workflows it
+names exist. Only `find` and `load` touch files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 @dataclass(frozen=True)
 class Hooks:
-    """Where HTTP triggers are called. Whoever opens it to others than this machine says so."""
+    """Where HTTP triggers are called. Only this machine can reach them unless the project sets another host."""
 
     host: str = "127.0.0.1"
     port: int = 8710
@@ -57,30 +57,30 @@ class Hooks:
 class Project:
     folder: str
     name: str
-    """Under which its triggers keep their state; two checkouts of one project are one project."""
+    """The name under which its triggers keep their state; two checkouts of one project share it."""
     extract: Mapping[str, Any] | None = None
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     knowledge: knowledge.Settings | None = None
-    """None: `knowledge.yaml` says it, or nobody does."""
+    """None if the file has no such section; then `knowledge.yaml` may have the settings."""
 
 
 class Reading(NamedTuple):
-    """What a file says, and everything that is wrong with it; what is wrong counts as not said."""
+    """The content of a file, and every problem with it; parts with problems are left out."""
 
     project: Project
     problems: tuple[Problem, ...]
     marks: Marks | None = None
-    """Where everything stands; None when there is no file, or none that can be read."""
+    """The positions of all parts; None if there is no readable file."""
 
     def place(self, path: tuple[str, ...], *, key: bool = False) -> Place:
-        """Where something is said, or would be."""
+        """The position of a part of the file, or of the nearest part around it."""
         nowhere = Place(os.path.join(self.project.folder, FILE), 0, 0)
         return self.marks.at(path, key=key) if self.marks else nowhere
 
     def checked(self) -> Project:
-        """The project, or `UsageError` with every problem on a line of its own."""
+        """The project, or `UsageError` with every problem on its own line."""
         if self.problems:
             lines = "".join(f"\n  {problem}" for problem in self.problems)
             raise UsageError(f"{FILE} cannot be used:{lines}")
@@ -91,7 +91,7 @@ class Reading(NamedTuple):
 
 
 def find(folder: str) -> str | None:
-    """The file of the project around a folder; None: there is none."""
+    """The project file in or above a folder; None if there is none."""
     return nearest(FILE, folder)
 
 
@@ -102,7 +102,7 @@ def load(folder: str) -> Reading:
         return Reading(_empty(os.path.abspath(folder)), ())
     try:
         return parse(read_text(path), path=path)
-    except FileNotFoundError:  # a link that leads nowhere
+    except FileNotFoundError:  # a broken link
         problem = Problem("error", f"{path} leads nowhere", path, 1, 1)
     except UsageError as error:
         problem = Problem("error", error.message, path, 1, 1, error.hint)
@@ -129,7 +129,7 @@ def _empty(folder: str) -> Project:
 
 
 def _name_of(folder: str) -> str:
-    """A folder's name, with what a name cannot have replaced."""
+    """A folder's name, with characters replaced that a project's name cannot have."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(folder)).strip("-.")
     return name[:60] if _NAME.fullmatch(name[:60]) else "project"
 
@@ -138,7 +138,7 @@ def _name_of(folder: str) -> str:
 
 
 class _Workflow(NamedTuple):
-    """What the file says about one workflow."""
+    """The file's entry for one workflow."""
 
     policy: WorkflowPolicy
     triggers: Mapping[str, Trigger]
@@ -149,7 +149,7 @@ def _make_workflow(triggers: Mapping[str, Trigger] | None = None, **policy: Any)
 
 
 class _WorkflowForm(Record[_Workflow]):
-    """A workflow may be named with nothing said about it."""
+    """An entry for a workflow, which may be empty."""
 
     def read(self, value: Any, at: At) -> _Workflow | Unreadable:
         return super().read({} if value is None else value, at)
@@ -210,7 +210,7 @@ def json_schema() -> Schema:
 
 
 def parse(text: str, *, path: str) -> Reading:
-    """The project a text describes; `path` is its file."""
+    """Parse the text of the project file at `path`."""
     folder = os.path.dirname(os.path.abspath(path))
     node, problems = yaml12.read(text, source=path)
     if node is None:

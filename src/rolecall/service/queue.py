@@ -1,12 +1,11 @@
-"""The queue and the slots as they are stored: refs beside the threads they are about.
+"""The queue and the slots in the store: refs beside the threads they belong to.
 
-`queue/<workflow>/…` is a thread that waits, `slot/<workflow>/<thread>` one that was admitted and has neither ended
-nor come to wait for a person; `rate/<agent>` keeps when an agent was called, `spend/<day>/<host>` what a day has
-cost. Every verb here is one transaction together with the thread's own ref, so there is no moment at which a
-crash could leave a thread in two places or in none.
+`queue/<workflow>/…` is a waiting thread; `slot/<workflow>/<thread>` is an admitted one that has neither ended nor begun
+to wait for a person; `rate/<agent>` keeps recent call times, and `spend/<day>/<host>` the cost of a day. Every verb
+here is one transaction together with the thread's own ref, so a crash never leaves a thread in two places or in none.
 
-What is read is bounded by how many threads may run, not by how many wait. Who is admitted is `admission.py`'s to
-decide. A thread enters the queue in `lifecycle.py`, like everything that people do to threads.
+The number of reads depends on how many threads may run, not on how many wait. `admission.py` decides which threads are
+admitted. `lifecycle.py` puts threads into the queue, as it does everything that people do to threads.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from rolecall.threads import thread
 from rolecall.threads.state import QueuePlace, Status, ThreadRef, ThreadState, load, move, read_thread
 
 CRASHES = {"crashes": 3, "losses": 10}
-"""As often may a step crash, or be lost with the service or the machine, before its thread is left to a person. That
-the service dies is not a thread's fault, unless it happens every time."""
+"""How often a step may crash, or be lost with the service or machine, before its thread waits for a person. The limit
+for losses is higher because they are rarely the thread's fault."""
 BY_SERVICE = {"by": "service"}
-"""In the body of every event that the service appends beside those of the engine."""
+"""Part of the body of every event that the service adds to those of the engine."""
 _LOOK_AHEAD = 50
-"""How many of those that wait are looked at beyond what there is room for: an agent may hold up the first."""
+"""How many waiting threads to read beyond the free slots, because an agent's rate may hold up the first ones."""
 _ENTRY = re.compile(r"queue/([^/]+)/([0-9])([0-9]{13})([0-9A-Z]{26})")
 
 AgentOf = Callable[[ThreadState], str]
-"""Whom the next step of a thread calls, by the thread's state."""
+"""Names the agent that a thread's next step calls, given the thread's state."""
 
 
 class Call(NamedTuple):
-    """A call of an agent that is counted: under which name, and how many may be."""
+    """A call of a rate-limited agent: the name it is counted under, and the rate."""
 
     name: str
     rate: Rate
@@ -54,7 +53,7 @@ class Slot(NamedTuple):
     since: int
 
 
-# -- how things stand --
+# -- reading --
 
 
 def standing(
@@ -66,8 +65,8 @@ def standing(
     agent_of: AgentOf = lambda _state: "",
     at_least: int = 0,
 ) -> State:
-    """What admission decides about. Of a workflow whose queue is too long every waiting thread is looked at, of any
-    other no more than may be admitted and some, or `at_least` so many."""
+    """The input for admission. If a workflow's queue may overflow, all its waiting threads are read; otherwise only as
+    many as may be admitted and some more, or `at_least` that many."""
     admitted = Counter(words[1] for words in _slot_words(store.backend.names("slot/")))
     room = max(0, policy.limit - sum(admitted.values()))
     found: list[Waiting] = []
@@ -89,21 +88,21 @@ def standing(
 
 
 def waiting_workflows(store: Store) -> Iterator[str]:
-    """The workflows of which threads wait; costs as many reads as there are workflows."""
+    """The workflows that have waiting threads; takes one read per workflow."""
     last: str | None = None
     while found := _refs(store, "queue/", after=last, limit=1):
         workflow = found[0].name.split("/")[1]
         yield workflow
-        last = f"queue/{workflow}0"  # what comes after a slash
+        last = f"queue/{workflow}0"  # "0" sorts right after "/"
 
 
 def lengths(store: Store) -> dict[str, int]:
-    """How many threads wait, by workflow; looks at all of them."""
+    """How many threads of each workflow wait; reads the names of all of them."""
     return dict(Counter(one.workflow for one in _entries(store.backend.names("queue/"))))
 
 
 def slots(store: Store) -> list[Slot]:
-    """The threads that were admitted, in the order in which they were."""
+    """The slots, in the order in which their threads were admitted."""
     since = {ref.name: _number(ref.state.get("since")) for ref in _refs(store, "slot/")}
     found = [Slot(words[1], words[2], int(since["/".join(words)])) for words in _slot_words(since)]
     return sorted(found, key=lambda slot: (slot.since, slot.thread))
@@ -124,7 +123,7 @@ def day_of(now: int) -> str:
 
 
 def _slot_words(names: Iterable[str]) -> list[list[str]]:
-    """The parts of slot names; other refs under that prefix are skipped."""
+    """The parts of slot names; other refs under the prefix are skipped."""
     return [words for name in names if len(words := name.split("/")) == 3]
 
 
@@ -138,7 +137,7 @@ def _recent(ref: Ref | None, rate: Rate, now: int) -> list[int]:
 
 
 def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | None = None) -> list[Ref]:
-    """Refs in the order of their names; of one that is damaged only its name."""
+    """Refs sorted by name; for a damaged one, only its name."""
     try:
         return store.refs(prefix, before=after, limit=limit)
     except Damaged:
@@ -176,8 +175,8 @@ def _next_agent(store: Store, name: str, agent_of: AgentOf) -> str:
 
 
 def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> ThreadRef | None:
-    """Give a waiting thread a slot; its ref, or None when it does not wait any more, or its folders are still being
-    made. Its first step is `call`."""
+    """Give a waiting thread a slot and return its ref; None if it no longer waits, or its folders are still being
+    created. `call` is counted for its first step."""
     entry = store.ref(_entry_name(one))
     if entry is not None and _is_being_made(entry, now):
         return None
@@ -195,7 +194,7 @@ def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> 
 
 
 def discard(store: Store, one: Waiting, reason: str) -> ThreadRef | None:
-    """End a waiting thread that is not going to run."""
+    """End a waiting thread that will not run."""
 
     def end(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.event(one.thread, "discarded", {"reason": reason, **BY_SERVICE})
@@ -207,8 +206,8 @@ def discard(store: Store, one: Waiting, reason: str) -> ThreadRef | None:
 def _leave_queue(
     store: Store, one: Waiting, change: Callable[[Draft, ThreadRef], ThreadState]
 ) -> ThreadRef | None:
-    """Move a thread out of the queue, if it still waits there under this very name: it may have been killed, run
-    by hand, or queued anew since. An entry without a waiting thread is removed."""
+    """Move a thread out of the queue if it still waits under this entry: it may have been killed, run by a person or
+    queued again since. An entry without a waiting thread is removed."""
     entry, ref = store.ref(_entry_name(one)), read_thread(store, one.thread)
     if entry is None:
         return None
@@ -220,13 +219,13 @@ def _leave_queue(
         move(draft, ref, change(draft, ref))
     try:
         moved = draft.commit(durable=False)
-    except Conflict:  # somebody was faster; the next look finds what they did
+    except Conflict:  # another process was faster; the next look finds the result
         return None
     return load(moved[-1]) if waits else None
 
 
 def _is_being_made(entry: Ref, now: int) -> bool:
-    """Whether somebody still makes the folders of a thread that waits."""
+    """Whether a process is still creating the folders of a waiting thread."""
     maker = entry.state.get("maker")
     return isinstance(maker, dict) and holder.is_alive(maker, now=now)
 
@@ -236,7 +235,7 @@ def _entry_name(one: Waiting) -> str:
 
 
 def count(store: Store, call: Call, *, now: int) -> None:
-    """Note that an agent is called."""
+    """Record a call of an agent."""
     draft = store.draft()
     _count(store, draft, call, now)
     draft.commit(durable=False)
@@ -250,7 +249,7 @@ def _count(store: Store, draft: Draft, call: Call, now: int) -> None:
 
 
 def release(store: Store, slot: Slot) -> None:
-    """A thread that has ended or waits for a person needs its slot no longer."""
+    """Free the slot of a thread that has ended or waits for a person."""
     name = thread.slot_name(slot.workflow, slot.thread)
     ref = store.ref(name)
     if ref is not None:
@@ -260,8 +259,8 @@ def release(store: Store, slot: Slot) -> None:
 def crashed(
     store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: ThreadRef | None = None
 ) -> ThreadRef | None:
-    """Note that a step died, or is a loss because the service did. Its thread can be taken up again, or is left to a
-    person the third time; None: somebody has ended it, or has moved it since it was `seen`."""
+    """Record that a step died, or was lost with the service. Its thread can run again, or waits for a person after too
+    many crashes. None if the thread has ended, or has moved since it was `seen`."""
 
     def note(draft: Draft, ref: ThreadRef) -> ThreadState:
         state, count = crashed_state(ref.state, reason, is_loss=is_loss)
@@ -276,7 +275,7 @@ def crashed(
 
 
 def crashed_state(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
-    """The state of a thread after one more crash of the step it is at, and how many that makes."""
+    """The state of a thread after another crash of its current step, and the number of crashes so far."""
     key = "losses" if is_loss else "crashes"
     place = state.service or QueuePlace(0, 0)
     count = (getattr(place, key) or 0) + 1
@@ -289,7 +288,7 @@ def crashed_state(state: ThreadState, reason: str, *, is_loss: bool = False) -> 
 
 
 def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Leave a thread to a person; None: somebody has ended it, or has moved it since it was `seen`."""
+    """Make a thread wait for a person; None if it has ended, or has moved since it was `seen`."""
 
     def stop(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.event(slot.thread, "suspended", {"reason": reason, **BY_SERVICE})
@@ -301,8 +300,7 @@ def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = N
 
 
 def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """End a thread whose step did what no step may; None: somebody has ended it already, or has moved it since it
-    was `seen`."""
+    """End a thread whose step broke a hard rule; None if it has already ended, or has moved since it was `seen`."""
 
     def end(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.event(slot.thread, "failed", {"reason": reason, **BY_SERVICE})
@@ -315,8 +313,8 @@ def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None
 def _settle(
     store: Store, slot: Slot, change: Callable[[Draft, ThreadRef], ThreadState], seen: ThreadRef | None = None
 ) -> ThreadRef | None:
-    """Move a thread that has a slot and that nobody runs any more. Where another machine may have taken it up since,
-    only the thread as it was `seen`."""
+    """Move a thread that has a slot and that nobody runs any more. With `seen`, only if it has not moved since, because
+    another machine may have taken it."""
     while True:
         ref = read_thread(store, slot.thread)
         if seen is not None and (ref is None or ref.ref.version != seen.ref.version):
@@ -347,5 +345,5 @@ def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
 
 
 def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Nobody runs a thread any more because it was told to stop: that is no crash, and it keeps its slot."""
+    """Make an interrupted thread idle again. That is not a crash, and it keeps its slot."""
     return _settle(store, slot, lambda _draft, ref: ref.state.moved(Status.IDLE), seen)

@@ -1,7 +1,7 @@
-"""Taking a thread up that has a slot while nobody here knows how it stands: at the service's start, or after trouble.
+"""Take up a thread that has a slot but whose state is unknown: when the service starts, or after an error.
 
-What the store says decides. A thread whose step died is told so, what its step had started is ended, and it can go
-on; its next step resumes the agent's session from the note of the attempt.
+The store decides. If the thread's step died, that is recorded, leftover processes of the step are ended, and the thread
+can continue; its next step resumes the agent's session from the note of the attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.threads import thread
 from rolecall.threads.state import read_thread
 
 Finding = Literal["ready", "held", "gone"]
-"""It can take its next step; a living process has it; it needs its slot no longer."""
+"""ready: it can take its next step; held: a living process has it; gone: it no longer needs its slot."""
 
 
 async def take_up(store: Store, slot: Slot) -> Finding:
@@ -30,7 +30,7 @@ async def take_up(store: Store, slot: Slot) -> Finding:
     if status == "idle":
         return "ready"
     lease = ref.state.lease
-    # A SQLite file is open on one machine alone, so whoever had a thread before it was started is no more.
+    # Only one machine uses a SQLite file, so a process from before its last boot is gone.
     is_of_the_past = isinstance(store.backend, SqliteBackend) and not holder.is_of_this_boot(lease)
     if holder.is_alive(lease, now=store.now()) and not is_of_the_past:
         return "held"
@@ -41,13 +41,13 @@ async def take_up(store: Store, slot: Slot) -> Finding:
 
 
 async def end_runs(store: Store, name: str) -> None:
-    """End what the steps of a thread have left behind on this host."""
+    """End processes that the steps of a thread have left on this host."""
     for run in (name, *_runs(store, name)):
         await end_leftovers(run)
 
 
 def _runs(store: Store, name: str) -> list[str]:
-    """The marks of what an attempt has started, also where no worker of the service did."""
+    """The marks of the processes that an attempt has started, even if no worker of the service started them."""
     note = store.ref(thread.attempt_name(name))
     known = (note.state.get("run"), *note.state.get("runs", ())) if note else ()
     return [run for run in known if run]

@@ -1,8 +1,8 @@
-"""The project's file and workflows as the service uses them, and how they follow the files without a restart.
+"""The project's file and workflows as the service uses them, reloaded when the files change.
 
-What changed is checked in a child process. What is right is used by threads that start from then on; what is wrong
-is told, and what was used before stays. Threads that run keep their workflow in any case: it is a node, and one
-written in Python lies in a copy that never changes.
+Changes are checked in a child process. Correct ones apply to threads that start from then on; wrong ones are reported,
+and the previous version stays in use. Running threads always keep their workflow: it is a node, and a workflow written
+in Python is kept in a copy that never changes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rolecall.workflow.model import Workflow
 from rolecall.workflow.playbook import Playbook
 
 _LOOK_ANYWAY = 60.0
-"""Seconds after which the files are looked at although nothing was heard: some file systems tell nothing."""
+"""Seconds after which the files are checked even without a notification, because some file systems send none."""
 
 
 class Definitions:
-    """What is configured and defined now; `say` gets what changes."""
+    """The current configuration and workflows; `say` gets a message about each change."""
 
     def __init__(
         self, store: Store, folder: str, *, env: Mapping[str, str], keep: str, say: Callable[[str], object]
     ) -> None:
-        """`keep` is the folder for copies of workflows written in Python. `UsageError` when the project's file
-        is wrong: there is nothing before it that could stay."""
+        """`keep` is the folder for copies of workflows written in Python. Raises `UsageError` if the project's file is
+        wrong, because there is no previous version to use."""
         self._store = store
         self._env = env
         self._keep = keep
@@ -44,13 +44,13 @@ class Definitions:
         self._seen = ""
         self.project: Project = project_file.load(folder).checked()
         self.workflows: dict[str, str] = {}
-        """By name, the node that new threads use."""
+        """The node that new threads use, by workflow name."""
         self.problems: tuple[Problem, ...] = ()
-        """What is wrong with the files as they are, so that something older is used, or nothing."""
+        """Problems with the current files; an older version is used instead, or none."""
         self._told: set[str] = set()
 
     async def refresh(self) -> bool:
-        """Look at the files, if they are not what they were; whether that was so."""
+        """Read the files if they have changed, and return whether they had."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
@@ -58,7 +58,7 @@ class Definitions:
         try:
             project, reports = self._read_project(), await self._read_workflows()
         except (RolecallError, OSError) as error:
-            # The store refuses, or a folder is gone or may not be read: another try when it is time.
+            # The store failed, or a folder is gone or unreadable: try again later.
             self._seen = ""
             told = error.message if isinstance(error, RolecallError) else error
             self.say(f"the files could not be looked at: {told}")
@@ -80,7 +80,7 @@ class Definitions:
         return reading.problems
 
     def _reading(self) -> project_file.Reading:
-        """What the file says. While it is gone, one in a folder around it is another project's."""
+        """Read the file. If it is gone, one in a folder above belongs to another project."""
         path = os.path.join(self.project.folder, project_file.FILE)
         if os.path.lexists(path):
             return project_file.load(self.project.folder)
@@ -108,14 +108,14 @@ class Definitions:
         return node
 
     def _last(self, name: str) -> str | None:
-        """The version that was right when it was last looked at, by a service before this one perhaps."""
-        with suppress(UnicodeEncodeError):  # the name of a file may be no text, and then it was never used
+        """The last correct version, perhaps registered by an earlier service."""
+        with suppress(UnicodeEncodeError):  # a file name that is not valid text was never registered
             ref = self._store.ref(registry.ref_name(name))
             return ref.target if ref else None
         return None
 
     def _tell(self, problems: Sequence[Problem]) -> None:
-        """Each problem once, until it was away."""
+        """Report each problem once, until it has gone away and come back."""
         texts = dict.fromkeys(map(str, problems))
         for text in texts:
             if text not in self._told:
@@ -125,7 +125,7 @@ class Definitions:
     # -- files --
 
     def folders(self) -> list[str]:
-        """The folders that workflows lie in."""
+        """The folders that may contain workflows."""
         place = self.project.folder
         root = root_around(place) or place
         found: list[str] = []
@@ -136,8 +136,8 @@ class Definitions:
             place = os.path.dirname(place)
 
     def _stamp(self) -> str:
-        """Of the files as they lie there: their paths, times and sizes. The time of the last change of its name or
-        rights is among them: a file that is moved into place brings its own time along."""
+        """A digest of the files' paths, times and sizes. It includes the inode change time, because a file moved into
+        place keeps its old modification time."""
         digest = hashlib.sha256()
         files = [os.path.join(self.project.folder, project_file.FILE)]
         workflows: set[str] = set()
@@ -158,10 +158,10 @@ class Definitions:
 
 
 def _files_below(folder: str, workflows: Container[str]) -> Iterator[str]:
-    """Every file in a folder of workflows and below it. A workflow's own folder, one of `workflows`, may be a link;
-    others, and links in it, which may lead anywhere, are left alone."""
+    """Every file in or below a folder of workflows. A workflow's own folder, listed in `workflows`, may be a link;
+    other links are not followed, because they may lead anywhere."""
     links: list[str] = []
-    with suppress(OSError), os.scandir(folder) as entries:  # it may have gone just now
+    with suppress(OSError), os.scandir(folder) as entries:  # the folder may have just been removed
         links = sorted(entry.path for entry in entries if entry.is_symlink() and entry.path in workflows)
     for top in (folder, *links):
         for place, below, names in os.walk(top):
@@ -170,12 +170,12 @@ def _files_below(folder: str, workflows: Container[str]) -> Iterator[str]:
 
 
 async def watch(definitions: Definitions, on_change: Callable[[], object]) -> None:
-    """Follow the files until cancelled; `on_change` is called after they were looked at anew."""
+    """Follow the files until cancelled; `on_change` is called each time they have been read again."""
     while True:
         folders = definitions.folders()
         async with _news(definitions, folders) as news:
             while folders == definitions.folders():
-                # Looked at after the watchers are there: what changes from now on is heard of.
+                # Read after the watchers have started, so that no later change is missed.
                 if await definitions.refresh():
                     on_change()
                     continue
@@ -187,7 +187,7 @@ async def watch(definitions: Definitions, on_change: Callable[[], object]) -> No
 
 @asynccontextmanager
 async def _news(definitions: Definitions, folders: list[str]) -> AsyncIterator[asyncio.Event]:
-    """Is set whenever something changes in the project's folder itself, or in or below the others."""
+    """An event that is set when something changes in the project's folder itself, or in or below `folders`."""
     from rolecall.service.watch import changes
 
     news, deaf = asyncio.Event(), asyncio.Event()
@@ -197,13 +197,13 @@ async def _news(definitions: Definitions, folders: list[str]) -> AsyncIterator[a
             async for _ in changes(paths, is_deep=is_deep):
                 news.set()
         except (RolecallError, OSError) as error:
-            if not deaf.is_set():  # what keeps one from hearing keeps both
+            if not deaf.is_set():  # both watchers fail for the same reason
                 definitions.say(f"changes of files are noticed within a minute, not at once: {error}")
             deaf.set()
 
     tasks = [asyncio.create_task(follow([definitions.project.folder], is_deep=False))]
     tasks += [asyncio.create_task(follow(folders, is_deep=True))] if folders else []
-    await asyncio.sleep(0)  # both have begun to watch
+    await asyncio.sleep(0)  # let both start watching
     try:
         yield news
     finally:

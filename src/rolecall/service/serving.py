@@ -1,6 +1,6 @@
-"""The service put together: lock, log, store, workers, door and signals around one supervisor.
+"""Set up the service: lock, log, store, workers, door and signals around one supervisor.
 
-What a supervisor needs to know of this machine and its configuration is read here and handed in.
+Everything a supervisor needs to know about this machine and its configuration is read here and passed in.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def serve(
     show: Callable[[str], None] = lambda _line: None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Be the service of this home until told to stop. `show` gets what is logged, `ready` is called once others can
-    speak to the service."""
+    """Run the service of this home until told to stop. `show` gets each log line; `ready` is called once other
+    processes can connect to the service."""
     home = config.home()
     address = control.store_address(store_url)
     lock = control.Lock(home, store=address)
@@ -88,19 +88,19 @@ async def run_while_home_exists(
     problem = f"the home of the service, {config.home()}, was deleted or replaced"
     log(f"{problem}: interrupting its steps and ending")
     stop()
-    with suppress(RolecallError):  # errors of the store are expected then
+    with suppress(RolecallError):  # store errors are expected then
         await living
     raise StorageError(problem, hint=Hint("Stop a service before you delete its home", "stop_service"))
 
 
 def host_name() -> str:
-    """This machine's name as part of a ref's name."""
+    """This machine's name, in a form that fits into a ref's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", os.uname().nodename).strip(".-") or "here"
 
 
 def agent_namer(store: Store) -> Callable[[ThreadState], str]:
-    """Whom the next step of a thread calls, by what its workflow and the configuration say. A workflow written in
-    Python may bring agents of its own, which are counted as the configured one."""
+    """Name the agent that a thread's next step calls, from its workflow and the configuration. A workflow written in
+    Python may bring its own agents, which are counted as the configured one."""
     from rolecall.settings.settings import agent_for
 
     named: dict[str, Mapping[str, str | None]] = {}
@@ -124,14 +124,14 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
                 named=named[node].get(role),
                 override=state.agent,
             )
-        except RolecallError:  # the step itself says what is wrong
+        except RolecallError:  # the step itself reports what is wrong
             return ""
 
     return name
 
 
 class Log:
-    """Lines with their times, in a file of the home that does not grow without end."""
+    """Lines with timestamps, in a file in the home whose size is bounded."""
 
     def __init__(self, home: str, show: Callable[[str], None]) -> None:
         self._path = control.log_path(home)
@@ -140,7 +140,7 @@ class Log:
 
     def __call__(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._mask.text(' '.join(text.split()))}"
-        # A full disk must not end the service, and leaves no room to say so.
+        # A full disk must not end the service, and leaves no room to report it.
         with suppress(OSError):
             self._write(line + "\n")
         with suppress(OSError):

@@ -1,10 +1,10 @@
-"""The service of one home: looks at the store, decides who runs, lets each step run in a process of its own.
+"""The service of one home: reads the store, decides which threads run, and runs each step in its own process.
 
-It runs no agent and no code of a user. All it knows lasts in the store: killed at any moment and started again, it
-goes on with the threads that have slots and those that wait. In memory it has only which of its slots a worker is
+It runs no agent and no user code. Its state is in the store: if it is killed at any moment and started again, it
+continues with the threads that have slots and those that wait. In memory it keeps only which of its slots a worker is
 busy with.
 
-Top to bottom: a life, a look, a step, who asks.
+Top to bottom: life cycle, looks at the store, steps, requests.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from rolecall.store.store import Store
 from rolecall.threads.state import Status, ThreadRef, read_thread
 
 POLL_MS = 5_000
-"""How often the store is looked at when nobody says that something has happened."""
+"""How often to read the store if nothing reports a change."""
 _LATER_MS = 1_000
-"""How soon a thread is looked at again that another process has, or after trouble with the store."""
+"""How soon to try a thread again if another process has it, or after a store error."""
 _ANEW = 60.0
-"""Seconds before something beside the service that has failed is tried again."""
+"""Seconds before a failed companion is started again."""
 _SHOWN = 50
-"""For how many waiting threads the status says why they wait."""
+"""How many waiting threads the status gives a reason for."""
 
 Log = Callable[[str], None]
 Companion = Callable[["Supervisor"], Coroutine[Any, Any, None]]
-"""Something that runs beside the service as long as it does: what reads definitions anew, what starts threads."""
+"""Runs beside the service for as long as it does, for example to reload definitions or start threads."""
 
 
 @dataclass
@@ -47,15 +47,15 @@ class _Held:
 
     slot: Slot
     task: asyncio.Task[None] | None = None
-    """What is being done about it now."""
+    """The task that is working on it now."""
     is_ready: bool = False
-    """It is known to be idle, because the last step was ours; else the store is asked first."""
+    """Whether it is known to be idle, because we took its last step; otherwise the store is read first."""
     not_before: int = 0
     trouble: str = ""
-    """What keeps its next step from being taken."""
+    """Why its next step is not being taken."""
 
     def rests(self, now: int) -> bool:
-        """Whether it is to be left alone for a while."""
+        """Whether to leave it alone for now."""
         return now < self.not_before <= now + _LATER_MS
 
 
@@ -74,18 +74,18 @@ class Supervisor:
         self.policy = policy
         self.log = log
         self.problems: dict[str, str] = {}
-        """What is wrong just now, by what it is about; for the status."""
+        """Current problems by subject, for the status."""
         self._workers = workers
         self._host = host
         self._agent_of = agent_of
         self._held: dict[str, _Held] = {}
         self._unreadable: set[str] = set()
-        """Threads that wait and that the store cannot read: no other waits for them."""
+        """Waiting threads that the store cannot read; they do not block others."""
         self._woken = asyncio.Event()
         self._has_news = True
-        """Threads may have come or been ended, or a slot is free."""
+        """Whether threads may have arrived or ended, or a slot become free."""
         self._read_at = 0
-        """When to look for that although nobody has said so."""
+        """When to read the store even if nothing reports a change."""
         self._poked: set[str] = set()
         self._door = Door(
             poke=self.wake, stop=lambda finish: self.stop(finish=finish), answers={"status": self.status}
@@ -94,7 +94,7 @@ class Supervisor:
         self._is_finishing = False
         self._since = store.now()
 
-    # -- a life --
+    # -- life cycle --
 
     async def run(
         self,
@@ -103,7 +103,7 @@ class Supervisor:
         companions: Iterable[Companion] = (),
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve until told to stop; `door` is where others ask, `ready` hears when they can."""
+        """Serve until told to stop. Other processes connect to `door`; `ready` is called once they can."""
         await self._workers.open()
         self._held = {slot.thread: _Held(slot) for slot in queue.slots(self.store)}
         if self._held:
@@ -134,8 +134,8 @@ class Supervisor:
             await self._door.close()
 
     def stop(self, *, finish: bool = False) -> None:
-        """Take no further step. Those that run are interrupted, or with `finish` waited for; asked for once more,
-        they are killed at once."""
+        """Take no more steps. Running steps are interrupted, or allowed to finish with `finish`; a second call kills
+        them unless the first had `finish`."""
         if self._is_stopping and not self._is_finishing:
             for worker in self._workers.running.values():
                 worker.kill()
@@ -147,13 +147,13 @@ class Supervisor:
         self.wake()
 
     def wake(self, name: str = "") -> None:
-        """Look at the store now, at this thread in particular."""
+        """Read the store now, including the state of thread `name`."""
         self._has_news = True
         self._poked |= {name} if name else set()
         self._woken.set()
 
     async def _accompany(self, companion: Companion) -> None:
-        """Run it, and start it again a minute after it fails. The service goes on."""
+        """Run a companion, and start it again a minute after it fails. The service continues."""
         name = getattr(companion, "__name__", "a companion")
         while True:
             try:
@@ -164,14 +164,12 @@ class Supervisor:
             await asyncio.sleep(_ANEW)
             self._trouble(name, "")
 
-    # -- a look --
+    # -- looks at the store --
 
     def _look(self) -> int:
-        """Look at how things stand and do what follows; when to look again at the latest."""
+        """Read the store and act on it; return when to look again at the latest."""
         now = self.store.now()
-        if (
-            not now < self._read_at <= now + POLL_MS
-        ):  # a clock that was set back must not put it off for hours
+        if not now < self._read_at <= now + POLL_MS:  # a clock that was set back must not delay it for hours
             self._has_news = True
         try:
             if self._has_news:
@@ -179,17 +177,17 @@ class Supervisor:
                 self._stop_killed_threads()
             verdict = self._decide(now)
             self._trouble("store", "")
-        except Exception as error:  # whatever it is, it may pass, and threads that run go on
+        except Exception as error:  # the cause may pass, and running threads continue
             self._trouble("store", f"no work is taken: {_message(error)}")
             self._read_at = now + _LATER_MS
-            self._has_news = False  # look again then, and answer requests meanwhile
+            self._has_news = False  # wait until then, and answer requests meanwhile
             return self._read_at
         self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
         resting = (held for held in self._held.values() if held.task is None and held.rests(now))
         return min([self._read_at, *(held.not_before for held in resting)])
 
     def _stop_killed_threads(self) -> None:
-        """Somebody may have killed a thread whose step runs: the step is asked to stop."""
+        """Ask the running steps of threads that have been killed to stop."""
         names = self._poked & self._held.keys() if self._poked else set(self._held)
         self._poked.clear()
         for name in names & self._workers.running.keys():
@@ -197,14 +195,14 @@ class Supervisor:
                 ref = read_thread(self.store, name)
                 if ref is not None and ref.state.has_ended:
                     self._workers.running[name].stop()
-            except Damaged as error:  # its step finds out, and nobody else waits for it
+            except Damaged as error:  # its step will find out, and no other thread depends on it
                 self._trouble(name, f"{name} cannot be read: {error.message}")
 
     def _decide(self, now: int) -> Verdict:
         due = self._find_due(now)
         if self._has_news:
             state = self._standing(now, due)
-        else:  # no thread came and no slot went: only those that run may go on
+        else:  # nothing arrived and no slot became free, so only admitted threads can continue
             state = State(due=due, calls=queue.calls(self.store, self.policy, now))
         self._has_news = False
         verdict = decide(self.policy, state, now)
@@ -234,7 +232,7 @@ class Supervisor:
         return replace(state, waiting=[one for one in state.waiting if one.thread not in self._unreadable])
 
     def _find_due(self, now: int) -> list[Due]:
-        """Threads whose next step can be taken; those of which nobody knows are found out about."""
+        """Threads whose next step can be taken. If a thread's state is unknown, start finding it out."""
         due = []
         for held in self._held.values():
             if held.task is not None or held.rests(now):
@@ -244,7 +242,7 @@ class Supervisor:
                 continue
             agent = ""
             if self.policy.rates:
-                with suppress(Damaged):  # the step itself says so
+                with suppress(Damaged):  # the step itself reports it
                     ref = read_thread(self.store, held.slot.thread)
                     agent = self._agent_of(ref.state) if ref else ""
             due.append(Due(held.slot.thread, held.slot.since, agent))
@@ -257,28 +255,28 @@ class Supervisor:
     def _moved(
         self, name: str, move: Callable[..., ThreadRef | None], one: Waiting, *words: Any, **options: Any
     ) -> bool:
-        """Whether a thread that waits was moved out of the queue."""
+        """Whether a waiting thread was moved out of the queue."""
         try:
             return move(self.store, one, *words, **options) is not None
         except Damaged as error:
             self._unreadable.add(name)
-            self._has_news = True  # there is room for the next one
+            self._has_news = True  # another thread may take its place
             self._trouble(name, f"{name} cannot be read: {error.message}")
             return False
 
-    # -- a step --
+    # -- steps --
 
     def _begin(self, held: _Held) -> None:
         held.task = asyncio.create_task(self._step(held))
 
     async def _step(self, held: _Held) -> None:
-        """Take one step of a thread, and see what has become of the thread."""
+        """Take one step of a thread, then settle its outcome."""
         held.is_ready = False
         try:
             order = StepOrder(held.slot.thread, held.slot.workflow, self._host)
             ended = await self._workers.step(order, limits=self.policy.worker, heard=self._hear)
             self._settle(held, ended)
-        except Exception as error:  # a problem of one thread must not stop the others
+        except Exception as error:  # a problem with one thread must not stop the others
             self._retry_later(held, _message(error))
         finally:
             held.task = None
@@ -289,11 +287,11 @@ class Supervisor:
             self._door.tell(note["event"])
 
     def _settle(self, held: _Held, ended: Ended) -> None:
-        """Do what a step's end means for its thread."""
+        """Apply the outcome of a step to its thread."""
         slot, report = held.slot, ended.report or {}
         ref = read_thread(self.store, slot.thread)
         if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
-            pass  # it has come to an end, or waits for a person
+            pass  # it has ended, or waits for a person
         elif ended.fault:
             queue.fail(self.store, slot, ended.fault)
         elif ended.report is None and self._is_stopping:
@@ -302,7 +300,7 @@ class Supervisor:
             if queue.crashed(self.store, slot, ended.cause, is_loss=ended.code is None) is not None:
                 self.log(f"{slot.thread} crashed: {ended.cause}")
         elif report.get("error") in ("Conflict", "StorageError"):
-            # Another process has it, or the disk is full: both pass.
+            # Another process has it, or the disk is full; both are temporary.
             self._retry_later(held, report["message"])
             return
         elif "error" in report:
@@ -318,7 +316,7 @@ class Supervisor:
             self._let_go(held)
 
     async def _take_up(self, held: _Held) -> None:
-        """Find out how a thread stands that has a slot."""
+        """Find out the state of a thread that has a slot."""
         try:
             found = await recovery.take_up(self.store, held.slot)
             held.is_ready = found == "ready"
@@ -352,10 +350,10 @@ class Supervisor:
         elif self.problems.pop(about, None):
             self.log(f"{about}: all is well again")
 
-    # -- who asks --
+    # -- requests --
 
     async def status(self) -> dict[str, Any]:
-        """How the service stands, as plain values."""
+        """The status of the service, as plain values."""
         steps = {name: worker.pid for name, worker in self._workers.running.items()}
         threads = [
             {"thread": name, "workflow": held.slot.workflow, "since": held.slot.since, "pid": steps.get(name)}
@@ -363,7 +361,7 @@ class Supervisor:
             for name, held in self._held.items()
         ]
         known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
-        with suppress(RolecallError):  # what is wrong with the store is among the problems
+        with suppress(RolecallError):  # store errors are among the problems
             now = self.store.now()
             state = self._standing(now, at_least=_SHOWN)
             waits = dict(list(decide(self.policy, state, now).wait.items())[:_SHOWN])

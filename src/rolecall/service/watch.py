@@ -1,4 +1,4 @@
-"""Tells when files change, without asking again and again: the kernel's own means, by watchfiles."""
+"""Report file changes without polling, through the kernel's notifications, with watchfiles."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import aclosing
 from rolecall.errors import UsageError
 
 _STEP_MS = 200
-"""How often the watcher's thread looks whether the kernel has told it something: 0.03 % of a core."""
+"""How often the watcher's thread checks for notifications; costs 0.03 % of a core."""
 _GATHER_MS = 1_000
-"""An editor that saves, or a checkout, is one change and not many."""
+"""Changes within this time are reported together, such as those of a checkout."""
 _COMPARE_MS = 15_000
-"""How often it is seen whether the folders are still those that are watched: a link that leads elsewhere now is
-nothing that the kernel tells of."""
+"""How often to check that the watched folders are still the right ones; the kernel does not report a link that now
+points elsewhere."""
 _IS_BACK = 1.0
-"""Seconds between two looks for a folder that is gone."""
+"""Seconds between two checks for a missing folder."""
 
 
 async def changes(folders: Sequence[str], *, is_deep: bool) -> AsyncIterator[set[str]]:
-    """The paths that changed in `folders`, and below them when it `is_deep`; again and again.
+    """Yield the paths that change in `folders`, and below them if `is_deep`.
 
-    The kernel watches a folder and not its name. When another one has taken its place, the folders themselves are
-    among the paths, and whoever asks for the next change has the new one watched before anything else happens: what
-    changed in between is found by a look at them."""
+    The kernel watches a folder, not its name. If a folder is replaced, the folders themselves are among the paths, and
+    the new one is watched as soon as the caller asks for the next change. The caller must look at the folders to find
+    what changed in between."""
     while True:
         async with aclosing(_changes_of_these(folders, is_deep=is_deep)) as found:
             async for paths in found:
@@ -36,7 +36,7 @@ async def changes(folders: Sequence[str], *, is_deep: bool) -> AsyncIterator[set
 
 
 async def _changes_of_these(folders: Sequence[str], *, is_deep: bool) -> AsyncGenerator[set[str]]:
-    """Until a folder is another one than it was."""
+    """Yield changes until one of the folders is replaced."""
     try:
         from watchfiles import awatch
     except ImportError as error:
@@ -59,7 +59,7 @@ async def _changes_of_these(folders: Sequence[str], *, is_deep: bool) -> AsyncGe
             paths = {path for _, path in batch}
             if paths:
                 yield paths
-            # A folder that is made where one was removed may have its number.
+            # A folder created after another was removed may reuse its inode number.
             if not paths.isdisjoint(folders) or _identities(folders) != before:
                 return
 

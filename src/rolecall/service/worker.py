@@ -1,8 +1,7 @@
-"""The process of one step: a fork of the zygote that takes exactly one step of one thread and ends.
+"""The process of one step: a fork of the zygote that takes exactly one step of one thread and exits.
 
-It opens the store itself. Everything it starts carries the thread's id as its mark, by which the leftovers of a step
-that died are found. On a pipe it tells the service which threads have new events, how long its lease is good, and
-how its step ended.
+It opens the store itself. Every process it starts carries the thread's id as a mark, by which the leftovers of a step
+that died are found. Through a pipe it reports new events of threads, its lease, and how its step ended.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from rolecall.workflow import registry
 
 @dataclass(frozen=True)
 class StepOrder:
-    """A step to take. Short, whatever the thread is like, so that it travels in one piece."""
+    """A step to take. Always short, so that it is sent in one piece."""
 
     thread: str
     workflow: str
     host: str
-    """Under which name the step's cost is booked."""
+    """The name under which the step's cost is booked."""
     lease_ms: int = holder.LEASE_MS
     clock_ahead_ms: int = 0
-    """On a fleet: how far the database's clock is before the one of this machine that nobody sets."""
+    """On a fleet, how far the database's clock is ahead of this machine's monotonic clock."""
 
 
 def run(words: Mapping[str, Any], notes: int) -> None:
@@ -53,7 +52,7 @@ def run(words: Mapping[str, Any], notes: int) -> None:
 
 
 def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> None:
-    # The engine hands its environment on, so every process of the step is found by this mark.
+    # The engine passes its environment on, so every process of the step carries this mark.
     mark = process.marked(config.inherited(), order.thread)[process.RUN_VARIABLE]
     config.set_variables({process.RUN_VARIABLE: mark})
 
@@ -76,7 +75,7 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> N
 
 
 _warm: Store | None = None
-"""The store of the warm-up, for the types that it has compiled."""
+"""The store of the warm-up, kept for the types that it has compiled."""
 _ADAPTERS = ("command", "claude", "codex")
 _WORKFLOW = """\
 name: warm-up
@@ -88,7 +87,7 @@ graph: {$START: worker, worker: {done: $END}}
 
 
 def warm_up() -> None:
-    """Take a step for nothing, so that what a step imports and compiles is there before a worker is forked."""
+    """Take a trial step, so that everything a step imports and compiles is loaded before a worker is forked."""
     global _warm
     for name in _ADAPTERS:
         import_module(f"rolecall.agents.adapters.{name}")
@@ -110,7 +109,7 @@ def warm_up() -> None:
 
 
 async def _step(store: Store, order: StepOrder) -> dict[str, str]:
-    """Take the step; empty, or what kept it from being taken."""
+    """Take the step; return an empty result, or the error that prevented it."""
     cancel = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel.set)
     try:
@@ -131,8 +130,8 @@ async def _step(store: Store, order: StepOrder) -> dict[str, str]:
 
 
 def _find_workflow(store: Store, name: str, folder: str) -> str:
-    """A workflow that plays a role, by its name. One of the project's files is stored, but its name keeps its meaning
-    for everybody else: the service registers files."""
+    """The workflow that plays a role, by name. If it is a file of the project, its node is stored but not registered
+    under the name, because only the service registers files."""
     found = registry.find(store, name, folder=folder)
     if not found.path:
         return found.node or ""

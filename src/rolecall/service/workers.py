@@ -1,7 +1,6 @@
-"""Steps in processes of their own, seen from the service: start one, hear its notes, end it, say how it ended.
+"""Steps in their own processes, from the service's side: start one, read its notes, end it, report how it ended.
 
-What becomes of its thread afterwards is the supervisor's to decide. Nothing here knows queues or policies, so a
-fleet takes its steps with the same.
+The caller decides what that means for the thread. Nothing here knows queues or policies, so a fleet uses the same code.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rolecall.service.worker import StepOrder
 
 _KEPT = 4_000
 MOST_OUTPUT = 64 * 1024 * 1024
-"""Bytes that a step's own process may print. Its agents' output is bounded where it is read."""
+"""Bytes that a step's own process may print. The output of agents is bounded where it is read."""
 GRACE = 5.0
 """Seconds between asking a step to stop and killing it."""
 _START_PATIENCE = 60.0
@@ -34,13 +33,13 @@ class Ended(NamedTuple):
     """How the process of a step ended."""
 
     report: Mapping[str, str] | None
-    """What it said itself, empty if all went well; None: it died before."""
+    """Its own report, empty if all went well; None if it died first."""
     fault: str = ""
     """Why the service killed it for good."""
     code: int | None = None
-    """Its exit status, negative for a signal; None: nobody knows."""
+    """Its exit status, negative for a signal; None if unknown."""
     output: str = ""
-    """The end of what it printed."""
+    """The end of its output."""
 
     @property
     def cause(self) -> str:
@@ -83,7 +82,7 @@ class Worker:
 
 
 class Workers:
-    """The steps that run now, each by its thread."""
+    """The steps that run now, by thread."""
 
     def __init__(self, environ: Mapping[str, str], *, entry: str = "rolecall.service.worker") -> None:
         """`entry` is the module whose `run` takes a step."""
@@ -107,8 +106,8 @@ class Workers:
     async def step(
         self, order: StepOrder, *, limits: WorkerLimits, heard: Callable[[Mapping[str, Any]], None]
     ) -> Ended:
-        """Take one step of a thread in a process of its own, to its end. Whatever becomes of it, nothing that it
-        has started is left when this returns. `heard` gets its notes: which thread has a new event, its lease."""
+        """Take one step of a thread in its own process and wait for its end. Whatever happens, nothing that it started
+        is left when this returns. `heard` gets its notes: new events of threads, and its lease."""
         report: Mapping[str, str] | None = None
         notes, output = _Notes(), _Output()
 
@@ -137,7 +136,7 @@ class Workers:
                 pipe.close()
         ended = Ended(report, output.fault, code, output.text())
         if report is None or ended.fault:
-            # Its own only: another machine on this host may have the thread by now.
+            # Only its own processes: another machine on this host may have the thread by now.
             await end_leftovers(marked(self._environ, order.thread)[RUN_VARIABLE])
         return ended
 
@@ -148,7 +147,7 @@ class Workers:
 
 
 class _Pipe:
-    """A pipe that a worker writes to: read as it comes, and once more when the worker has ended."""
+    """A pipe that a worker writes to, read as data arrives and once more after the worker has ended."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = os.pipe()
@@ -179,7 +178,7 @@ class _Pipe:
 
 
 class _Notes(_Pipe):
-    """What a worker tells the service: lines of JSON."""
+    """A worker's notes to the service: lines of JSON."""
 
     hear: Callable[[Mapping[str, Any]], None]
     _rest = b""
@@ -191,7 +190,7 @@ class _Notes(_Pipe):
 
 
 class _Output(_Pipe):
-    """What a worker prints itself; the end of it is kept."""
+    """A worker's own output, of which the end is kept."""
 
     flooded: Callable[[], None]
     fault = ""
@@ -226,7 +225,7 @@ class Zygote:
         ours, theirs = socket.socketpair()
         with theirs:
             child = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                # -P: a file of the project must not stand in for one of the modules that are imported.
+                # -P: a file of the project must not shadow a module that is imported.
                 [sys.executable, "-P", "-m", "rolecall.service.zygote", str(theirs.fileno()), entry],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -243,7 +242,7 @@ class Zygote:
         return self._child.pid
 
     async def fork(self, order: StepOrder, limits: WorkerLimits, notes: int, output: int) -> int:
-        """A new worker's process id. One at a time: the answer to this order is the next one that comes."""
+        """Start a worker and return its process id. Calls must not overlap: the next answer belongs to this order."""
         answer = self._next_answer()
         words = {"order": asdict(order), "limits": asdict(limits)}
         try:
@@ -259,14 +258,14 @@ class Zygote:
             self._control.sendall(json.dumps({"pid": pid, "signal": number}).encode() + b"\n")
 
     async def exit_of(self, pid: int) -> int | None:
-        """How a worker ended; None: the zygote died before it could tell."""
+        """The exit status of a worker; None if the zygote died before reporting it."""
         try:
             return await self._exits[pid]
         finally:
             self._exits.pop(pid, None)
 
     async def close(self) -> None:
-        """End it, and with it whatever worker is left."""
+        """End the zygote and any remaining workers."""
         if self.is_alive:
             self._control.shutdown(socket.SHUT_RDWR)
         self._lose()

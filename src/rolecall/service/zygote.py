@@ -1,14 +1,14 @@
-"""A process that has imported everything a step needs and has opened nothing: workers are forked from it.
+"""A process that has imported everything a step needs and has opened nothing; workers are forked from it.
 
     python -m rolecall.service.zygote CONTROL ENTRY
 
 CONTROL is the number of a socket to the service, ENTRY the module whose `run` takes a step. A line of JSON orders a
-worker, with the pipes for its notes and its output sent along; a line back has its process id, and a later one how it
-ended. The zygote takes no step itself and has one thread, so a fork of it is a clean beginning. When the service is
-gone, it ends its workers.
+worker, and carries the pipes for its notes and its output; one answer has its process id, and a later one its exit
+status. The zygote takes no step itself and has one thread, so it is safe to fork. If the service dies, it ends its
+workers.
 
-On Linux, whatever a step has started and left behind becomes a child of the zygote when the step's process is gone,
-however it detached itself, and is ended before the service hears of the step's end.
+On Linux, processes that a step leaves behind become children of the zygote when the step's process ends, however they
+detached themselves, and are ended before the service learns of the step's end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _STRAY_PATIENCE = 1.0
-"""Seconds for which processes that a step has left behind are killed, over and over."""
+"""Seconds spent killing the processes that a step has left behind."""
 _BROKEN = 70
 _CPU_SPARE = 5
 """Seconds of processor time between SIGXCPU and SIGKILL."""
@@ -43,7 +43,7 @@ def main() -> None:
     entry = import_module(sys.argv[2])
     entry.warm_up()
     gc.collect()
-    gc.freeze()  # pages that are not looked through for garbage stay shared with every worker
+    gc.freeze()  # pages that the collector never visits stay shared with every worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Zygote(control, entry).run()
 
@@ -81,14 +81,14 @@ class _Zygote:
     # -- orders --
 
     def _obey(self) -> bool:
-        """Do what the service asks for; False: it is gone."""
+        """Carry out the service's orders; return False if the service is gone."""
         try:
             data, files, _, _ = socket.recv_fds(self._control, 65536, 2)
         except OSError:
             return False
         if not data:
             return False
-        # The service waits for the answer before it orders the next one, so the files belong to this line.
+        # The service waits for each answer before its next order, so the files belong to this line.
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             order = json.loads(line)
@@ -99,11 +99,11 @@ class _Zygote:
         return True
 
     def _signal(self, pid: int, number: int) -> None:
-        if pid not in self._workers:  # it was reaped, so the number may be anybody's
+        if pid not in self._workers:  # it was reaped, so the process id may have been reused
             return
         try:
             os.killpg(pid, number)
-        except ProcessLookupError:  # it does not have its own group yet
+        except ProcessLookupError:  # it is not in its own process group yet
             os.kill(pid, number)
 
     def _fork(self, order: Mapping[str, Any], notes: int, output: int) -> None:
@@ -118,7 +118,7 @@ class _Zygote:
 
     def _reap(self, *, block: bool = False) -> None:
         for pid in list(self._workers):
-            # Until it is reaped, nobody else gets its number, and what is left of its group is its own.
+            # Until it is reaped its process id is not reused, so the rest of its group still belongs to it.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG)) is None:
                 continue
             with suppress(ProcessLookupError, PermissionError):
@@ -129,7 +129,7 @@ class _Zygote:
             self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
 
     def _end_strays(self) -> None:
-        """End what workers have left behind, and what that leaves behind in turn."""
+        """End processes that workers have left behind, and those that they leave behind in turn."""
         deadline = time.monotonic() + _STRAY_PATIENCE
         while (strays := _children() - self._workers) and time.monotonic() < deadline:
             for pid in strays:
@@ -139,7 +139,7 @@ class _Zygote:
                     os.waitpid(pid, os.WNOHANG)
 
     def _tell(self, **words: Any) -> None:
-        with suppress(OSError):  # the next look finds that the service is gone
+        with suppress(OSError):  # the next read shows that the service is gone
             self._control.sendall(json.dumps(words).encode() + b"\n")
 
     def _adopt_orphans(self) -> None:
@@ -156,7 +156,7 @@ class _Zygote:
             for own in (self._control, self._woken, self._wakes):
                 own.close()
             _set_apart(output, words["limits"])
-            if self._libc is not None:  # a worker that is deaf to everything ends with the zygote
+            if self._libc is not None:  # a worker that ignores every signal still ends with the zygote
                 self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:
                 os._exit(1)
@@ -173,7 +173,7 @@ class _Zygote:
 
 
 def _children() -> set[int]:
-    """This process's children; none where the system does not list them."""
+    """This process's children; empty if the system does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return {int(pid) for pid in file.read().split()}
@@ -182,7 +182,7 @@ def _children() -> set[int]:
 
 
 def _set_apart(output: int, limits: Mapping[str, int]) -> None:
-    """A session of its own, output that the service reads, and limits that hold for all it starts."""
+    """Set up a separate session, output that the service reads, and limits that also apply to every child."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, file in enumerate((nothing, output, output)):
@@ -191,10 +191,10 @@ def _set_apart(output: int, limits: Mapping[str, int]) -> None:
     os.close(output)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if limits["memory_mb"] is not None:
-        # Not the address space: programs on V8 reserve far more of it than they ever use.
+        # Not the address space, because V8 reserves far more of it than it ever uses.
         _limit(resource.RLIMIT_DATA, limits["memory_mb"] * 1024 * 1024)
     if limits["cpu_minutes"] is not None:
-        # A signal whose name says why asks it to end, a little before it is killed.
+        # SIGXCPU, whose name gives the reason, asks it to end shortly before it is killed.
         _limit(resource.RLIMIT_CPU, limits["cpu_minutes"] * 60, spare=_CPU_SPARE)
 
 

@@ -158,8 +158,8 @@ class Machine:
             self._orders.close()
 
     def stop(self, *, finish: bool = False) -> None:
-        """Take no more steps. Running steps are interrupted, or allowed to finish with `finish`; a second call without
-        it kills them."""
+        """Take no more steps. Running steps are interrupted, or allowed to finish with `finish`; a second call kills
+        them unless the first had `finish`."""
         if self._steps.is_stopping and not self._is_finishing:
             self._steps.kill()
             self._reach.stop_waiting()

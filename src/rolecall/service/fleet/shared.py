@@ -58,8 +58,7 @@ class SharedBackend:
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         is_uncertain = False
-        # After a server crash, a lease that was not flushed would be lost, and another machine would start the step
-        # again.
+        # After a server crash, a lease that was not flushed would be lost, and another machine would repeat the step.
         durable = durable or bool(change.moves)
 
         def work(backend: PostgresBackend) -> list[Ref]:

@@ -1,3 +1,3 @@
-"""Threads that start by themselves: `trigger.py` says what a project configured, `schedule.py` when it is due,
-`sources.py` looks, `hook.py` hears requests, `delivery.py` decides by `memory.py` and lets `firing.py` start the
-thread; `run.py` keeps them all going."""
+"""Triggers start threads automatically. `trigger.py` has their values, `schedule.py` computes when they are due,
+`sources.py` looks for changes, `hook.py` receives requests, `delivery.py` checks each signal against `memory.py` and
+has `firing.py` start the thread, and `run.py` keeps it all running."""

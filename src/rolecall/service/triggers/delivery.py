@@ -1,6 +1,6 @@
-"""What becomes of a signal: is it heeded, and if so, a thread; what is remembered of it either way.
+"""Handle a signal: decide whether it starts a thread, start it, and remember the outcome.
 
-One signal of a trigger at a time. Threads are made in children, so that no code of a user runs here.
+Each trigger handles one signal at a time. Threads are created in child processes, so no user code runs here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ATTEMPTS = 10
 
 
 class Delivery:
-    """`say` gets what happens, `on_start` is called when a thread waits for admission, `gate` bounds the children that
-    run at once."""
+    """`say` gets log messages, `on_start` is called when a thread waits for admission, and `gate` limits how many
+    children run at once."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Delivery:
         return memories.recall(self._store, self._name(), trigger, now=self._store.now())
 
     def remember(self, trigger: Trigger, ref: Ref | None, memory: Memory) -> None:
-        """`Conflict` when somebody else has moved it."""
+        """Save a trigger's memory; raise `Conflict` if another process has moved it."""
         memories.save(self._store, self._name(), trigger, ref, memory)
 
     def heed(self, trigger: Trigger, slot: int) -> None:
-        """Nothing happened at a planned time; it is not looked at again for the same one."""
+        """Record that a planned time passed without a signal, so that it is not checked again."""
         ref, memory = self.recall(trigger)
         with suppress(Conflict):
             after = replace(memory, scheduled=max(slot, memory.scheduled), problem="", problem_at=0)
@@ -70,7 +70,7 @@ class Delivery:
     def trouble(self, trigger: Trigger, slot: int, problem: str) -> None:
         problem = self.masked(problem)
         ref, memory = self.recall(trigger)
-        if problem != memory.problem:  # the same one at every look would fill the log
+        if problem != memory.problem:  # logging the same problem at every look would fill the log
             self._say(f"{trigger.id}: {problem}")
         with suppress(Conflict):
             self.remember(trigger, ref, memories.after_trouble(memory, slot, problem, self._store.now()))
@@ -81,7 +81,7 @@ class Delivery:
     # -- delivering --
 
     async def deliver(self, trigger: Trigger, signal: Signal) -> firing.Result:
-        """Start the thread of a signal, unless something speaks against it."""
+        """Start the thread of a signal, unless there is a reason not to."""
         async with self._turns.setdefault(trigger.id, asyncio.Lock()):
             for _ in range(_ATTEMPTS):
                 with suppress(Conflict):
@@ -123,7 +123,7 @@ class Delivery:
         return result
 
     def masked(self, text: str) -> str:
-        """A secret that nothing but a trigger names is kept out as well."""
+        """Mask secrets in a text, including those that only triggers use."""
         triggers = self._project.triggers if self._project else ()
         secrets = [self.secret_of(one.source) for one in triggers if isinstance(one.source, Hook)]
         return self._mask.text(Mask(one for one in secrets if len(one) >= SHORTEST).text(text))

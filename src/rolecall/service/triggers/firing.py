@@ -1,8 +1,8 @@
-"""Starts the thread of a signal: the prompt from its template, then thread, queue and memory in one transaction.
+"""Start the thread of a signal: render its prompt, then write thread, queue entry and memory in one transaction.
 
-The service does it in a child (`python -m rolecall.service.triggers.firing`), because making a thread may load a
-workflow written in Python and make a work folder, and the service does neither. `rolecall trigger fire` does it
-where it is.
+The service does this in a child (`python -m rolecall.service.triggers.firing`), because creating a thread may load a
+workflow written in Python and create a work folder, and the service does neither. `rolecall trigger fire` does it in
+its own process.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from rolecall.store.store import Draft, Store
 from rolecall.workflow import template
 
 PATIENCE = 600.0
-"""Seconds that making a thread may take: a work folder may have to be copied."""
+"""Seconds that creating a thread may take; a work folder may have to be copied."""
 LONGEST_PROMPT = 200_000
 
 
 class ThreadOrder(NamedTuple):
-    """A thread that is to be started, and the ref that moves with it. Plain data, for a child."""
+    """A thread to start, and the ref that moves with it. Plain data, for a child process."""
 
     workflow: str
-    """The id of its node."""
+    """The id of the workflow's node."""
     prompt: str
     cwd: str
     priority: int
     ref: str
-    """Of the trigger."""
+    """The name of the trigger's ref."""
     version: int
-    """At which that ref must still be; 0: it must be new."""
+    """The version that the ref must still have; 0 if it must not exist yet."""
     state: Mapping[str, Any]
-    """What it becomes, without the thread."""
+    """The new state of the ref, without the thread."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of an order."""
+    """The outcome of an order."""
 
     thread: str = ""
     is_late: bool = False
-    """Somebody else has moved the trigger; look again."""
+    """Whether another process has moved the trigger; then look again."""
     skipped: str = ""
-    """Why no thread was to be started."""
+    """Why deliberately no thread was started."""
     problem: str = ""
 
 
@@ -70,7 +70,7 @@ def order_for(
     now: int,
     mask: Callable[[str], str],
 ) -> ThreadOrder:
-    """The order that a signal is; `UsageError` when its prompt cannot be made."""
+    """The order for a signal; raises `UsageError` if its prompt cannot be rendered."""
     return ThreadOrder(
         workflow=workflow,
         prompt=mask(prompt_of(project, trigger, signal, now)),
@@ -90,7 +90,7 @@ def prompt_of(project: Project, trigger: Trigger, signal: Signal, now: int) -> s
             f"the signal of {trigger.id} has no `prompt`, and the trigger has none either",
             hint="Give the trigger a `prompt`.",
         )
-    # What a signal brings by itself is a text, and no template: nobody may write {{}} into it from outside.
+    # A prompt that comes with the signal is text, not a template, so that outsiders cannot inject {{}}.
     text = template.render(trigger.prompt, view(project, trigger, signal, now)) if trigger.prompt else written
     if len(text) > LONGEST_PROMPT:
         raise UsageError(f"the prompt of {trigger.id} would have more than {LONGEST_PROMPT:,} characters")
@@ -98,7 +98,7 @@ def prompt_of(project: Project, trigger: Trigger, signal: Signal, now: int) -> s
 
 
 def view(project: Project, trigger: Trigger, signal: Signal, now: int) -> dict[str, Any]:
-    """What templates of a trigger can name."""
+    """The values that a trigger's templates can use."""
     own = {
         "trigger": trigger.name,
         "workflow": trigger.workflow,
@@ -116,7 +116,7 @@ def time_text(ms: int) -> str:
 
 
 def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
-    """The new thread; `Conflict` when the trigger's ref has moved."""
+    """Start a thread and return its id; raise `Conflict` if the trigger's ref has moved."""
     from rolecall.threads import lifecycle, thread, workspace
 
     seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
@@ -141,7 +141,7 @@ def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
 
 
 async def start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> Result:
-    """`StorageError` when the store refuses, which passes; then the trigger's ref has not moved."""
+    """Start a thread in a child. `StorageError` means the store refuses for now and the trigger's ref has not moved."""
     from rolecall.agents import process
 
     ended = await process.run(
@@ -185,7 +185,7 @@ def _start_or_explain(order: ThreadOrder) -> dict[str, Any]:
             try:
                 return {"thread": start(store, order, mask=workspace.mask(), work=config.work_folder())}
             except StorageError as error:
-                # A folder that cannot be made is one too, and by then the signal is used up.
+                # Failing to create a folder is a StorageError too, but by then the signal has been used.
                 ref = store.ref(order.ref)
                 is_moved = (ref.version if ref else 0) != order.version
                 return {"problem": problem_of(error), "is_refused": not is_moved}

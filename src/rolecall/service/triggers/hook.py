@@ -1,8 +1,8 @@
-"""Hears the requests that are signals: POST /hooks/<workflow>/<trigger>, from callers who know the trigger's secret.
+"""Receive signals as requests: POST /hooks/<workflow>/<trigger>, from callers who know the trigger's secret.
 
-One small server on loopback, unless the project says otherwise. HTTP itself is h11's; everything is bounded: the
-head, the body, the time a request takes to arrive, how many come at once. A connection serves one request. Nothing
-of a request is looked at before its secret was.
+A small server on loopback, unless the project sets another host. h11 parses HTTP; the head, the body, the time a
+request takes to arrive and the number of connections are bounded. A connection serves one request. The secret is
+checked before the request's content is used.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rolecall.service.triggers.trigger import Hook
 MAX_BODY = 1_000_000
 _MAX_HEAD = 32 * 1024
 _PATIENCE = 10.0
-"""Seconds a request may take to arrive, and an answer to be taken."""
+"""Seconds that a request may take to arrive, and an answer to be sent."""
 _LINGER = 1.0
-"""Seconds in which the rest of a refused request is read: closed before that, its answer would be lost."""
+"""Seconds spent reading the rest of a refused request; closing earlier would lose the answer."""
 _AT_ONCE = 64
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-rolecall-secret"})
 
@@ -38,12 +38,12 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Guarded:
-    """What a path leads to."""
+    """The hook at a path."""
 
     hook: Hook
     secret: str
     deliver: Callable[[dict[str, Any], str], Awaitable[Answer]]
-    """Called with the values for a prompt, and the digest of a signed body."""
+    """Called with the values for the prompt and the digest of a signed body."""
 
 
 Find = Callable[[str], Guarded | None]
@@ -62,7 +62,7 @@ class Server:
         self._open = 0
 
     async def open(self, host: str, port: int) -> int:
-        """The port it listens on; `OSError` when it cannot be had."""
+        """Start listening and return the port; raise `OSError` if it is not available."""
         self._server = await asyncio.start_server(self._meet, host, port, limit=_MAX_HEAD)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -118,12 +118,12 @@ class Server:
             raise _Refused(404, "there is no such hook")
         if event.method != b"POST":
             raise _Refused(405, "a hook is called with POST")
-        if not guarded.secret:  # not set, and then everybody would know it
+        if not guarded.secret:  # an empty secret would let everyone in
             raise _Refused(401, "the hook has no secret yet")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         if not guarded.hook.signature and not _knows_secret(headers, guarded.secret):
             raise _Refused(401, "the secret is missing or wrong")
-        if connection.they_are_waiting_for_100_continue:  # and some wait without end
+        if connection.they_are_waiting_for_100_continue:  # some clients wait for this forever
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         body = await _body(connection, reader)
         if guarded.hook.signature and not _is_signed(headers, guarded, body):
@@ -164,7 +164,7 @@ def _is_signed(headers: dict[str, str], guarded: Guarded, body: bytes) -> bool:
 
 
 def _is_same(given: str, wanted: str) -> bool:
-    """Compare in constant time; digests hide the length as well."""
+    """Compare in constant time; hashing hides the length as well."""
     one, other = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given, wanted))
     return hmac.compare_digest(one, other)
 

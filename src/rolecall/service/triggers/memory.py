@@ -1,7 +1,7 @@
-"""What is remembered of a trigger, in the ref `trigger/<project>/<workflow>/<name>`.
+"""The memory of a trigger, in the ref `trigger/<project>/<workflow>/<name>`.
 
-It moves in the transaction that makes the thread a signal started, so that a restart neither starts one twice nor
-forgets. Whether a signal starts a thread is decided here too, by what is remembered and the time.
+It moves in the transaction that creates the thread for a signal, so a restart neither repeats nor loses one. This
+module also decides whether a signal starts a thread, from the memory and the time.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from rolecall.store.backend import Ref
 from rolecall.store.store import Store
 
 MOST_KEYS = 200
-"""How many dedupe keys are remembered, the latest ones."""
+"""How many of the latest dedupe keys are kept."""
 _LONGEST = 500
 
 
 @dataclass(frozen=True)
 class Memory:
     looks_at: str = ""
-    """A digest of what the trigger looks at; when that becomes another, what was seen before says nothing."""
+    """A digest of what the trigger looks at; if it changes, earlier values no longer count."""
     since: int = 0
-    """When it was first seen, or taken up again, in milliseconds like all times here."""
+    """When the trigger was first seen or last resumed. All times here are in milliseconds."""
     scheduled: int = 0
-    """The planned time that was heeded last."""
+    """The last planned time that was handled."""
     seen: str = ""
-    """The digest of the value that was seen last."""
+    """The digest of the last value seen."""
     seen_at: int = 0
-    """When it was seen first; with nothing seen, when it was resumed."""
+    """When that value was first seen; if there is none, when the trigger was resumed."""
     fired: int = 0
-    """How many threads it has started."""
+    """How many threads the trigger has started."""
     fired_at: int = 0
     thread: str = ""
-    """The one it started last."""
+    """The last thread it started."""
     keys: tuple[str, ...] = ()
     """Digests of the latest dedupe keys."""
     is_paused: bool = False
     problem: str = ""
-    """What went wrong last; empty once something went well."""
+    """The last problem; empty after a success."""
     problem_at: int = 0
     skipped: str = ""
-    """Why the last signal that started no thread started none."""
+    """Why the last skipped signal started no thread."""
     skipped_at: int = 0
 
 
 @dataclass(frozen=True)
 class Signal:
-    """Something happened that may start a thread."""
+    """An occurrence that may start a thread."""
 
     data: Mapping[str, Any]
-    """What a prompt can name."""
+    """The values that a prompt can use."""
     key: str = ""
-    """Of signals with the same key only the first counts; empty: each counts."""
+    """Only the first signal with a given key counts; if it is empty, every signal counts."""
     signed: str = ""
-    """A second key: the digest of a signed body. Headers are not signed, so a replayed request can carry any other
+    """A second key: the digest of a signed body. Headers are not signed, so a replayed request can carry a different
     key."""
     slot: int = 0
-    """The planned time it belongs to; 0: none."""
+    """The planned time it belongs to, or 0."""
     seen: str = ""
-    """The digest of the value that was seen; empty: every signal counts."""
+    """The digest of the value seen; if it is empty, every signal counts."""
     seen_at: int = 0
     is_by_hand: bool = False
-    """Somebody asked for it, so nothing but a mistake keeps it from starting a thread."""
+    """Whether a person asked for it; then only an error keeps it from starting a thread."""
 
 
 def ref_name(project: str, trigger: Trigger) -> str:
@@ -73,7 +73,7 @@ def ref_name(project: str, trigger: Trigger) -> str:
 
 
 def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[Ref | None, Memory]:
-    """The ref, and what is remembered; a trigger that was never seen, or looks at something else now, begins now."""
+    """The ref and the memory. A trigger that is new, or that looks at something else now, starts from now."""
     ref = store.ref(ref_name(project, trigger))
     memory = from_state(ref.state) if ref is not None else Memory()
     looks_at = _looks_at(trigger)
@@ -83,12 +83,12 @@ def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[R
 
 
 def is_new(ref: Ref | None, memory: Memory) -> bool:
-    """Whether what was recalled is not what is kept, because the trigger begins now."""
+    """Whether the memory differs from the stored one because the trigger starts from now."""
     return ref is None or from_state(ref.state).looks_at != memory.looks_at
 
 
 def save(store: Store, project: str, trigger: Trigger, ref: Ref | None, memory: Memory) -> Ref:
-    """Nothing of this may be lost with the process; with the power it may, and is done again."""
+    """Save the memory. It survives the process but perhaps not a power failure, after which the work is repeated."""
     return store.move(ref_name(project, trigger), ref, state=to_state(memory), durable=False)
 
 
@@ -103,21 +103,21 @@ def to_state(memory: Memory) -> dict[str, Any]:
 
 
 def anchor(memory: Memory) -> int:
-    """What a schedule counts from."""
+    """The time that a schedule counts from."""
     return max(memory.scheduled, memory.since)
 
 
-# -- what a signal does --
+# -- handling a signal --
 
 COOLING = "it is cooling down"
 UNCHANGED = "nothing changed"
 FIRST = "this is the first look"
 _QUIET = (UNCHANGED, FIRST)
-"""What happens at every look, and is nothing to tell of."""
+"""Reasons that occur at every look and are not worth recording."""
 
 
 def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
-    """Why a signal starts no thread; empty: it does."""
+    """Why a signal starts no thread; empty if it does."""
     if signal.is_by_hand:
         return ""
     if memory.is_paused:
@@ -132,7 +132,7 @@ def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
         return f"a signal with the key {signal.key[:80]!r} was already handled"
     if signal.signed and digest_of(signal.signed) in memory.keys:
         return "a request with the same signed body was already handled"
-    # A clock that was put back must not make a short rest a long one.
+    # A clock that was set back must not prolong the cooldown.
     rested = now - memory.fired_at
     if memory.fired_at and 0 <= rested < trigger.cooldown * 1000:
         return COOLING
@@ -140,8 +140,8 @@ def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
 
 
 def after_skip(memory: Memory, signal: Signal, reason: str, now: int) -> Memory:
-    """What is remembered of a signal that started no thread. A change that came while the trigger cooled down
-    is still one when it is looked at again."""
+    """The memory after a signal that started no thread. A change during the cooldown stays unseen, so that the next
+    look finds it."""
     after = replace(memory, scheduled=max(memory.scheduled, signal.slot))
     if signal.seen and reason == UNCHANGED:
         after = replace(after, problem="", problem_at=0)
@@ -171,18 +171,18 @@ def after_trouble(memory: Memory, slot: int, problem: str, now: int) -> Memory:
 
 
 def resumed(memory: Memory, now: int) -> Memory:
-    """A trigger that was paused goes on; what happened in the meantime is not made up for."""
+    """The memory of a trigger that is resumed after a pause; signals missed in between are not made up for."""
     return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="", problem_at=0)
 
 
 def is_resumed(memory: Memory) -> bool:
-    """Whether nothing was looked at since a trigger was resumed."""
+    """Whether a trigger has not looked at anything since it was resumed."""
     is_quiet = not memory.problem and memory.skipped_at < memory.seen_at
     return bool(memory.seen_at and not memory.seen and is_quiet)
 
 
 def _is_change(memory: Memory, signal: Signal) -> bool:
-    """Whether the first look after a trigger was resumed has found files that were changed since it was."""
+    """Whether the first look after a trigger was resumed found files that changed since then."""
     return bool(memory.seen_at and signal.data.get("files"))
 
 

@@ -1,8 +1,8 @@
-"""Keeps the triggers of a project going: waits for what is due, looks, hears, and hands on what happened.
+"""Run the triggers of a project: wait until one is due, look, receive requests, and deliver signals.
 
-One task of the service's loop. Between two things that happen it sleeps, but not for long: nobody tells of a clock
-that was set, or of a trigger that was paused. What the user wrote runs in children alone; what is remembered is in
-the store, so two machines with the same project start one thread and not two.
+This is one task on the service's event loop. It sleeps between events, but never for long, because nothing reports that
+the clock was set or a trigger paused. User code runs only in children. The memory is in the store, so two machines with
+the same project start one thread, not two.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from rolecall.store.store import Store
 
 _LONGEST_SLEEP_MS = 15_000
 _LOOK_ANYWAY_MS = 60_000
-"""After which files are looked at although nothing was heard of them: some file systems tell nothing."""
+"""How long before files are checked even without a notification, because some file systems send none."""
 _LOOK_SELDOM = 1000
-"""As many times as long as a look has kept a processor busy is the pause after it, at least: where there are many
-files, looks without a reason must cost next to nothing."""
+"""The pause after a look is at least this many times its processor time, so that routine looks at many files cost next
+to nothing."""
 _CHILDREN = 2
-"""How many children look or start threads at once."""
+"""How many children may look or start threads at once."""
 _MOST_WAITING = 32
-"""Requests of one hook that may wait for their turn: half of those that are heard at once, so that a storm of one
-leaves room for the others."""
+"""How many requests of one hook may wait: half of all that are accepted at once, so that a burst on one hook leaves
+room for the others."""
 
 
 _ABOUT = "trigger "
-"""What the names of problems begin with that are about a single trigger."""
+"""The prefix of problem names that concern a single trigger."""
 
 
 class Triggers:
@@ -55,9 +55,9 @@ class Triggers:
         on_start: Callable[[], object] = lambda: None,
         problems: dict[str, str] | None = None,
     ) -> None:
-        """`env` is the environment of children, and says which store they use. `say` is told what happens,
-        `on_start` that a thread waits for admission. `problems` is where what keeps requests from being heard and
-        files from being watched is told, as long as it does."""
+        """`env` is the environment of children, including the store they use. `say` gets log messages; `on_start` is
+        called when a thread waits for admission. `problems` holds current problems with receiving requests and watching
+        files."""
         self._store = store
         self._env = env
         self._say = say
@@ -67,25 +67,25 @@ class Triggers:
         self._project = Project("", "")
         self._news = asyncio.Event()
         self._looks: dict[str, asyncio.Task[None]] = {}
-        """By trigger: the look that is going on."""
+        """The running look of each trigger."""
         self._again: dict[str, int] = {}
-        """When files are looked at next; those that nothing is known of are not among them."""
+        """When to look at the files of each trigger again; absent for a trigger without a planned look."""
         self._ask_at: dict[str, int] = {}
-        """Before when there is no need to ask whether a trigger is due; one that is not in it is asked about now."""
+        """When to check next whether each trigger is due; one that is absent is checked now."""
         self._arrange_at = 0.0
-        """When to see, by the loop's clock, whether requests are heard and files watched where they should be."""
+        """When to check, by the loop's clock, whether the right requests and files are being followed."""
         self._folders: dict[str, frozenset[str]] = {}
-        """By trigger of files: the folders in which the last look has found some."""
+        """For each file trigger, the folders in which the last look found files."""
         self._watcher: asyncio.Task[None] | None = None
         self._watched: tuple[str, ...] = ()
         self._server: Any = None
         self._served: Hooks | None = None
         self._waiting: dict[str, int] = {}
         self.port: int | None = None
-        """Where requests are heard; None: nowhere."""
+        """The port for requests; None if the server is closed."""
 
     def update(self, project: Project, workflows: Mapping[str, str]) -> None:
-        """What is configured now, and the node of each workflow. Looks that are going on come to their end."""
+        """Set the current configuration and the node of each workflow. Running looks continue to their end."""
         self._project = replace(project, folder=os.path.realpath(project.folder))
         self._delivery.update(self._project, workflows)
         self._look_again(one.id for one in self._of(Files))
@@ -96,7 +96,7 @@ class Triggers:
         self._news.set()
 
     def lines(self) -> list[str]:
-        """What will be run, a line for each trigger; nothing that is not in it is."""
+        """One line for each trigger that will run; nothing else runs."""
         found = []
         for one in self._project.triggers:
             where = f" at {self._address()}{hook_path(one)}" if isinstance(one.source, Hook) else ""
@@ -104,7 +104,7 @@ class Triggers:
         return found
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 self._news.clear()
@@ -134,16 +134,16 @@ class Triggers:
     def _of(self, kind: type) -> list[Trigger]:
         return [one for one in self._project.triggers if isinstance(one.source, kind)]
 
-    # -- what is due --
+    # -- due triggers --
 
     def begin_due(self) -> float:
-        """Begin every look that is due; the seconds until the next one is."""
+        """Start every look that is due, and return the seconds until the next one."""
         now = self._store.now()
         latest = now + _LONGEST_SLEEP_MS
         for trigger in self._project.triggers:
             if trigger.id in self._looks or isinstance(trigger.source, Hook):
                 continue
-            # A clock that was set back is no reason to wait.
+            # A clock that was set back is not a reason to wait.
             if not now < self._ask_at.get(trigger.id, 0) <= latest:
                 self._ask_at[trigger.id] = latest
                 self._begin_if_due(trigger, now)
@@ -162,21 +162,21 @@ class Triggers:
             self._ask_at[trigger.id] = min(at, self._ask_at[trigger.id])
 
     def _turn(self, trigger: Trigger, now: int) -> tuple[int | None, int]:
-        """The slot that is due, 0 for a look that was not planned, and when to ask again."""
+        """The slot that is due (0 for an unplanned look, None if nothing is due), and when to ask again."""
         later = now + _LONGEST_SLEEP_MS
         ref, memory = self._delivery.recall(trigger)
         if memory.is_paused:
             return None, later
         is_compared = isinstance(trigger.source, Files | Command)
         if is_compared and memories.is_resumed(memory):
-            return 0, now  # changes count from now on, not from the next time it is looked at
+            return 0, now  # changes count from now on, not from the next look
         if trigger.schedule is None:
             at = self._again.get(trigger.id, later)
             return (0, now) if at <= now else (None, at)
         last = memories.anchor(memory)
         if memories.is_new(ref, memory) or schedule.begins_anew(trigger.schedule, last, now):
             last, memory = now, replace(memory, since=now, scheduled=0)
-            with suppress(Conflict):  # another machine is as new to it
+            with suppress(Conflict):  # another machine has just started it
                 self._delivery.remember(trigger, ref, memory)
         return schedule.turn(trigger.schedule, last, now)
 
@@ -187,7 +187,7 @@ class Triggers:
             try:
                 await work
             except Exception as error:
-                # The store refuses, or somebody is mistaken: a later look finds it better.
+                # The store failed, or there is a bug; try again later.
                 self._problem(looking, f"{trigger.id}: {error}")
                 self._ask_at[trigger.id] = self._store.now() + _LONGEST_SLEEP_MS
                 self._again |= {trigger.id: 0} if trigger.schedule is None else {}
@@ -201,7 +201,7 @@ class Triggers:
         self._ask_at.pop(trigger.id, None)
         self._looks[trigger.id] = asyncio.create_task(guarded(self._look(trigger, slot)))
 
-    # -- looking --
+    # -- looks --
 
     async def _look(self, trigger: Trigger, slot: int) -> None:
         seen_at = self._store.now()
@@ -223,7 +223,7 @@ class Triggers:
             self._again.setdefault(trigger.id, self._store.now() + pause)
 
     def _look_after_rest(self, trigger: Trigger) -> None:
-        """What changed while a trigger cooled down is still changed when it has."""
+        """Look again after the cooldown, because changes during it still count."""
         at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
         self._again.setdefault(trigger.id, at)
 
@@ -243,14 +243,14 @@ class Triggers:
                 return sources.Look(scheduled)
 
     def _clock_ahead_ms(self) -> int:
-        """How far the store's clock is before the one by which files here have their times."""
+        """How far the store's clock is ahead of the local clock that sets file times."""
         clock = self._store.backend.clock
         return clock() - time.time_ns() // 1_000_000 if clock else 0
 
     # -- requests --
 
     async def _arrange_hooks(self) -> None:
-        """Hear requests where they are to be heard now, and nowhere else."""
+        """Listen for requests at the configured address, and nowhere else."""
         wanted = self._project.hooks if self._of(Hook) else None
         if wanted == self._served:
             return
@@ -258,10 +258,10 @@ class Triggers:
             await self._server.close()
         self._server = self._served = self.port = None
         problem = await self._open_hooks(wanted) if wanted else ""
-        self._problem("hooks", problem)  # another try when the loop comes round
+        self._problem("hooks", problem)  # tried again in the next round
 
     async def _open_hooks(self, wanted: Hooks) -> str:
-        """What is wrong; empty: it is open."""
+        """Open the server and return a description of the problem, or an empty string."""
         try:
             from rolecall.service.triggers.hook import Server
         except ImportError:
@@ -281,7 +281,7 @@ class Triggers:
         return f"http://{host}:{self.port or hooks.port}"
 
     def _find_hook(self, path: str) -> Any:
-        """What a path leads to; None: nowhere."""
+        """The hook at a path; None if there is none."""
         from rolecall.service.triggers.hook import Guarded
 
         for trigger in self._of(Hook):
@@ -299,7 +299,7 @@ class Triggers:
         self._waiting[trigger.id] = waiting + 1
         try:
             result = await self._delivery.deliver(trigger, Signal(data, signed=digest))
-        except Exception as error:  # the store refuses, or no process can be had: who asked may ask again
+        except Exception as error:  # the store failed, or no process could start; the caller may retry
             self._say(f"{trigger.id}: {error}")
             told = error.message if isinstance(error, RolecallError) else "it cannot be heeded just now"
             return Answer(503, {"error": told})
@@ -314,7 +314,7 @@ class Triggers:
     # -- files --
 
     def _arrange_watcher(self) -> None:
-        """Watch the folders that patterns begin with now, and no others."""
+        """Watch the folders that the current patterns begin with, and no others."""
         patterns = [pattern for one in self._of(Files) for pattern in _patterns(one)]
         folders = sources.roots(self._project.folder, patterns)
         wanted = (*patterns, *folders)
@@ -325,7 +325,7 @@ class Triggers:
             self._watcher.cancel()
         if wanted != self._watched:
             self._problem("files", "")
-            # What changed while these were not watched, nobody tells of.
+            # Changes made before the watcher started are not reported.
             self._look_again(one.id for one in self._of(Files))
         self._watched = wanted
         self._watcher = asyncio.create_task(self._watch(folders)) if wanted else None
@@ -344,7 +344,7 @@ class Triggers:
                         for path in paths
                     )
                 )
-                self._arrange_at = 0.0  # a folder that came or went may be another one to watch
+                self._arrange_at = 0.0  # a new or removed folder may change what to watch
                 self._news.set()
         except (RolecallError, OSError) as error:
             self._problem("files", f"files are not watched: {error}")

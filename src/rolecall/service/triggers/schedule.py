@@ -1,8 +1,8 @@
-"""When a trigger is due: functions of the schedule, of the last time it was heeded, and of the time. Pure.
+"""When a trigger is due, as pure functions of its schedule, the last time handled and the current time.
 
-Times are milliseconds of the wall clock. What was missed, because nothing ran or because the clock was put
-forward, is made up for once and not once for each time. Where the clock was put back, a time that was heeded
-already is not heeded again; after a long way back the schedule starts again.
+Times are milliseconds of the wall clock. Times missed because nothing ran, or because the clock was set forward, are
+made up for once in total. If the clock was set back, a time already handled is not handled again; if it was set back
+far, the schedule starts again.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class Turn(NamedTuple):
     """Whether a schedule is due."""
 
     slot: int | None
-    """The planned time that is due, the latest one when there are several; None: not yet."""
+    """The planned time that is due, the latest if there are several; None if none is."""
     next: int
     """When it is due again."""
 
 
 def turn(schedule: Schedule, last: int, now: int) -> Turn:
-    """`last` is the planned time that was heeded last, or when the trigger was first seen."""
+    """Compute the turn of a schedule. `last` is the last planned time handled, or when the trigger was first seen."""
     if isinstance(schedule, Every):
         return _every(round(schedule.seconds * 1000), last, now)
     return _cron(schedule, last, now)
 
 
 def begins_anew(schedule: Schedule, last: int, now: int) -> bool:
-    """Whether the clock was put back so far that waiting for it to come round would be silence."""
+    """Whether the clock was set back so far that the schedule should start again instead of waiting."""
     most = round(schedule.seconds * 1000) if isinstance(schedule, Every) else _LONG_WAY_BACK_MS
     return last > now + most
 
@@ -54,16 +54,16 @@ def _cron(schedule: Cron, last: int, now: int) -> Turn:
 
 
 def _next(schedule: Cron, after: int) -> int | None:
-    """The first time after `after`; None: there is none for fifty years."""
+    """The first time after `after`; None if there is none within fifty years."""
     from cronsim import CronSim
 
-    # In the hour that comes twice a year the next time by the clock on the wall may be one that has passed.
+    # When clocks are set back, the next local time may be one that has passed.
     times = CronSim(schedule.expression, _at(after, zone_of(schedule)))
     return next((_ms(at) for at in times if _ms(at) > after), None)
 
 
 def _latest(schedule: Cron, now: int) -> int:
-    """The last time up to `now`, which there must be."""
+    """The last time up to `now`, which must exist."""
     from cronsim import CronSim
 
     behind = _at(now, zone_of(schedule)).replace(microsecond=0)
@@ -89,7 +89,7 @@ def _ms(at: datetime) -> int:
 
 
 def find_flaws(schedule: Cron) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with a schedule as it is written: the key, what, and what to do."""
+    """Problems with a schedule as it is written: the key, the problem, and what to do."""
     try:
         from cronsim import CronSim, CronSimError
     except ImportError:

@@ -1,7 +1,7 @@
 """The child process that runs the user's code of a sense: `senses/<name>.py`, or `senses/<name>/index.py`.
 
-It reads `{path, is_called}` from its standard input and answers in JSON: `{signal}`, which is null for no signal, or
-`{error, line}`. Whatever the sense prints goes to standard error.
+It reads `{path, is_called}` from standard input and answers in JSON: `{signal}`, which is null for no signal, or
+`{error, line}`. Anything the sense prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     os.dup2(2, 1)
     answer.write(json.dumps(_told(order["path"], is_called=order["is_called"])))
     answer.flush()
-    os._exit(0)  # whatever threads a sense has started
+    os._exit(0)  # do not wait for threads that the sense has started
 
 
 def _told(path: str, *, is_called: bool) -> dict[str, Any]:
@@ -38,13 +38,13 @@ def _told(path: str, *, is_called: bool) -> dict[str, Any]:
 
 
 class _Misfit(Exception):
-    """What keeps a file from being a sense."""
+    """Why a file is not a valid sense."""
 
 
 def _function(path: str) -> Any:
     module = ModuleType("_rolecall_sense")
     module.__file__ = path
-    # As a package of its folder, so that `from .shared import x` finds what lies beside it.
+    # Made a package of its folder, so that `from .shared import x` finds the files beside it.
     module.__path__ = [os.path.dirname(path)]
     sys.modules[module.__name__] = module
     with open(path, "rb") as file:

@@ -1,7 +1,7 @@
-"""Looks at what a trigger waits for: runs a command or a sense in a child, takes stock of files.
+"""Look at a trigger's source: run a command or a sense in a child, or check files.
 
-What comes back is a value with a digest, which shows a change, or a signal; or the reason why there is
-neither. Children end within their time, and nothing of them is left.
+The result is a value with a digest that reveals changes, or a signal, or the reason why there is neither. Children end
+within their time limit and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _NAMED_FILES = 100
 _IGNORED = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache", ".pytest_cache", ".idea"}
 )  # fmt: skip
-"""Folders that are not looked into unless a pattern names them; nor does the watcher tell of them."""
+"""Folders that are skipped unless a pattern names them; their changes are ignored too."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at a source has found."""
+    """The result of looking at a source."""
 
     data: Mapping[str, Any] | None = None
-    """What a prompt can name; None: there is no signal."""
+    """The values that a prompt can use; None if there is no signal."""
     digest: str = ""
-    """Of the value that was seen; empty where every signal counts."""
+    """The digest of the value seen; empty if every signal counts."""
     problem: str = ""
-    """Why nothing could be seen."""
+    """Why the look failed."""
     folders: frozenset[str] = frozenset()
-    """Those that files which fit lie in, and the ones around them."""
+    """The folders that contain matching files, and the folders above them."""
     took: float = 0.0
-    """Seconds of processor time, where it may be much."""
+    """Seconds of processor time, measured only for files."""
 
 
 # -- commands --
@@ -92,13 +92,13 @@ async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) ->
 async def call_sense(
     path: str, folder: str, env: Mapping[str, str], *, timeout: float, is_called: bool = True
 ) -> dict[str, Any]:
-    """`{signal}` or `{error, line}`; without `is_called` the file is only loaded."""
+    """Run a sense and return `{signal}` or `{error, line}`; without `is_called` the file is only loaded."""
     from rolecall.agents import process
 
     if not os.path.isfile(path):
         return {"error": f"there is no file {path}", "line": 1}
     ended = await process.run(
-        # -P: a file of the project must not stand in for one of the modules that are imported.
+        # -P: a file of the project must not shadow a module that is imported.
         [sys.executable, "-P", "-m", "rolecall.service.triggers.sensechild"],
         cwd=Path(folder),
         env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -122,18 +122,18 @@ async def call_sense(
 
 
 def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
-    """The files as they are; those that were changed after `since_ms` are named."""
+    """Check the files as they are now, and name those changed after `since_ms`."""
     began = time.thread_time()
     try:
         found = dict(sorted(_stamps(folder, source.patterns, (since_ms + 1) * 1_000_000)))
     except UsageError as error:
         return Look(problem=error.message)
-    except OSError as error:  # what cannot be read just now is not gone
+    except OSError as error:  # a file that cannot be read now is not gone
         return Look(problem=f"{error.filename}: {error.strerror}")
     stamps = {path: (one.modified, one.size) for path, one in found.items()}
     digest = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:32]
     changed = [path for path, one in found.items() if one.is_changed]
-    # A name of a file may be no text, which a prompt is.
+    # A prompt is text, but a file name may not be valid UTF-8.
     named = [os.fsencode(path).decode("utf-8", "replace") for path in changed[:_NAMED_FILES]]
     folders = frozenset(above for path in found for above in _folders_around(path))
     return Look({"files": named}, digest, folders=folders, took=time.thread_time() - began)
@@ -148,12 +148,12 @@ class _Stamp(NamedTuple):
     modified: int
     size: int
     is_changed: bool
-    """It is another than it was, or came from elsewhere as it is, alone or with its folder."""
+    """Whether it was modified, or moved here unmodified, alone or with its folder."""
 
 
 def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, _Stamp]]:
-    """Path and stamp of every file that fits; the folders that a pattern begins with are walked. Changed is what was
-    at the time `since`, in nanoseconds, or after it."""
+    """Path and stamp of every matching file, found by walking the folders that the patterns begin with. A file counts
+    as changed if it changed at `since`, in nanoseconds, or later."""
     fits, count = matcher(tuple(patterns)), 0
     moved: set[str] = set()
     for root in roots(folder, patterns):
@@ -173,7 +173,7 @@ def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[
 
 
 def _raise_unless_expected(root: str, error: OSError) -> None:
-    """A folder that is gone has no files, and one within that nobody lets us read is none of ours."""
+    """Ignore a folder that is gone, and one below the root that we may not read."""
     is_theirs = isinstance(error, PermissionError) and error.filename != root
     if not isinstance(error, FileNotFoundError) and not is_theirs:
         raise error
@@ -182,14 +182,14 @@ def _raise_unless_expected(root: str, error: OSError) -> None:
 def _stamp(path: str, since: int, is_moved: bool) -> _Stamp | None:
     try:
         status = os.stat(path)
-    except OSError:  # gone since, or a link that leads nowhere
+    except OSError:  # removed meanwhile, or a broken link
         return None
     is_changed = is_moved or max(status.st_mtime_ns, status.st_ctime_ns) >= since
     return _Stamp(status.st_mtime_ns, status.st_size, is_changed)
 
 
 def _is_moved(folder: str, since: int) -> bool:
-    """Whether a folder came from elsewhere: its name has changed since, and what is in it has not."""
+    """Whether a folder was moved here: its inode changed at `since` or later, and its contents did not."""
     try:
         status = os.stat(folder)
     except OSError:
@@ -202,10 +202,10 @@ def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
 
 
 def concerns(path: str, folder: str, patterns: tuple[str, ...], known: Collection[str]) -> bool:
-    """Whether a change of `path` may be one of the files that fit. `known` are the folders of those that were seen.
+    """Whether a change of `path` may affect matching files. `known` are the folders of the files seen before.
 
-    Of a folder that came or went with files in it, and of one that filled before it was watched, the kernel tells
-    the name alone.
+    If a folder appears or disappears with files in it, or fills before it is watched, the kernel reports only the
+    folder's name.
     """
     seen = os.path.relpath(path, folder)
     if matcher(patterns)(seen):
@@ -215,7 +215,7 @@ def concerns(path: str, folder: str, patterns: tuple[str, ...], known: Collectio
 
 
 def roots(folder: str, patterns: Sequence[str]) -> list[str]:
-    """The folders that have to be looked at for these patterns, none of them inside another."""
+    """The folders to look at for these patterns, none of them inside another."""
     found: set[str] = set()
     for pattern in patterns:
         place = folder
@@ -235,7 +235,7 @@ def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def _translate(pattern: str) -> str:
-    """`**/` is any number of folders, `*` and `?` stay within one, `[…]` is one of some characters."""
+    """Translate a pattern: `**/` is any number of folders, `*` and `?` stay within one, `[…]` is a character set."""
     parts = []
     for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", pattern, re.DOTALL):
         special = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token)

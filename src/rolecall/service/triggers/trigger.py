@@ -1,4 +1,4 @@
-"""What starts a thread by itself: the values of a trigger, and how a project writes them.
+"""Triggers, which start threads automatically: their values, and how a project writes them.
 
     workflows:
       review-code:
@@ -9,8 +9,8 @@
           moved:   {command: [git, rev-parse, origin/main], every: 5m, prompt: "Review {{output}}."}
           flaky:   {sense: flaky_tests, every: 1h, prompt: "Look at {{test}}."}
 
-A trigger is a source of signals, a schedule where the source has to be looked at, and what becomes of a signal. Plain
-values; `trigger_form.py` reads them.
+A trigger has a source of signals, a schedule if the source must be polled, and rules for handling a signal. These are
+plain values; `trigger_form.py` reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST = 366 * 86400.0
 
 ALWAYS = ("trigger", "workflow", "project", "at")
-"""What every prompt can name."""
+"""The values that every prompt can use."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Cron:
 
 @dataclass(frozen=True)
 class Clock:
-    """The schedule itself is the signal."""
+    """A source whose signal is the schedule itself."""
 
     names: ClassVar[tuple[str, ...] | None] = ("scheduled",)
-    """What a prompt can name besides `ALWAYS`; None: whatever the signal brings."""
+    """The values that a prompt can use besides `ALWAYS`; None if they depend on the signal."""
 
     def __str__(self) -> str:
         return ""
@@ -59,7 +59,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Files:
-    """Files of the project that were changed, made or removed."""
+    """Files of the project that were changed, created or removed."""
 
     patterns: tuple[str, ...]
     names: ClassVar[tuple[str, ...] | None] = ("files",)
@@ -70,7 +70,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that prints something else than it did before."""
+    """A command whose output differs from before."""
 
     argv: tuple[str, ...]
     timeout: float = 60.0
@@ -82,7 +82,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Sense:
-    """A function of the project's own, in `senses/<name>.py` or `senses/<name>/index.py`."""
+    """A function in the project, in `senses/<name>.py` or `senses/<name>/index.py`."""
 
     name: str
     timeout: float = 60.0
@@ -94,11 +94,11 @@ class Sense:
 
 @dataclass(frozen=True)
 class Hook:
-    """A request of somebody who knows a secret."""
+    """A request from a caller who knows a secret."""
 
     secret_env: str
     signature: str = ""
-    """The header with the HMAC-SHA256 of the body; empty: the secret itself comes as a bearer token."""
+    """The header with the HMAC-SHA256 of the body; if empty, the secret itself comes as a bearer token."""
     names: ClassVar[tuple[str, ...] | None] = ("body", "headers", "query")
 
     def __str__(self) -> str:
@@ -117,27 +117,27 @@ class Trigger:
     """Unique among the triggers of its workflow."""
     source: Source
     schedule: Schedule | None
-    """When the source is looked at; None where it speaks up by itself."""
+    """When to look at the source; None if it reports signals by itself."""
     prompt: str
-    """A template over the signal; empty only for a sense, whose signal then brings its own."""
+    """A template over the signal; empty only for a sense whose signal brings its own prompt."""
     dedupe: str = ""
-    """A template: of signals with the same text only the first starts a thread."""
+    """A template: only the first signal with the same text starts a thread."""
     cooldown: float = 0.0
-    """Seconds after a thread was started in which no other is."""
+    """Seconds after starting a thread during which no other is started."""
 
     @property
     def id(self) -> str:
         return f"{self.workflow}/{self.name}"
 
     def describe(self) -> str:
-        """What will happen, in one line."""
+        """Describe in one line what will happen."""
         told = [str(part) for part in (self.source, self.schedule) if part is not None and str(part)]
         told += [f"at most every {show_duration(self.cooldown)}"] if self.cooldown else []
         return ", ".join(told)
 
 
 def hook_path(trigger: Trigger) -> str:
-    """Where a hook is called."""
+    """The path at which a hook is called."""
     return f"/hooks/{trigger.id}"
 
 
@@ -145,7 +145,7 @@ def hook_path(trigger: Trigger) -> str:
 
 
 def parse_duration(text: Any) -> float | None:
-    """Seconds of `15m`; None: it is not a duration."""
+    """Parse a duration such as `15m` into seconds; None if it is not one."""
     match = DURATION.fullmatch(text) if isinstance(text, str) else None
     return float(match[1]) * _SECONDS[match[2]] if match else None
 

@@ -1,4 +1,4 @@
-"""How a project writes its triggers: the forms, with which every problem is reported at once."""
+"""The forms in which a project writes its triggers; they report every problem at once."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ KEYS = _FIELDS.keys
 
 
 class TriggerForm(Form[Trigger]):
-    """A trigger, at the path `…/WORKFLOW/triggers/NAME`; one with a problem is left out."""
+    """A trigger, at the path `…/WORKFLOW/triggers/NAME`. A trigger with a problem is left out."""
 
     def read(self, value: Any, at: At) -> Trigger | Unreadable:
         before = len(at.reading.wrong)
@@ -168,7 +168,7 @@ TRIGGERS = MapOf(
 
 
 def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> Source | None:
-    """The source that a trigger names; None: the problem with it was reported."""
+    """The source that a trigger names; None if a problem with it was reported."""
     found = [key for key in ("files", "command", "http", "sense") if key in written]
     if len(found) > 1:
         (at / found[1]).report(f"a trigger has one source, and this one has {' and '.join(found)}")
