@@ -170,8 +170,7 @@ def test_only_the_project_is_searched_and_secrets_are_nowhere(synced: Path) -> N
 
 def test_several_at_once_over_http_get_their_own_answers(synced: Path) -> None:
     """The desk is one for the process, and the SDK calls it in many threads."""
-    from rolecall.mcp.protocol import Cancel
-    from rolecall.mcp.tools import Place, Toolbox
+    from rolecall.mcp.tools import Cancel, Place, Toolbox
 
     toolbox = Toolbox(Place(str(synced)), ["knowledge"])
     tool = toolbox.find("knowledge_query")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 from pydantic_ai.messages import (
@@ -33,9 +33,6 @@ from rolecall.agents.protocol import Context, Ending, Memory, Reply, Usage, fail
 from rolecall.agents.toolbox import Toolbox
 from rolecall.agents.transcript import Transcript
 
-if TYPE_CHECKING:
-    from rolecall.agents.adapters.builtin import Builtin
-
 _SYSTEM = (
     "You do one task and then answer. Your tools act on the work folder; give paths relative to it. Look at "
     "what is there before you change it. When the work is done, answer in text without calling a tool: that "
@@ -49,9 +46,22 @@ _PIECE = 400
 class Run:
     """One call of the agent. It can return a reply with its progress at any time."""
 
-    def __init__(self, agent: Builtin, context: Context, model: Model, *, deadline: float) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        context: Context,
+        model: Model,
+        *,
+        system: str,
+        max_turns: int,
+        max_tokens: int | None,
+        max_output: int | None,
+        retries: int,
+        deadline: float,
+        secret: str | None,
+    ) -> None:
         self._context = context
+        self._max_turns = max_turns
+        self._max_tokens = max_tokens
         self._transcript = Transcript(context)
         self._box = Toolbox(context, self._transcript.touches)
         self._used = Usage()
@@ -64,26 +74,21 @@ class Run:
                     )
                     for tool in self._box.tools.values()
                 ],
-                instruction_parts=[
-                    InstructionPart(content=f"{_SYSTEM}\n\n{agent.system}" if agent.system else _SYSTEM)
-                ],
+                instruction_parts=[InstructionPart(content=f"{_SYSTEM}\n\n{system}" if system else _SYSTEM)],
             ),
-            settings=ModelSettings(max_tokens=agent.max_output) if agent.max_output else ModelSettings(),
-            retries=agent.retries,
+            settings=ModelSettings(max_tokens=max_output) if max_output else ModelSettings(),
+            retries=retries,
             deadline=deadline,
-            secret=agent.api_key,
+            secret=secret,
         )
 
     async def answer(self, prompt: str) -> Reply:
         history = _open_history(self._context, self._transcript, prompt)
-        agent = self._agent
         try:
-            for _ in range(agent.max_turns):
-                if (
-                    agent.max_tokens
-                    and self._used.input_tokens + self._used.output_tokens >= agent.max_tokens
-                ):
-                    return self.reply("limit", f"the limit of {agent.max_tokens:,} tokens is reached")
+            for _ in range(self._max_turns):
+                used = self._used.input_tokens + self._used.output_tokens
+                if self._max_tokens and used >= self._max_tokens:
+                    return self.reply("limit", f"the limit of {self._max_tokens:,} tokens is reached")
                 response = await self._ask(history.messages, self._listen)
                 history.add(response)
                 self._count(response)
@@ -96,11 +101,11 @@ class Run:
                     return self.reply("limit", "the model's message reached the limit of its length")
                 if not response.tool_calls:
                     return self.reply("completed", text=response.text or "")
-                if self._used.turns < agent.max_turns:
+                if self._used.turns < self._max_turns:
                     await self._use_tools(response, history)
         except Unanswered as unanswered:
             return self.reply(unanswered.ending, unanswered.reason, hint=unanswered.hint)
-        return self.reply("limit", f"the limit of {agent.max_turns} turns is reached")
+        return self.reply("limit", f"the limit of {self._max_turns} turns is reached")
 
     async def _use_tools(self, response: ModelResponse, history: History) -> None:
         for call in response.tool_calls:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.output import LastLine, printable, say
@@ -17,9 +16,7 @@ from rolecall.service import control
 from rolecall.settings import config
 from rolecall.store.store import Store
 from rolecall.threads import thread
-
-if TYPE_CHECKING:
-    from rolecall.cli.run import Starter, Task
+from rolecall.threads.state import ThreadRef
 
 __all__ = ["follow", "follow_each", "play"]
 
@@ -43,23 +40,21 @@ def follow(options: Namespace, store: Store, ident: str) -> int:
 
 
 def follow_each(
-    options: Namespace, store: Store, tasks: list[Task], starter: Starter, *, is_served: bool
+    options: Namespace, store: Store, refs: Iterable[ThreadRef], count: int, *, is_served: bool
 ) -> int:
-    """Run many threads and show how each has ended, in the order they were given."""
-    queued = starter.start_all(tasks) if is_served else []
+    """Follow many threads, one after the other, and show how each has ended. Where no service runs them, each is taken
+    from `refs`, and so started, when the one before it has ended."""
     codes = []
     last_line = LastLine()
-    for place, task in enumerate(tasks):
-        last_line.draw(f"… {place} of {len(tasks)} threads have ended")
-        ref = queued[place] if is_served else starter.start(task)
+    for place, ref in enumerate(refs):
+        last_line.draw(f"… {place} of {count} threads have ended")
         if is_served:
             _, is_cancelled = _watch(options, store, thread.id_of(ref), View())
         else:
             _, is_cancelled = take_steps(options, store, ref, View(), steps=None, is_run=True)
         last_line.clear()
         if is_cancelled:
-            left = len(tasks) - place
-            say(f"{left} of {len(tasks)} threads have not ended: `rolecall thread list`", sys.stderr)
+            say(f"{count - place} of {count} threads have not ended: `rolecall thread list`", sys.stderr)
             return INTERRUPTED
         ref = thread.find(store, thread.id_of(ref))
         show_state(options, store, ref, is_after_events=True, is_brief=True)

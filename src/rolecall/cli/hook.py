@@ -32,7 +32,7 @@ _USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] [--ho
 _OPTIONS = {"--project": "project", "--harness": "harness", "--host-key": "key"}
 
 
-class Words(NamedTuple):
+class _Words(NamedTuple):
     """The arguments of the command."""
 
     host: str
@@ -86,24 +86,26 @@ def _run(args: list[str]) -> int:
             )
         if not project:
             around = (
-                one for one in repositories(words.host, payload) if os.path.isdir(os.path.join(one, ".nexus"))
+                one
+                for one in _repositories(words.host, payload)
+                if os.path.isdir(os.path.join(one, ".nexus"))
             )
             project = next(around, "")
         if not project and words.event not in _BEGINNINGS:
             return 0
         from rolecall.cli import hook_answer
 
-        if project:
-            return hook_answer.answer(words, payload, project)
-        return hook_answer.answer_outside(words, payload)
+        answer = hook_answer.answer if project else hook_answer.answer_outside
+        place = project or next(_repositories(words.host, payload), "")
+        return answer(words.host, words.event, payload, place, harness=words.harness, key=words.key)
     except Exception as exc:  # behind this door is a host that has to continue
         from rolecall.cli.hook_answer import report_failure
 
-        report_failure(words, project, exc)
+        report_failure(words.host, words.event, exc, project=project, harness=words.harness)
         return 1
 
 
-def _parse(args: list[str]) -> Words | None:
+def _parse(args: list[str]) -> _Words | None:
     named: dict[str, str] = {}
     rest: list[str] = []
     at = 0
@@ -115,7 +117,7 @@ def _parse(args: list[str]) -> Words | None:
         else:
             rest.append(args[at])
         at += 1
-    return Words(*rest, **named) if len(rest) == 2 and all(named.values()) else None
+    return _Words(*rest, **named) if len(rest) == 2 and all(named.values()) else None
 
 
 def _read_payload() -> Mapping[str, Any]:
@@ -132,7 +134,7 @@ def _read_payload() -> Mapping[str, Any]:
     return payload
 
 
-def repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
+def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
     """The repositories around the folders that the session may be in, without the home.
 
     Hosts start hooks in the session's folder; the `cwd` they send may be that of a single command. Claude Code starts

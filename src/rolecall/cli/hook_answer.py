@@ -13,7 +13,6 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rolecall.cli.hook import Words, repositories
 from rolecall.errors import NotFound, RolecallError
 from rolecall.hosts import hook_context, lifecycle
 from rolecall.hosts.event import (
@@ -38,43 +37,45 @@ _LONGEST_WAIT = 5.0
 """Seconds to wait for a lock: hosts give a hook 10."""
 
 
-def answer(words: Words, payload: Mapping[str, Any], project: str) -> int:
-    host = _host(words.host)
-    event = host.event(words.event, payload)
+def answer(host: str, name: str, payload: Mapping[str, Any], project: str, *, harness: str, key: str) -> int:
+    """Handle the event that the host calls `name`, and print the answer in the host's form."""
+    events = _events_of(host)
+    event = events.event(name, payload)
     if event is None:
         return 0
-    kit = _load_kit(words, event)
+    kit = _load_kit(host, harness, event)
     if not isinstance(event, PreToolUse):  # which writes nothing, so that there is no lock to wait for
         from rolecall.nexus import state_file
 
         if kit.restrictions:  # an agent in its own shell must not invent events
             from rolecall.settings import capabilities
 
-            name, is_host = f"rolecall hook {words.host} {words.event}", config.is_host_key(words.key)
-            capabilities.check_host(kit.restrictions, name, is_host=is_host)
+            command = f"rolecall hook {host} {name}"
+            capabilities.check_host(kit.restrictions, command, is_host=config.is_host_key(key))
         # Not for ever: at some time the host would kill us, and nobody would know why.
         state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
-    return _write(host.output(words.event, lifecycle.handle(project, event, kit, project_paths.now())))
+    return _write(events.output(name, lifecycle.handle(project, event, kit, project_paths.now())))
 
 
-def answer_outside(words: Words, payload: Mapping[str, Any]) -> int:
-    """Make the repository around a project when a session begins in it or a message has a tag. Outside of a repository,
+def answer_outside(
+    host: str, name: str, payload: Mapping[str, Any], repository: str, *, harness: str, key: str
+) -> int:
+    """Make the repository a project when a session begins in it or a message has a tag. Outside of a repository,
     answer a tag with what is missing."""
-    host = _host(words.host)
-    event = host.event(words.event, payload)
-    has_tag = isinstance(event, UserMessage) and _has_tag(words.host, event.text)
+    events = _events_of(host)
+    event = events.event(name, payload)
+    has_tag = isinstance(event, UserMessage) and _has_tag(host, event.text)
     if not has_tag and not isinstance(event, SessionStart):
         return 0
-    project = next(repositories(words.host, payload), "")
-    if project and os.access(project, os.W_OK):
-        return answer(words, payload, project)
+    if repository and os.access(repository, os.W_OK):
+        return answer(host, name, payload, repository, harness=harness, key=key)
     if not has_tag or config.run():
         return 0
     text = (
         "The tag in this message had no effect: a Rolecall project is a git repository, and the session is not in a"
         " git repository that can be written. `git init` makes one here. Tell the user."
     )
-    return _write(host.output(words.event, Answer(context=text, notice=text)))
+    return _write(events.output(name, Answer(context=text, notice=text)))
 
 
 def _has_tag(host: str, text: str) -> bool:
@@ -87,14 +88,14 @@ def _has_tag(host: str, text: str) -> bool:
     return bool(tags.detect(text, kit.tags).found or skills.slash(text, kit.skills, kit.tags))
 
 
-def _host(name: str) -> Any:
+def _events_of(name: str) -> Any:
     known = (*HOSTS, "rolecall")
     if name not in known:
         raise NotFound(f"there is no host {name!r}", hint=f"There are {', '.join(known)}.")
     return import_module(f"rolecall.hosts.{name}.events")
 
 
-def _load_kit(words: Words, event: Event) -> Kit:
+def _load_kit(host: str, harness: str, event: Event) -> Kit:
     """As much of the configuration and the catalogue as an event needs."""
     if isinstance(event, PreToolUse):
         from rolecall.hosts import gate
@@ -108,11 +109,11 @@ def _load_kit(words: Words, event: Event) -> Kit:
         needs_kit, has_tags = bool(event.call.skill), True  # a skill that was called, perhaps in a mode
     else:
         needs_kit, has_tags = True, False
-    kit = hook_context.load(words.host, with_tags=has_tags) if needs_kit else Kit()
+    kit = hook_context.load(host, with_tags=has_tags) if needs_kit else Kit()
     kit = kit._replace(
         run=config.run(),
         restrictions=config.restrictions(),
-        harness=words.harness or HARNESS,
+        harness=harness or HARNESS,
         mask=lambda: config.mask(kit.secrets),
         thresholds=_thresholds,
     )
@@ -136,7 +137,7 @@ def _write(output: Output) -> int:
     return int(output.code)
 
 
-def report_failure(words: Words, project: str, exc: Exception) -> None:
+def report_failure(host: str, name: str, exc: Exception, *, project: str, harness: str) -> None:
     """Print what went wrong, and keep it so that it is repeated where a person sees it."""
     is_own = isinstance(exc, RolecallError)
     text = f"{type(exc).__name__}: {exc}"
@@ -144,7 +145,7 @@ def report_failure(words: Words, project: str, exc: Exception) -> None:
         from rolecall.cli import hints
 
         text = f"{exc.message} {hints.word(exc.hint)}"
-    line = f"rolecall hook {words.host} {words.event}: {text.strip()}"
+    line = f"rolecall hook {host} {name}: {text.strip()}"
     print(line, file=sys.stderr)
     if not is_own:
         import traceback
@@ -156,7 +157,7 @@ def report_failure(words: Words, project: str, exc: Exception) -> None:
         from rolecall.hosts import tool_log
 
         with suppress(RolecallError):  # the name of the harness may be the very error
-            project_paths.use_harness(words.harness or HARNESS)
+            project_paths.use_harness(harness or HARNESS)
         tool_log.note_error(project, f"{project_paths.now()} {line}")
     except Exception as again:  # perhaps the disk, which caused the first error too
         print(f"rolecall hook: this could not be kept either: {again}", file=sys.stderr)

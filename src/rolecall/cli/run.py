@@ -82,7 +82,8 @@ def run(options: Namespace) -> int:
         from rolecall.cli import follow  # brings asyncio and the engine, which --detach does without
 
         if len(tasks) > 1:
-            return follow.follow_each(options, store, tasks, starter, is_served=is_served)
+            refs = starter.start_all(tasks) if is_served else map(starter.start, tasks)
+            return follow.follow_each(options, store, refs, len(tasks), is_served=is_served)
         ref = starter.start(tasks[0])
         print(f"thread {thread.id_of(ref)}", file=sys.stderr, flush=True)
         if is_served:

@@ -13,8 +13,7 @@ from rolecall.errors import UsageError
 from rolecall.knowledge import globs, queries, start
 from rolecall.knowledge.place import root_of
 from rolecall.knowledge.query import Answer
-from rolecall.mcp.protocol import Cancel
-from rolecall.mcp.tools import Place, Reply
+from rolecall.mcp.tools import Cancel, Place, Reply
 from rolecall.nexus.project_paths import now
 
 _LONGEST_PASSAGE = 3_000

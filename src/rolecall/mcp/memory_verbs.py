@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolecall.mcp.protocol import Cancel
-from rolecall.mcp.tools import Place, Reply
+from rolecall.mcp.tools import Cancel, Place, Reply
 from rolecall.nexus import memory, memory_access, memory_gc, rule
 from rolecall.settings.config import mask
 

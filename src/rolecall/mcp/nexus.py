@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.mcp.protocol import Cancel
-from rolecall.mcp.tools import Effect, Place, Run, Tool
+from rolecall.mcp.tools import Cancel, Effect, Place, Run, Tool
 from rolecall.nexus import dispatch
 from rolecall.nexus.tool_error import ToolError
 from rolecall.settings import config

@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from threading import Lock
-from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from rolecall import __version__
-
-if TYPE_CHECKING:
-    from rolecall.mcp.tools import Tool, Toolbox
+from rolecall.mcp.tools import Cancel, Outcome, Tool, Toolbox, encode
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Agreed on by `initialize`, oldest first; the last is offered to a client that asks for another one. All are dates, so
@@ -30,10 +26,6 @@ STATELESS_VERSIONS = ("2026-07-28",)
 _WITH_BATCHES = "2025-03-26"
 _WITH_ANNOTATIONS = "2025-03-26"
 _WITH_STRUCTURE = "2025-06-18"
-
-_LARGEST_STRUCTURE = 64 * 1024
-_LAST_TRIES = 5
-"""How many times at least a call whose patience has ended tries for a lock."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -59,53 +51,6 @@ class Refusal(Exception):
         self.code = code
         self.message = message
         self.detail = detail
-
-
-class Outcome(NamedTuple):
-    """What a tool gave: the JSON of its reply, or of `{"error": …}`, in one line without tabs."""
-
-    json: bytes
-    is_error: bool
-
-    @property
-    def is_sent_twice(self) -> bool:
-        """Whether it also goes out as `structuredContent`, which is optional; all hosts take the text alone."""
-        return len(self.json) <= _LARGEST_STRUCTURE
-
-
-class Cancel:
-    """Says that nobody waits for a result any more; `on_set` registers what to stop then."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self.patience_ends: float | None = None
-        """When a call that waits for a lock gives up, on the clock of `time.monotonic`; None: never."""
-        self._tries = 0
-        self._stops: list[Callable[[], object]] = []
-        self._lock = Lock()
-
-    def set(self) -> None:
-        self.is_set = True
-        self._stop()
-
-    def has_given_up(self) -> bool:
-        """Asked again and again while a call waits for a lock. A free lock is taken even after patience has ended."""
-        self._tries += 1
-        is_late = self.patience_ends is not None and monotonic() > self.patience_ends
-        return self.is_set or (is_late and self._tries > _LAST_TRIES)
-
-    def on_set(self, stop: Callable[[], object]) -> None:
-        """Have `stop` called when it is set; at once when it is set already."""
-        with self._lock:
-            self._stops.append(stop)
-        if self.is_set:
-            self._stop()
-
-    def _stop(self) -> None:
-        with self._lock:  # each is called once, whichever of two threads comes first
-            stops, self._stops = self._stops, []
-        for stop in stops:
-            stop()
 
 
 class Call:
@@ -265,14 +210,6 @@ def decode(line: bytes) -> Any:
         return json.loads(line.decode(), parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise Refusal(PARSE_ERROR, f"not JSON: {error}") from error
-
-
-def encode(value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a pair: many clients would refuse the whole message for its escape
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
 def failure(ident: Ident, code: int, message: str, detail: Any = None) -> bytes:

@@ -19,8 +19,7 @@ from rolecall.api import Rolecall, Thread
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.mcp.hints import TOOLS as TOOL_NAMES
 from rolecall.mcp.hints import phrase, with_tool
-from rolecall.mcp.protocol import Cancel
-from rolecall.mcp.tools import Place
+from rolecall.mcp.tools import Cancel, Place
 from rolecall.settings import config
 from rolecall.settings.stores import store_if_any
 from rolecall.settings.yaml12 import MAX_BYTES

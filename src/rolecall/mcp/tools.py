@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from threading import Lock
+from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import InvalidPayload, RolecallError, UsageError
-from rolecall.mcp.protocol import Cancel, Outcome, encode
 
 GROUPS: Mapping[str, str] = {
     "nexus": "rolecall.mcp.nexus",
@@ -23,7 +24,57 @@ GROUPS: Mapping[str, str] = {
 }
 """Every group of tools and its module. A host may leave out what it does not want."""
 
+_LARGEST_STRUCTURE = 64 * 1024
+_LAST_TRIES = 5
+"""How many times at least a call whose patience has ended tries for a lock."""
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class Outcome(NamedTuple):
+    """What a tool gave: the JSON of its reply, or of `{"error": …}`, in one line without tabs."""
+
+    json: bytes
+    is_error: bool
+
+    @property
+    def is_sent_twice(self) -> bool:
+        """Whether it also goes out as `structuredContent`, which is optional; all hosts take the text alone."""
+        return len(self.json) <= _LARGEST_STRUCTURE
+
+
+class Cancel:
+    """Says that nobody waits for a result any more; `on_set` registers what to stop then."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.patience_ends: float | None = None
+        """When a call that waits for a lock gives up, on the clock of `time.monotonic`; None: never."""
+        self._tries = 0
+        self._stops: list[Callable[[], object]] = []
+        self._lock = Lock()
+
+    def set(self) -> None:
+        self.is_set = True
+        self._stop()
+
+    def has_given_up(self) -> bool:
+        """Asked again and again while a call waits for a lock. A free lock is taken even after patience has ended."""
+        self._tries += 1
+        is_late = self.patience_ends is not None and monotonic() > self.patience_ends
+        return self.is_set or (is_late and self._tries > _LAST_TRIES)
+
+    def on_set(self, stop: Callable[[], object]) -> None:
+        """Have `stop` called when it is set; at once when it is set already."""
+        with self._lock:
+            self._stops.append(stop)
+        if self.is_set:
+            self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:  # each is called once, whichever of two threads comes first
+            stops, self._stops = self._stops, []
+        for stop in stops:
+            stop()
 
 
 class Place(NamedTuple):
@@ -185,6 +236,14 @@ def _check_arguments(tool: Tool, arguments: dict[str, Any]) -> None:
         raise UsageError(f"the arguments cannot be checked: {error}") from error
     if misfits:
         raise InvalidPayload(f"the arguments do not fit: {'; '.join(misfits)}", misfits)
+
+
+def encode(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a pair: many clients would refuse the whole message for its escape
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
 def _encode(reply: Reply) -> bytes:

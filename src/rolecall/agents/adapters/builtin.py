@@ -91,7 +91,17 @@ class Builtin:
         # The timeout starts here, because importing the libraries does not count.
         now = asyncio.get_running_loop().time()
         deadline = now + self.timeout if self.timeout else float("inf")
-        return modelloop.Run(self, context, model, deadline=deadline)
+        return modelloop.Run(
+            context,
+            model,
+            system=self.system,
+            max_turns=self.max_turns,
+            max_tokens=self.max_tokens,
+            max_output=self.max_output,
+            retries=self.retries,
+            deadline=deadline,
+            secret=self.api_key,
+        )
 
     async def _model(self) -> Model:
         from rolecall.agents.modelclient import connected
