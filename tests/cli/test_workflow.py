@@ -366,3 +366,15 @@ def test_the_page_has_examples_and_names_every_key() -> None:
     role = schema["properties"]["roles"]["additionalProperties"]
     keys = {*schema["properties"], *role["properties"], *role["properties"]["limits"]["properties"]}
     assert sorted(key for key in keys if f"`{key}`" not in page) == []
+
+
+def test_the_hint_of_a_problem_is_a_command(rolecall: Rolecall, project: Path) -> None:
+    (project / "solve-issue.yaml").write_text(SOLVE.replace("    agent: human\n", ""))
+    for name, command in (
+        ("nope.yaml", "`rolecall workflow list`"),
+        ("solve-issue.yaml", "`rolecall config set defaultAgent NAME`"),
+    ):
+        told = rolecall("workflow", "validate", name, cwd=project).stdout
+        shown = json.loads(rolecall("workflow", "validate", name, "--json", cwd=project).stdout)
+        assert command in told
+        assert command in shown[0]["problems"][0]["hint"]

@@ -52,7 +52,7 @@ def test_a_pipe_with_an_end_that_leads_nowhere_is_refused(
     "words", ["--version", "--help", "mcp --help", "workflow list", "task list", "cas stats"]
 )
 def test_a_command_whose_output_is_closed_says_so_and_does_nothing(project: Path, words: str) -> None:
-    closed = "rolecall: standard output is closed\n  Give it somewhere to go, /dev/null perhaps.\n"
+    closed = "rolecall: standard output is closed\n  Redirect it, to /dev/null for example.\n"
     assert redirected(project, words, ">&-") == (2, "", closed)
     assert redirected(project, words, ">&- 2>&-") == (2, "", "")
 

@@ -261,7 +261,7 @@ def test_whoever_stops_following_leaves_the_thread_to_the_service(service: Servi
     _, errors = following.communicate(timeout=PATIENCE)
     assert following.returncode == 130
     assert errors.splitlines()[-2:] == [
-        f"{name} goes on in the service",
+        f"{name} continues in the service",
         f"watch: rolecall thread watch {name}",
     ]
     assert service.thread_status(name) == "running"

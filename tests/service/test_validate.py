@@ -320,3 +320,10 @@ def test_on_a_terminal_each_problem_is_a_line_and_the_last_counts_them(project: 
     assert len(problems) == 1
     assert problems[0].startswith(f"{project.folder}/workflows/solve-issue.yaml:5:5: error: planner: ")
     assert last == f"{project.folder}: not valid: 1 workflow, 0 triggers, 1 error"
+
+
+def test_a_hint_from_the_process_that_loads_a_workflow_is_a_command(project: Project) -> None:
+    project.write(
+        "workflows/open.yaml", WORKFLOW.format(name="open", agent="x").replace("    agent: x\n", "")
+    )
+    assert "`rolecall config set defaultAgent NAME`" in project.validate(code=2)["problems"][0]["hint"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolecall.errors import RolecallError
+from rolecall.errors import Hint, RolecallError
 from rolecall.settings.yaml12 import Problem
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def _problem(fields: Mapping[str, Any]) -> Problem:
     if severity not in ("error", "warning") or not isinstance(line, int) or not isinstance(column, int):
         raise ValueError(severity)
     message, file, hint = (str(fields[key])[:2000] for key in ("message", "file", "hint"))
+    if action := fields["action"]:
+        hint = Hint(action["advice"], action["code"], before=action["before"], **action["arguments"])
     return Problem(severity, message, file, line, column, hint)
 
 
@@ -152,9 +154,14 @@ def _looked_at(path: str, folder: str, keep: str) -> dict[str, Any]:
         problems, agents = [Problem("error", error.message, path, 1, 1, error.hint)], []
     return {
         "stored": _stored(checked),
-        "problems": [problem._asdict() for problem in problems],
-        "agents": [problem._asdict() for problem in agents],
+        "problems": [_fields_of(problem) for problem in problems],
+        "agents": [_fields_of(problem) for problem in agents],
     }
+
+
+def _fields_of(problem: Problem) -> dict[str, Any]:
+    hint = problem.hint  # as JSON it would only be a text
+    return {**problem._asdict(), "action": vars(hint) if isinstance(hint, Hint) else None}
 
 
 def _agent_problems(checked: Checked, path: str, folder: str) -> list[Problem]:

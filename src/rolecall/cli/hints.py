@@ -6,6 +6,10 @@ from shlex import quote
 
 from rolecall.errors import Hint
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rolecall.settings.yaml12 import Problem
+
 _PHRASES = {
     # threads
     "answer_thread": "rolecall thread answer {thread} --run",
@@ -85,6 +89,11 @@ def word(hint: str) -> str:
     if not isinstance(hint, Hint):
         return hint
     return f"{hint.before} {hint.advice}: {phrase(hint)}.".lstrip()
+
+
+def word_problem(problem: Problem) -> Problem:
+    """A problem with its hint as the command line says it."""
+    return problem._replace(hint=word(problem.hint))
 
 
 def phrase(hint: Hint) -> str:

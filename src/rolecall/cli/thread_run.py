@@ -146,7 +146,7 @@ def _show_new_thread(
 
 
 def print_problem(problem: Problem) -> None:
-    say(str(problem), sys.stderr)
+    say(str(hints.word_problem(problem)), sys.stderr)
 
 
 def tell_omitted(ref: ThreadRef) -> None:

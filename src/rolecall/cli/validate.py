@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 
 from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli.hints import word, word_problem
 from rolecall.cli.output import STORE, plural
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.service import project_check, project_file
@@ -39,6 +40,7 @@ def validate(options: Namespace) -> Reply:
             f"there is no {project_file.FILE} and no workflow in {folder}", hint="`rolecall init` makes them."
         )
     project = found.reading.project
+    problems = [word_problem(problem) for problem in found.problems]
     shown = {
         "project": project.name,
         "folder": project.folder,
@@ -48,14 +50,14 @@ def validate(options: Namespace) -> Reply:
             for report in found.reports
         ],
         "triggers": [{"trigger": one.id, "does": one.describe()} for one in project.triggers],
-        "endpoints": [check._asdict() for check in found.endpoints],
+        "endpoints": [{**check._asdict(), "fix": word(check.fix)} for check in found.endpoints],
         "problems": [
             problem._asdict() | {"line": problem.line or None, "column": problem.column or None}
-            for problem in found.problems
+            for problem in problems
         ],
     }
     # A problem that has no line shows its file alone.
-    lines = [str(one) if one.line else str(one).replace(":0:0:", ":", 1) for one in found.problems]
+    lines = [str(one) if one.line else str(one).replace(":0:0:", ":", 1) for one in problems]
     parts = [plural(len(found.reports), "workflow"), plural(len(project.triggers), "trigger")]
     for kind in ("error", "warning"):
         if count := sum(one.severity == kind for one in found.problems):

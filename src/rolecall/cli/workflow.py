@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli.hints import word, word_problem
 from rolecall.cli.output import STORE, colored, colored_diff, format_of, plural, say, table
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
@@ -107,7 +108,7 @@ def put(options: Namespace) -> Reply | int:
     path = str(registry.find(None, _as_path(options.file), folder=os.getcwd()).path)
     checked = registry.check_file(path)
     for problem in checked.problems:
-        say(str(problem), sys.stderr)
+        say(str(word_problem(problem)), sys.stderr)
     if checked.playbook is None:
         count = sum(problem.severity == "error" for problem in checked.problems)
         text = f"{path} has {plural(count, 'problem')}; nothing was stored"
@@ -225,7 +226,7 @@ def _check(finder: Finder, text: str) -> dict[str, Any]:
         file = found.path or str(found.node)
         checked = registry.check_file(file) if found.path else _check_stored(finder.store, file)
     except RolecallError as error:
-        problem = Problem("error", error.message, text, 1, 1, error.hint)
+        problem = Problem("error", error.message, text, 1, 1, word(error.hint))
         return {"file": text, "name": None, "hash": None, "valid": False, "problems": [problem._asdict()]}
     problems, book = list(checked.problems), checked.playbook
     if book is not None:
@@ -240,7 +241,7 @@ def _check(finder: Finder, text: str) -> dict[str, Any]:
         "valid": all(problem.severity != "error" for problem in problems),
         "problems": [
             problem._asdict() | {"line": problem.line or None, "column": problem.column or None}
-            for problem in problems
+            for problem in map(word_problem, problems)
         ],
     }
 
