@@ -1,8 +1,8 @@
-"""Files that agents leave for one another: any name below `state/artifacts/`, and never a way out of it.
+"""Files that agents leave for one another, anywhere below `state/artifacts/` but never outside it.
 
-Empty segments, `.` and `..` are taken out of a name, as other harnesses do. A name that cannot be a file everywhere is
-refused, and so is one that would make a git repository, whose settings name programs that git starts. Each folder on
-the way is opened from the one before it and must be a folder, not a link to one.
+Empty segments, `.` and `..` are dropped from a name, as other harnesses do. A name that some file system cannot store
+is refused, and so is one that would create a git repository, whose settings can make git start programs. Each folder on
+the path is opened from its parent and must not be a link.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import WrongCall
 
 _LONGEST = 255
-"""Bytes in the name of a file, on every file system in use."""
+"""Maximum bytes of a file name, on every file system in use."""
 _LONGEST_PATH = 4000
 _NOT_WRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?|[a-z]:.*", re.IGNORECASE)
-"""Names that Windows gives to devices and drives."""
+"""Names that Windows reserves for devices and drives."""
 _UNSEEN = re.compile(r"[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]|[. ]*(:.*)?\Z")
-"""What file systems leave out of a name, as git has it in its own check."""
+"""Characters that file systems ignore in a name, as in git's own check."""
 _WAY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def write_artifact(project: Folder, filename: str, content: str) -> str:
-    """Write it; the absolute path it then has."""
+    """Write an artifact and return its absolute path."""
     segments = _segments(filename)
     artifacts = project_paths.artifacts(project)
     path = os.path.join(artifacts, *segments)
@@ -62,7 +62,7 @@ def _segments(filename: str) -> Sequence[str]:
             raise WrongCall(f"{part!r} cannot be the name of an artifact", hint="Choose a plain name.")
         if len(part.encode()) > _LONGEST:
             raise WrongCall(f"the name {part[:40]!r}… is longer than {_LONGEST} bytes")
-        # `.git` under all its names, and the one file that every repository without such a folder has.
+        # `.git` under all its names, and `HEAD`, which a bare repository must contain.
         name = _UNSEEN.sub("", part).lower()
         if name in (".git", "git~1") or (part is segments[-1] and name == "head"):
             raise WrongCall(
@@ -74,7 +74,7 @@ def _segments(filename: str) -> Sequence[str]:
 
 @contextmanager
 def _open_folder(artifacts: str, names: Sequence[str], filename: str) -> Iterator[int]:
-    """The folder that the file goes into, open; created if it is missing."""
+    """Open the folder that the file goes into, and create it if it is missing."""
     folder = -1
     try:
         folder = os.open(artifacts, _WAY)

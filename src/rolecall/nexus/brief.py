@@ -1,7 +1,7 @@
-"""The text an agent gets for a task: TASK, CONTEXT, APPROACH, ACCEPTANCE and what belongs to them. Values.
+"""Build the text an agent gets for a task: TASK, CONTEXT, APPROACH, ACCEPTANCE and related sections.
 
-Empty parts are left out. The task is quoted in full, because the agent knows nothing else about it. Results of other
-tasks are shortened, with the thread that has the whole of them.
+Empty sections are left out. The task is quoted in full, because the agent knows nothing else about it. Results of other
+tasks are shortened, and the thread with the full result is named.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 Task = Mapping[str, Any]
 
 LONGEST_RESULT = 600
-"""Characters of another task's result: enough to know what there is, and where to read the rest."""
+"""Characters of another task's result: enough to show what was done and where to read the rest."""
 MOST_RESULTS = 30
 
 
 class Result(NamedTuple):
-    """What became of a task that this one depends on."""
+    """The result of a task that this one depends on."""
 
     task: Task
     summary: str = ""
@@ -34,8 +34,8 @@ def brief(
     knowledge: str = "",
     first: str = "",
 ) -> str:
-    """The task as it is handed to its owner. `works` are the tasks whose result it is to check, `knowledge` the list
-    of the project's files of rules and lessons, `first` what has to be done before anything else."""
+    """Build the text of a task for its owner. `works` are the tasks to check, `knowledge` is the list of the project's
+    rule and lesson files, and `first` is what has to be done before anything else."""
     sections = [
         f"TASK: {_one_line(task['title'])}",
         f"FIRST: {first}" if first else "",
@@ -75,7 +75,7 @@ def _context(task: Task, results: Sequence[Result], decisions: Iterable[str]) ->
 
 
 def _work(work: Task) -> str:
-    """A task whose result is checked, with its own parts one level further in."""
+    """A task whose result is checked, with its own sections indented."""
     parts = {name: work.get(name) or "" for name in ("context", "approach", "acceptance")}
     told = [f"{name.capitalize()}:\n{text.strip()}" for name, text in parts.items() if text.strip()]
     return "\n\n".join([_one_line(work["title"]), *told])
@@ -89,7 +89,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# -- the tools by their names here --
+# -- tool names --
 
 _IN_A_SHELL: Mapping[str, str] = {
     "nx_history_search": "rolecall history search TEXT",
@@ -100,8 +100,8 @@ _IN_A_SHELL: Mapping[str, str] = {
 
 
 def notes(tool_name: str = "") -> str:
-    """What the names of tools in an agent's body stand for where a shell is at hand; `tool_name` is how the host calls
-    one of our server's tools (`mcp__rolecall__{}`), empty where that is not known."""
+    """Explain the tool names in an agent's body to an agent that has a shell. `tool_name` is the host's pattern for our
+    server's tools (`mcp__rolecall__{}`), or empty if it is not known."""
     commands = "\n".join(f"- `{tool}`: `{command}`" for tool, command in _IN_A_SHELL.items())
     here = tool_name.format("nx_task_list")
     server = f"Where the project's server is connected, they are tools: `{here}`, and so on."

@@ -1,8 +1,8 @@
 """The catalogue: agents and skills with their bodies, and the vocabulary they are described in.
 
-`load()` gives our own, `load(folder)` that of a nexus-core package: a folder with a `manifest.json` whose
-body hashes are checked. Loading reports every problem with its place: first of files that have not their
-form, and when all have, of what they say that does not agree. Nothing here knows a host or its tools.
+`load()` returns our own catalogue, `load(folder)` that of a nexus-core package: a folder with a `manifest.json` whose
+body hashes are checked. Loading reports every problem with its place: first malformed files and, once all are well
+formed, contradictions between them. Nothing here depends on a host or its tools.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, 
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 STAND_INS: Mapping[str, str] = {"explore": "researcher"}
-"""Roles that bodies of packages ask for and no manifest has, and who plays them."""
+"""Roles that package bodies ask for but no manifest defines, and the agents that play them."""
 
 
 class Agent(NamedTuple):
@@ -47,24 +47,24 @@ class Skill(NamedTuple):
     triggers: tuple[str, ...] = ()
     """Ids of the tags that activate it."""
     manual_only: bool = False
-    """Whether only what a user typed activates it, a tag or a slash command."""
+    """Whether only a tag or a slash command typed by a user activates it."""
     summary: str = ""
     harness_docs_refs: tuple[str, ...] = ()
-    """Subjects on which the host adds words of its own when the skill becomes active."""
+    """Subjects on which the host adds its own instructions when the skill becomes active."""
     alias_ko: str = ""
 
 
 class Catalog(NamedTuple):
     folder: str
     version: str
-    """Of the package; empty for our own."""
+    """The version of the package; empty for our own."""
     vocabulary: Vocabulary
     agents: Mapping[str, Agent]
     skills: Mapping[str, Skill]
 
     @property
     def choices(self) -> macros.Choices:
-        """What macros may name. A stand-in is asked for by its own name, which the host may have an agent for."""
+        """The names that macros may use. A stand-in keeps its own name, because the host may have such an agent."""
         choices = {
             ("skill_activation", "skill"): macros.Choice("Skills", tuple(self.skills)),
             ("subagent_spawn", "target_role"): macros.Choice("Agents", (*self.agents, *STAND_INS)),
@@ -94,7 +94,7 @@ class Catalog(NamedTuple):
 
 
 def effective(agent: Agent, additions: Collection[str] = ()) -> tuple[str, ...]:
-    """What restricts an agent: its own capabilities and what is added to them. Nothing takes one away."""
+    """The restrictions of an agent: its own capabilities and `additions`. Nothing removes a restriction."""
     for word in additions:
         if word not in RESTRICTIONS:
             hint = did_you_mean(word, RESTRICTIONS, what="Capabilities")
@@ -103,7 +103,7 @@ def effective(agent: Agent, additions: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
-    """Our own catalogue, or that of a package folder; `UsageError` with everything that is wrong with it."""
+    """Load our own catalogue, or that of a package folder. Raise a `UsageError` that lists every problem."""
     return _own() if folder is None else _package(os.fspath(folder))
 
 
@@ -136,7 +136,7 @@ def _package(folder: str) -> Catalog:
 
 
 def _read(reader: Reader, index: Mapping[str, Mapping[str, Any]], *, version: str) -> Catalog:
-    """The catalogue of the agents and skills in `index`, each with what the manifest says of it, if there is one."""
+    """Read the agents and skills in `index`, which maps each id to its manifest entry, if there is one."""
     words = vocabulary.read(reader)
     found = {
         kind: {id: _describe(reader, kind, id, entry) for id, entry in entries.items()}
@@ -187,7 +187,7 @@ _FORMS: Mapping[str, _Fields] = {
 
 
 def _list_ids(reader: Reader, kind: str) -> list[str]:
-    """The ids of a kind by the folders there are."""
+    """The ids of a kind, taken from the folder names."""
     folder = reader.path(kind)
     try:
         names = os.listdir(folder)
@@ -198,7 +198,7 @@ def _list_ids(reader: Reader, kind: str) -> list[str]:
 
 
 def _describe(reader: Reader, kind: str, id: str, entry: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of an agent or a skill, its body among them; what is missing is among the problems."""
+    """The fields of an agent or a skill, including its body; missing fields are reported as problems."""
     form: Record[dict[str, Any]] = Record(dict, "the file", _FORMS[kind])
     meta = reader.yaml(_meta(kind, id), form)
     content = reader.raw(_body(kind, id))
@@ -293,7 +293,7 @@ def _entries(kind: str) -> ListOf[dict[str, Any]]:
     return ListOf(Record(dict, "the entry", {**_FORMS[kind], **require(body_hash=_HASH)}))
 
 
-# The vocabulary in a manifest is a copy that leaves fields out, so the files are read instead of it.
+# The manifest contains an incomplete copy of the vocabulary, so the files are read instead.
 _MANIFEST_FORM: Record[dict[str, Any]] = Record(
     dict,
     "the manifest",

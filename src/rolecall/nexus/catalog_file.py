@@ -1,6 +1,6 @@
-"""Files of a catalogue: read with the form they must have, every problem collected with its place.
+"""Read and validate the files of a catalogue, collecting every problem with its place.
 
-Whether the files agree with each other is for `catalog` and `vocabulary` to check, when all of them have their form.
+Once all files are well formed, `catalog` and `vocabulary` check whether they agree with each other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def require(**forms: Form[Any]) -> dict[str, Field | Form[Any]]:
 
 
 class Reader:
-    """Reads files of one folder, by names with slashes, and collects what is wrong with them."""
+    """Reads the files of one folder, named with slashes, and collects their problems."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Reader:
             return None
 
     def yaml(self, name: str, wanted: Form[T]) -> T | None:
-        """The value of a YAML file; None if it cannot be used, with the reasons among the problems."""
+        """The value of a YAML file, or None if it cannot be used; the reasons are added to the problems."""
         text = self.decode(name, self.raw(name))
         if text is None:
             return None
@@ -72,7 +72,7 @@ class Reader:
         return None if reading.problems or isinstance(value, Unreadable) else value
 
     def json(self, name: str, wanted: Form[T]) -> T | None:
-        """Like `yaml`, of a JSON file; its problems name paths instead of lines."""
+        """Like `yaml`, for a JSON file; problems have paths instead of lines."""
         text = self.decode(name, self.raw(name))
         if text is None:
             return None

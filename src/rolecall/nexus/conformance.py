@@ -1,12 +1,12 @@
-"""Runs conformance fixtures against our tools, in process and over MCP, and says by test_id what came of it.
+"""Run conformance fixtures against our tools, in process and over MCP, and report the results by test_id.
 
-Every case gets a folder of its own, and nothing outside it is touched. Beside what a case expects, three things
-are expected in all of them: replies and state files have the fields the contract documents and no others,
-a tool or a hook writes only where it may, and one that reads leaves no trace.
+Every case has its own folder, and nothing outside it is touched. Besides its own expectations, every case must meet
+three more: replies and state files have exactly the fields that the contract documents, a tool or hook writes only
+where it may, and one that only reads leaves no trace.
 
 Cases with events go through functions that the caller passes in, because hooks are above this room.
 
-What fixtures may say is `fixture`'s and `expectation`'s; showing the report is the command line's.
+`fixture` and `expectation` define what fixtures may contain; the command line shows the report.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ DOORS = ("tools", "mcp")
 """Ways to call a tool: in process, and over the pipe of a `rolecall mcp` child."""
 NEEDS_HOOKS, NEEDS_TOOLS = "needs the hooks", "needs the tools"
 ALWAYS = "always"
-"""What is expected of every case, whether it says so or not."""
+"""Marks expectations that apply to every case, whether it states them or not."""
 
 Call: TypeAlias = "Callable[[str, dict[str, Any]], Any]"
-"""A tool by name, with parameters; its reply, or `{"error": …}`."""
+"""Calls a tool by name with parameters. Returns its reply, or `{"error": …}`."""
 Tell: TypeAlias = "Callable[[str, str, dict[str, Any]], Any]"
-"""Have the hooks do what an event asks for: the project's folder, the type of the event, its parameters with the
-harness among them. Gives the answer, or `{"error": …}`."""
+"""Runs the hooks for an event: the project's folder, the type of the event, and its parameters, which include the
+harness. Returns the answer, or `{"error": …}`."""
 
 _WRITABLE_FOLDERS = (f".nexus/state/{project_paths.HARNESS}/", ".nexus/state/artifacts/")
 _WRITABLE = (*documented.FILES, ".nexus/.gitignore", ".nexus/", ".nexus/state/")
@@ -52,7 +52,7 @@ _LONGEST = 300
 class Failure(NamedTuple):
     over: str
     at: str
-    """Where the case says so, or ALWAYS."""
+    """The place of the expectation in the case, or ALWAYS."""
     what: str
     """`reply`, or a file."""
     path: str
@@ -68,25 +68,25 @@ class Result(NamedTuple):
     reason: str = ""
     failures: Sequence[Failure] = ()
     over: Sequence[str] = ()
-    """The doors it went through."""
+    """The doors the case went through."""
 
 
 class Report(NamedTuple):
     results: Sequence[Result]
     mistakes: Sequence[Mistake]
-    """Cases, and whole files, that could not be understood."""
+    """Cases, and whole files, that could not be parsed."""
     passed_over: Sequence[str]
 
     @property
     def is_good(self) -> bool:
-        """Whether something ran, and nothing that could have been wrong was."""
+        """Whether at least one case passed, and none failed or was malformed."""
         counts = self.counts
         return bool(counts["passed"]) and not counts["failed"] and not counts["malformed"]
 
     @property
     def counts(self) -> dict[str, int]:
         statuses = [result.status for result in self.results]
-        # One case may have many mistakes; of a file without cases each counts.
+        # The mistakes of one case count once; in a file without cases, each mistake counts.
         malformed = {(mistake.file, mistake.test_id or mistake.place) for mistake in self.mistakes}
         return {
             "passed": statuses.count("passed"),
@@ -104,7 +104,7 @@ def run(
     tells: Mapping[str, Tell] | None = None,
     done: Callable[[int], object] = lambda _: None,
 ) -> list[Result]:
-    """The results of all cases, in their order. `tells` are doors of their own, by name, for cases with events."""
+    """Run all cases and return their results in order. `tells` are additional doors, by name, for cases with events."""
     results: list[Result] = []
     chosen = {name: tell for name, tell in (tells or {}).items() if name in over}
     with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
@@ -137,7 +137,7 @@ def _result(case: Case, doors: Mapping[str, _Door]) -> Result:
 
 class _Door(NamedTuple):
     root: str
-    """A folder that contains the project and nothing else, so that writing outside of the project is seen."""
+    """A folder that contains only the project, so that writes outside the project are noticed."""
     call: Call
     tell: Tell | None = None
 
@@ -150,7 +150,7 @@ class _Door(NamedTuple):
 def _doors(
     scratch: str, over: Sequence[str], environ: Mapping[str, str], tells: Mapping[str, Tell]
 ) -> Iterator[dict[str, _Door]]:
-    """The doors for the cases of one file: they share a server, which is how hosts use one."""
+    """The doors for the cases of one file, which share a server, as the sessions of a host do."""
     roots = {name: os.path.join(scratch, name) for name in over if name in DOORS or name in tells}
     server = ServerChild(os.path.join(roots.get("mcp", scratch), "project"), environ)
 
@@ -178,7 +178,7 @@ def _doors(
 
 
 def _failures(case: Case, door: _Door) -> list[Failure]:
-    """What goes wrong with a case through one door."""
+    """The failures of a case through one door."""
     found: list[Failure] = []
     at = "precondition"
     try:
@@ -197,7 +197,7 @@ def _failures(case: Case, door: _Door) -> list[Failure]:
         for step in case.steps:
             at = step.expected[0].at
             found += _step_failures(case, step, door)
-    except Exception as exc:  # whatever crashed, the case failed and the run goes on
+    except Exception as exc:  # any crash fails the case, and the run continues
         found.append(_failure(at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}"))
     return found
 
@@ -221,7 +221,7 @@ def _step_failures(case: Case, step: Step, door: _Door) -> Iterator[Failure]:
         event = step.act.type
         reply = door.tell(door.project, event, {"harness_id": case.harness, **step.act.params})
         yield from _reply_failures(reply, step.expected)
-        # Hooks write the state, what a user asks to keep, and nothing else; before a tool they write nothing.
+        # Hooks write only the state and what a user asks to keep; before a tool call they write nothing.
         folders = [f".nexus/state/{name}/" for name in (project_paths.HARNESS, case.harness)]
         folders += [".nexus/memory/", ".nexus/rules/"] if event == "user_message" else []
         may_write = event != "pre_tool_use"
@@ -274,7 +274,7 @@ def _misses(at: str, what: str, expected: Mapping[str, Any], document: Any) -> I
             yield _failure(at, what, path, _shown(value), _shown(found))
 
 
-# -- what is expected of every case --
+# -- expectations of every case --
 
 
 def _write_failures(
@@ -286,7 +286,7 @@ def _write_failures(
     *,
     tracker_file: str = "",
 ) -> Iterator[Failure]:
-    """Changes where nothing may be written, and files that do not have their form."""
+    """Changes where nothing may be written, and files that are malformed."""
     for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
         name = path.removeprefix("project/")
         if name not in files and not name.startswith(folders or ("\0",)):

@@ -1,7 +1,7 @@
-"""Tools called from outside: by name, with unchecked arguments, by callers that may be restricted.
+"""Call tools from outside: by name, with unchecked arguments, for callers that may be restricted.
 
-The table says what every tool is for and what it takes; doors make their help and their schemas from it. The types of
-arguments are checked here, in the contract's words where it has any; `tools` does the rest.
+The table describes every tool and its parameters; the doors generate their help and schemas from it. Argument types are
+checked here, with the contract's error messages where it defines any; `tools` does the rest.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Tool(NamedTuple):
     description: str
     parameters: Mapping[str, Parameter] = {}
     denied_as: tuple[str, ...] = ()
-    """The classes of actions it belongs to: a restriction that denies one of them denies the tool."""
+    """Its classes of actions: a restriction that denies one of them denies the tool."""
     is_reader: bool = False
     is_for_lead: bool = False
-    """Planning and deciding: no role does that, whatever it is restricted to."""
+    """Whether the tool plans or decides, which no role may do, regardless of its restrictions."""
     needs: str = ""
-    """The state file without which that it is missing is the answer, whatever the arguments."""
+    """The state file that the tool needs. If it is missing, that is the reply, whatever the arguments are."""
 
 
 def _needed(kind: Kind, description: str, *choices: str) -> Parameter:
@@ -183,8 +183,8 @@ TOOLS: Mapping[str, Tool] = {
 
 
 def input_schema(tool: Tool) -> dict[str, Any]:
-    """The JSON Schema of a tool's arguments. `plan_update`'s action is a plain string on purpose: an unknown
-    one has to come to the tool, whose answer is pinned."""
+    """The JSON Schema of a tool's arguments. `plan_update`'s action is a plain string on purpose: an unknown action
+    must reach the tool, because the contract fixes its reply."""
     properties = {
         name: {
             **parameter.kind.schema,
@@ -205,8 +205,8 @@ def call(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> dict[str, Any]:
-    """The reply of a tool to arguments from outside. `mask` hides secrets that must not be stored; it is called only if
-    the tool writes."""
+    """Call a tool with external arguments and return its reply. `mask` hides secrets that must not be stored; it is
+    called only if the tool writes."""
     given = _check_call(project, name, arguments, restrictions, mask)
     return TOOLS[name].run(project, **given)
 
@@ -219,7 +219,7 @@ def call_json(
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
 ) -> bytes:
-    """The same as JSON."""
+    """Like `call`, but return JSON."""
     given = _check_call(project, name, arguments, restrictions, mask)
     if name == "task_list":
         return tools.task_list_json(project)
@@ -229,7 +229,7 @@ def call_json(
 def _check_call(
     project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
 ) -> dict[str, Any]:
-    """The arguments as the tool takes them."""
+    """Validate the arguments and return them as the tool takes them."""
     if name not in TOOLS:
         raise WrongCall(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
     tool, held_to = TOOLS[name], tuple(restrictions)
@@ -244,9 +244,9 @@ def _check_call(
     given = {} if arguments is None else arguments
     if not isinstance(given, dict):
         raise WrongCall(f"the arguments of {name} are not an object")
-    # Many hosts send null for what they leave out.
+    # Many hosts send null for omitted arguments.
     given = {key: value for key, value in given.items() if value is not None}
-    # By the contract an unknown action is the answer, whatever else is wrong: the tool itself gives it.
+    # The contract requires the tool's own reply to an unknown action, even if other arguments are wrong.
     action = given.get("action") if name == "plan_update" else None
     is_unknown_action = isinstance(action, str) and action not in tools.ACTIONS
     for key, value in given.items():

@@ -1,7 +1,6 @@
-"""Every field that replies and state files have, as closed types: what a conformance run checks each of them against.
+"""Every field of replies and state files as closed types, which a conformance run checks them against.
 
-A fixture names the fields it looks at, so it cannot notice one that nobody documented. The tools do not use these
-types.
+A fixture names the fields it looks at, so it cannot notice an undocumented one. The tools do not use these types.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rolecall.nexus import project_paths, state
 from rolecall.nexus.state import Id, Issue, Moment, Name, Task, Version
 
 Form: TypeAlias = Any
-"""A type that msgspec knows."""
+"""A type that msgspec supports."""
 
 _COUNT = Annotated[int, Meta(ge=0)]
 _OPTIONAL_TEXT = str | UnsetType
@@ -101,12 +100,12 @@ REPLIES: Mapping[str, Sequence[Form]] = {
     ],
     "artifact_write": [_closed(success=bool, path=Annotated[str, Meta(pattern="^/")])],
 }
-"""The forms that the reply of each tool can have."""
+"""The possible forms of each tool's reply."""
 ERROR = _closed(error=Name)
 FILES: Mapping[str, Form] = {
     f".nexus/state/{project_paths.PLAN}": state.Plan,
     f".nexus/state/{project_paths.TASKS}": state.TaskFile,
-    # Cycles of older harnesses lack a field or two, so only the one that was added is checked.
+    # Cycles of older harnesses lack some fields, so only the newly added cycle is checked.
     f".nexus/{project_paths.HISTORY}": _closed(
         cycles=Annotated[list[Any], Meta(min_length=1)], schema_version=Version | UnsetType
     ),
@@ -124,14 +123,14 @@ READERS = ("plan_status", "task_list", "history_search", "context")
 
 
 def reply_misfits(tool: str, reply: Any) -> list[str]:
-    """Why a reply has none of the forms of its tool, judged by the first; empty if it has one."""
+    """Why a reply matches none of its tool's forms, judged by the first form; empty if it matches one."""
     is_error = isinstance(reply, dict) and "error" in reply
     problems = [_problem_of(form, reply) for form in ([ERROR] if is_error else REPLIES[tool])]
     return [] if "" in problems else problems[:1]
 
 
 def file_misfits(path: str, content: Any) -> list[str]:
-    """The same for a state file that a tool has just written."""
+    """The same check for a state file that a tool has just written."""
     problem = _problem_of(FILES[path], content)
     if not problem and path.endswith(project_paths.HISTORY):
         problem = _problem_of(NEW_CYCLE, content["cycles"][-1])

@@ -1,7 +1,7 @@
-"""What a conformance fixture expects of a JSON document: a path into it, and a value or a matcher. Values.
+"""Compare a JSON document with a conformance fixture's expectations: a path into it, and a value or a matcher.
 
-The paths are the part of JSONPath that fixtures use: `$`, `.name`, `[n]`, `[-1]`, and `.length` of an array.
-Expected null means null or absent; a string, a number or a boolean means itself; an object is a matcher.
+The paths are the part of JSONPath that fixtures use: `$`, `.name`, `[n]`, `[-1]`, and `.length` of an array. Expected
+null means null or absent; a string, number or boolean must be equal; an object is a matcher.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from rolecall.store.schema import pattern_test
 
 ABSENT = object()
-"""What a path leads to when there is nothing."""
+"""The result of a path that leads nowhere."""
 
 _PATH = re.compile(r"\$(?:\.[^.\[\]\s]+|\[-?\d+\])*", re.ASCII)
 _PART = re.compile(r"\.([^.\[\]]+)|\[(-?\d+)\]", re.ASCII)
@@ -22,7 +22,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d
 
 
 def value_at(document: Any, path: str) -> Any:
-    """What the path leads to, or ABSENT."""
+    """The value at the path, or ABSENT."""
     value = document
     for name, index in _PART.findall(path):
         if name == "length" and isinstance(value, list):
@@ -41,7 +41,7 @@ def fits(expected: Any, found: Any) -> bool:
         return found is None or found is ABSENT
     if isinstance(expected, dict):
         return _MATCHERS[expected["type"]](expected, found)
-    # To Python true is 1, to JSON it is not.
+    # In Python `True == 1`, but in JSON they differ.
     return isinstance(expected, bool) == isinstance(found, bool) and bool(expected == found)
 
 
@@ -90,14 +90,14 @@ _LIMITS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "number": {"min": _is_plain_number, "max": _is_plain_number},
     "boolean": {},
 }
-"""What each matcher may say beside its type, and what that has to be."""
+"""The options of each matcher besides its type, and the type each option must have."""
 
 
-# -- what the author of a fixture got wrong --
+# -- mistakes in fixtures --
 
 
 def problem_of(path: str, expected: Any) -> str:
-    """Why this expectation would say nothing, or not what was meant; empty if it is a good one."""
+    """Why this expectation is invalid or would not check what was meant; empty if it is valid."""
     if not _PATH.fullmatch(path):
         return f"{path!r} is not a path: a path is $ with .name, [n], [-1] or .length behind it"
     if isinstance(expected, list):

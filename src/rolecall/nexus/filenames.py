@@ -1,9 +1,9 @@
-"""The files that a text names, as paths from the project's folder.
+"""Find the files that a text names, as paths relative to the project's folder.
 
-A word counts if it is a file of the project or looks like the path of one: a name with the ending of a source or a
-document, or a path whose last part has an ending. A pattern (`src/*.py`) stands for the files that it matches, a link
-for its target. Folders do not count: they are named too loosely. One word too many makes two tasks wait for each other
-without need, no more. In scripts without spaces between words, only existing files can be told from the text around.
+A word counts if it is a file of the project or looks like a path: a name with the extension of a source file or
+document, or a path whose last part has an extension. A pattern (`src/*.py`) stands for the files it matches, a link for
+its target. Folders do not count, because they are named too loosely. A false match only makes two tasks wait for each
+other unnecessarily. In scripts without spaces between words, only existing files are recognized.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from itertools import islice
 from typing import Any
 
 _LETTER = r"\w./+@À-ɏͰ-ԯ-"
-"""Letters of Latin, Greek and Cyrillic: scripts that put spaces between words."""
+"""Letters of Latin, Greek and Cyrillic, which put spaces between words."""
 _WORD = re.compile(rf"(?<![{_LETTER}])[{_LETTER}]+(?::{{2}}[\w.]+|(?::\d+)+)?", re.ASCII)
 _PATTERN = re.compile(rf"[{_LETTER}*]+", re.ASCII)
 _UNSPACED = re.compile(r"[\w./+@-]+")
 _OTHER_SCRIPT = re.compile(r"[^\x00-ԯ]")
 _UP_TO_ENDING = re.compile(r".*[^/]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _LONGEST = 4_000
-"""Characters of a path; no system has longer ones."""
+"""Maximum characters of a path on any system."""
 _MOST_FILES, _MOST_MATCHES, _MOST_PATTERNS, _MOST_STARS = 20_000, 200, 20, 8
 _NOT_WRITTEN = frozenset((".git", ".hg", ".venv", "node_modules", "__pycache__", "state"))
-"""Folders that no task writes by a pattern; `state` is that of `.nexus`."""
+"""Folders that patterns of tasks never match; `state` is that of `.nexus`."""
 _ENDING = re.compile(r"[^/]\.[A-Za-z][A-Za-z0-9]{0,7}$")
 _SOURCES = frozenset((
     "c", "cc", "cfg", "cpp", "cs", "css", "csv", "go", "h", "hpp", "html", "ini", "java", "js", "json", "jsx", "kt",
@@ -38,7 +38,7 @@ _SOURCES = frozenset((
 
 
 class Tree:
-    """The files of a project, as they were when they were first asked for."""
+    """The files of a project at the time they were first listed."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -76,7 +76,7 @@ def _fits(path: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def find_names(texts: Iterable[str], tree: Tree) -> frozenset[str]:
-    """The files that the texts name, each by its name from `canonical`."""
+    """The files that the texts name, as `canonical` names."""
     found: set[str] = set()
     patterns: dict[str, None] = {}
     for text in texts:
@@ -85,7 +85,7 @@ def find_names(texts: Iterable[str], tree: Tree) -> frozenset[str]:
             if path and (_looks_like_file(path) or tree.is_file(path)):
                 found.add(path)
         for match in _UNSPACED.finditer(text):
-            # What follows the ending of a file may be the next word of the sentence.
+            # In such scripts, the next word of the sentence may follow a file's extension directly.
             if len(match[0]) <= _LONGEST and _OTHER_SCRIPT.search(match[0]):
                 name = _UP_TO_ENDING.match(match[0])
                 path = _path(name[0], tree.root) if name else ""
@@ -106,13 +106,13 @@ def named_by_tasks(tasks: Iterable[Mapping[str, Any]], tree: Tree) -> frozenset[
 
 
 def canonical(path: str, root: str) -> str:
-    """One name for each file: relative to the root, or absolute if it lies elsewhere."""
+    """The canonical name of a file: relative to the root, or absolute if it is outside."""
     real = os.path.realpath(os.path.join(root, path))
     return os.path.relpath(real, root) if real.startswith(os.path.join(root, "")) else real
 
 
 def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
-    """The files that anybody wrote or removed after a time (RFC 3339)."""
+    """The files that were written or removed after a time (RFC 3339)."""
     try:
         last = datetime.fromisoformat(at.upper()).timestamp()
     except ValueError:
@@ -122,7 +122,7 @@ def changed_since(root: str, files: Iterable[str], at: str) -> frozenset[str]:
 
 
 def _changed_at(path: str) -> float:
-    """When a file was written; for a missing one, when its folder was, which may have removed the file."""
+    """When a file was written or, if it is missing, when its folder was last changed."""
     try:
         return os.stat(path).st_mtime
     except OSError:
@@ -140,7 +140,7 @@ def _path(word: str, root: str) -> str:
         plain = os.path.relpath(plain, root)
     path = posixpath.normpath(plain) if plain else ""
     is_outside = path in ("", ".", "..") or path.startswith(("../", ".nexus/state/", "@", "-"))
-    return "" if is_outside or plain.startswith("//") else path  # `//host/page.html` is left of an address
+    return "" if is_outside or plain.startswith("//") else path  # `//host/page.html` is the rest of a URL
 
 
 def _looks_like_file(path: str) -> bool:

@@ -1,10 +1,9 @@
-"""Conformance fixtures: cases in JSON that say what a tool is called with and what has to come of it.
+"""Conformance fixtures: cases in JSON that contain calls of tools and their expected results.
 
-Loading reports every mistake of an author with its file and place; a file is never passed over in silence.
-The format is that of nexus-core 0.10.0. Where its own fixtures go beyond its schema, so do we: the content
-of a file may be an array. Two things are ours: a string is the text of a file as it is, which is how a case has
-a damaged file or a branch of git; and beside its three events there are the eight of our hooks, which have a reply.
-Running cases is `conformance`'s.
+Loading reports every mistake of an author with its file and place; no file is skipped silently. The format is that of
+nexus-core 0.10.0. Where its own fixtures go beyond its schema, so do we: the content of a file may be an array. We add
+two things: a string is the literal text of a file, so that a case can have a damaged file or a git branch; and the
+eight events of our hooks, which have a reply, are allowed besides its three events. `conformance` runs the cases.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ HOOK_EVENTS = (
     ),
     *("session_end", "context_compact"),
 )
-"""Ours: what a host tells, and what it is answered (`block`, `context`, `notice`)."""
+"""Our hook events, whose reply has `block`, `context` and `notice`."""
 STATE_ROOT = ".nexus/state"
 
 _TOKEN = re.compile(r"\{([^{}]*)\}")
@@ -48,14 +47,14 @@ class Event(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What has to hold after a step."""
+    """The expectations after a step."""
 
     at: str
-    """Where the case says so."""
+    """The place of the expectation in the case."""
     returns: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Any] | None]
     error: bool | None = None
-    """Whether the reply is an error; None when nothing is said about it."""
+    """Whether the reply must be an error; None if the case does not say."""
     error_contains: str = ""
 
     @property
@@ -74,10 +73,10 @@ class Case(NamedTuple):
     description: str
     kind: Literal["tool", "scenario", "lifecycle"]
     before: Mapping[str, Any]
-    """Files there are when it begins, by path; None for one that there is not."""
+    """The files at the start of the case, by path; None for a file that must not exist."""
     steps: tuple[Step, ...]
     harness: str = project_paths.HARNESS
-    """In whose folder agents are tracked."""
+    """The harness in whose folder agents are tracked."""
 
 
 class Mistake(NamedTuple):
@@ -93,11 +92,11 @@ class Fixtures(NamedTuple):
     cases: list[Case]
     mistakes: list[Mistake]
     passed_over: list[str]
-    """JSON files that are no fixtures and do not look like any: schemas."""
+    """JSON files that are not fixtures and do not look like any, such as schemas."""
 
 
 def load(folder: str) -> Fixtures:
-    """Every fixture below a folder, or those of one file."""
+    """Load every fixture below a folder, or those of one file."""
     if not os.path.exists(folder):
         raise UsageError(f"there is no folder {folder!r}", hint="Name a folder of fixtures, or one file.")
     paths = [] if os.path.isdir(folder) else [folder]
@@ -108,7 +107,7 @@ def load(folder: str) -> Fixtures:
     for path in paths:
         _load_file(path, os.path.relpath(path, folder) if os.path.isdir(folder) else path, found)
 
-    # Results are told apart by their test_id, so two cases with one of them cannot both be right.
+    # Results are identified by their test_id, so two cases must not have the same one.
     files: dict[str, str] = {}
     for case in list(found.cases):
         if case.test_id in files:
@@ -151,7 +150,7 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
 
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON lets a key stand twice, and one of the two expectations would be lost."""
+    """Refuse repeated keys, which JSON allows, because one of the two expectations would be lost."""
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
@@ -187,7 +186,7 @@ def _case(entry: Mapping[str, Any], file: str) -> Case:
         True if text is not None else after.get("error"),
         text or "",
     )
-    # What is expected in the end is expected of the last step.
+    # The case's final expectations apply to its last step.
     expected[-1] = (*expected[-1], last) if "steps" in entry else (last,)
     has_events = any(isinstance(act, Event) for act in acts)
     return Case(
@@ -207,7 +206,7 @@ def _before(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _harness(entry: Mapping[str, Any]) -> str:
-    """Whose folder {HARNESS_ID} is: as the events say, else as an entry there says, else ours."""
+    """The harness that {HARNESS_ID} stands for: from the events, else from an entry in its folder, else ours."""
     told = [part["event"].get("params", {}) for part in entry.get("steps") or [entry] if "event" in part]
     told += [one for content in _before(entry).values() if isinstance(content, list) for one in content]
     for one in told:
@@ -217,7 +216,7 @@ def _harness(entry: Mapping[str, Any]) -> str:
 
 
 def _expand(files: Mapping[str, Any], harness: str) -> dict[str, Any]:
-    """Files by their paths, with the tokens replaced."""
+    """The files by path, with the tokens replaced."""
     return {
         path.replace("{STATE_ROOT}", STATE_ROOT).replace("{HARNESS_ID}", harness): content
         for path, content in files.items()
@@ -288,7 +287,7 @@ _CASE = _closed(
 _FORM = Type(_CASE)
 
 Problem = tuple[str, str]
-"""Where in a case, and what is wrong there."""
+"""The place in a case, and the problem there."""
 
 
 def _problems(entry: Any) -> list[Problem]:
@@ -325,7 +324,7 @@ def _numbered_steps(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str
 
 
 def _expectation_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong with the paths of files, and with what is expected of them and of replies."""
+    """Problems with file paths, and with the expectations about files and replies."""
     after = entry.get("postcondition", {})
     expected = [("/postcondition/state_files", after.get("state_files", {}))]
     documents = [("/postcondition/return_value", after.get("return_value", {}))]

@@ -1,8 +1,8 @@
-"""Removes notes of a project by `git rm` and a commit, so that each can be brought back by a command in its message.
+"""Remove notes of a project by `git rm` and a commit whose message has the command that restores each of them.
 
-Only a note that git has exactly as it is on the disk is removed; for any other the error says what to do first. The
-commit contains the named notes and nothing else, whatever the user has staged. A process that is killed between the two
-leaves a deletion that is staged: nothing is lost, and asking for it again commits it.
+A note is removed only if git has it exactly as it is on disk; otherwise the error says what to do first. The commit
+contains only the named notes, whatever the user has staged. A process that is killed before the commit leaves a staged
+deletion: nothing is lost, and repeating the command commits it.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _UNDER_WAY = {
 
 
 class Kept(NamedTuple):
-    """A note as git has it."""
+    """A note with the version of it that git has."""
 
     name: str
     data: bytes
     top: str
-    """The work tree that contains it."""
+    """The work tree that contains the note."""
     path: str
-    """Its path from there."""
+    """The note's path relative to the work tree."""
     blob: str
     commit: str
 
     @property
     def restore(self) -> str:
-        """The command that brings it back, in any folder of the work tree."""
+        """The command that restores the note, from any folder of the work tree."""
         is_plain = not set(self.path) & set("*?[\\")
         return f"git checkout {self.commit} -- {quote((':/' if is_plain else ':(top,literal)') + self.path)}"
 
 
 class Successor(NamedTuple):
-    """The note that takes the place of others, and may be one of them."""
+    """The note that replaces others, and may be one of them."""
 
     name: str
     text: str
 
 
 def kept(project: Folder, name: str) -> Kept:
-    """A note as git has it; an error that says what to do first if git does not have it as it is."""
+    """Find a note in git. Raise an error that says what to do first if git does not have its current content."""
     file = note_name.file_name(name)
     folder = note.folder(project, "memory")
     path = os.path.join(folder, file)
@@ -104,8 +104,8 @@ def remove(
     why: str,
     into: Successor | None = None,
 ) -> str:
-    """Remove notes in one commit, together with the text that takes their place; the commit's id. If that fails,
-    everything is as it was. `lock` is the project's lock, which git holds as long as it runs."""
+    """Remove notes in one commit, together with the text that replaces them, and return the commit's id. If that fails,
+    everything is restored. `lock` is the project's lock, which git holds while it runs."""
     top, folder = notes[0].top, note.folder(project, "memory")
     _refuse_under_way(top)
     gone = [each for each in notes if into is None or each.name != into.name]
@@ -133,7 +133,7 @@ def remove(
         message = f"{subject}\n\n{why}\n\n{_explain_recovery(gone)}"
         run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-m", message, "--only", "--", *changed)
     except BaseException:
-        # Files first: whatever becomes of the index, no text is missing.
+        # Files first, so that no text is missing, whatever happens to the index.
         state_file.make_folder(folder)
         for name, data in old.items():
             path = os.path.join(folder, name)
@@ -148,7 +148,7 @@ def remove(
 
 
 def _refuse_under_way(top: str) -> None:
-    """What git itself has begun is not disturbed: the commit would become a part of it, or be lost with it."""
+    """Refuse to commit during a git operation, because the commit would become part of it or be lost with it."""
     folder = git.run(top, "rev-parse", "--absolute-git-dir").text
     for name, what in _UNDER_WAY.items():
         if os.path.lexists(os.path.join(folder, name)):

@@ -1,8 +1,8 @@
 """The history of closed cycles: cycles are added and searched, never changed or dropped.
 
-Archiving takes several files: the cycle goes into the history first, then plan and tasks are removed. Before either, a
-note of ours says which cycle is about to be added and from which bytes. Whoever takes the lock next finishes what a
-killed writer noted: if the cycle is in the history, the files it was made from are removed.
+Archiving takes several files: the cycle is added to the history first, then plan and tasks are removed. Before that, a
+note records which cycle is about to be added and from which bytes. The next process that takes the lock finishes the
+work of a killed writer: if the cycle is in the history, the files it was made from are removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.state import Cycle, Plan, Task
 
 SCHEMA_VERSION = "0.10"
-"""The version of the contract that cycles are written under."""
+"""The contract version that cycles are written in."""
 _NOTE = "archiving.json"
 _OPENING = re.compile(rb'"cycles"\s*:\s*\[')
 
@@ -34,12 +34,12 @@ class _File(Struct, forbid_unknown_fields=True):
 
 class _Searchable(NamedTuple):
     text: bytes
-    """The compact JSON of all cycles in lower case, a line for each."""
+    """The compact JSON of all cycles in lower case, one per line."""
     starts: list[int]
 
 
 class History:
-    """The cycles and the bytes around them, so that adding one leaves all others as they were written."""
+    """The cycles and the surrounding bytes, so that adding a cycle leaves the others exactly as they were written."""
 
     def __init__(
         self, cycles: Sequence[bytes | msgspec.Raw], front: Sequence[bytes], back: bytes, highest: int
@@ -47,14 +47,14 @@ class History:
         self.cycles = cycles
         self._front, self._back = front, back
         self.highest_plan = highest
-        """The highest id of a plan."""
+        """The highest plan id."""
         self._searchable: _Searchable | None = None
 
     def cycle(self, number: int) -> Cycle:
         return state.CYCLE.read(self.cycles[number])
 
     def save_with(self, project: Folder, cycle: Cycle) -> History:
-        """Add a cycle to the file; the history it then holds."""
+        """Add a cycle to the file and return the new history."""
         text = state.encode(cycle)
         entry = (b",\n" if self.cycles else b"\n") + text
         front = [*self._front, entry] if len(self._front) < 100 else [b"".join(self._front), entry]
@@ -66,7 +66,7 @@ class History:
         return longer
 
     def search(self, query: str) -> Sequence[int]:
-        """The numbers of the cycles whose compact JSON contains the query in any case, oldest first."""
+        """The indexes of the cycles whose compact JSON contains the query, ignoring case, oldest first."""
         wanted = query.lower()
         if not wanted:
             return range(len(self.cycles))
@@ -77,7 +77,7 @@ class History:
             starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
             self._searchable = _Searchable(b"\n".join(lines), starts)
         text, starts = self._searchable
-        # A regular expression finds its first byte several times faster than bytes.find does.
+        # A regular expression is several times faster than bytes.find here.
         pattern = re.compile(re.escape(wanted.encode(errors="surrogatepass")))
         found: list[int] = []
         match = pattern.search(text)
@@ -88,7 +88,7 @@ class History:
 
 
 def _lower_json(cycle: bytes | msgspec.Raw) -> bytes:
-    """Compact JSON in lower case, with its fields in the order of the file."""
+    """Compact JSON in lower case, with the fields in their original order."""
     try:
         text = msgspec.json.encode(msgspec.json.decode(cycle)).decode()
     except msgspec.DecodeError:
@@ -97,7 +97,7 @@ def _lower_json(cycle: bytes | msgspec.Raw) -> bytes:
 
 
 def load(project: Folder) -> History:
-    """The history; one without cycles if there is no file."""
+    """Load the history; it is empty if there is no file."""
     found = state.load(project_paths.history(project), _parse)
     return found or History([], [b'{"cycles":['], b"]}\n", 0)
 
@@ -109,7 +109,7 @@ def _parse(data: bytes) -> History:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        # With a lone surrogate in it, the file is written out once more, every cycle on a line of its own.
+        # A file that contains a lone surrogate is re-encoded, with every cycle on its own line.
         plain = state.parse_json(data)
         lines = [state.encode(cycle) for cycle in plain["cycles"]] if isinstance(plain, dict) else []
         head = {key: value for key, value in plain.items() if key != "cycles"}
@@ -137,7 +137,7 @@ def _parse(data: bytes) -> History:
 
 @contextmanager
 def writing(project: Folder) -> Iterator[None]:
-    """Hold the project's lock, after finishing what an earlier writer left half done."""
+    """Hold the project's lock, after finishing an earlier writer's incomplete archiving."""
     with state_file.locked(project):
         _finish(project)
         yield
@@ -162,7 +162,7 @@ def archive(
 
 
 def remove_sources(project: Folder, names: Sequence[str]) -> None:
-    """End archiving: remove the files, then the note about them."""
+    """Finish archiving: remove the files, then the note about them."""
     for name in names:
         state_file.remove(project_paths.state(project, name))
     state_file.sync_folder(project_paths.state(project))
@@ -191,7 +191,7 @@ def _finish(project: Folder) -> None:
     history = load(project)
     is_added = note.cycle < len(history.cycles)
     if is_added and history.cycle(note.cycle).completed_at == note.completed_at:
-        # A file with other bytes came later and was not archived.
+        # A file with other bytes is newer and was not archived.
         archived = [name for name, digest in note.sources.items() if state.digest_of(project, name) == digest]
         remove_sources(project, archived)
     else:

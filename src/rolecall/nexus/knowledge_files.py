@@ -1,7 +1,7 @@
-"""What a project knows, as a list of files: its `memory/`, `context/` and `rules/`. Nothing of them is read.
+"""The list of a project's knowledge files: its `memory/`, `context/` and `rules/`. Their contents are not read.
 
-Agents are given the list and read what they need. It is bounded, because it stands in prompts: a folder with more
-files than that is named with how many there are.
+Agents are given the list and read what they need. The list is limited because it is part of prompts: if a folder has
+more files, only the number of the others is given.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from rolecall.nexus.project_paths import Folder
 
 KINDS = ("memory", "context", "rules")
 MOST = 100
-"""Files of a kind that are listed."""
+"""Maximum files listed per kind."""
 
 
 def index(project: Folder, most: int = MOST) -> dict[str, list[str]]:
-    """The files of each kind by name, as paths from the project's folder; at most so many of a kind."""
+    """The files of each kind by name, as paths relative to the project's folder, at most `most` per kind."""
     return {kind: [f".nexus/{kind}/{name}" for name in _names(project, kind)[:most]] for kind in KINDS}
 
 
 def counts(project: Folder) -> dict[str, int]:
-    """How many files there are of each kind."""
+    """The number of files of each kind."""
     return {kind: len(_names(project, kind)) for kind in KINDS}
 
 
 def as_text(project: Folder, most: int = MOST) -> str:
-    """The list as it is put before an agent; empty when there is nothing."""
+    """The list as text for an agent; empty if there are no files."""
     lines = []
     for kind in KINDS:
         if names := _names(project, kind):
@@ -39,12 +39,12 @@ def as_text(project: Folder, most: int = MOST) -> str:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """`3 memory, 1 rules`; empty when there is nothing."""
+    """Format counts as in `3 memory, 1 rules`; empty if all are zero."""
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 def _names(project: Folder, kind: str) -> list[str]:
-    """The plain Markdown files of a kind, without links, hidden files and anything behind a link."""
+    """The regular Markdown files of a kind, excluding links, hidden files and folders reached by a link."""
     folder = os.path.join(project_paths.nexus(project), kind)
     try:
         state_file.refuse_links(folder)

@@ -1,4 +1,4 @@
-"""A module that is imported when it is first used, because importing it takes longer than many commands run."""
+"""A module that is imported on first use, because importing it takes longer than many commands run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Lazy:
 def _import_msgspec() -> None:
     """Import msgspec with the names of `typing`, which suffice.
 
-    Where typing_extensions is installed, msgspec takes them from there, which costs a command a fifth of its time. So
-    it is out of sight meanwhile, except in a process with several threads: another one may be importing it.
+    If typing_extensions is installed, msgspec takes them from there, which costs a command a fifth of its time. So it
+    is hidden during the import, unless other threads are running, because one of them may be importing it.
     """
     costly, threading = "typing_extensions", sys.modules.get("threading")
     if costly in sys.modules or (threading and threading.active_count() > 1):

@@ -27,18 +27,18 @@ Item = str | Mapping[str, str]
 Argument = str | tuple[Item, ...]
 Arguments = Mapping[str, Argument]
 Render = Mapping[str, Callable[[Arguments], str]]
-"""For each primitive, the host's text for it."""
+"""Returns the host's text for each primitive."""
 
 
 class Choice(NamedTuple):
-    """All that a parameter may name."""
+    """The names that a parameter accepts."""
 
     what: str
     names: tuple[str, ...]
 
 
 Choices = Mapping[tuple[str, str], Choice]
-"""By primitive and parameter, modes by `mode_of` their skill; those that are not in it take any text."""
+"""By primitive and parameter; modes are listed under `mode_of` their skill. Other parameters accept any text."""
 
 
 def mode_of(skill: str) -> str:
@@ -57,7 +57,7 @@ _TYPES: Mapping[tuple[str, str], str] = {
     **{(primitive, name): "string" for primitive, names in _TEXTS.items() for name in names},
     ("user_question", "options"): "array",
 }
-"""What parameters of the shared format take: vocabularies of packages say it in words only."""
+"""The types of parameters in the shared format, which packages' vocabularies give only in prose."""
 
 _START = re.compile(
     r"\{\{(?:([A-Za-z_][\w-]*)|(?P<apart>\s++[A-Za-z_][\w-]*+\s++[A-Za-z_][\w-]*+=))", re.ASCII
@@ -65,11 +65,11 @@ _START = re.compile(
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)=", re.ASCII)
 _PLACEHOLDER = r'<[^<>"\[\]{}\r\n]*>'
-"""`<what to put here>`: words for the reader of the text; they may contain blanks."""
+"""`<what to put here>`: a placeholder for the reader, which may contain blanks."""
 _BARE = re.compile(rf'(?:{_PLACEHOLDER}|[^\s"\[\]{{}}])+')
 _BARE_ITEM = re.compile(rf'(?:{_PLACEHOLDER}|[^\s",\[\]{{}}:])+')
 _MORE_ITEMS = re.compile(r"\{(?:\.\.\.|…)\}")
-"""In a list: more items like the others."""
+"""In a list: more items of the same kind."""
 _QUOTED = re.compile(r'"((?:[^"\\\r\n]|\\[^\r\n])*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
@@ -84,7 +84,7 @@ class Macro(NamedTuple):
     arguments: Arguments
     start: int
     end: int
-    """Where the text goes on, behind the macro and its heredocs."""
+    """The offset at which the text continues, after the macro and its heredocs."""
 
 
 def expand(
@@ -95,7 +95,7 @@ def expand(
     choices: Choices | None = None,
     source: str = "<text>",
 ) -> str:
-    """`text` with each macro replaced by what `render` has for it; `UsageError` with every problem otherwise."""
+    """Replace each macro in `text` by its result from `render`. Raise a `UsageError` that lists every problem."""
     if found := problems(text, invocations, choices or {}, source=source):
         listed = "".join(f"\n  {problem}" for problem in found)
         raise UsageError(f"the text cannot be expanded:{listed}")
@@ -118,7 +118,7 @@ def problems(
     *,
     source: str = "<text>",
 ) -> list[Problem]:
-    """Everything wrong with the macros of a text. Behind one that cannot be read, nothing is looked at."""
+    """The problems with a text's macros, up to the first macro that cannot be parsed."""
     place = _places(text, source)
     found: list[Problem] = []
     parser = _Parser(text)
@@ -134,7 +134,7 @@ def problems(
 
 
 def find(text: str, *, source: str = "<text>") -> Iterator[Macro]:
-    """The macros of a text in order; `UsageError` with line and column at one that cannot be read."""
+    """The macros of a text in order. Raise a `UsageError` with line and column at one that cannot be parsed."""
     try:
         yield from _Parser(text).macros()
     except _Unreadable as exc:
@@ -195,7 +195,7 @@ class _Unreadable(Exception):
 
 
 class _Parser:
-    """Reads one macro after the other; `_at` is the place reached."""
+    """Parses one macro after the other; `_at` is the current position."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -225,7 +225,7 @@ class _Parser:
             elif _LINE_END.match(self._text, self._at):
                 arguments[key[1]] = self._heredoc(heredoc)
             else:
-                arguments[key[1]] = ""  # its text stands behind the macro
+                arguments[key[1]] = ""  # its text follows the macro
                 behind.append((key[1], heredoc))
         for name, heredoc in behind:
             arguments[name] = self._heredoc(heredoc)
@@ -340,12 +340,12 @@ class _Parser:
         return _Unreadable(self._at, f"expected {expected}, found {found}")
 
 
-# -- words for a host without means --
+# -- text for a host without mechanisms of its own --
 
 
 def prose(tags: Mapping[str, Tag]) -> Render:
-    """What a host without a mechanism of its own is told, so that nothing is skipped in silence. Progress and
-    access records are for a display and a hook; where those are missing, nothing is to be done."""
+    """The texts for a host without its own mechanisms, so that nothing is skipped silently. Progress and access records
+    are for a display and a hook; a host without those has nothing to do."""
     return {
         "skill_activation": lambda arguments: _skill_words(arguments, tags),
         "subagent_spawn": _spawn_words,
@@ -377,7 +377,7 @@ def _spawn_words(arguments: Arguments) -> str:
 
 
 def fenced(text: str) -> str:
-    """A text as a block that nothing in it ends."""
+    """A text as a fenced block whose fence is longer than any in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

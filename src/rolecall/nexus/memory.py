@@ -1,8 +1,8 @@
-"""What a project has learnt: short notes in `.nexus/memory/`, which agents read and people keep in git.
+"""A project's lessons: short notes in `.nexus/memory/`, which agents read and people keep in git.
 
-A lesson goes into the note on its subject if there is one (`similarity` finds it and says why), and becomes a
-note of its own otherwise. Reading is counted in `memory_access`; what may be forgotten is judged in
-`memory_gc`. Each verb is a plain function over a project folder.
+A lesson goes into the note on its subject if there is one (`similarity` finds it and explains why); otherwise it
+becomes a new note. `memory_access` counts reads, and `memory_gc` decides which notes may be forgotten. Each verb is a
+plain function over a project folder.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _SHOWN_WORDS = 12
 
 
 class Thresholds(NamedTuple):
-    """The choices that the contract's policy leaves to the owner of a project."""
+    """The settings that the contract's policy leaves to the owner of a project."""
 
     unread_days: int = 90
     unread_reads: int = 20
-    """How many reads of other notes make a note that was never read a candidate."""
+    """A note that was never read becomes a candidate after this many reads of other notes."""
     unchanged_days: int = 180
     grace_days: int = 14
-    """How many days a new note is kept in any case."""
+    """Days for which a new note is always kept."""
     signals: int = 3
-    """How many signals must hold at once before a note is deleted without asking."""
+    """How many signals must hold at once before a note is deleted automatically."""
     overlap: int = round(100 * similarity.OVERLAP)
-    """The percentage of shared words at which two notes are on the same subject."""
+    """The percentage of shared words at which two notes count as being on the same subject."""
     superseded: int = round(100 * similarity.CONTAINED)
-    """The percentage of its words in another note at which a note says little of its own."""
+    """The percentage of a note's words found in another note at which it adds little of its own."""
 
 
 THRESHOLDS = Thresholds()
@@ -51,7 +51,7 @@ class Match(NamedTuple):
 
 
 class Overlap(UsageError):
-    """A note on this subject exists: the caller says whether the text goes there or stays apart."""
+    """A note on this subject exists, so the caller must choose between adding to it and a separate note."""
 
     def __init__(self, file: str, matches: Sequence[Match], overlap: int) -> None:
         best = matches[0]
@@ -81,7 +81,7 @@ def add(
 ) -> dict[str, Any]:
     """Keep a lesson: in the note `into`, else as a new note unless one on its subject exists.
 
-    `is_new` makes a note of it all the same. `mask` knows the secrets that must not be kept.
+    `is_new` creates a new note even then. `mask` knows the secrets that must not be stored.
     """
     file, kept = note_name.new_memory(name, category), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
@@ -114,8 +114,8 @@ def _title(file: str) -> str:
 
 
 def overlapping(project: Folder, file: str, text: str, thresholds: Thresholds = THRESHOLDS) -> list[Match]:
-    """Notes on the subject of a new one, the likest first. Notes of two categories are on two subjects, unless
-    one says little that the other does not."""
+    """Notes on the subject of a new one, the most similar first. Notes of different categories count as different
+    subjects, unless one contains most of the other."""
     own, category = profile_of(file, text), note_name.category_of(file)
     found = []
     for other in note.listed(project, "memory"):
@@ -138,11 +138,11 @@ def profile_of(file: str, text: str) -> Profile:
 class Reading(NamedTuple):
     text: str
     warning: str
-    """Why the read was not counted; empty in nearly every case."""
+    """Why the read was not counted; usually empty."""
 
 
 def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str | None = None) -> Reading:
-    """A note's text, and the read counted. A log that cannot be written keeps nobody from reading."""
+    """Return a note's text and count the read. A log that cannot be written does not prevent reading."""
     found = note.find(project, "memory", name)
     text = note.text(found)
     try:
@@ -153,7 +153,7 @@ def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str
 
 
 def listed(project: Folder, *, at: str | None = None) -> list[dict[str, Any]]:
-    """Every note with how often and when it was read, by name."""
+    """Every note by name, with how often and when it was read."""
     log = memory_access.read(project)
     now = memory_access.moment(at or project_paths.now()).timestamp()
     entries = []
@@ -177,7 +177,7 @@ def listed(project: Folder, *, at: str | None = None) -> list[dict[str, Any]]:
 
 
 def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> dict[str, Any]:
-    """Join two notes in the first, or in a new one, and remove what was joined by a commit."""
+    """Merge two notes into the first or into a new one, and remove the merged notes by a commit."""
     for name in (first, second):
         note.find(project, "memory", name)  # before the lock, which would create folders
     with state_file.locked(project) as lock:
@@ -185,7 +185,7 @@ def merge(project: Folder, first: str, second: str, *, into: str | None = None) 
         if sources[0].name == sources[1].name:
             raise UsageError(f"{sources[0].name} cannot be merged with itself", hint="Name two notes.")
         target = _target(project, sources, into)
-        memory_access.read(project)  # a damaged log is met before anything is changed
+        memory_access.read(project)  # finds a damaged log before anything is changed
         kept = [forget.kept(project, source.name) for source in sources]
         parts = [note.text(source).strip() for source in sources if source.name == target]
         parts = parts or [f"# {_title(target)}"]
@@ -228,8 +228,8 @@ def _target(project: Folder, sources: Sequence[Note], into: str | None) -> str:
 
 
 def configured_thresholds() -> Thresholds:
-    """The thresholds that the configuration gives."""
+    """Read the thresholds from the configuration."""
     from rolecall.settings import config
-    from rolecall.settings.settings import memory_thresholds  # a hook that needs none does not wait for it
+    from rolecall.settings.settings import memory_thresholds  # hooks that do not need it should not import it
 
     return Thresholds(**memory_thresholds(config.load()))

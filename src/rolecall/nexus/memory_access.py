@@ -1,7 +1,7 @@
-"""Who read which memory note when, and how often: `state/rolecall/memory-access.jsonl`, a line for each note.
+"""Who read which memory note, when, and how often: `state/rolecall/memory-access.jsonl`, one line per note.
 
-Reads of a note's content count: by `memory read`, and by agents whose reads a hook reports. The log is written as a
-whole under the project's lock, so that two readers lose no count.
+Reads of a note's content count, both by `memory read` and by agents whose reads a hook reports. The log is rewritten as
+a whole under the project's lock, so that no count is lost when two readers write at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rolecall.nexus.project_paths import Folder
 
 FILE = "memory-access.jsonl"
 LEAD = "lead"
-"""The reader if nobody else is named."""
+"""The reader if no other is named."""
 
 
 class Access(NamedTuple):
@@ -30,7 +30,7 @@ class Access(NamedTuple):
     schema_version: str | None = None
 
     def plus(self, other: Access) -> Access:
-        """Both together: the counts added, the last reader of the two."""
+        """Combine two entries: add the counts, and keep the later read."""
         last = max(self, other, key=lambda access: moment(access.last_accessed_ts))
         return last._replace(access_count=self.access_count + other.access_count)
 
@@ -44,7 +44,7 @@ def moment(at: str) -> datetime:
 
 
 def key(project: Folder, file: str) -> str:
-    """The path of a note in the log, the same however the project was reached."""
+    """The path of a note in the log, which is the same for every path to the project."""
     return os.path.join(os.path.realpath(note.folder(project, "memory")), file)
 
 
@@ -67,7 +67,7 @@ def read(project: Folder) -> Log:
 
 
 def merged(accesses: Iterable[Access]) -> Log:
-    """One entry for each path, from one log or several."""
+    """Combine entries into one per path; they may come from several logs."""
     log: Log = {}
     for access in accesses:
         log[access.path] = log[access.path].plus(access) if access.path in log else access
@@ -75,13 +75,13 @@ def merged(accesses: Iterable[Access]) -> Log:
 
 
 def observe(project: Folder, path: str, agent: str, at: str) -> bool:
-    """Count one read of `path`. False, and nothing is written, if it is not a memory note of this project, or if the
+    """Count one read of `path`. Return False, without writing, if it is not a memory note of this project, or if the
     project has no `.nexus/.gitignore` yet and git would see the log."""
     folder, file = os.path.split(os.path.join(os.path.abspath(project), path))
     try:
         is_note = os.path.realpath(folder) == os.path.realpath(note.folder(project, "memory"))
         is_note = is_note and note.find(project, "memory", file).name == file
-    except (RolecallError, ValueError):  # gone again, a link, not a path at all: no note was read
+    except (RolecallError, ValueError):  # it was removed, is a link or is not a path, so no note was read
         return False
     if not is_note or not os.path.lexists(os.path.join(project_paths.nexus(project), ".gitignore")):
         return False
@@ -104,13 +104,13 @@ def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
     if after != before:
         lines = "".join(json.dumps(_as_json(access), ensure_ascii=False) + "\n" for access in after.values())
         state_file.make_folder(os.path.dirname(project_paths.of_harness(project, FILE)))
-        # A count that a power failure takes back is not worth waiting for the disk.
+        # Losing a count in a power failure is better than waiting for the disk.
         state_file.replace(project, project_paths.of_harness(project, FILE), lines.encode(), must_last=False)
 
 
 def follow(project: Folder, gone: Collection[str], into: str | None) -> None:
-    """Count the reads of notes that are gone for the note they went into, and drop the entries of all other notes that
-    do not exist: a new note of the same name starts at zero. For callers that hold the lock."""
+    """Add the reads of notes that are gone to the note they were merged into, and drop the entries of all other missing
+    notes, so that a new note of the same name starts at zero. For callers that hold the lock."""
     there = {key(project, each.name) for each in note.listed(project, "memory")}
     keys = {key(project, name) for name in gone}
 
@@ -127,7 +127,7 @@ def _as_json(access: Access) -> Mapping[str, Any]:
 
 
 def _problem_of(value: Any) -> str:
-    """Why this is not a line of the log in the shape of the contract; empty if it is."""
+    """Why a value is not a log entry as the contract defines it; empty if it is one."""
     if type(value) is not dict or not {*Access._fields[:4]} <= value.keys() <= {*Access._fields}:
         return f"an entry has the fields {', '.join(Access._fields[:4])}"
     for name, field in value.items():

@@ -1,15 +1,14 @@
-"""Which notes of a project's memory can be forgotten: signals, and deletion by commit.
+"""Find notes in a project's memory that can be forgotten, and delete them by commit.
 
-Four signals, each from a source of its own, so that no two follow from each other:
+There are four signals, each from a different source, so that none follows from another:
 
-    unread       the log of reads: not read for `unread_days`, or never, while `unread_reads` of others were counted
+    unread       the log of reads: not read for `unread_days`, or never while `unread_reads` of others were counted
     unchanged    the file: not written for `unchanged_days`
-    superseded   the other notes: one of them holds nearly all it says, or it names its successor
-    gone         the repository: at least half of the paths it names were there once and are not any more
+    superseded   the other notes: one of them contains nearly all of it, or it names its successor
+    gone         the repository: at least half of the paths it names existed once and no longer do
 
-The signals are shown, and a person decides. A note is deleted without asking only if that is switched on and enough
-signals hold at once. A note written within `grace_days` is never a candidate. The numbers are those of
-`memory.Thresholds`.
+The signals are shown, and a person decides. A note is deleted automatically only if that is enabled and enough signals
+hold at once. A note written within `grace_days` is never a candidate. The numbers are those of `memory.Thresholds`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.similarity import Profile
 
 SETTING = "memory.autoDelete"
-"""The key of the configuration that switches deletion without asking on."""
+"""The configuration key that enables automatic deletion."""
 
 _DAY = 86_400
 _SUCCESSOR = re.compile(
@@ -39,9 +38,9 @@ _PATH = re.compile(
     r"(?<![\w/:.~$@\\+-])(?:\.?[\w+-][\w.+@-]*/)+[\w.+@-]*|`\.?[\w+-][\w.+-]*\.[A-Za-z]\w{0,7}`"
 )
 _MOST_PATHS, _LONGEST_PATH = 1000, 300
-"""What git is asked about at once: it is given to it as arguments, which must not be too much for the system."""
+"""Limits on the paths passed to one git command, because the system limits the length of its arguments."""
 _JUDGED = 4 * note.LARGEST
-"""Bytes of a note that are looked at: others than we may have written a longer one."""
+"""Bytes of a note that are examined, because another program may have written a very long one."""
 
 
 class Signal(NamedTuple):
@@ -54,13 +53,13 @@ class Candidate(NamedTuple):
     signals: tuple[Signal, ...]
 
 
-# -- looking --
+# -- finding candidates --
 
 
 def candidates(
     project: Folder, *, at: str | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> list[Candidate]:
-    """Notes that something speaks against, those with most signals first. Writes nothing."""
+    """Notes with at least one signal, those with the most signals first. Writes nothing."""
     now = moment(at or project_paths.now()).timestamp()
     notes = note.listed(project, "memory")
     texts = {each.name: note.content(each)[:_JUDGED].decode(errors="ignore") for each in notes}
@@ -114,7 +113,7 @@ def _superseded(
     for other in others:
         like = similarity.contained(profiles[found.name], profiles[other.name])
         back = similarity.contained(profiles[other.name], profiles[found.name])
-        # Of two notes that say the same, the one that was written earlier goes, and never both.
+        # If two notes contain each other, only the one that was written earlier is superseded.
         is_older = (found.changed, found.name) < (other.changed, other.name)
         if like.score >= share and (back.score < share or is_older):
             words = ", ".join(like.shared[:8])
@@ -122,7 +121,7 @@ def _superseded(
     return None
 
 
-# -- paths that a note names --
+# -- paths in a note --
 
 
 def _gone(text: str, gone: set[str]) -> Signal | None:
@@ -136,14 +135,14 @@ def _gone(text: str, gone: set[str]) -> Signal | None:
 
 
 def _paths(text: str) -> list[str]:
-    """The paths of the project that a text names, as far as they can be told from other words."""
+    """The project paths that a text names, as far as they can be recognized."""
     found = (match[0].strip("`").rstrip("/.") for match in _PATH.finditer(text))
     fitting = (path for path in found if path and len(path) <= _LONGEST_PATH)
     return list(dict.fromkeys(path for path in fitting if ".." not in path.split("/")))
 
 
 def _gone_paths(project: Folder, texts: Iterable[str]) -> set[str]:
-    """Of all paths named, those that git once had and the folder has no more: one question for all notes."""
+    """The named paths that git once had and that no longer exist, found with one git command for all notes."""
     folder = os.path.abspath(project)
     named = dict.fromkeys(path for text in texts for path in _paths(text))
     missing = [path for path in named if not os.path.lexists(os.path.join(folder, path))][:_MOST_PATHS]
@@ -162,12 +161,11 @@ def _gone_paths(project: Folder, texts: Iterable[str]) -> set[str]:
 
 
 def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[dict[str, Any]]:
-    """Delete notes that a person chose, each by a commit of its own; all of them, or none if one could not be brought
-    back."""
+    """Delete notes that a person chose, each with its own commit; delete none if one of them could not be restored."""
     files = dict.fromkeys(note_name.file_name(name) for name in names)
     for file in files:  # before the lock, which would create folders
         forget.kept(project, file)
-    # Before the lock as well: judging every note takes long, and the signals are only shown.
+    # Also before the lock: judging every note takes a while, and the signals are only shown.
     known = {candidate.note.name: candidate.signals for candidate in candidates(project, at=at)}
     with state_file.locked(project) as lock:
         kept = [forget.kept(project, file) for file in files]
@@ -177,7 +175,7 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
 ) -> dict[str, Any]:
-    """Delete every note for which enough signals hold at once. Keep what cannot be restored, with the reason."""
+    """Delete every note for which enough signals hold. Keep notes that could not be restored, with the reason."""
     if not is_enabled:
         raise UsageError(
             "deleting without asking is not switched on",
@@ -195,7 +193,7 @@ def delete_automatically(
         return None
 
     with state_file.locked(project) as lock:
-        # Judged once more after each: a note whose double is gone may be the last that says it.
+        # Judge again after each deletion, because a note whose duplicate is gone may be the last one with its content.
         while candidate := next_to_go():
             try:
                 kept = forget.kept(project, candidate.note.name)

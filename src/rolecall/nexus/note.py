@@ -1,8 +1,7 @@
-"""Notes: the Markdown files of a project's `memory/`, `rules/` and `context/`, one folder each, nothing deeper.
+"""Notes: the Markdown files of a project's `memory/`, `rules/` and `context/`, without subfolders.
 
-A name leads to a plain file in its folder or to nothing: links are refused, so that no note is read from or
-written to elsewhere. Whoever writes holds the project's lock. What a note is for is known above, in `memory`
-and `rule`.
+A name refers to a regular file in its folder or to nothing: links are refused, so that no note is read or written
+elsewhere. Writers hold the project's lock. The purpose of each kind of note is defined in `memory` and `rule`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rolecall.nexus.project_paths import Folder
 Kind: TypeAlias = Literal["memory", "rules", "context"]
 
 LARGEST = 64 * 1024
-"""Bytes of a new note. Agents read a note as a whole, so a long one costs every reader."""
+"""Maximum bytes of a new note. Agents read whole notes, so a long one costs every reader."""
 
 
 class Note(NamedTuple):
@@ -36,7 +35,7 @@ def folder(project: Folder, kind: Kind) -> str:
 
 
 def listed(project: Folder, kind: Kind) -> list[Note]:
-    """All notes of a kind by name: the plain Markdown files in its folder."""
+    """All notes of a kind by name: the regular Markdown files in its folder."""
     inside = folder(project, kind)
     try:
         entries = list(os.scandir(inside))
@@ -54,7 +53,7 @@ def listed(project: Folder, kind: Kind) -> list[Note]:
 
 
 def find(project: Folder, kind: Kind, name: str) -> Note:
-    """A note that is there; one that is not is an error that says which are."""
+    """Find an existing note. Raise an error that lists the existing notes if there is none of this name."""
     file = note_name.file_name(name)
     path = os.path.join(folder(project, kind), file)
     try:
@@ -103,7 +102,7 @@ def text(note: Note) -> str:
 
 
 def clean(text: str) -> str:
-    """The text of a new note as it is kept; one that cannot be kept is refused."""
+    """Normalize the text of a new note, and refuse one that cannot be stored."""
     kept = text.removeprefix("\ufeff").strip("\n").rstrip() + "\n"
     if not kept.strip():
         raise UsageError("the text is empty", hint="Say in it what is to be remembered.")
@@ -133,7 +132,7 @@ def encoded(text: str) -> bytes:
 
 
 def create(project: Folder, kind: Kind, file: str, text: str) -> Note:
-    """Create a note; an existing one is never overwritten."""
+    """Create a note without ever overwriting an existing one."""
     path = os.path.join(folder(project, kind), file)
     state_file.make_folder(folder(project, kind))
     with state_file.drafted(project, encoded(text)) as draft:
@@ -141,7 +140,7 @@ def create(project: Folder, kind: Kind, file: str, text: str) -> Note:
             os.link(draft, path)
         except FileExistsError:
             raise already_there(path) from None
-        # Were we killed before this, the next writer would remove that name, and the note would stay.
+        # If we were killed before this line, the next writer would remove the draft, and the note would stay.
         state_file.remove(draft)
     state_file.sync_folder(os.path.dirname(path))
     return find(project, kind, file)

@@ -1,7 +1,7 @@
-"""The names of notes: what a new one may be called, and what to call it instead. Pure.
+"""The names of notes: which names a new note may have, and suggestions for better ones. Pure functions.
 
-A name is a file name and nothing more, so no name leads out of its folder. Names that others gave are read as
-they are; only a new one has to keep to the policy.
+A name is only a file name, so no name leads out of its folder. Existing names are accepted as they are; only new names
+have to follow the policy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CATEGORIES = ("empirical", "external", "pattern")
 PATTERN = re.compile(r"[a-z0-9][a-z0-9-]*\.md")
 FEWEST_WORDS, MOST_WORDS = 2, 4
 LONGEST = 100
-"""Characters of a name with its ending: it has to fit on a line of a list."""
+"""Maximum characters of a name including its extension, so that it fits on a line of a list."""
 
 _MONTH = re.compile(
     r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
@@ -29,7 +29,7 @@ _TRANSLITERATED = str.maketrans({"ß": "ss", "æ": "ae", "ø": "o", "đ": "d", "
 
 
 def file_name(name: str) -> str:
-    """`name` as the name of a file in its folder; the ending may be left out."""
+    """`name` as a file name in its folder; the extension may be omitted."""
     full = name if name.endswith(".md") else f"{name}.md"
     if not is_file_name(full):
         has_bytes = "" if is_utf8(full) else ": it holds bytes that are not UTF-8"
@@ -42,18 +42,18 @@ def file_name(name: str) -> str:
 
 
 def is_file_name(full: str) -> bool:
-    """Whether a name with its ending is that of a file in its folder, which every file system can have."""
+    """Whether a name with its extension is a plain file name that every file system can store."""
     is_bare = full == full.strip() and not full.startswith(".") and not re.search(r"[/\\\x00-\x1f\x7f]", full)
     return is_bare and full.endswith(".md") and is_utf8(full) and len(full.encode()) <= 255
 
 
 def is_utf8(text: str) -> bool:
-    """Bytes of a file name that are not UTF-8 come as halves of surrogate pairs, and JSON can say those as well."""
+    """Whether a text has no lone surrogates, which JSON allows and Python uses for invalid bytes in file names."""
     return not re.search(r"[\ud800-\udfff]", text)
 
 
 def new_memory(name: str, category: str | None = None) -> str:
-    """The file name of a new memory note; one that is against the policy is refused, and a better one named."""
+    """The file name of a new memory note. Refuse a name that violates the policy, and suggest a better one."""
     full = file_name(name)
     written = category_of(full)
     if category and written and written != category:
@@ -79,7 +79,7 @@ def new_memory(name: str, category: str | None = None) -> str:
 
 
 def new_rule(name: str) -> str:
-    """The file name of a new rule: any words."""
+    """The file name of a new rule, which may use any words."""
     full = file_name(name)
     if reason := _objection(full):
         raise UsageError(f"{full} {reason}", hint=f"Call it, for example, {_kebab(full) or 'code-style'}.md.")
@@ -87,7 +87,7 @@ def new_rule(name: str) -> str:
 
 
 def from_text(text: str) -> str:
-    """A name for a new note, made from the first words that say what it is about; "" if too few words fit a name."""
+    """A name for a new note, made from the first meaningful words; "" if too few words are suitable."""
     words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
     passing = set(_passing(words))
     kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]
@@ -96,17 +96,17 @@ def from_text(text: str) -> str:
 
 
 def category_of(file: str) -> str:
-    """The category that the name begins with; "" when it has none."""
+    """The category that the name begins with; "" if it has none."""
     return next((word for word in CATEGORIES if file.startswith(f"{word}-")), "")
 
 
 def topic_of(file: str) -> str:
-    """What the note is about, by its name: without category and ending."""
+    """The subject in a note's name, without its category and extension."""
     category = category_of(file)
     return file.removesuffix(".md").removeprefix(f"{category}-" if category else "")
 
 
-# -- what is wrong with a name --
+# -- problems with a name --
 
 
 def _objection(full: str) -> str:
@@ -120,7 +120,7 @@ def _objection(full: str) -> str:
 
 
 def _passing(words: list[str]) -> Iterator[str]:
-    """Words that say when or which version, and make a name wrong as time goes by."""
+    """Words that are part of a date or a version, because they would make a name outdated."""
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         if word.isdigit():
             beside = before.isdigit() or after.isdigit() or _counts(before) or _MONTH.fullmatch(after)
@@ -145,7 +145,7 @@ def _is_date(digits: str) -> bool:
     return len(digits) == 4 and is_year
 
 
-# -- what to call it instead --
+# -- suggesting another name --
 
 
 def _suggestion(full: str) -> str:
@@ -161,7 +161,7 @@ def _suggestion(full: str) -> str:
 
 
 def _kebab(name: str) -> str:
-    """The last part of `name` in lower case, its words joined by hyphens; "" when it has no such words."""
+    """The last part of `name` in lower case, its words joined by hyphens; "" if no letters or digits are left."""
     base = re.split(r"[/\\]", name.rstrip("/\\"))[-1].removesuffix(".md")
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", base).lower().translate(_TRANSLITERATED)
     letters = unicodedata.normalize("NFKD", spaced).encode("ascii", "ignore").decode()

@@ -1,7 +1,7 @@
-"""Plan and tasks for readers in a hurry, such as hooks: read without msgspec, whose import takes longer than the rest.
+"""Read plan and tasks quickly, for hooks: without msgspec, whose import takes longer than the rest.
 
-A file that is plain is taken as it is. One with anything odd about it is left to the caller, who asks `tools`: they
-check every field and say what is wrong.
+An ordinary file is read directly. For one with anything unusual, the caller uses `tools`, which checks every field and
+reports problems.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REUSE_POLICIES = ("fresh", "resume_if_same_artifact", "resume")
 
 
 class HasProgress(Protocol):
-    """What decides whether a task can be started."""
+    """The fields that decide whether a task can be started."""
 
     @property
     def id(self) -> float: ...
@@ -42,7 +42,7 @@ def progress_of(task: Mapping[str, Any]) -> Progress:
 
 
 def summarize(tasks: Sequence[HasProgress]) -> Reply:
-    """How many tasks have which status, and the ids of those that can be started."""
+    """Count the tasks by status, and list the ids of those that can be started."""
     statuses = [task.status for task in tasks]
     return {
         "total": len(tasks),
@@ -54,7 +54,7 @@ def summarize(tasks: Sequence[HasProgress]) -> Reply:
 
 
 def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
-    """The pending tasks whose dependencies are all completed; one that does not exist is not."""
+    """The pending tasks whose dependencies are all completed; a missing dependency counts as incomplete."""
     done = {task.id for task in tasks if task.status == "completed"}
     return [task.id for task in tasks if task.status == "pending" and done.issuperset(task.deps)]
 
@@ -65,7 +65,7 @@ def summarize_plan(statuses: Sequence[str]) -> Reply:
 
 
 def plan_status(project: Folder) -> Reply | None:
-    """The reply of `tools.plan_status`, or None if it has to be asked."""
+    """The reply of `tools.plan_status`, or None if the tool must be called."""
 
     def reply(plan: Any) -> Reply:
         issues = list(plan["issues"])
@@ -78,7 +78,7 @@ def plan_status(project: Folder) -> Reply | None:
 
 
 def task_list(project: Folder) -> Reply | None:
-    """The reply of `tools.task_list`, or None if it has to be asked."""
+    """The reply of `tools.task_list`, or None if the tool must be called."""
 
     def reply(file: Any) -> Reply:
         tasks = list(file["tasks"])

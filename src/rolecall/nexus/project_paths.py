@@ -1,7 +1,6 @@
-"""Where a project keeps its state, and the two things that come from outside it: the time and the branch.
+"""The paths of a project's state, and two values from outside it: the time and the branch.
 
-Nothing here writes. The branch is read from git's own files, because starting git for it would take longer
-than any tool does.
+Nothing here writes. The branch is read from git's files, because starting git would take longer than any tool does.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from rolecall.store.clock import timestamp
 Folder: TypeAlias = "str | os.PathLike[str]"
 
 HARNESS = "rolecall"
-"""Our name among the harnesses that share a project: only files below `state/rolecall/` are ours alone."""
+"""Our name among the harnesses that share a project: only files below `state/rolecall/` belong to us alone."""
 PLAN, TASKS, HISTORY = "plan.json", "tasks.json", "history.json"
 NO_BRANCH, NO_GIT = "detached", "unknown"
-"""Written in place of a branch if none is checked out: cycles must name one."""
+"""Recorded instead of a branch if none is checked out, because cycles must name one."""
 
 
 def nexus(project: Folder) -> str:
@@ -28,12 +27,12 @@ def nexus(project: Folder) -> str:
 
 
 def state(project: Folder, name: str = "") -> str:
-    """The state of the running cycle, or one file of it."""
+    """The folder of the running cycle's state, or one file in it."""
     return os.path.join(nexus(project), "state", name) if name else os.path.join(nexus(project), "state")
 
 
 def ours(project: Folder, name: str = "") -> str:
-    """What no other harness may touch, and we may not touch of others."""
+    """The folder that only we may touch, or one file in it; we do not touch those of other harnesses."""
     return os.path.join(state(project, HARNESS), name) if name else state(project, HARNESS)
 
 
@@ -41,7 +40,7 @@ _harness = HARNESS
 
 
 def use_harness(name: str) -> None:
-    """From here on, keep the files of hooks under the name of that harness."""
+    """From now on, keep the hooks' files under this harness name."""
     global _harness
     check_harness(name)
     _harness = name
@@ -55,14 +54,14 @@ def check_harness(name: str) -> None:
 
 
 def is_harness_id(value: object) -> bool:
-    """Whether this is lower-case letters, digits and hyphens, with a letter first."""
+    """Whether this consists of lower-case letters, digits and hyphens, starting with a letter."""
     if type(value) is not str or not value.isascii() or not value[:1].isalpha():
         return False
     return value == value.lower() and value.replace("-", "").isalnum()
 
 
 def of_harness(project: Folder, name: str) -> str:
-    """A file of the hooks: agents, sessions, logs, reads of notes. The lock and its files are `ours`."""
+    """A file of the hooks: agents, sessions, logs, reads of notes. The lock and its files are in `ours`."""
     return os.path.join(state(project, _harness), name)
 
 
@@ -75,7 +74,7 @@ def artifacts(project: Folder) -> str:
 
 
 def find(start: Folder) -> str:
-    """The project that a folder lies in: the work tree of git around it."""
+    """The project that contains a folder: the git work tree around it."""
     root = root_around(os.path.abspath(start))
     if root is None:
         raise UsageError(
@@ -101,18 +100,18 @@ def is_time(value: object) -> bool:
 
 
 def branch(project: Folder) -> str:
-    """The branch that is checked out around a project; never empty."""
+    """The branch that is checked out in the project's repository; never empty."""
     root = root_around(os.path.abspath(project))
     head = _text(os.path.join(_git_folder(root), "HEAD")) if root else ""
     kind, _, ref = head.partition(" ")
     name = ref.strip().removeprefix("refs/heads/") if kind == "ref:" else ""
-    if name == ".invalid":  # a repository that keeps its refs elsewhere says so with this name
+    if name == ".invalid":  # git writes this name if the refs are kept elsewhere
         return NO_GIT
     return name or (NO_BRANCH if head else NO_GIT)
 
 
 def _git_folder(root: str) -> str:
-    """`.git`, or the folder that it points to: in a worktree and in a submodule it is a file."""
+    """`.git`, or the folder it points to: in worktrees and submodules it is a file."""
     pointer = _text(os.path.join(root, ".git"))
     target = pointer.removeprefix("gitdir:").strip() if pointer.startswith("gitdir:") else ".git"
     return os.path.join(root, target)

@@ -1,8 +1,8 @@
-"""Whether an agent resumes an earlier session when it gets another task, and why. Values.
+"""Decide whether an agent resumes an earlier session for another task, and why. Pure functions.
 
-The order is that of the contract: an edit by another agent in between, the task's own policy, the agent's tier, and
-last whether the host can resume the session. If the session is missing, the agent starts fresh. What happens inside
-one thread is decided in `rolecall.threads.sessions`.
+The contract defines the order: an edit by another agent in between, the task's own policy, the agent's tier, and last
+whether the host can resume the session. If the session is missing, the agent starts fresh. Sessions within one thread
+are decided in `rolecall.threads.sessions`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 FRESH, SAME_ARTIFACT, RESUME = "fresh", "resume_if_same_artifact", "resume"
-"""What a task may say itself, of `overview.REUSE_POLICIES`."""
+"""The policies that a task may set, from `overview.REUSE_POLICIES`."""
 REREAD = "Read the files again before you change anything; they may have changed."
-"""The first thing to tell an agent that resumes work on files it knows."""
+"""The first instruction to an agent that resumes work on files it knows."""
 
 
 class Prior(NamedTuple):
@@ -22,13 +22,13 @@ class Prior(NamedTuple):
     agent: str
     """Its id in the catalogue."""
     id: str
-    """This very instance, as trackers know it."""
+    """The id of this instance, as trackers record it."""
     session: str
-    """What the host resumes by; empty: it is not on record."""
+    """The session id that the host resumes; empty if it is not on record."""
     files: frozenset[str] = frozenset()
-    """What it has touched."""
+    """The files it has touched."""
     at: str = ""
-    """When it ended: RFC 3339 in UTC, so that times compare as texts."""
+    """When it ended: RFC 3339 in UTC, so that times can be compared as strings."""
 
 
 class Touch(NamedTuple):
@@ -41,11 +41,11 @@ class Touch(NamedTuple):
 
 class Decision(NamedTuple):
     session: str | None
-    """The session to go on in; None: a new one."""
+    """The session to continue; None for a new one."""
     reasons: tuple[str, ...]
-    """What was looked at, in order; the last one decided."""
+    """What was considered, in order; the last reason decided."""
     must_reread: bool = False
-    """Whether the agent has to be told REREAD."""
+    """Whether the agent must be given REREAD."""
 
 
 def decide(
@@ -59,9 +59,9 @@ def decide(
     can_resume: bool = True,
     missing: str = "",
 ) -> Decision:
-    """Whether `agent` resumes the session of `prior` for a task about `files`. `others` are all instances that
-    have ended; `can_resume` says whether the host can resume a session at all, `missing` why there is no `prior`,
-    if known."""
+    """Decide whether `agent` resumes the session of `prior` for a task about `files`. `others` are all instances that
+    have ended; `can_resume` says whether the host can resume sessions at all, and `missing` why there is no `prior`, if
+    known."""
     is_bounded = tier == "bounded" or policy == SAME_ARTIFACT
     known = prior if prior is not None and prior.agent == agent else None
     wanted = frozenset(files)
@@ -86,7 +86,7 @@ def _choose(
     *,
     is_bounded: bool,
 ) -> tuple[bool, str]:
-    """Whether the session should be resumed if it can be, and why."""
+    """Whether the session should be resumed if possible, and why."""
     if is_bounded and prior:
         for other in others:
             shared = other.files & (files | prior.files)

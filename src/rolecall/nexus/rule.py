@@ -1,7 +1,7 @@
-"""The rules of a project: notes in `.nexus/rules/` that agents keep to, each with tags that say where it applies.
+"""The rules of a project: notes in `.nexus/rules/` that agents follow, with tags that say where each applies.
 
-The tags stand in a comment on the first line, `<!-- tags: frontend, tests -->`, so a rule stays Markdown. Each
-verb is a plain function over a project folder.
+The tags are in a comment on the first line, `<!-- tags: frontend, tests -->`, so a rule stays valid Markdown. Each verb
+is a plain function over a project folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TAGS_LINE = re.compile(r"\A\s*<!--\s*tags:([^\n]*?)-->")
 
 
 def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str] = ()) -> dict[str, Any]:
-    """Write a new rule. `mask` knows the secrets that must not be kept."""
+    """Write a new rule. `mask` knows the secrets that must not be stored."""
     file, kept = note_name.new_rule(name), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
     words = list(dict.fromkeys(tags))
@@ -41,7 +41,7 @@ def read(project: Folder, name: str) -> str:
 
 
 def listed(project: Folder, *, tag: str | None = None) -> list[dict[str, Any]]:
-    """Every rule by name, or those with a tag."""
+    """All rules by name, or those with a given tag."""
     found: list[dict[str, Any]] = [
         {"name": each.name, "tags": _tags(note.content(each)), "size": each.size, "path": each.path}
         for each in note.listed(project, "rules")

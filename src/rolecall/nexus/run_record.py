@@ -1,7 +1,7 @@
-"""Which thread carries out which task (`state/rolecall/runs.json`), and the lock that allows one `plan run` at a time.
+"""The thread of each task (`state/rolecall/runs.json`), and the lock that allows one `plan run` at a time.
 
-A task is identified by its number and the time it was added, because the next cycle uses the number again. What
-happened is in the threads; this file only says which they are, and what the task list already reflects.
+A task is identified by its number and the time it was added, because the next cycle reuses the number. The threads
+record what happened; this file only records which threads they are, and what the task list already reflects.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Task = Mapping[str, Any]
 class Run(NamedTuple):
     thread: str
     is_settled: bool = False
-    """The thread is done and the task list says so. A task that is pending again was reopened."""
+    """Whether the thread is done and the task list shows it. If the task is pending again, somebody reopened it."""
     redoes: tuple[float, ...] = ()
     """Tasks that this one has checked and rejected: their work is done again in this thread."""
     is_planned: bool = False
-    """The thread is about to be made: recorded first, so that no thread exists that no task knows."""
+    """Whether the thread is yet to be created: recorded first, so that every thread belongs to a known task."""
 
 
 def key(task: Task) -> str:
-    """What tells a task from every other, also from one of another cycle."""
+    """A key that is unique to a task, even across cycles."""
     made = task.get("created_at") or state_file.digest(f"{task['title']}\n{task['context']}".encode())
     return f"{task['id']}@{made}"
 
@@ -55,7 +55,7 @@ def load(project: Folder) -> dict[str, Run]:
 
 
 def save(project: Folder, runs: Mapping[str, Run], keep: Collection[str]) -> None:
-    """Write the runs of the tasks in `keep`; those of closed cycles go."""
+    """Write the runs of the tasks in `keep`, and drop those of closed cycles."""
     text = json.dumps({"runs": {name: run._asdict() for name, run in runs.items() if name in keep}})
     with state_file.locked(project):
         state_file.replace(project, project_paths.ours(project, FILE), f"{text}\n".encode())
@@ -63,8 +63,8 @@ def save(project: Folder, runs: Mapping[str, Run], keep: Collection[str]) -> Non
 
 @contextmanager
 def run_alone(project: Folder) -> Iterator[None]:
-    """Allow one `plan run` at a time. The kernel holds the lock, so it ends with its process."""
-    with state_file.locked(project):  # makes the folder
+    """Allow one `plan run` at a time. The kernel holds the lock, so it is released when the process ends."""
+    with state_file.locked(project):  # creates the folder
         file = os.open(project_paths.ours(project, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:
@@ -87,10 +87,10 @@ def run_alone(project: Folder) -> Iterator[None]:
 
 
 def threads_at_work(project: Folder) -> tuple[str, ...]:
-    """The threads of a `plan run` that is at work.
+    """The threads of a running `plan run`.
 
-    It reads the process from the lock file instead of trying the lock, which would keep out a run that begins just
-    then. A run that was killed leaves its words there; `holder` tells whether the process is still the same one.
+    It reads the process from the lock file instead of trying the lock, which could block a run that is just starting. A
+    run that was killed leaves its entry there; `holder` tells whether the process is still the same one.
     """
     try:
         with open(project_paths.ours(project, _LOCK), encoding="utf-8", errors="replace") as file:

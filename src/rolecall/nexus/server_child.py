@@ -1,6 +1,5 @@
-"""A `rolecall mcp` child on a pipe, asked one thing at a time: a conformance run calls tools through it, and `doctor`
-checks that the server a host was given answers.
-"""
+"""A `rolecall mcp` child on a pipe, with one request at a time: conformance runs call tools through it, and `doctor`
+checks that an installed server answers."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import IO, Any
 PREFIX = "nx_"
 _COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
 _PATIENCE = 60
-"""Seconds after which a server that does not answer is ended."""
+"""Seconds after which a server that does not answer is stopped."""
 _OPENING = {
     "protocolVersion": "2025-06-18",
     "capabilities": {},
@@ -23,11 +22,11 @@ _OPENING = {
 
 
 class Unanswered(Exception):
-    """The server is gone, or did not give an answer."""
+    """The server is gone or did not answer."""
 
 
 class ServerChild:
-    """The server of one project folder; started by the first call, and again after it died."""
+    """The server of one project folder, started by the first call and restarted after it died."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class ServerChild:
         self._count = 0
 
     def call(self, tool: str, params: Mapping[str, Any]) -> Any:
-        """The reply of a tool, as a model would read it."""
+        """Call a tool and return its reply as a model would read it."""
         if self._child is None:
             self._start()
         frame = self._ask("tools/call", {"name": PREFIX + tool, "arguments": params})
@@ -70,7 +69,7 @@ class ServerChild:
         return reply
 
     def tools(self) -> list[str]:
-        """The names of the tools it has."""
+        """The names of the server's tools."""
         if self._child is None:
             self._start()
         frame = self._ask("tools/list", {})
@@ -125,7 +124,7 @@ class ServerChild:
             frame = json.loads(line)
         except ValueError as exc:
             raise Unanswered(f"the server sent what is not JSON: {line[:200]!r}") from exc
-        # A message that cannot be read is answered without its id.
+        # The reply to a message that could not be parsed has no id.
         if not isinstance(frame, dict) or frame.get("id") not in (self._count, None):
             raise Unanswered(f"the server answered something else: {line[:200]!r}")
         return frame

@@ -1,9 +1,8 @@
-"""How much two notes say the same, in a way that can be shown: words, pairs of words, and what they share.
+"""Measure how similar two notes are in a way that can be explained: by the words and word pairs they share.
 
-Every word that carries meaning counts 1, a word of the note's name 2, and every two words that stand side
-by side count 1 more, so that notes agree by what they say and not by the words every text uses. The score of
-two notes is the share of the shorter one that is found in the other. It depends on nothing but the two, so
-it is the same tomorrow. Pure.
+Every meaningful word counts 1, a word of the note's name 2, and every two adjacent words count 1 more, so that notes
+match by what they say and not by common words. The score of two notes is the share of the shorter one that is found in
+the other. It depends only on the two notes, so it never changes. Pure functions.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 OVERLAP = 0.35
-"""From here on two notes are about the same thing. Notes on different things of one project stay below 0.25."""
+"""From this score on, two notes are on the same subject. Notes on different subjects of one project stay below 0.25."""
 CONTAINED = 0.7
-"""From here on a note says little that the other does not."""
+"""From this share on, a note adds little to the other."""
 
 _NAME_WEIGHT = 2.0
 _WORD = re.compile(r"[^\W_]+")
-# These scripts put no space between words; two characters side by side do for a word.
+# These scripts put no space between words, so two adjacent characters count as a word.
 _UNSPACED = re.compile("[぀-ヿ㐀-䶿一-鿿฀-๿]+")
 _EVERYWHERE = """
 a about after all also an and any are as at be because been before being but by can could did do does each either
@@ -35,13 +34,13 @@ _EMPTY_WORDS = frozenset(_EVERYWHERE.split())
 
 
 class Profile(NamedTuple):
-    """What a note is compared by: the weight of each word and pair, and each word as it is written there."""
+    """The features by which a note is compared: the weight of each word and pair, and the spelling of each word."""
 
     weights: dict[str, float]
     written: dict[str, str]
 
     pairs: frozenset[str]
-    """Those of the weights that are of two words, each of which counts 1."""
+    """The keys of `weights` that are word pairs, each of which counts 1."""
     size: float
     """The sum of the weights."""
 
@@ -49,11 +48,11 @@ class Profile(NamedTuple):
 class Likeness(NamedTuple):
     score: float
     shared: tuple[str, ...]
-    """The words that both have, as the first of them writes them, in its order."""
+    """The words that both have, as spelled in the first note, in its order."""
 
 
 def profile(topic: str, text: str) -> Profile:
-    """`topic` is what the note's name says it is about."""
+    """The features of a note; `topic` is the subject in its name."""
     written: dict[str, str] = {}
     weights: dict[str, float] = {}
     for stem, word in _words(topic):
@@ -74,7 +73,7 @@ def likeness(one: Profile, other: Profile) -> Likeness:
 
 
 def telling_words(text: str) -> list[str]:
-    """The words of a text that say what it is about, as they are written, each once."""
+    """The meaningful words of a text as written, each once."""
     return list(dict.fromkeys(word for _, word in _words(text)))
 
 
@@ -84,8 +83,8 @@ def contained(one: Profile, other: Profile) -> Likeness:
 
 
 def near(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str, list[str]]:
-    """For each note those that share so many pairs of words with it that they may contain it. Comparing each
-    with each would take a minute where there are a thousand."""
+    """For each note, the notes that share enough word pairs with it that they may contain it. Comparing all pairs of
+    notes would take a minute for a thousand notes."""
     having: dict[str, list[str]] = {}
     for name, each in profiles.items():
         for pair in each.pairs:
@@ -128,7 +127,7 @@ def _split(word: str) -> Iterable[str]:
 
 
 def _stem(word: str) -> str:
-    """A word without its commonest endings: `retries`, `retry` and `retried` are one, and so are `cache` and
+    """A word without its most common endings: `retries`, `retry` and `retried` become one, as do `cache` and
     `caching`."""
     if word.endswith(("ies", "ied")) and len(word) > 4:
         return f"{word[:-3]}y"

@@ -1,4 +1,4 @@
-"""Skills that a user calls for by name: `/skill words`. Values."""
+"""Skills that a user activates by name: `/skill words`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rolecall.nexus.tags import ANY_VARIANT, Activation, Tag
 
 
 def slash(message: str, skills: Collection[str], tags: Mapping[str, Tag]) -> Activation | None:
-    """The activation by `/skill words`, when the message begins so; a first word that is a mode of the skill is one."""
+    """The skill that a message starting with `/skill words` activates; the first word may be a mode of the skill."""
     first, _, rest = message.strip().partition("\n")
     command, _, words = first.partition(" ")
     skill = command.removeprefix("/")

@@ -1,9 +1,9 @@
 """Plan, tasks and cycles as typed values, and how they are read from their files.
 
-The shapes are those of the contract at 0.10.0 and closed: a field that it does not have makes a file unusable. What
-older and other harnesses are known to write is accepted: cycles without `schema_version`, archived plans with one, an
-empty goal, an empty branch. Importing msgspec takes longer than most hooks may run, so only what reads or writes
-project state imports this module.
+The shapes are those of the contract at 0.10.0 and closed: an unknown field makes a file unusable. Known deviations of
+older and other harnesses are accepted: cycles without `schema_version`, archived plans with one, an empty goal, an
+empty branch. Importing msgspec takes longer than most hooks may run, so only code that reads or writes project state
+imports this module.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Cycle(Struct, forbid_unknown_fields=True, kw_only=True):
     tasks: list[Task]
 
 
-# Times stay the text they are written as, so they are checked by a second look at the same bytes.
+# Times are kept as text, so a second decoder validates them in the same bytes.
 
 
 class _TaskTimes(Struct):
@@ -108,14 +108,14 @@ class _CycleTimes(Struct):
 
 
 class Form(Generic[T]):
-    """Reads JSON as a value of one type."""
+    """Decodes JSON into a value of one type."""
 
     def __init__(self, type: type[T], times: type[Any], *, list_field: str = "") -> None:
         self._value, self._times = msgspec.json.Decoder(type), msgspec.json.Decoder(times)
         self._list_field = list_field
 
     def read(self, data: bytes | msgspec.Raw) -> T:
-        """The value; a ValueError or RecursionError says what is wrong with the data."""
+        """Decode the value. Raise a ValueError or RecursionError that describes the problem with the data."""
         if self._list_field:
             refuse_repeats(bytes(data), self._list_field)
         try:
@@ -129,7 +129,7 @@ class Form(Generic[T]):
         return value
 
     def convert(self, plain: Any) -> T:
-        """The value from what `json` makes of its text."""
+        """Convert a value as parsed by `json`."""
         msgspec.convert(plain, self._times.type)
         value: T = msgspec.convert(plain, self._value.type)
         return value
@@ -147,7 +147,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def refuse_repeats(data: bytes, name: str) -> None:
-    """Refuse a file whose list stands in it twice, after a merge perhaps: the next change would lose one of them."""
+    """Refuse a file that contains its list twice, perhaps after a merge, because the next change would lose one."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if [key for key, _ in pairs].count(name) > 1:
@@ -158,7 +158,7 @@ def refuse_repeats(data: bytes, name: str) -> None:
 
 
 def parse_json(data: bytes) -> Any:
-    """JSON as the standard library reads it: with lone surrogates, which JavaScript writes and msgspec refuses."""
+    """Parse JSON with the standard library, which accepts the lone surrogates that msgspec refuses."""
     return json.loads(data, parse_constant=_refuse_constant)
 
 
@@ -166,7 +166,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """JSON as JavaScript writes it: no spaces, characters as themselves, lone surrogates as escapes."""
+    """Encode JSON as JavaScript does: no spaces, characters unescaped, lone surrogates as escapes."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
@@ -175,9 +175,9 @@ def encode(value: Any) -> bytes:
 
 
 def encode_lines(items: list[Any]) -> bytes:
-    """The entries of a JSON list, one to a line, without its brackets."""
+    """The entries of a JSON list, one per line, without its brackets."""
     try:
-        # Within a text a line break is escaped, so every one that is found ends an entry.
+        # Line breaks within texts are escaped, so every line break ends an entry.
         return _encoder.encode_lines(items)[:-1].replace(b"\n", b",\n")
     except UnicodeEncodeError:
         return b",\n".join(map(encode, items))
@@ -192,12 +192,12 @@ class _Known(NamedTuple):
 
 
 _known: dict[str, _Known] = {}
-"""The large files that this process has read or written, by path. A value in here is never changed."""
+"""The large files that this process has read or written, by path. These values are never changed."""
 _MOST_KNOWN = 4
 
 
 def load(path: str, parse: Callable[[bytes], T]) -> T | None:
-    """The value of a file, or None if it does not exist. A large file that has not changed is not read again."""
+    """Load a file's value, or None if it does not exist. A large file that has not changed is not read again."""
     known = _known.get(path)
     found = state_file.read_unless(path, known.stamp if known else None)
     if found is None:
@@ -221,12 +221,12 @@ def remember(path: str, stamp: state_file.Stamp | None, value: Any) -> None:
     """Keep the value of a large file for the next call."""
     global _known
     others = [each for each in _known.items() if each[0] != path][1 - _MOST_KNOWN :]
-    # Another dictionary rather than a change to this one: other threads may be reading it.
+    # Replace the dictionary instead of changing it, because other threads may be reading it.
     _known = dict([*others, (path, _Known(stamp, value))] if stamp else others)
 
 
 def load_plan(project: Folder) -> Plan | None:
-    """The active plan, for the caller to change."""
+    """The active plan, as a fresh value that the caller may change."""
     path = project_paths.state(project, project_paths.PLAN)
     data = state_file.read(path)
     return None if data is None else _parse(path, data, PLAN.read)

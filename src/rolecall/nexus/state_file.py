@@ -1,9 +1,9 @@
 """The files of `.nexus/` as bytes: read, replaced atomically, copied aside when damaged, under one lock.
 
-The lock is the kernel's, on a file of ours, so it ends with the process that holds it. Readers take no lock, because a
-file is only ever replaced as a whole. A replacement is first written to our own folder, always under the same name, so
-the next writer removes what a killed one left. Nothing is read or written through a link: a repository may come from
-anybody, with links in it that lead anywhere.
+The kernel holds the lock, on a file of ours, so it is released when its process ends. Readers take no lock, because
+files are only replaced as a whole. A replacement is first written to our own folder, always under the same name, so the
+next writer removes the draft of a killed one. Nothing is read or written through a link, because a repository may come
+from anybody and contain links that lead anywhere.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from rolecall.nexus.project_paths import Folder
 
 Bytes: TypeAlias = "bytes | memoryview"
 Stamp: TypeAlias = "tuple[int, ...]"
-"""Inode, size and times of a large file: while they are the same, so is the file."""
+"""Inode, size and times of a large file; as long as they are unchanged, so is the file."""
 
 _LOCK, _DRAFT = "lock", "draft"
 _LARGE = 100_000
-"""Bytes from which on it pays not to read a file again. Within the same tick of the clock a smaller one could be
-written twice; a larger one takes longer than that to write."""
+"""Minimum bytes for which it pays not to read a file again. A smaller file could be written twice within one tick of
+the clock; a larger one takes longer than that to write."""
 _FIRST_NAP, _LONGEST_NAP = 0.001, 0.02
 
 is_taken_back: ContextVar[Callable[[], bool] | None] = ContextVar("is_taken_back", default=None)
-"""Whether the caller has given up; asked while waiting for the lock. None: the caller never does."""
+"""Returns whether the caller has given up; called while waiting for the lock. None if the caller never does."""
 patience_ends: ContextVar[float | None] = ContextVar("patience_ends", default=None)
-"""When to stop waiting for the lock, by `time.monotonic`; a free lock is taken even later. None: never."""
+"""When to stop waiting for the lock, by `time.monotonic`; a free lock is taken even after that. None for never."""
 
 
 class Found(NamedTuple):
@@ -70,7 +70,7 @@ def read_unless(path: str, known: Stamp | None) -> Found | None:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # Opening a pipe would wait for a process at its other end.
+    # Opening a pipe would block until another process opens its other end.
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
@@ -81,7 +81,7 @@ def _stamp(status: os.stat_result) -> Stamp | None:
 
 
 def refuse_links(path: str) -> None:
-    """Refuse a path below `.nexus/` with a link in it, `.nexus` itself included."""
+    """Refuse a path below `.nexus/` that contains a link, including `.nexus` itself."""
     at, _, inner = f"{path}/".rpartition("/.nexus/")
     for name in (".nexus", *inner.split("/")[:-1]):
         at = f"{at}/{name}"
@@ -104,7 +104,7 @@ def digest(*parts: Bytes) -> str:
 
 @contextmanager
 def locked(project: Folder) -> Iterator[int]:
-    """Hold the project's lock, and create the folders that are missing. Yields the open lock file."""
+    """Hold the project's lock, and create missing folders. Yields the open lock file."""
     try:
         _make_folders(project)
         lock = _take_lock(project_paths.ours(project, _LOCK))
@@ -120,7 +120,7 @@ def locked(project: Folder) -> Iterator[int]:
     except OSError as exc:
         raise refused(exc, project_paths.nexus(project)) from exc
     finally:
-        # A forked child may hold the same open file, so closing it alone would not unlock.
+        # A forked child may share the open file, so closing it would not be enough to unlock.
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
@@ -148,7 +148,7 @@ def _take_lock(path: str) -> int:
         except BaseException:
             os.close(file)
             raise
-        # The lock was removed while we waited, so this one keeps nobody out.
+        # The lock file was removed while we waited, so locking it excludes nobody.
         os.close(file)
         os.makedirs(os.path.dirname(path), exist_ok=True)
 
@@ -174,7 +174,7 @@ def _wait_for(file: int, path: str) -> None:
 
 
 def ignore_state(project: Folder) -> None:
-    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `locked` makes a missing one."""
+    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `locked` creates a missing one."""
     path = os.path.join(project_paths.nexus(project), ".gitignore")
     data = None if os.path.islink(path) else read(path)
     if data is None:
@@ -200,8 +200,8 @@ def make_folder(path: str) -> None:
 
 
 def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -> Stamp | None:
-    """Replace `path` with these bytes atomically, on the disk before this returns unless not `must_last`. An existing
-    file keeps its mode."""
+    """Atomically replace `path` with these bytes. If `must_last`, they are on disk when this returns. An existing file
+    keeps its mode."""
     refuse_links(path)
     with drafted(project, *parts, mode=_mode(path), must_last=must_last) as draft:
         os.replace(draft, path)
@@ -212,10 +212,10 @@ def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -
 
 @contextmanager
 def drafted(project: Folder, *parts: Bytes, mode: int | None = None, must_last: bool = True) -> Iterator[str]:
-    """A file with these bytes to be moved to its place; removed if an error occurs."""
+    """Yield a draft with these bytes, to be moved into place; it is removed if an error occurs."""
     draft = project_paths.ours(project, _DRAFT)
     try:
-        remove(draft)  # what a killed writer left, or a link
+        remove(draft)  # left by a killed writer, or a link
         file = os.open(
             draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else 0o600
         )
@@ -256,11 +256,11 @@ def sync_folder(path: str) -> None:
         os.close(file)
 
 
-# -- what cannot be used --
+# -- damaged files --
 
 
 class DamagedFile(Damaged):
-    """A file of the project that does not hold what it should, and its bytes."""
+    """A project file with invalid content, and its bytes."""
 
     def __init__(self, path: str, data: bytes, problem: str, *, copy: str = "") -> None:
         kept = f", and a copy of it is in {copy}" if copy else ""
@@ -272,13 +272,13 @@ class DamagedFile(Damaged):
 
 
 def kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
-    """Copy a damaged file to our own folder, so that it can be corrected. Under the lock."""
+    """Copy a damaged file to our own folder, so that it can be repaired. The caller holds the lock."""
     folder = project_paths.ours(project, "damaged")
     make_folder(folder)
     copy = os.path.join(folder, f"{os.path.basename(file.path)}.{digest(file.data)}")
     refuse_links(copy)
     if not os.path.exists(copy):
-        # The copy is no more readable than the file.
+        # The copy gets the same permissions as the file.
         with drafted(project, file.data, mode=_mode(file.path) or 0o600) as draft:
             os.replace(draft, copy)
         sync_folder(folder)

@@ -1,8 +1,8 @@
-"""Tags in what a user writes: `[plan:auto] ...` activates a skill, `[d] ...` is done at once. Values.
+"""Tags in a user's message: `[plan:auto] ...` activates a skill, `[d] ...` is carried out at once.
 
-A tag counts at the start of a line or of a list item, outside fenced and indented code. Its text goes to the end of the
-paragraph or to the next tag; tags side by side share it. Unknown tags are left alone, and one that is nearly a known
-one is pointed out. The caller carries out what a tag asks for.
+A tag counts at the start of a line or of a list item, outside fenced and indented code. Its text extends to the end of
+the paragraph or to the next tag; adjacent tags share it. Unknown tags are left alone, and one that is close to a known
+tag is pointed out. The caller carries out what a tag asks for.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _START = re.compile(r" {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(?=\[)")
 _TAG = re.compile(r"\[([A-Za-z][^\[\]\n]{0,80})\](?![A-Za-z0-9_(\]])")
 _BETWEEN = re.compile(r"[ \t,]*(?=\[)")
 _DEFINITION = re.compile(r":[ \t]*(?:<|\w+://|\.{1,2}/|mailto:|www\.)")
-"""Behind a label: the address of a link in Markdown."""
+"""After a label: the address of a Markdown link."""
 _FENCE = re.compile(r" {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(`{3,}(?=[^`]*$)|~{3,})")
 _ALIKE = 0.75
-"""How alike two names are at least, as difflib counts it: one slip in a name of four letters."""
+"""Minimum similarity of two names, as difflib computes it: one typo in a name of four letters."""
 _MARKS = " \t\r\n.,;:!?)}\"'\u2019\u201d\u00bb\u2026"
 """Punctuation: `[d]?` asks about the tag and does not use it."""
 _MOST_UNKNOWN = 50
-"""How many unknown words in brackets are compared with tags."""
+"""Maximum number of unknown bracketed words that are compared with tags."""
 
 
 class Tag(NamedTuple):
-    """As the vocabulary has it."""
+    """A tag as the vocabulary defines it."""
 
     id: str
     trigger: str
@@ -48,7 +48,7 @@ class Tag(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """A skill the user called for, how, and what they said with it."""
+    """A skill that the user activated, how, and the text that came with it."""
 
     skill: str
     mode: str = ""
@@ -57,7 +57,7 @@ class Activation(NamedTuple):
 
 
 class Action(NamedTuple):
-    """Something to do at once: by whom, the part behind the colon, and what the user said with it."""
+    """Something to do at once: its handler, the part after the colon, and the text that came with it."""
 
     handler: str
     variant: str = ""
@@ -75,12 +75,12 @@ class NearMiss(NamedTuple):
 
 class Detection(NamedTuple):
     found: tuple[Activation | Action, ...]
-    """In the order they were written."""
+    """In the order in which they were written."""
     near_misses: tuple[NearMiss, ...] = ()
 
 
 def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
-    """The tags in a message, and what is nearly one."""
+    """Find the tags in a message, and words that are nearly tags."""
     found: list[tuple[list[tuple[Tag, str]], list[str]]] = []
     unknown: dict[str, None] = {}
     fence, is_open = "", False
@@ -119,7 +119,7 @@ def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
 def _tags_at(
     line: str, at: int, tags: Mapping[str, Tag], unknown: dict[str, None]
 ) -> tuple[list[tuple[Tag, str]], int]:
-    """The tags side by side from here on, and where they end; none if the brackets are a link of Markdown."""
+    """The adjacent tags starting here, and where they end; none if the brackets are a Markdown link."""
     group: list[tuple[Tag, str]] = []
     end = at
     while match := _TAG.match(line, at):
@@ -137,12 +137,12 @@ def _tags_at(
 
 
 def refusal(action: Action, *, has_plan: bool) -> str:
-    """Why an action cannot be done now; empty when it can."""
+    """Why an action cannot be carried out now; empty if it can."""
     return NO_PLAN if action.handler == "nx_plan_decide" and not has_plan else ""
 
 
 def _known(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
-    """The tag that was written and its variant. A trigger of its own comes before a variant of another."""
+    """The tag that was written and its variant. An exact trigger takes precedence over a variant of another tag."""
     for tag in tags.values():
         if tag.trigger == f"[{written}]":
             return tag, ""
@@ -155,14 +155,14 @@ def _known(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
 
 
 def _meant(written: str, tags: Mapping[str, Tag]) -> str:
-    """The tag that an unknown word in brackets is nearest to; empty if none is near."""
+    """The tag that is most similar to an unknown bracketed word; empty if none is close."""
     variants: dict[str, list[str]] = defaultdict(list)
     for tag in tags.values():
         name, _, variant = tag.trigger.strip("[]").partition(":")
         variants[name] += [*tag.variants, *([variant] if variant else [])]
     name, variant = (part.strip() for part in f"{written}:".split(":")[:2])
     if name not in variants:
-        # Words of one or two letters in brackets are too common to be taken for slips.
+        # Bracketed words of one or two letters are too common to be treated as typos.
         name = _nearest(name, [known for known in variants if len(known) > 2]) if len(name) > 2 else ""
     if not name or not variant:
         return name
@@ -173,6 +173,6 @@ def _meant(written: str, tags: Mapping[str, Tag]) -> str:
 
 
 def _nearest(written: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # only a slip needs it, and a hook runs for every message
+    from difflib import get_close_matches  # only typos need it, and a hook runs for every message
 
     return next(iter(get_close_matches(written, known, 1, _ALIKE)), "")

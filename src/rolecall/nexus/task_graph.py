@@ -1,7 +1,7 @@
-"""Which task comes after which, as pictures: waves of what can be done at once, Mermaid, Graphviz. Values.
+"""The dependencies of tasks as pictures: waves of tasks that can run at once, Mermaid, Graphviz.
 
-Dependencies are not checked when a task is added, so a picture also has to show what will never be ready:
-a task that waits for itself by way of others, or for one that does not exist.
+Dependencies are not checked when a task is added, so a picture must also show tasks that will never be ready: those
+that depend on themselves through others, or on a task that does not exist.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rolecall.nexus.overview import progress_of, ready_ids
 Task = Mapping[str, Any]
 
 _SCREEN = 50
-"""Among more tasks than this, what is completed is in the way."""
+"""With more tasks than this, completed waves are left out."""
 _MOST_RUNS = 8
 
 
 def status(task: Task, can_begin: Collection[float]) -> str:
-    """The status of a task as people want it: of those pending, which can be begun and which have to wait."""
+    """The status of a task for people: a pending task is either ready or waiting."""
     if task["status"] != "pending":
         return str(task["status"])
     return "ready" if task["id"] in can_begin else "waiting"
 
 
 def ids(numbers: Iterable[float]) -> str:
-    """Ids in short, for a line that has more to say: runs as 3-7, and not hundreds of them."""
+    """Ids in short form, for use within a line: runs as 3-7, and not hundreds of them."""
     runs: list[list[float]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -65,7 +65,7 @@ def to_text(tasks: Sequence[Task]) -> str:
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
-    """Tasks by when they can be done at the earliest; at the end those that never can."""
+    """Tasks grouped by the earliest time they can be done; those that never can come last."""
     waits_for = {number: set(task["deps"]) for number, task in enumerate(tasks)}
     followers: dict[float, list[int]] = {}
     for number, deps in waits_for.items():

@@ -1,4 +1,4 @@
-"""What a tool answers instead of a reply. The message is the whole answer, word by word what the contract pins."""
+"""The errors of tools. The message is the whole answer, with the exact wording that the contract requires."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from rolecall.errors import NotFound, RolecallError, UsageError
 
 
 class ToolError(RolecallError):
-    """A call that did nothing."""
+    """A call that had no effect."""
 
 
 class WrongCall(ToolError, UsageError):
-    """The call has to change."""
+    """The call is invalid and has to change."""
 
 
 class NotThere(ToolError, NotFound):
-    """What the call is about does not exist."""
+    """The subject of the call does not exist."""

@@ -1,8 +1,8 @@
-"""Which tools perform the actions an agent is denied: in our own server, and in the hosts we know.
+"""The tools that perform the actions an agent is denied: in our own server, and in the hosts we know.
 
-A map goes from a class of actions to names of tools. A class that is missing from a map is an error, because a denial
-that reaches no tool denies nothing; an empty class says that the host has no such tools. Adapters take care of agents
-that are restricted by settings (a sandbox, a mode) rather than by names of tools.
+A map goes from a class of actions to tool names. A class that is missing from a map is an error, because a denial that
+reaches no tool denies nothing; an empty class means that the host has no such tools. Adapters handle agents that are
+restricted by settings (a sandbox, a mode) rather than by tool names.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SERVER: ToolMap = {
     "nexus_task_state_transition": ("nx_task_update", "nx_task_close"),
     "nexus_task_metadata_modification": ("nx_task_update",),
 }
-"""The tools of our own server. Artifacts are no files of the project, so no class denies writing them."""
+"""The tools of our own server. Artifacts are not project files, so no class denies writing them."""
 
 LEAD_ONLY = tuple(f"nx_{name}" for name, tool in dispatch.TOOLS.items() if tool.is_for_lead)
-"""No agent of the catalogue plans or decides; that is Lead's, whatever the capabilities say."""
+"""No agent of the catalogue plans or decides; that is reserved for Lead, whatever the capabilities are."""
 
 _HOSTS: Mapping[str, str] = {
     "claude": "mcp__rolecall__{}",
@@ -35,17 +35,17 @@ _HOSTS: Mapping[str, str] = {
     "opencode": "rolecall_{}",
     "qwen": "mcp__rolecall__{}",
 }
-"""Hosts whose tools are denied by name, and how each names a tool of our server."""
+"""Hosts whose tools are denied by name, and how each names our server's tools."""
 HOSTS = tuple(_HOSTS)
 
 
 def tool_name(host: str) -> str:
-    """How a host names a tool of our server, with `{}` in its place; empty where that is not known."""
+    """How a host names our server's tools, with `{}` for the tool; empty if that is not known."""
     return _HOSTS.get(host, "")
 
 
 def host_map(host: str) -> ToolMap:
-    """The tools of a host: its own as its adapter knows them, and ours under the names it gives them."""
+    """The tools of a host: its own, from its adapter, and ours under the names it gives them."""
     if host not in _HOSTS:
         raise NotFound(
             f"there is no table of tools for {host!r}", hint=f"There is one for {', '.join(HOSTS)}."
@@ -58,7 +58,7 @@ def host_map(host: str) -> ToolMap:
 
 
 def denied_tools(agent: Agent, tools: ToolMap, additions: Collection[str] = ()) -> tuple[str, ...]:
-    """The tools an agent may not use, by what it is denied and which tools do that; in the order of names."""
+    """The tools an agent may not use because they perform denied actions, sorted by name."""
     denied: set[str] = set()
     for name in capabilities.denied(effective(agent, additions)):
         if name not in tools:

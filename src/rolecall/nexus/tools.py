@@ -1,7 +1,7 @@
 """The eleven tools: plan, decide, add and close tasks, look back. Each is a function over a project folder.
 
 Parameters, replies, effects and error texts are those of the contract at 0.10.0, and a reply has no other fields.
-Readers take no lock and leave no trace; writers take the one lock of the project. Arguments from outside come through
+Readers take no lock and leave no trace; writers take the project's only lock. External arguments come through
 `dispatch`, which checks their types.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rolecall.nexus import artifact, history, state
     from rolecall.nexus.state import Issue, Plan, Task
 else:
-    # The program's own verbs import this module, and few of them read the state of a project.
+    # The program's own verbs import this module, and few of them read a project's state.
     artifact, history, state = (Lazy(f"rolecall.nexus.{name}") for name in ("artifact", "history", "state"))
 
 ACTIONS = ("add", "remove", "edit", "reopen")
@@ -32,7 +32,7 @@ A_NUMBER = "a finite number below 1e300"
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number that an id can be; JSON has numbers that Python reads as infinite."""
+    """Whether a value is a number that can be an id; JSON can contain numbers that Python reads as infinite."""
     return type(value) in (int, float) and -1e300 < value < 1e300  # type: ignore[operator]
 
 
@@ -40,7 +40,7 @@ def is_number(value: object) -> bool:
 
 
 def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> Reply:
-    """Start a plan; one that is active goes into the history."""
+    """Start a plan, and move an active one to the history."""
     plan = _convert(
         state.PLAN,
         id=1,
@@ -126,7 +126,7 @@ def plan_decide(
     how_summary: Mapping[str, str] | None = None,
     how_agent_ids: Mapping[str, str] | None = None,
 ) -> Reply:
-    """Record the decision on an issue of the active plan, and which agents were asked."""
+    """Record the decision on an issue of the active plan, and which agents were consulted."""
     check_there(project, project_paths.PLAN)
     given = {
         "decision": decision,
@@ -189,7 +189,7 @@ def task_add(
     owner_agent_id: str | None = None,
     owner_reuse_policy: str | None = None,
 ) -> Reply:
-    """Add a task to the running cycle, which begins with its first task."""
+    """Add a task to the running cycle; the first task starts the cycle."""
     given = {
         "title": title,
         "context": context,
@@ -235,7 +235,7 @@ def task_list(project: Folder) -> Reply:
 
 
 def task_list_json(project: Folder) -> bytes:
-    """The same reply as JSON."""
+    """Like `task_list`, but return JSON."""
     return to_json(_list_tasks(project))
 
 
@@ -252,7 +252,7 @@ def _list_tasks(project: Folder) -> Reply:
 
 
 def task_update(project: Folder, *, id: float, status: str) -> Reply:
-    """Set the status of a task; every change of it is allowed."""
+    """Set the status of a task; every transition is allowed."""
     if status not in overview.TASK_STATUSES:
         raise WrongCall(f"status is {status!r}, not one of {', '.join(overview.TASK_STATUSES)}")
     check_there(project, project_paths.TASKS)
@@ -262,7 +262,7 @@ def task_update(project: Folder, *, id: float, status: str) -> Reply:
 
 
 def update_as_read(project: Folder, read: Mapping[str, Any], status: str) -> bool:
-    """Set the status of a task if it is still as the caller read it; whether it was."""
+    """Set the status of a task if it is still as the caller read it, and return whether it was."""
     with history.writing(project):
         try:
             _set_status(project, read["id"], status, expected=read)
@@ -290,9 +290,9 @@ def _set_status(
 
 
 def task_close(project: Folder) -> Reply:
-    """Close the cycle: plan and tasks go into the history, finished or not, and a new cycle can begin."""
+    """Close the cycle: move plan and tasks to the history, finished or not, so that a new cycle can begin."""
     with history.writing(project):
-        # Digests before values: a file that another program changes in between is not taken for the archived one.
+        # Digests before values, so that a file that another program changes in between is not removed as archived.
         names = (project_paths.PLAN, project_paths.TASKS)
         sources = {name: digest for name in names if (digest := state.digest_of(project, name))}
         plan, file = state.load_plan(project), state.load_tasks(project)
@@ -320,7 +320,7 @@ def task_close(project: Folder) -> Reply:
 
 
 def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> Reply:
-    """The most recent cycles that contain the query, in short."""
+    """Summaries of the most recent cycles that contain the query."""
     if not is_number(last_n):
         raise WrongCall(f"last_n must be {A_NUMBER}")
     if last_n < 0 or last_n != int(last_n):
@@ -341,7 +341,7 @@ def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_
 
 
 def context(project: Folder) -> Reply:
-    """A short account of the project; the contract leaves out what cannot be read."""
+    """A short summary of the project; following the contract, unreadable parts are left out."""
     branch = project_paths.branch(project)
     try:
         file = state.load_tasks(project)
@@ -360,7 +360,7 @@ def context(project: Folder) -> Reply:
 
 
 def artifact_write(project: Folder, *, filename: str, content: str) -> Reply:
-    """Write a file among the artifacts of the running cycle, over one of the same name."""
+    """Write an artifact of the running cycle, replacing one of the same name."""
     return {"success": True, "path": artifact.write_artifact(project, filename, content)}
 
 
@@ -368,7 +368,7 @@ def artifact_write(project: Folder, *, filename: str, content: str) -> Reply:
 
 
 def check_there(project: Folder, name: str) -> None:
-    """Refuse before the lock is taken, which would create folders in a project that has none."""
+    """Raise an error if a state file is missing, before the lock is taken, which would create folders."""
     if not os.path.exists(project_paths.state(project, name)):
         raise _missing(name)
 
@@ -383,7 +383,7 @@ _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def _convert(form: state.Form[state.T], **fields: Any) -> state.T:
-    """A value from arguments; those that would make an unreadable file are refused."""
+    """Build a value from arguments, and refuse arguments that would make the file unreadable."""
     try:
         return form.convert(fields)
     except ValueError as exc:
@@ -394,17 +394,17 @@ def _convert(form: state.Form[state.T], **fields: Any) -> state.T:
 
 
 def _as_list(name: str, given: Sequence[Any]) -> list[Any]:
-    if isinstance(given, str) or not isinstance(given, Sequence):  # a text would come apart into its letters
+    if isinstance(given, str) or not isinstance(given, Sequence):  # a string would be split into its letters
         raise WrongCall(f"{name} is not a list")
     return list(given)
 
 
 def _plain(value: Any) -> Any:
-    """Dictionaries and lists instead of structs."""
+    """Convert structs to dictionaries and lists."""
     return state.to_builtins(value)
 
 
 def _whole(number: Any) -> Any:
-    """JSON does not tell 2 from 2.0, and ids are written as the first."""
+    """Write 2.0 as 2, which is the same number in JSON."""
     is_whole = isinstance(number, float) and number.is_integer() and abs(number) < 2**53
     return int(number) if is_whole else number

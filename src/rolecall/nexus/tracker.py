@@ -1,9 +1,9 @@
-"""Which agents of a session were started and how they ended: `state/<harness>/agent-tracker.json`.
+"""The agents of a session, when they started and how they ended: `state/<harness>/agent-tracker.json`.
 
-A list in the shape of the contract, one entry for each instance of an agent. It lives no longer than the sessions it
-describes. Events may come twice, late or not at all: the start of a running agent changes nothing, and an agent that
-ends without having been started gets its entry then. The list is written as a whole under the project's lock; readers
-need none. The shape has no place for the task of an agent, so sessions keep it.
+The list has the contract's shape, with one entry per instance of an agent, and lives no longer than the sessions it
+describes. Events may arrive twice, late or not at all: starting a running agent changes nothing, and an agent that ends
+without a recorded start gets its entry then. The list is written as a whole under the project's lock; readers need
+none. The shape has no field for an agent's task, so sessions keep it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rolecall.nexus.project_paths import HARNESS, Folder
 
 FILE = "agent-tracker.json"
 _LONGEST_MESSAGE = 2_000
-"""Characters of an agent's last message: the file is read at every start and end."""
+"""Maximum characters of an agent's last message, because the file is read at every start and end."""
 _LATEST_SECONDS = 120
 _MOST, _LARGEST = 100, 50_000
-"""Entries and bytes to keep, unless more agents are running: a host waits while the file is read."""
+"""Maximum entries and bytes, unless more agents are running, because a host waits while the file is read."""
 
 Entry: TypeAlias = dict[str, Any]
 
@@ -83,7 +83,7 @@ def completed(
 def _new_entry(harness: str, agent_name: str, agent_id: str, at: str) -> Entry:
     if not agent_id:
         raise UsageError("an agent without an id cannot be tracked", hint="Give the instance's id.")
-    # Hosts also have names such as `Explore`, which the shape does not allow.
+    # Hosts also use names such as `Explore`, which the contract's shape does not allow.
     letters = [letter if letter.isascii() and letter.isalnum() else " " for letter in agent_name.lower()]
     name = "-".join("".join(letters).split()).lstrip("-0123456789")
     named = {"agent_name": name} if name else {}
@@ -91,14 +91,14 @@ def _new_entry(harness: str, agent_name: str, agent_id: str, at: str) -> Entry:
 
 
 def _came_late(entry: Entry, at: str) -> bool:
-    """Whether this is the start of an agent whose end was reported first: hosts do not wait for a hook to end."""
+    """Whether this start arrives after the agent's end, which happens because hosts do not wait for hooks."""
     if "resume_count" in entry or entry["started_at"] != entry.get("stopped_at"):
         return False
-    from datetime import datetime  # takes a hook longer to import than the rest of this module
+    from datetime import datetime  # slower to import than the rest of this module
 
     try:
         started, ended = (datetime.fromisoformat(time.upper()) for time in (at, entry["stopped_at"]))
-    except ValueError:  # another program wrote a day that does not exist
+    except ValueError:  # another program wrote an invalid date
         return False
     return started.timestamp() - ended.timestamp() < _LATEST_SECONDS
 
@@ -117,8 +117,8 @@ def _change(project: Folder, harness: str, agent_id: str, edit: Callable[[Entry 
 
 
 def reset(project: Folder, keep: Collection[str] = (), *, harness: str = HARNESS) -> str:
-    """Start over with the entries of the agents in `keep`. An unreadable file is replaced as well, because only ended
-    sessions would miss it; the answer then says so and where the copy is."""
+    """Keep only the entries of the agents in `keep`. An unreadable file is replaced as well, because only ended
+    sessions would miss it; the answer then says so and names the copy."""
     with state_file.locked(project):
         return keep_only(project, keep, harness=harness)
 
@@ -126,7 +126,7 @@ def reset(project: Folder, keep: Collection[str] = (), *, harness: str = HARNESS
 def keep_only(
     project: Folder, keep: Collection[str], *, also: tuple[str, ...] = (), harness: str = HARNESS
 ) -> str:
-    """Like `reset`, for callers that hold the lock; `also` are beginnings of ids to keep."""
+    """Like `reset`, for callers that hold the lock; `also` has prefixes of ids to keep."""
     file, problem = path(project, harness), ""
     state_file.make_folder(os.path.dirname(file))
     try:
@@ -174,7 +174,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def problem_of(found: Any) -> str:
-    """Why this is not a list of agents in the shape of the contract; empty if it is."""
+    """Why this is not a list of agents as the contract defines it; empty if it is."""
     if type(found) is not list:
         return "it is not a list"
     for number, entry in enumerate(found):
@@ -195,7 +195,7 @@ def _load(file: str) -> list[Entry]:
 
 @lru_cache(maxsize=1)
 def _parse(file: str, data: bytes) -> tuple[Entry, ...]:
-    """The entries of a file, which nobody changes. An event reads the list and then changes it: it is parsed once."""
+    """The entries of a file, which must not be changed. Cached, because an event reads the list more than once."""
     try:
         found = json.loads(data)
         problem = problem_of(found)
@@ -207,7 +207,7 @@ def _parse(file: str, data: bytes) -> tuple[Entry, ...]:
 
 
 def _save(project: Folder, file: str, found: list[Entry], latest: Entry | None = None) -> None:
-    """Write the list, without the oldest ended agents if there are too many; `latest` stays."""
+    """Write the list without the oldest ended agents if there are too many; `latest` always stays."""
     lines = [json.dumps(entry, ensure_ascii=False) for entry in found]
     count, size, gone = len(lines), sum(map(len, lines)), set()
     for number, entry in enumerate(found):
@@ -217,5 +217,5 @@ def _save(project: Folder, file: str, found: list[Entry], latest: Entry | None =
             gone.add(number)
             count, size = count - 1, size - len(lines[number])
     text = "[" + ",\n".join(line for number, line in enumerate(lines) if number not in gone) + "]\n"
-    # What a power failure takes is about sessions that ended with it, so nobody waits for the disk.
+    # A power failure also ends the sessions in this list, so there is no need to wait for the disk.
     state_file.replace(project, file, text.encode(errors="backslashreplace"), must_last=False)

@@ -1,7 +1,7 @@
-"""The vocabulary: the words agents, skills and hosts share, read from the files of a catalogue.
+"""The vocabulary: the words that agents, skills and hosts share, read from the files of a catalogue.
 
-Capabilities, categories, resume tiers, tags, invocations, task exceptions and the memory policy, as values.
-Ids, keys and the words of choices are those of the shared format; the sentences are each catalogue's own.
+It contains capabilities, categories, resume tiers, tags, invocations, task exceptions and the memory policy. Ids, keys
+and the values of choices are those of the shared format; the descriptions are each catalogue's own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Parameter(NamedTuple):
     description: str
     required: bool
     value_type: str = ""
-    """`string` or `array`; anything else leaves it open."""
+    """`string` or `array`; any other value means any type."""
 
 
 class Invocation(NamedTuple):
@@ -71,11 +71,11 @@ class MemoryPolicy(NamedTuple):
     name_pattern: str
     is_prefix_optional: bool
     scope: str
-    """The folder whose files are counted when they are read."""
+    """The folder in which reads of files are counted."""
     is_deletion_manual: bool
-    """Whether a person agrees to each deletion, unless the settings say otherwise."""
+    """Whether a person must approve each deletion, unless the settings say otherwise."""
     texts: Mapping[str, str]
-    """What the policy says in words, by section: naming, access_tracking, forgetting, merge."""
+    """The policy's texts by section: naming, access_tracking, forgetting, merge."""
 
 
 class Vocabulary(NamedTuple):
@@ -124,7 +124,7 @@ def _section(**forms: Form[Any]) -> Record[dict[str, Any]]:
     return Record(dict, "the memory policy", require(**forms))
 
 
-# A principle is a rule the memory follows; a policy with another one could not be kept to.
+# The principles are rules that memory follows, so a policy with other principles could not be honoured.
 _MEMORY_POLICY = Record(
     _make_policy,
     "the memory policy",
@@ -216,7 +216,7 @@ _POLICY_FILE = "vocabulary/memory_policy.yml"
 
 
 def read(reader: Reader) -> Vocabulary | None:
-    """The vocabulary in the reader's folder; None if a file does not have its form."""
+    """Read the vocabulary in the reader's folder; None if a file is malformed."""
     parts: dict[str, dict[str, Any]] = {}
     for key, (file, entry_form) in _PARTS.items():
         form: Record[dict[str, Any]] = Record(dict, "the file", require(**{key: ListOf(entry_form)}))
@@ -238,13 +238,13 @@ def read(reader: Reader) -> Vocabulary | None:
 
 
 def check(vocabulary: Vocabulary, reader: Reader, *, is_ours: bool) -> None:
-    """Report what the files say that contradicts each other, or what is enforced."""
+    """Report contradictions between the files, or between a file and what is enforced."""
 
     def report(part: str, *path: int | str, message: str) -> None:
         reader.report(_PARTS[part][0], (part, *path), message)
 
     for index, one in enumerate(vocabulary.capabilities.values()):
-        # Enforcement goes by RESTRICTIONS: a file that says otherwise would promise what nobody keeps.
+        # RESTRICTIONS decides what is enforced, so a file that differs would promise something that is not.
         enforced = RESTRICTIONS.get(one.id)
         if enforced is not None and set(one.blocks_semantic_classes) != set(enforced):
             message = f"{one.id} is enforced as {', '.join(enforced)}, and the file names others"
