@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from rolecall.workflow.playbook import Playbook
 
 Bind = Callable[["Playbook"], Mapping[str, Any]]
-"""Binds agents to the roles of a new thread of a playbook; the thread stores them."""
+"""Returns the agents to bind to the roles of a new thread, which stores them."""
 Also = Callable[[str, Draft], object]
-"""(id of a new thread, the draft that makes it): adds something that happens together with it."""
+"""(id of a new thread, the draft that creates it): adds something to the same transaction."""
 KILLED = 137
-"""The exit code of a thread that was killed, which is that of a process ended by SIGKILL."""
+"""The exit code of a killed thread, the same as that of a process ended by SIGKILL."""
 MAKING_MS = 600_000
-"""How long another host waits for the process that makes a thread's folders before it takes it for dead."""
+"""How long another host waits for the process that makes a thread's folders before it assumes that process dead."""
 
 
 def start(
@@ -51,17 +51,17 @@ def start(
     queue: int | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
-    """Make a thread without running it, and store its playbook if it is not stored yet.
+    """Create a thread without running it, and store its playbook if it is not stored yet.
 
     Args:
         agent: plays every role.
-        bind: names the agent of each role, so that later changes of the configuration do not apply.
-        parent: the thread one of whose roles it plays.
-        work: the place for folders of its own.
-        sessions: for roles that begin in an earlier session: its `thread`, `step` and the `tier` that decides, or the
-            `refusal`, the reason for a new session.
-        queue: the priority with which it waits for the service.
-        also: adds to the transaction that makes the thread.
+        bind: chooses the agent of each role now, so that later changes of the configuration do not apply.
+        parent: the thread that has the role this one plays.
+        work: where its own folders are created.
+        sessions: for roles that begin in an earlier session: its `thread`, `step` and `tier`, or as `refusal` the
+            reason for a new session.
+        queue: its priority in the service's queue.
+        also: adds to the transaction that creates the thread.
     """
     if not prompt.strip():
         raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
@@ -112,10 +112,10 @@ def fork(
     bind: Bind | None = None,
     work: str | None = None,
 ) -> ThreadRef:
-    """A new thread that shares the chain up to `at` (a start or a step). Another workflow or prompt adds a start of
-    its own; otherwise a fork is one ref. Its own folders begin as those of `source` are now: a worktree at the last
-    commit there, a copy as a copy. The fork keeps the agents of `source`, unless it has an `agent` or a workflow of
-    its own."""
+    """Create a thread that shares the chain up to `at` (a start or a step). A different workflow or prompt adds a new
+    start; otherwise a fork is just one ref. Its own folders begin with the current state of those of `source`: a
+    worktree at the last commit there, a copy as a copy. The fork keeps the agents of `source`, unless an `agent` or a
+    workflow is given."""
     chain, head = Chain(store, at), at
     if workflow is not None or prompt is not None:
         draft = store.draft()
@@ -126,7 +126,7 @@ def fork(
             "cwd": chain.start.cwd,
         }
         head = draft.put_as(START_SCHEMA, fields)
-        if chain.last is not None:  # a `$FORK` step says that the new start counts from here on
+        if chain.last is not None:  # a `$FORK` step marks where the new start takes effect
             mark = draft.put_as(FORK_SCHEMA, {"from": at})
             head = _put_marker(store, draft, chain, FORK, mark, start=head)
         draft.commit()
@@ -146,8 +146,8 @@ def fork(
 
 
 def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
-    """The limits of threads at a node that is named without a thread. A start does not store limits, and several
-    threads may share it, so their lowest limits apply."""
+    """The limits for a fork at a node that is given without a thread. A start does not store limits, and several
+    threads may share it, so the lowest of their limits apply."""
     if chain.last is not None:
         return dict(chain.last.payload.get("limits", {}))
     found: dict[str, float] = {}
@@ -158,7 +158,7 @@ def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
 
 
 def _put_marker(store: Store, draft: Draft, chain: Chain, role: str, output: str, *, start: str) -> str:
-    """A step that no role took: what a person said, or where a fork begins."""
+    """Add a step that no role took: a person's message, or the beginning of a fork."""
     last, now = chain.last, store.now()
     fields = {
         "start": start,
@@ -199,7 +199,7 @@ def _add_thread(
     if isinstance(way, Stuck):
         raise UsageError(f"the thread could not take its next step: {way.reason}")
 
-    # What is wrong with its folders is an error before there is a thread.
+    # Problems with its folders are reported before the thread exists.
     kinds = own_folders(book.workflow)
     known = source.state.folders if source else {}
     if source is not None and "copy" in kinds and "copy" in known:
@@ -234,16 +234,16 @@ def _add_thread(
 
 
 def _enter_queue(draft: Draft, ident: str, state: ThreadState, entry: Mapping[str, Any]) -> None:
-    """Add the ref of a waiting thread. A living `maker` still makes its folders, so it is not admitted; a thread that
-    has `begun` is not discarded."""
+    """Add a thread to the service's queue. It is not admitted while its `maker` is alive and still makes its folders;
+    once it has `begun`, it is not discarded."""
     place = state.service or QueuePlace(0, 0)
     name = thread.queue_name(state.name, ident, priority=place.priority, at=place.queued_at)
     draft.move(name, None, state=dict(entry))
 
 
 def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:
-    """Make the thread's own folders. A thread that cannot have them is removed. If this process dies first, the first
-    step makes them."""
+    """Make the thread's own folders, or remove the thread if that fails. If this process dies first, the first step
+    makes them."""
     folders = ref.state.folders
     if not folders:
         return ref
@@ -257,10 +257,10 @@ def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:
         draft.event(ref.id, "not_started", {"reason": str(error)})
         for place in (ref.ref, *thread.in_service(store, ref)):
             draft.move(place.name, place)
-        with suppress(Conflict):  # it was killed or discarded meanwhile
+        with suppress(Conflict):  # the thread was killed or discarded meanwhile
             draft.commit(durable=True)
         raise
-    with suppress(Conflict):  # the same
+    with suppress(Conflict):  # as above
         for place in thread.in_service(store, ref):
             store.move(place.name, place, state={})
     return thread.find(store, ref.id)
@@ -280,8 +280,8 @@ def resume(
     bind: Bind | None = None,
     is_run_here: bool = False,
 ) -> ThreadRef:
-    """Continue a suspended thread. The person's words become part of the chain. From here on `agent` plays every
-    role, if one is given. The service continues a thread that it ran before, unless `is_run_here`."""
+    """Continue a suspended thread. The person's answer becomes part of the chain. If `agent` is given, it plays every
+    role from now on. If the service ran the thread before, the service continues it, unless `is_run_here`."""
     if ref.state.has_ended:
         raise UsageError(
             f"thread {ref.id} is {ref.state.status}",
@@ -298,7 +298,7 @@ def resume(
     head: str = ref.head
     state = ref.state.moved(Status.IDLE)
     if words.strip():
-        # The role is called as it was before, with the answer added.
+        # The role is called again with the same prompt, followed by the answer.
         role = _role_that_waits(chain, ref)
         book = registry.load_node(store, chain.start.workflow)
         called = called_with(Turn(ref.id, chain, book), role)
@@ -319,7 +319,7 @@ def resume(
 
 
 def _role_that_waits(chain: Chain, ref: ThreadRef) -> str:
-    """The role that asked, or whose attempt failed."""
+    """The role that asked a question, or whose attempt failed."""
     role = ref.state.role or next((step.role for step in chain if not step.role.startswith("$")), None)
     if role is None:
         raise UsageError(
@@ -329,7 +329,7 @@ def _role_that_waits(chain: Chain, ref: ThreadRef) -> str:
 
 
 def queue_again(store: Store, draft: Draft, ref: ThreadRef, state: ThreadState) -> ThreadState:
-    """The state of a thread that is to go on: one that the service ran before waits for the service again."""
+    """Return the state of a thread that continues, and queue the thread again if the service ran it before."""
     place = ref.state.service
     if state.status != Status.IDLE or place is None:
         return state
@@ -343,15 +343,15 @@ def queue_again(store: Store, draft: Draft, ref: ThreadRef, state: ThreadState) 
 def kill(
     store: Store, ref: ThreadRef, reason: str = "killed by a person", *, mask: Mask
 ) -> tuple[ThreadRef, Mapping[str, Any]]:
-    """End a thread for good. Return it with the lease of the process that runs it right now, which is empty if none
-    does. `killing.py` also ends that process."""
+    """End a thread for good. Return it with the lease of the process that runs it, or an empty lease if none does.
+    `killing.py` also ends that process."""
     while True:
         if ref.state.has_ended:
             raise UsageError(f"thread {ref.id} is already {ref.state.status}")
         lease = ref.state.lease
         is_running = lease and holder.is_alive(
             lease, now=store.now()
-        )  # asked before the service can hear of it
+        )  # checked before the service can learn of the kill
         told = mask.text(reason)
         draft = store.draft()
         draft.event(ref.id, "killed", {"reason": told, "exit_code": KILLED})
@@ -360,12 +360,12 @@ def kill(
             draft.move(place.name, place)
         try:
             return load(draft.commit(durable=True)[0]), lease if is_running else {}
-        except Conflict:  # a renewed lease does not protect it
+        except Conflict:  # for example because the lease was renewed
             ref = thread.find(store, ref.id)
 
 
 def tell_service(ref: ThreadRef) -> None:
-    """Let the service look now at a thread that it runs; it would notice by itself a little later."""
+    """Ask the service to check one of its threads now instead of at its next poll."""
     if ref.state.service is not None:
         poke(config.home(), ref.id)
 

@@ -1,5 +1,5 @@
-"""Listing threads: filters, pages, the newest first, and a damaged one as damaged. Reads refs, and the head of each
-thread that is listed. On the command line's read path."""
+"""Lists threads, newest first, with filters and pages; damaged ones are shown as damaged. Reads only refs and the head
+of each listed thread. On the command line's read path."""
 
 from collections.abc import Iterator, Mapping
 from heapq import merge
@@ -16,7 +16,7 @@ from rolecall.threads.views import asking_role, damaged, entry
 _BATCH = 500
 _FIRST = 51
 _OLD_FROM = "04"
-"""Ids from here on are in the predecessor's form."""
+"""Ids that sort at or after this are in the predecessor's form."""
 
 
 class Filter(NamedTuple):
@@ -28,8 +28,8 @@ class Filter(NamedTuple):
 
     @property
     def where(self) -> dict[str, list[str]]:
-        """What the store itself can select. A crashed thread is a running one whose process is gone; a damaged one has
-        no status, and is always included."""
+        """The part of the filter that the store can apply. A crashed thread is stored as running. A damaged one has no
+        status and is always included."""
         kept = {"running" if status == "crashed" else status for status in self.statuses} - {Status.DAMAGED}
         wanted = {"status": sorted(kept)} if kept and not kept.issuperset(STATUSES) else {}
         if self.workflow is not None:
@@ -38,7 +38,7 @@ class Filter(NamedTuple):
 
     @property
     def is_for_damaged(self) -> bool:
-        """Only damaged threads are asked for: any thread may be one, whatever its ref says."""
+        """Whether only damaged threads are wanted; any thread may be damaged, whatever status its ref has."""
         return self.statuses == {Status.DAMAGED}
 
     def takes(self, found: Mapping[str, Any]) -> bool:
@@ -53,8 +53,8 @@ class Filter(NamedTuple):
 
 
 def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[dict[str, Any]]:
-    """Threads by the time of their start, newest first; `page` goes on after that thread. The predecessor's ids sort
-    apart from ours, so the two bands are merged."""
+    """Threads by start time, newest first, beginning after the thread `page`. The predecessor's ids sort apart from
+    ours, so the two ranges are merged."""
     if page is not None and not is_thread_id(page):
         page = thread.find(store, page).id
     highest = store.backend.names("thread/", limit=1)
@@ -66,7 +66,7 @@ def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[
         if not asked.takes(found):
             continue
         if found["status"] != Status.DAMAGED:
-            # The newest node may add that it cannot be read, or which role waits.
+            # The head shows whether the chain can be read, and which role is waiting.
             try:
                 head = store.get(found["head"] or "").payload
                 if found["status"] == Status.SUSPENDED and not found["currentRole"]:
@@ -82,7 +82,7 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
     if asked.before is not None:
         bounds.append(_lowest_id(asked.before, is_old=is_old))
     if page is not None:
-        # Of one millisecond ours come first, so that a page ends at one place in both bands.
+        # Within a millisecond our ids come first, so that a page ends at the same place in both ranges.
         same_band = (page >= _OLD_FROM) == is_old
         bounds.append(page if same_band else _lowest_id(thread_time(page) + is_old, is_old=is_old))
     before, floor = thread.ref_name(min(bounds)), thread.ref_name(_OLD_FROM if is_old else "")
@@ -103,12 +103,12 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
 
 
 def _lowest_id(ms: int, *, is_old: bool) -> str:
-    """The lowest id of a moment: its first ten characters are the time, in the predecessor's form times four."""
+    """The lowest id at a time. Its first ten characters encode the time, times four in the predecessor's form."""
     return node_from_number(ms << (12 if is_old else 10))[1:] + "0" * 14
 
 
 def _read_page(store: Store, asked: Filter, before: str, limit: int) -> list[Ref]:
-    """A page of threads. One whose state cannot be read comes as damaged instead of failing them all."""
+    """Read a page of threads. A thread whose state cannot be read is returned as damaged."""
     where = asked.where
     try:
         return store.refs("thread/", where=where, before=before, newest_first=True, limit=limit)

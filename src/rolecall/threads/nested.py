@@ -1,7 +1,7 @@
-"""A role that another workflow plays: its thread is started, run and read here.
+"""Starts, runs and reads the thread of a role that is played by another workflow.
 
-The child is a thread like any other, and the parent's step links it. Its id is the session of the parent's attempt, so
-after a crash the same child goes on.
+The child is a thread like any other, and the parent's step links to it. Its id is the session of the parent's attempt,
+so the same child continues after a crash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.threads.state import Status, ThreadRef, read_note, read_thread
 from rolecall.threads.thread import Chain
 
 DEEPEST = 8
-"""How many workflows may play inside each other: a workflow that plays itself must come to an end."""
+"""How deep workflows may be nested; this stops a workflow that plays itself."""
 
 
 async def play(
@@ -30,15 +30,15 @@ async def play(
     prompt: str,
     session: str | None,
 ) -> Played:
-    """Run the child until it ends, is suspended or is interrupted. A child that an earlier step has used is done; only
-    one whose parent's attempt did not come to a step goes on."""
+    """Run the child until it ends, is suspended or is interrupted. An earlier child is continued only if the parent's
+    attempt has not become a step yet; otherwise a new child is started."""
     store = setup.store
     is_unfinished = session is not None and parent.session.since is None
     child = session if session and is_unfinished else _start(setup, parent, workflow, prompt)
     parent.note_sign("session", {"session": child})
     if (
         thread.find(store, child).state.status == Status.SUSPENDED
-    ):  # resuming the parent resumes the child, too
+    ):  # resuming the parent also resumes the child
         lifecycle.resume(store, thread.find(store, child), mask=setup.mask)
 
     def watch(kind: str, body: Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
 
 
 def _sum_usage(setup: Setup, ref: ThreadRef) -> Usage:
-    """What all its steps and failed attempts have used."""
+    """The total usage of all its steps and failed attempts."""
     used = [step.payload for step in Chain(setup.store, ref.head)]
     waiting = read_note(setup.store, ref.id)
     failed = [payload.get("attempt") for payload in used] + [waiting.attempt if waiting else None]

@@ -1,8 +1,8 @@
-"""The prompt of a step. Pure: the same values give the same text, and what does not change comes first.
+"""Builds the prompt of a step. Pure: the same values give the same text, and text that rarely changes comes first.
 
-The order is fixed: what to deliver, the scope, the role, the task and what the repository says about it, what
-happened, the instruction. An agent whose session goes on has read all up to what happened, so it gets only what
-is new. `reply.py` is the other direction. Secrets are not handled here: what is passed in is shown.
+The order is fixed: deliverable, scope, role, task with passages from the repository, earlier steps, instruction. An
+agent that continues a session has already read everything before the new steps, so it gets only what is new. `reply.py`
+is the opposite direction. Secrets are not masked here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rolecall.workflow.model import SUSPEND, Role
 from rolecall.workflow.reply import Problem, Shape, render
 
 HISTORY_QUOTA = 8000
-"""Characters of earlier steps that are shown by default."""
+"""How many characters of earlier steps are shown by default."""
 NEWEST_STEP_LIMIT = 100_000
-"""The newest step is shown whatever the quota, but not without bound."""
+"""How many characters of a step's body are shown; the newest step is shown even if it exceeds the quota."""
 
 _SCOPE = """# Scope
 
@@ -28,10 +28,10 @@ you could do it yourself."""
 
 @dataclass(frozen=True)
 class PastStep:
-    """A step as the next role may see it."""
+    """An earlier step as the next role sees it."""
 
     number: int
-    """Its true number in the thread, from 1."""
+    """Its number in the thread, from 1."""
     role: str
     output: Mapping[str, Any]
     body: str = ""
@@ -43,7 +43,7 @@ class Part:
     name: str
     text: str
     step: int | None = None
-    """The number of the earlier step that the text tells of, told by `show_step`."""
+    """The number of the earlier step that `show_step` rendered as this text."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ def assemble(
     last_turn: int | None = None,
     quota: int = HISTORY_QUOTA,
 ) -> Prompt:
-    """The prompt of one step.
+    """Build the prompt of one step.
 
     Args:
-        newest_first: the earlier steps; read only as far as they are shown.
+        newest_first: the earlier steps, read only as far as they are shown.
         instruction: the rendered prompt of the edge that led here.
-        show_command: the command that shows the steps left out.
-        knowledge: passages of the repository, for a role that asks for them.
-        last_turn: the number of the role's own last step when its session goes on; None for a new session.
+        show_command: the command that shows omitted steps.
+        knowledge: passages from the repository, for a role that asks for them.
+        last_turn: the number of the role's last step if its session continues; None for a new session.
     """
     happened = _show_history(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
     now = Part("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
@@ -94,7 +94,7 @@ def assemble(
 
 
 def correction(problem: Problem, schema: Mapping[str, Any]) -> str:
-    """The message for one more turn in the same session, after an answer that could not be understood."""
+    """The message that asks the agent, in the same session, to correct an answer that could not be parsed."""
     found = "".join(f"\n- {misfit}" for misfit in problem.misfits)
     return (
         f"Your answer could not be read: {problem.reason}.{found}\n\n"
@@ -104,7 +104,7 @@ def correction(problem: Problem, schema: Mapping[str, Any]) -> str:
 
 
 def deliverable(schema: Mapping[str, Any]) -> str:
-    """The form of the answer that `reply.parse` understands, told from the schema."""
+    """Describe the form of answer that `reply.parse` expects for a schema."""
     shape = Shape(schema)
     if not shape.declared:
         return f"# What to deliver\n\nAnswer in Markdown.\n\n{_suspend(shape)}"
@@ -147,14 +147,14 @@ def required_fields(schema: Mapping[str, Any]) -> set[str]:
 
 
 def example_output(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """An output of the right form, with what is required; with everything when nothing is."""
+    """An example output with the required fields, or with all fields if none is required."""
     required = required_fields(schema)
     every = {name: _example(items[0]) for name, items in Shape(schema).declared.items()}
     return {name: value for name, value in every.items() if name in required} or every
 
 
 def field_line(name: str, item: Mapping[str, Any], *, is_required: bool, indent: str = "") -> str:
-    """A field in a line, and those inside it in lines below."""
+    """One line about a field, followed by indented lines about the fields inside it."""
     need = "required" if is_required else "optional"
     about = f". {item['description'].strip()}" if item.get("description") else ""
     line = f"{indent}- `{name}` ({need}): {_kind(item)}{about}"
@@ -203,7 +203,7 @@ def _literal(value: Any) -> str:
 
 
 def _example(item: Mapping[str, Any]) -> Any:
-    """A value of the right kind; constants and the author's own examples literally."""
+    """An example value of the right type; constants and the author's examples are used literally."""
     for keyword in ("const", "default"):
         if keyword in item:
             return item[keyword]
@@ -243,7 +243,7 @@ def _reminder(schema: Mapping[str, Any]) -> str:
     )
 
 
-# -- the role and what happened --
+# -- the role and the earlier steps --
 
 
 def _role(role: Role, name: str) -> str:
@@ -283,8 +283,8 @@ def _show_history(steps: Iterable[PastStep], *, since: int, quota: int, show_com
 
 
 def show_step(step: PastStep, show_command: str) -> str:
-    """An earlier step in a prompt. Stored prompts name steps and rely on this function to show them the same way
-    again: a change of the form is a new function beside this one, with a number of its own."""
+    """Render an earlier step for a prompt. Stored prompts refer to steps by id and rely on this function to render
+    them the same way again, so a new format needs a new function with its own form number."""
     by = f" ({step.agent})" if step.agent else ""
     lines = [f"## Step {step.number}: {step.role}{by}", ""]
     lines.append(f"Output: `{json.dumps(dict(step.output), ensure_ascii=False)}`")
@@ -293,6 +293,6 @@ def show_step(step: PastStep, show_command: str) -> str:
         cut = f"[{len(body) - NEWEST_STEP_LIMIT:,} more characters. To read them: `{show_command}`]"
         body = f"{body[:NEWEST_STEP_LIMIT]}\n{cut}"
     if body:
-        # Reports have headings of their own; the tags keep them apart from ours.
+        # The tags separate the headings of a report from ours.
         lines += ["", f"<report step={step.number}>", body, "</report>"]
     return "\n".join(lines)

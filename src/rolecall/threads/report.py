@@ -1,7 +1,7 @@
-"""A thread as Markdown for a person to read; `htmlreport.py` makes the HTML page.
+"""A thread as Markdown for people to read; `html_report.py` makes the HTML page.
 
-Pure: plain values in, text out. A card describes a thread and its state, a step view describes one
-step; both are the dicts that the command line prints as JSON. On the command line's read path.
+Pure functions from plain values to text. A card describes a thread and its state, a step view describes one step; both
+are the dicts that the command line prints as JSON. On the command line's read path.
 """
 
 import json
@@ -12,7 +12,7 @@ from rolecall.errors import Hint
 from rolecall.threads.thread import FORK, LIMITS, PERSON
 
 SHORT = 2_000
-"""Characters of a long text that a report shows unless it is asked for all of it."""
+"""How many characters of a long text a report shows by default."""
 
 View = Mapping[str, Any]
 
@@ -39,19 +39,19 @@ def duration(ms: int | None) -> str:
 
 
 def tokens(usage: View | None) -> int:
-    """What a step or a role used: as counted for limits, or as the agent told it."""
+    """The tokens that a step or a role used, as counted for limits or as reported by the agent."""
     used = usage or {}
     return int(used.get("tokens") or (used.get("input_tokens") or 0) + (used.get("output_tokens") or 0))
 
 
 def amount(value: float) -> str:
-    """A number with its thousands apart, without an exponent or zeros that say nothing."""
+    """A number with thousands separators and without trailing zeros."""
     text = f"{value:,.4f}".rstrip("0").rstrip(".")
     return text if text != "0" or not value else f"{value:.1g}"
 
 
 def money(dollars: float) -> str:
-    """Dollars to the cent, with more digits for amounts below a cent."""
+    """An amount in dollars, to the cent; amounts below a dollar get four digits if they need them."""
     return f"${dollars:,.2f}" if dollars >= 1 or round(dollars, 2) == round(dollars, 4) else f"${dollars:.4f}"
 
 
@@ -70,7 +70,7 @@ def heading(step: View) -> str:
 
 
 def facts(step: View) -> list[str]:
-    """The small print of a step: agent, status, time, tokens, cost."""
+    """Short facts about a step: agent, status, time, tokens, cost."""
     if step["role"] in (PERSON, FORK):
         return []
     used = tokens(step.get("usage"))
@@ -81,11 +81,11 @@ def facts(step: View) -> list[str]:
 
 
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
-"""Headings, and rows as long as they."""
+"""Headings, and rows of the same length."""
 
 
 def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
-    """Role by role what was used, in the order of the steps, and the whole below; only what was used at all."""
+    """The usage per role, in the order of the steps, with the total in the last row; unused columns are left out."""
     by_role = usage.get("roles") or {}
     if not by_role:
         return None
@@ -97,7 +97,7 @@ def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
 
 
 def _used(used: View, key: str) -> float | str:
-    """The text of a figure; empty for zero, which would look like a measurement."""
+    """A figure for the table; empty instead of zero, which would look like a measurement."""
     value = used.get(key)
     if not value:
         return ""
@@ -131,8 +131,8 @@ _BRIEF_EDGE = 600
 
 
 def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] = Hint.call) -> str:
-    """One step as `thread read` shows it; `goal` is what its role is for, said once per role; `phrase` says how to
-    read more."""
+    """One step as `thread read` shows it. `goal` is the purpose of its role, shown once per role; `phrase` words the
+    hint on how to read more."""
     parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
     parts += [f"*Attempt failed: {_one_line(attempt['error'])}*" for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
@@ -158,7 +158,7 @@ def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] =
 
 
 def _calls_in_brief(calls: Sequence[View], more: str) -> str:
-    """Tool calls, a line each: name, arguments, result; `more` says how to see the rest."""
+    """Tool calls, one per line with name, arguments and result; `more` tells how to see the rest."""
     lines = [_call_in_brief(call) for call in calls[:_BRIEF_CALLS]]
     if len(calls) > _BRIEF_CALLS:
         lines.append(f"- and {len(calls) - _BRIEF_CALLS} more" + (f": {more}" if more else ""))
@@ -166,8 +166,8 @@ def _calls_in_brief(calls: Sequence[View], more: str) -> str:
 
 
 def call_text(arguments: Any) -> str:
-    """The arguments of a tool call in one line. For a command, only the command: the agent's description and time limit
-    are left out."""
+    """The arguments of a tool call on one line. For a command, the agent's description and time limit are left
+    out."""
     given = arguments if isinstance(arguments, Mapping) else {}
     values = [given["command"]] if given.get("command") else given.values()
     return " ".join(
@@ -203,7 +203,7 @@ def start_markdown(card: View, prompt: str) -> str:
 
 
 def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
-    """Everything about one step: what was asked and said, tools, files, failed attempts."""
+    """Everything about one step: prompt, answer, tool calls, files, failed attempts."""
     shown = {**step, "attempts": [], "turns": [], "body": shortened(step.get("body", ""), limit)}
     parts = [step_markdown(shown)]
     told = {
@@ -225,7 +225,7 @@ def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None 
 
 
 def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
-    """An attempt that came to no step: why, and all that the agent gave."""
+    """A failed attempt: the reason, and all output of the agent."""
     parts = [
         f"### Failed attempt: {attempt['role']}",
         f"*{' · '.join([*facts(attempt), attempt['hash']])}*",
@@ -239,7 +239,7 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
 
 
 def besides(view: View) -> list[View]:
-    """The turns without the answer itself, which is shown already."""
+    """The turns without the answer itself, which is shown elsewhere."""
     answer = (view.get("raw") or "").strip()
     turns = [
         {**turn, "text": "" if turn["text"].strip() == answer else turn["text"]} for turn in view["turns"]

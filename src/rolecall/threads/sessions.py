@@ -1,9 +1,9 @@
-"""Whether a role's agent continues a session it had, and why; and a memory for agents that have none.
+"""Decides whether a role's agent continues an earlier session, and provides a memory for agents without one.
 
-The role's `resume` decides: `ephemeral` (the default) begins a new session each time; `bounded` resumes only while
-nobody has changed the files of the role's last turn; `persistent` always resumes. An attempt that was interrupted is
-resumed in any case, and a session that is another thread's past only as a copy. A thread can be started with roles that
-begin in a session of an earlier thread.
+The role's `resume` decides: `ephemeral` (the default) begins a new session each time; `bounded` resumes unless files of
+the role's last turn have changed since; `persistent` always resumes. An interrupted attempt is always resumed. A fork
+resumes a session of its source only as a copy. A thread can be started with roles that begin in a session of an earlier
+thread.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from rolecall.threads.state import Note, ThreadState, read_thread
 from rolecall.threads.thread import Step
 
 LOOK_BACK = 200
-"""How many steps back a session is looked for: an older one has forgotten what the thread is about."""
+"""How many steps back to look for a session; an older one no longer fits what the thread is about."""
 REREAD = "Others may have worked here since your last turn: read the files again before you change anything."
 
 
 @dataclass(frozen=True)
 class Decision:
-    """In which session the agent is asked, and the reason, which is kept with the step."""
+    """The session in which to ask the agent, and the reason, which the step records."""
 
     reason: str
     session: str | None = None
     since: int | None = None
-    """The number of the role's last step in the session: the prompt has only what came after it. None: everything."""
+    """The number of the role's last step in the session; the prompt shows only later steps. None: it shows all."""
     is_fork: bool = False
     total: Usage | None = None
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Where a thread left another one."""
+    """The point at which a thread was forked from another one."""
 
     at: str
-    """The step they have in common last."""
+    """The last step that they share."""
     went_on: frozenset[str] | None
-    """Sessions that the other thread has continued since; None if that is unknown."""
+    """Sessions that the other thread has used since then; None if that is unknown."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The step of an earlier thread in whose session a role has its first turn."""
+    """The step of an earlier thread whose session a role continues in its first turn."""
 
     thread: str = ""
     step: Step | None = None
-    """None: it is not in the store any more."""
+    """None if it is no longer in the store."""
     tier: str = ""
-    """`bounded`: only while nobody has changed the files of that step; `persistent`: in any case."""
+    """`bounded`: resume only if the files of that step are unchanged; `persistent`: always resume."""
     why: str = ""
-    """What decided to resume it, if not the tier."""
+    """The reason for resuming it, if it is not the tier."""
     refusal: str = ""
-    """Why the role begins in a new session although an earlier one was looked for."""
+    """Why the role begins in a new session although an earlier one was requested."""
 
 
 def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
-    """The session in which a role begins, from the thread's state; None if none is given."""
+    """The session in which a role begins, from the thread's state, or None if it has none."""
     told = state.sessions.get(role)
     if not told:
         return None
@@ -101,8 +101,8 @@ def decide(
     interrupted: Note | None = None,
     lost: frozenset[str] = frozenset(),
 ) -> Decision:
-    """For an agent that can resume. `steps` are the thread's, newest first; `interrupted` is the note of an
-    attempt at this very step; `lost` are sessions the agent has said it does not know."""
+    """Choose the session for an agent that can resume. `steps` are the thread's, newest first; `interrupted` is the
+    note of an earlier attempt at this step; `lost` are sessions that the agent no longer knows."""
     if interrupted and interrupted.by == agent and interrupted.session and interrupted.session not in lost:
         total = usage_of(interrupted.session_total)
         return Decision("resumed: the attempt before was interrupted", interrupted.session, total=total)
@@ -125,7 +125,7 @@ def decide(
 
 
 def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> Decision:
-    """The first turn of a role in an earlier session, which knows nothing of this thread: its prompt is complete."""
+    """Begin in a session of an earlier thread. It knows nothing about this thread, so the prompt is complete."""
     if origin.refusal:
         return Decision(f"new: {origin.refusal}")
     step = origin.step
@@ -145,8 +145,10 @@ def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) ->
 def _find_obstacle(
     step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
 ) -> str | None:
-    """Why the session of a step cannot be resumed."""
-    if step.payload["cwd"] != workdir:  # agents keep sessions by folder, and some go on in the old one
+    """Return the reason why the session of a step cannot be resumed, or None."""
+    if (
+        step.payload["cwd"] != workdir
+    ):  # agents keep sessions per folder, and some would continue in the old folder
         return f"the session belongs to {step.payload['cwd']}"
     if fork is not None and not can_fork:
         return "the session belongs to the thread this one was forked from"
@@ -154,7 +156,7 @@ def _find_obstacle(
         return "the thread this one was forked from has gone on in the session"
     if tier != "bounded":
         return None
-    # Whether somebody has changed a file of the step since. The files are asked, because not every agent tells.
+    # Compare the files' own times, because not every agent reports its changes.
     files = files_of(step)
     if not files:
         return "bounded, and it is not known which files the last turn was about"
@@ -169,7 +171,7 @@ def _find_obstacle(
 
 
 def files_of(step: Step) -> set[str]:
-    """The files that a step has touched, in its failed attempts too: a correction touches none again."""
+    """The files that a step touched, including its failed attempts, because a correction does not touch them again."""
     files = set(step.detail.get("files", ()))
     for attempt in step.attempts():
         files |= set(attempt.get("files", ()))
@@ -181,7 +183,7 @@ def usage_of(record: Mapping[str, Any] | None) -> Usage | None:
 
 
 class StoredMemory:
-    """A session as a chain of nodes under the ref `session/<id>`: what is added is there after a crash."""
+    """A session as a chain of nodes under the ref `session/<id>`, which survives a crash."""
 
     def __init__(self, store: Store, mask: Mask) -> None:
         self._store = store
@@ -203,4 +205,4 @@ class StoredMemory:
         draft = self._store.draft()
         fields = {"prev": ref.target if ref else None, "text": self._mask.text(text)}
         draft.move(name, ref, draft.put_as(thread.SESSION_SCHEMA, fields))
-        draft.commit(durable=False)  # a process that dies loses nothing of this; the step waits for the disk
+        draft.commit(durable=False)  # survives a crash of the process; the step's commit waits for the disk

@@ -1,4 +1,4 @@
-"""What an engine works with. All of it is handed in, so nothing below reads the environment or knows a provider."""
+"""The parts an engine needs. All are passed in, so the engine never reads the environment or knows a provider."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rolecall.workflow.model import Recall, Role
 from rolecall.workflow.playbook import Playbook
 
 HUMAN = "human"
-"""The name of the agent that is a person."""
+"""The agent name that stands for a person."""
 
 Casting = Callable[[Playbook, str], "Cast"]
 """(playbook, role) -> the agent that plays it."""
 Watch = Callable[[str, Mapping[str, Any]], None]
-"""(kind, body) of an event, told as it happens."""
+"""Called with (kind, body) of each event as it happens."""
 Extract = Callable[
     [str, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ]
@@ -30,21 +30,21 @@ Extract = Callable[
 
 @dataclass(frozen=True)
 class Cast:
-    """The agent that plays a role, by the name it is recorded under."""
+    """The agent that plays a role, with the name under which it is recorded."""
 
     name: str
     agent: protocol.Agent
 
 
 class Recalled(NamedTuple):
-    """Passages of the repository as an agent reads them, and remarks on the search for a person."""
+    """Passages from the repository for the agent, and remarks about the search for people."""
 
     text: str
     notes: Sequence[str] = ()
 
 
 Recaller = Callable[[Recall, str, str], Awaitable[Recalled]]
-"""(what a role wants, the question, the folder) -> what the repository says; raises UsageError."""
+"""(the role's settings, question, folder) -> passages from the repository; raises UsageError."""
 
 
 async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> Recalled:
@@ -63,40 +63,40 @@ async def close_nothing() -> None:
 class Setup:
     store: Store = field(kw_only=False)
     playbook: Callable[[str], Playbook]
-    """By the id of the stored workflow."""
+    """Loads a playbook by the id of its stored workflow."""
     cast: Casting
     extract: Extract
-    """Asks a model to find the output in an answer whose frontmatter does not give it."""
+    """Asks a model to find the output in an answer whose frontmatter cannot be parsed."""
     can_extract: Callable[[Role], bool]
-    """Whether there is a model for answers of the role."""
+    """Whether an extract model is available for the role."""
     token: Callable[[], str]
-    """A new mark for a lease or for an agent's processes."""
+    """Creates a unique token for a lease or for an agent's processes."""
     environment: Mapping[str, str]
     mask: Mask
     bind: Callable[[Playbook], Mapping[str, Any]] = lambda _book: {}
     """Binds agents to the roles of a new thread, for roles that a workflow plays."""
     keeps_agents: bool = True
-    """Whether a thread is played by the agents that were bound when it started."""
+    """Whether a thread uses the agents that were bound when it started."""
     find_workflow: Callable[[str, str], str] = no_workflows
     """(name, folder) -> the id of the stored workflow, for roles that a workflow plays."""
     work: str | None = None
-    """The place for folders of those threads' own."""
+    """Where those threads' own folders are created."""
     recall: Recaller = no_knowledge
-    """Finds what the repository says about a task, for roles that want it."""
+    """Finds passages about a task in the repository, for roles that want them."""
     close: Callable[[], Awaitable[None]] = close_nothing
-    """Ends what agents keep open between the steps of a run."""
+    """Closes connections that agents keep open between steps."""
     watch: Watch = lambda _kind, _body: None
     shares_process: bool = False
-    """Whether this process runs other threads as well, so that killing one must not end it."""
+    """Whether this process also runs other threads, so that killing one must not end the process."""
     lease_ms: int = holder.LEASE_MS
     """How long a lease lasts unless it is renewed."""
 
     def restrictions_of(self, role: Role) -> tuple[str, ...]:
-        """The restrictions of our own process and the role's."""
+        """The restrictions of the role and of our own process."""
         inherited = filter(None, self.environment.get(capabilities.VARIABLE, "").split(","))
         return tuple(dict.fromkeys((*inherited, *capabilities.restrictions(role.capabilities))))
 
     def environment_of(self, role: Role) -> dict[str, str]:
-        """Our environment with the restrictions of a role, which our own verbs obey."""
+        """Our environment plus the restrictions of a role, which our own commands obey."""
         words = self.restrictions_of(role)
         return {**self.environment, **({capabilities.VARIABLE: ",".join(words)} if words else {})}

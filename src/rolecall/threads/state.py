@@ -1,6 +1,6 @@
-"""The state of a thread as one typed value, and the only place that reads it from its ref and writes it back.
+"""The state of a thread as one typed value. Only this module reads it from the thread's ref and writes it back.
 
-A thread is the ref `thread/<id>`: its target is the head of the chain, its state is what must be known at a glance.
+A thread is the ref `thread/<id>`: its target is the head of the chain, its state holds the facts needed for a listing.
 On the command line's read path.
 """
 
@@ -24,7 +24,7 @@ class Status(StrEnum):
     KILLED = "killed"
     DISCARDED = "discarded"
     CRASHED = "crashed"
-    """Shown, never stored: running, but the process that ran it is gone."""
+    """Shown, never stored: the status is running, but the process that ran it is gone."""
     DAMAGED = "damaged"
     """Shown, never stored: the thread's ref or head cannot be read."""
 
@@ -34,7 +34,7 @@ ENDED = (Status.COMPLETED, Status.FAILED, Status.KILLED, Status.DISCARDED)
 
 
 class QueuePlace(NamedTuple):
-    """What the service knows about a thread that it runs."""
+    """The service's data about a thread that it runs."""
 
     priority: int
     queued_at: int
@@ -47,7 +47,7 @@ class QueuePlace(NamedTuple):
 
 
 class ThreadState(NamedTuple):
-    """What is known about a thread without reading its chain. Frozen: `_replace` makes the next state."""
+    """The facts about a thread that are known without reading its chain. Immutable: `_replace` makes a new state."""
 
     status: Status = Status.IDLE
     workflow: NodeId = NodeId("")
@@ -66,9 +66,9 @@ class ThreadState(NamedTuple):
     agents: Mapping[str, Mapping[str, Any]] = {}
     """The agent of each role, as it was bound when the thread started."""
     parent: ThreadId | None = None
-    """The thread one of whose roles it plays."""
+    """The thread that has the role this one plays."""
     sessions: Mapping[str, Mapping[str, str]] = {}
-    """For roles that begin in a session of an earlier thread: which one."""
+    """The earlier session in which a role begins, by role."""
     forked_from: NodeId | None = None
     forked_thread: ThreadId | None = None
     limits: Mapping[str, float] = {}
@@ -76,11 +76,11 @@ class ThreadState(NamedTuple):
     reason: str = ""
     """Why it is suspended, failed, killed or discarded."""
     onward: str = ""
-    """The verb that lets a suspended thread go on."""
+    """The command that continues a suspended thread."""
     lease: Mapping[str, Any] = {}
     """The process that runs it, as `store/holder.py` describes it."""
     ended_at: int | None = None
-    """When a thread ended that was imported after its end."""
+    """When the thread ended, if it was imported after that."""
     imported: int | None = None
     """The version of the ref that an import from uwf wrote."""
     other: Mapping[str, Any] = {}
@@ -96,7 +96,7 @@ class ThreadState(NamedTuple):
         return self.status in ENDED or self.status == Status.SUSPENDED
 
     def moved(self, status: Status, **fields: Any) -> "ThreadState":
-        """The state after a change of status: without the lease and what was only true before."""
+        """The state after a change of status, without the lease and other fields that no longer apply."""
         return self._replace(status=status, lease={}, reason="", onward="")._replace(**fields)
 
     def dump(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def load_state(stored: Mapping[str, Any]) -> ThreadState:
 
 
 class ThreadRef(NamedTuple):
-    """A thread as its ref was when it was read."""
+    """A thread's ref as it was when it was read."""
 
     id: ThreadId
     head: NodeId
@@ -136,44 +136,44 @@ def load(ref: Ref) -> ThreadRef:
 
 
 class Note(NamedTuple):
-    """What is written down about an attempt while it happens. A process that takes the thread up after a crash
-    continues from it."""
+    """The record of an attempt while it is under way. A process that takes over the thread after a crash continues
+    from it."""
 
     head: str = ""
     """The head that the step extends."""
     role: str = ""
     agent: str = ""
-    """The agent that is being asked; empty when nobody is."""
+    """The agent that is being asked; empty if none is."""
     by: str = ""
-    """The agent that has the session."""
+    """The agent that owns the session."""
     run: str = ""
     """Marks the processes that the attempt starts."""
     runs: Sequence[str] = ()
     since: int | None = None
     """The number of the role's last step in the session; earlier steps are not shown again."""
     recalled: str = ""
-    """The passages of the repository that the agent was given."""
+    """The passages from the repository that the agent was given."""
     started_at: int | None = None
     session: str = ""
     session_total: Mapping[str, Any] = {}
     session_reason: str = ""
     raw: str = ""
-    """The answer as it came."""
+    """The unparsed answer."""
     children: Sequence[str] = ()
     usage: Mapping[str, Any] = {}
     detail: Mapping[str, Any] = {}
     completed_at: int | None = None
     step: str = ""
-    """The step that an external agent has put itself."""
+    """The id of the step that an external agent put into the store."""
     unread: bool = False
-    """Only a model can find the output in the answer."""
+    """Whether only the extract model can find the output in the answer."""
 
     def dump(self) -> dict[str, Any]:
         return {key: value for key, value in self._asdict().items() if value}
 
 
 class NoteRef(NamedTuple):
-    """The ref `attempt/<thread>`: the note, and the newest failed attempt that no step has taken in yet."""
+    """The ref `attempt/<thread>`: the note, and the newest failed attempt that no step links to yet."""
 
     note: Note
     attempt: str | None
@@ -197,7 +197,7 @@ def ref_name(thread: str) -> str:
 
 
 def read_thread(store: Store, thread: str) -> ThreadRef | None:
-    """A thread by its whole id."""
+    """Read a thread by its full id."""
     ref = store.ref(ref_name(thread))
     return None if ref is None else load(ref)
 
@@ -207,8 +207,8 @@ def read_threads(store: Store, *, where: Mapping[str, Sequence[str]] | None = No
 
 
 def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None = None) -> None:
-    """Add to a draft that a thread changes its state, and its head if one is given. The commit conflicts if the
-    thread has moved since it was `seen`."""
+    """Add a thread's new state, and its new head if given, to a draft. The commit raises Conflict if the thread has
+    moved since it was `seen`."""
     draft.move(seen.ref.name, seen.ref, head or seen.head, state.dump())
 
 

@@ -1,14 +1,14 @@
-"""What a thread is made of: start, steps, attempts, and a lazy view over the chain of them.
+"""The parts of a thread: start, steps and attempts, and a lazy view over their chain.
 
-Starts and steps are nodes of the types that uwf writes, so each program reads the threads of the other in a folder
-that both use. What only we know about a step (its number, totals, session, attempts) is in its `detail`.
+Starts and steps are nodes of the types that uwf writes, so in a shared folder each program can read the other's
+threads. Fields of a step that uwf does not have (number, totals, session, attempts) are in its `detail`.
 
-A thread is one ref, `thread/<id>`. It points at the newest node of the chain, and its state holds what
-must be known at a glance: status, next role, who is running it. Everything else is in the chain: each
-step names the one before it, so a fork is another ref on the same nodes and nothing is ever rewritten.
+A thread is one ref, `thread/<id>`. It points at the newest node of the chain, and its state holds the facts needed for
+a listing: status, next role, the process that runs it. Everything else is in the chain: each step names the one before
+it, so a fork is another ref to the same nodes and nothing is ever rewritten.
 
-Besides roles two kinds of steps exist: `$PERSON` is what a person said to a suspended thread, `$FORK`
-is where a fork went on with another workflow or prompt. On the command line's read path.
+Two kinds of steps are not taken by roles: `$PERSON` is a person's message to a suspended thread, `$FORK` marks where a
+fork continues with another workflow or prompt. On the command line's read path.
 """
 
 import os
@@ -30,7 +30,7 @@ PERSON = "$PERSON"
 FORK = "$FORK"
 
 SHORTEST_PART = 3
-"""The least length of a part of an id that names a thread."""
+"""The least number of characters that can stand for a thread's id."""
 _SHORT = 6
 
 # -- node types --
@@ -77,7 +77,7 @@ STEP_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 OLDER_START_SCHEMA = _type("rolecall.start", _START, {"forked_from": _REF, "limits": _LIMITS})
-"""The type of older starts. Older steps have a type of their own as well; both are still read."""
+"""The type of older starts. Older steps have their own type as well; both can still be read."""
 ANSWER_SCHEMA = _type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
 RECORD_SCHEMA = _type(
     "rolecall.record",
@@ -97,8 +97,8 @@ RECORD_SCHEMA = _type(
         "limits": _LIMITS,
     },
 )
-"""The `detail` of a step of ours. `turns` has the answer, where uwf looks for it; `work` is what the agent did;
-`given` is the step put by an agent that knows only uwf's fields."""
+"""The `detail` of our steps. `turns` has the answer, where uwf looks for it; `work` records the agent's actions;
+`given` is the step from an agent that knows only uwf's fields."""
 _RECORD_BYTES = canonical.encode(RECORD_SCHEMA)
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
@@ -131,7 +131,7 @@ DETAIL_SCHEMA = _type(
         "notes": {"type": "array", "items": _TEXT},
     },
 )
-# A prompt is kept in parts, earlier steps by their ids, so that a thread grows by what is new.
+# A prompt is stored in parts, with earlier steps as ids, so that only new text takes space.
 PROMPT_SCHEMA = _type(
     "rolecall.prompt",
     {
@@ -145,7 +145,7 @@ PROMPT_SCHEMA = _type(
         }
     },
 )
-# What an agent without a memory of its own has said and heard, a node for each turn.
+# The conversation of an agent without its own memory, one node per turn.
 SESSION_SCHEMA = _type("rolecall.session", {"prev": _REF_OR_NULL, "text": _TEXT})
 PERSON_SCHEMA = _type(
     "rolecall.person",
@@ -155,7 +155,7 @@ PERSON_SCHEMA = _type(
 FORK_SCHEMA = _type("rolecall.fork", {"from": _TEXT})
 SUSPENSION_SCHEMA = _type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
 ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason": _TEXT})
-"""Of a step whose answer could not be read, where a moderator decides what comes of it."""
+"""The output of a step whose answer could not be read, for a moderator to decide what happens next."""
 
 
 # -- names and refs --
@@ -166,22 +166,22 @@ def id_of(ref: ThreadRef) -> str:
 
 
 def session_name(session: str) -> str:
-    """The ref of a session that is kept here, for agents that have no memory of their own."""
+    """The ref of a session in the store, for agents without a memory of their own."""
     return f"session/{session}"
 
 
 def queue_name(workflow: str, thread: str, *, priority: int, at: int) -> str:
-    """The ref of a thread that waits for the service: names sort in the order in which threads are admitted."""
+    """The ref of a thread in the service's queue; the names sort in the order of admission."""
     return f"queue/{workflow}/{9 - priority}{at:013}{thread}"
 
 
 def slot_name(workflow: str, thread: str) -> str:
-    """The ref of a thread that the service has admitted, until the thread ends or waits for a person."""
+    """The ref of an admitted thread; it exists until the thread ends or waits for a person."""
     return f"slot/{workflow}/{thread}"
 
 
 def in_service(store: Store, ref: ThreadRef) -> list[Ref]:
-    """The refs by which a thread waits for the service or is run by it."""
+    """The queue and slot refs that a thread has in the service."""
     place = ref.state.service
     if place is None:
         return []
@@ -196,8 +196,8 @@ _latest = (0, 0)
 
 
 def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> str:
-    """An id that no other thread has. Of those that one process makes within a millisecond the later sorts behind the
-    earlier: threads that are queued together are admitted in the order in which they were queued."""
+    """Create a unique thread id. Ids that one process creates within a millisecond sort in the order of creation, so
+    threads that are queued together are admitted in that order."""
     global _latest
     number = int.from_bytes(randomness(10), "big")
     if _latest[0] == now:
@@ -207,7 +207,7 @@ def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> 
 
 
 def find(store: Store, text: str) -> ThreadRef:
-    """The ref of a thread by its id, or by an end or a part of the id that no other id has."""
+    """Find a thread by its id, or by a unique ending or part of its id."""
     wanted = text.upper()
     if is_thread_id(wanted) and (ref := read_thread(store, wanted)):
         return with_facts(store, ref)
@@ -228,14 +228,14 @@ def find(store: Store, text: str) -> ThreadRef:
 
 
 def short_id_length(store: Store) -> int:
-    """How many characters at the end of the ids tell all threads of the store apart, at least six."""
+    """How many final characters of an id are enough to distinguish all threads in the store, at least six."""
     names = store.backend.names("thread/")
     lengths = range(_SHORT, 26)
     return next((length for length in lengths if len({name[-length:] for name in names}) == len(names)), 26)
 
 
 def with_facts(store: Store, ref: ThreadRef) -> ThreadRef:
-    """The ref with the facts about its thread; uwf does not store them, so they are read from the chain."""
+    """The ref, with facts that uwf does not store filled in from the chain."""
     if ref.state.name:
         return ref
     try:
@@ -266,7 +266,7 @@ def title_of(prompt: str) -> str:
 
 
 def continuation(ref: ThreadRef, *, is_held: bool = False) -> Hint | None:
-    """What continues a thread, or follows it while another process runs it; None if it has ended."""
+    """A hint to continue a thread, or to watch it while another process runs it; None if it has ended."""
     if ref.state.has_ended:
         return None
     if is_held or ref.state.status == Status.QUEUED:
@@ -294,7 +294,7 @@ class Start(NamedTuple):
 
 
 class Chain:
-    """A thread's steps, newest first, read from the store as far as somebody looks."""
+    """A thread's steps, newest first, read from the store on demand."""
 
     def __init__(self, store: Store, head: str) -> None:
         self._store = store
@@ -320,7 +320,7 @@ class Chain:
 
     @property
     def last(self) -> "Step | None":
-        """The newest step; None right after the start."""
+        """The newest step; None if there is only the start."""
         return Step(self._store, self._head) if self._head else None
 
     def __iter__(self) -> "Iterator[Step]":
@@ -332,7 +332,7 @@ class Chain:
 
 
 class Step:
-    """One step of a chain; what it refers to is read when it is asked for."""
+    """One step of a chain; the nodes it refers to are read on demand."""
 
     def __init__(self, store: Store, node: Node) -> None:
         if not isinstance(node.payload, dict) or "role" not in node.payload or "prev" not in node.payload:
@@ -352,14 +352,14 @@ class Step:
     def payload(self) -> dict[str, Any]:
         """All its fields under our names, including those in its detail."""
         if self._payload is None:
-            # Its output and the step before it are mostly read next.
+            # Usually the output and the previous step are read next.
             self._store.fetch(self._stored.get(key) for key in ("detail", "output", "prev"))
             self._payload = _fields_of(self._store, self._node)
         return self._payload
 
     @property
     def number(self) -> int:
-        """Its place in the chain; the predecessor's steps do not say it, so they are counted."""
+        """Its position in the chain; counted if the predecessor wrote the step, which stores no number."""
         return int(self.payload["number"]) or sum(1 for _ in Chain(self._store, self.id))
 
     @property
@@ -380,7 +380,7 @@ class Step:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this program put the step, or an agent that uses its library."""
+        """Whether this program wrote the step, or an agent that uses its library."""
         return bool(self.payload["number"])
 
     @property
@@ -390,7 +390,7 @@ class Step:
 
     @property
     def raw(self) -> str:
-        """The agent's answer as it came."""
+        """The agent's unparsed answer."""
         return self._text("raw")
 
     @property
@@ -400,7 +400,7 @@ class Step:
             return self._text("body")
         if "raw" in self.payload or "body_at" in self.payload:
             return self.raw[self.payload.get("body_at", 0) :]
-        # The predecessor kept no answer beside the conversation, whose last word is the answer.
+        # The predecessor stored only the conversation; its last message is the answer.
         spoken = [turn["text"] for turn in self.turns if turn["role"] == "assistant" and turn["text"]]
         return str(spoken[-1]) if spoken else ""
 
@@ -411,13 +411,13 @@ class Step:
 
     @property
     def detail(self) -> Mapping[str, Any]:
-        """What the agent did besides answering: files, how it ended, remarks."""
+        """Details of the agent's work: files, ending, remarks."""
         node = self.payload.get("detail")
         kept = self._store.get(node).payload if node else None
         return kept if isinstance(kept, dict) else {}
 
     def attempts(self) -> "Iterator[Mapping[str, Any]]":
-        """What the agent did in each failed attempt before the step, newest first."""
+        """Details of each failed attempt before the step, newest first."""
         node = self.payload.get("attempt")
         while node:
             attempt = self._store.get(node).payload
@@ -441,9 +441,9 @@ class Step:
 
 
 def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
-    """The turns of a detail node; the predecessor's are nodes of their own, with names of its own."""
+    """The turns of a detail node; the predecessor stores each turn as a node, with other field names."""
     kept = store.get(detail).payload if detail else None
-    if isinstance(kept, str):  # all that was said
+    if isinstance(kept, str):  # the whole conversation as one text
         return [{"role": "assistant", "text": kept, "tool_calls": []}]
     found = []
     for turn in (kept.get("turns") if isinstance(kept, dict) else None) or ():
@@ -465,11 +465,11 @@ def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
 
 
 def prompt_text(store: Store, node: str) -> str:
-    """The whole of a prompt that was stored in parts."""
+    """The full text of a prompt that was stored in parts."""
     payload = store.get(node).payload
     if isinstance(payload, str):
         return payload
-    from rolecall.threads.prompt import PastStep, show_step  # only for those who look at prompts
+    from rolecall.threads.prompt import PastStep, show_step  # needed only to show prompts
 
     texts = []
     for part in payload["parts"]:
@@ -492,7 +492,7 @@ _OUR_NAMES = {
 
 
 def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
-    """Add a step to a draft: its fields by our names, the text of the answer as `raw`."""
+    """Add a step to a draft. `fields` use our names; `raw` is the text of the answer."""
     record = {key: value for key, value in fields.items() if key not in ("raw", "detail")}
     step = {
         name: record.pop(_OUR_NAMES.get(name, name))
@@ -508,7 +508,7 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
 
 
 def _fields_of(store: Store, node: Node) -> dict[str, Any]:
-    """The fields of a step by our names, in the form we write, an older one, or uwf's."""
+    """The fields of a step under our names, read from our current form, an older one, or uwf's."""
     if "number" in node.payload:
         return dict(node.payload)
     fields: dict[str, Any] = {
@@ -532,14 +532,14 @@ def _fields_of(store: Store, node: Node) -> dict[str, Any]:
     return fields
 
 
-# -- what was used --
+# -- usage --
 
 LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
-"""What is counted, and can be limited."""
+"""The amounts that are counted and can be limited."""
 
 
 def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict[str, float]:
-    """One call of an agent in the units that limits are given in."""
+    """The usage of one agent call in the units of limits."""
     usage = usage or {}
     tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
     used = {
@@ -552,7 +552,7 @@ def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict
 
 
 def add_totals(totals: Mapping[str, Any], role: str, used: Mapping[str, float]) -> dict[str, Any]:
-    """Running totals with one more call in them, for the thread and for the role."""
+    """The totals of the thread and the role after one more call."""
     roles = dict(totals.get("roles", {}))
     roles[role] = _sum(roles.get(role, {}), used)
     return {**_sum(totals, used), "roles": roles}
@@ -567,5 +567,5 @@ def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]
 
 
 def over_limit(limits: Mapping[str, float], used: Mapping[str, Any]) -> str | None:
-    """Which limit is used up; None while there is room for one more step."""
+    """The limit that has been reached, or None if another step is allowed."""
     return next((key for key in LIMITS if key in limits and used.get(key, 0) >= limits[key]), None)

@@ -1,4 +1,4 @@
-"""Whose turn it is: a thread's chain seen through its workflow. Pure but for lazy reads of the chain."""
+"""Finds the next role from a thread's chain and its workflow. Pure except for lazy reads of the chain."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rolecall.workflow.playbook import Message, Moderator, Playbook, RoleFunctio
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
 MOST_STEPS = 1_000
-"""How many of the latest steps a condition can see that asks about all of them."""
+"""How many of the latest steps are given to a condition that looks at all steps."""
 ERROR = "$ERROR"
 T = TypeVar("T")
 
 
 class Turn:
-    """One thread at its head, together with the workflow that says what comes next."""
+    """A thread at its head, together with the workflow that decides what comes next."""
 
     def __init__(self, name: str, chain: Chain, playbook: Playbook) -> None:
         self.thread = name
@@ -57,7 +57,7 @@ class Turn:
         return self.workflow.roles[name]
 
     def over_limit(self, role: str, raised: Mapping[str, float], used: Mapping[str, Any]) -> Reached | None:
-        """The limit that forbids another step. One of a role is given to a thread as `ROLE.steps`."""
+        """The limit that forbids another step, or None. A thread's limit for one role is named `ROLE.steps`."""
         given = {**self.chain.start.limits, **raised}
         own = {
             key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
@@ -80,14 +80,14 @@ class Turn:
     async def call(
         self, role: str, function: RoleFunction, *, workdir: str, cancel: protocol.Cancel
     ) -> RoleResult:
-        """Call a role written in Python. AgentError when it raises, UsageError for a result of the wrong shape."""
+        """Call a role written in Python. Raise AgentError if it raises, UsageError if its result has a wrong shape."""
         what = f"the function of {role}"
         with contained(what):
             work = function(self.context(workdir=workdir))
         result = RoleResult.of(await unless(cancel, what, work))
         output = dict(result.output)
         for value in (output, result.body):
-            canonical.encode(value)  # raises for what cannot be stored
+            canonical.encode(value)  # raises if it cannot be stored
         if misfits := Type(dict(self.role(role).schema)).misfits(output):
             listed = "".join(f"\n  {misfit}" for misfit in misfits)
             raise InvalidPayload(f"`output` does not fit the schema of the role:{listed}", misfits)
@@ -99,7 +99,7 @@ def name_of(function: Any) -> str:
 
 
 def crashed(what: str, error: BaseException) -> AgentError:
-    """Code that is not ours and raised: what, and the line of it that did."""
+    """An error for third-party code that raised, with the line where it did."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return AgentError(f"{what} failed: {type(error).__name__}: {error}{place}", ending="failed")
@@ -107,7 +107,7 @@ def crashed(what: str, error: BaseException) -> AgentError:
 
 @contextmanager
 def contained(what: str) -> Iterator[None]:
-    """Around code that is not ours: whatever it raises, an exit of the program too, ends in its step."""
+    """Turn whatever third-party code raises, even SystemExit, into an AgentError of the step."""
     try:
         yield
     except RolecallError:
@@ -116,13 +116,13 @@ def contained(what: str) -> Iterator[None]:
         raise crashed(what, error) from error
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():  # it is we who are cancelled
+        if task is not None and task.cancelling():  # our own task is being cancelled
             raise
         raise crashed(what, error) from error
 
 
 async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
-    """The result of `work`, which is given up when `cancel` is set first."""
+    """Return the result of `work`, or cancel it and raise AgentError if `cancel` is set first."""
 
     async def guarded() -> T:
         with contained(what):
@@ -141,11 +141,11 @@ async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
 
 
 class Reached(NamedTuple):
-    """A limit that leaves no room for another step."""
+    """A limit that does not allow another step."""
 
     reason: str
     more: str
-    """The limit to give instead, as `steps=40`."""
+    """A higher limit to suggest, such as `steps=40`."""
 
 
 def _suggest_more(name: str, limit: float, used: float, whose: str, key: str) -> Reached:
@@ -156,17 +156,17 @@ def _suggest_more(name: str, limit: float, used: float, whose: str, key: str) ->
     return Reached(f"limit reached: {whose} {amounts[0]} of {amounts[1]} {key}", f"{name}={more:.15g}")
 
 
-# -- where to --
+# -- routing --
 
 
 def next_of(turn: Turn) -> Route:
-    """Where the thread goes from its head."""
+    """The route from the thread's head."""
     step = next((step for step in turn.chain if step.role != FORK), None)
     if step is None:
         return way_on(turn, START, {}, "")
     if step.role != PERSON:
         return way_on(turn, step.role, step.output, step.body)
-    # A person has answered a role: it is called as it was before, with the answer added.
+    # A person has answered a role: call it again with the same prompt, followed by the answer.
     said = step.output
     if said["role"] not in turn.workflow.roles:
         known = ", ".join(turn.workflow.roles)
@@ -178,9 +178,9 @@ def next_of(turn: Turn) -> Route:
 
 
 def called_with(turn: Turn, role: str) -> Next:
-    """What a role that waits for a person was called with, to call it again the same way."""
+    """The call of a role that waits for a person, so that it can be called again in the same way."""
     way = next_of(turn)
-    if isinstance(way, Next) and way.role == role:  # it was to be called, or its attempt failed
+    if isinstance(way, Next) and way.role == role:  # it has not been called yet, or its attempt failed
         return way
     asked = next((step for step in turn.chain if step.role == role), None)
     if asked is None:
@@ -189,7 +189,7 @@ def called_with(turn: Turn, role: str) -> Next:
 
 
 def way_on(turn: Turn, role: str, output: Any, body: str, *, is_new: bool = False) -> Route:
-    """Where the thread goes after `role` said `output`; a step that `is_new` is not in the chain yet."""
+    """The route after `role` with `output`. A step that `is_new` is not in the chain yet."""
     if route.status_of(output) == SUSPEND:
         return Suspended(str(output.get("reason", "")))
     if turn.playbook.moderator is not None:
@@ -212,7 +212,7 @@ class Outputs(Mapping[str, Any]):
     """The latest output of each role that has run, looked up in the chain on demand."""
 
     def __init__(self, turn: Turn, newest: Mapping[str, Any]) -> None:
-        """`newest` are outputs that are not in the chain yet."""
+        """`newest` has outputs that are not in the chain yet, by role."""
         self._turn = turn
         self._newest = newest
 
@@ -233,7 +233,7 @@ class Outputs(Mapping[str, Any]):
 
 
 def _count_steps_needed(turn: Turn, role: str) -> int:
-    """How many past steps the conditions of a role look at: most look at the last, most roles have none."""
+    """How many past steps the conditions after a role look at."""
     names = {edge.condition for edge in turn.workflow.graph.get(role, ()) if edge.condition}
     if not names:
         return 0
@@ -269,7 +269,7 @@ class Messages(Sequence[Message]):
     """The steps of a chain as Python code sees them, oldest first; read from the newest on demand."""
 
     def __init__(self, chain: Chain, *, newest: Message | None = None) -> None:
-        """`newest` is a step about to be taken, which is not in the chain yet."""
+        """`newest` is a step that is not in the chain yet."""
         self._chain = chain
         self._newest_first: list[Message] = [newest] if newest else []
         self._steps = (step for step in chain if step.role != FORK)

@@ -1,7 +1,7 @@
-"""What a thread is, where it is and what its steps did, as plain JSON values for every front door.
+"""Threads and their steps as plain JSON values, for every front door.
 
-What is shown at a glance comes from the thread's ref and its newest nodes, so it costs the same for one step as for a
-thousand. On the command line's read path: what only some views need is imported inside them.
+Summaries are read from the thread's ref and its newest nodes, so they cost the same for one step as for a thousand. On
+the command line's read path: modules that only some views need are imported inside them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,9 +26,9 @@ View = dict[str, Any]
 
 
 def entry(store: Store, ref: ThreadRef) -> View:
-    """A thread as its ref alone tells it."""
+    """The summary of a thread from its ref alone."""
     state, status = ref.state, status_of(store, ref)
-    if not state.name and (known := thread.with_facts(store, ref).state).cwd is not None:  # uwf wrote it
+    if not state.name and (known := thread.with_facts(store, ref).state).cwd is not None:  # written by uwf
         state = known._replace(role=known.role or role_due(store, ref, Chain(store, ref.head)))
     onward = None if status == Status.DAMAGED else thread.continuation(ref, is_held=status == Status.RUNNING)
     return {
@@ -49,19 +49,19 @@ def entry(store: Store, ref: ThreadRef) -> View:
 
 
 def damaged(known: View, error: RolecallError) -> View:
-    """An entry of a thread whose newest nodes cannot be read."""
+    """The entry of a thread whose newest nodes cannot be read."""
     return {**known, "status": Status.DAMAGED.value, "reason": error.message, "continue": None}
 
 
 def status_of(store: Store, ref: ThreadRef) -> Status:
-    """The status of a thread; `crashed` if it says `running` and its process is gone."""
+    """The status of a thread; `crashed` if it is stored as `running` but its process is gone."""
     if ref.state.status != Status.RUNNING:
         return ref.state.status
     return Status.RUNNING if holder.is_alive(ref.state.lease, now=store.now()) else Status.CRASHED
 
 
 def card(store: Store, ref: ThreadRef) -> View:
-    """What a thread is and where it is, from its ref and its newest nodes alone."""
+    """The description and state of a thread, from its ref and its newest nodes alone."""
     try:
         chain = Chain(store, ref.head)
         start, last = chain.start, chain.last
@@ -69,7 +69,7 @@ def card(store: Store, ref: ThreadRef) -> View:
     except (NotFound, Damaged) as error:
         return damaged(entry(store, ref), error) | {"done": False, "background": None}
 
-    # Failed attempts that no step has taken in yet, and the one that runs now.
+    # Failed attempts that no step links to yet, and the current attempt.
     known = read_note(store, ref.id)
     pending: View | None = None
     if known is not None and known.note.agent:
@@ -109,20 +109,20 @@ def card(store: Store, ref: ThreadRef) -> View:
 
 
 def role_of(store: Store, ref: ThreadRef) -> str | None:
-    """The role that is due, or that waits for somebody; None when the thread has ended."""
+    """The next role, or the role that waits for a person; None if the thread has ended."""
     if ref.state.has_ended:
         return None
     return ref.state.role or role_due(store, ref, Chain(store, ref.head))
 
 
 def asking_role(head: Any) -> str | None:
-    """The role after which a suspended thread waits, from the payload of its head."""
+    """The role that suspended the thread, from the payload of its head."""
     role = head.get("role") if isinstance(head, dict) else None
     return role if isinstance(role, str) and not role.startswith("$") else None
 
 
 def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
-    """The role that is due where the ref does not say it: after a fork, or while somebody is asked."""
+    """The next role if the ref does not name it: after a fork, or while a person is asked."""
     if ref.state.status == Status.SUSPENDED and chain.last is not None:
         return asking_role(chain.last.payload)
     if ref.state.status not in (Status.IDLE, Status.QUEUED):
@@ -134,7 +134,7 @@ def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
     try:
         way = next_of(Turn(ref.id, chain, load_node(store, chain.start.workflow)))
     except RolecallError:
-        return None  # the workflow cannot be read here; the rest of the thread still can
+        return None  # the workflow cannot be read here, but the rest of the thread can
     return way.role if isinstance(way, Next) else None
 
 
@@ -144,7 +144,7 @@ def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
 def head_number(ref: ThreadRef, chain: Chain) -> int:
     if chain.last is None:
         return 0
-    # The predecessor's steps carry no number; how many there are was counted when they were imported.
+    # The predecessor's steps have no number; the import counted them.
     return int(chain.last.payload["number"] or ref.state.steps or chain.last.number)
 
 
@@ -184,14 +184,14 @@ def _status_in(output: Any) -> str | None:
 
 
 def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, ThreadRef | None]:
-    """The node that `STEP`, `THREAD` or `THREAD#N` names; of a thread alone its head. `at` takes the place of `#N` and
-    may be an id or `start` as well."""
+    """The node that `STEP`, `THREAD` or `THREAD#N` names; a thread alone means its head. `at` replaces `#N` and may
+    also be an id or `start`."""
     name, _, number = text.partition("#")
     if not is_thread_id(name.upper()) and not number and at is None:
         try:
             return store.resolve(name), None
         except (NotFound, UsageError):
-            pass  # not a node: the short form of a thread's id
+            pass  # not a node but the short form of a thread's id
     ref = thread.find(store, name)
     place = at or number
     if not place:
@@ -223,7 +223,7 @@ def details_named(store: Store, text: str) -> View:
 
 
 def details(store: Store, step: Step, number: int) -> View:
-    """Everything about a step, what it refers to included."""
+    """Everything about a step, including the nodes it refers to."""
     payload = step.payload
     return {
         **step_entry(step, number),
@@ -240,7 +240,7 @@ def details(store: Store, step: Step, number: int) -> View:
 
 
 def _detail(store: Store, node: str | None) -> View:
-    """What the agent did besides answering; the predecessor may have kept a text or something else here."""
+    """Details of the agent's work; the predecessor may have stored a text or another value here."""
     kept = store.get(node).payload if node else {}
     if not isinstance(kept, dict):
         kept = {} if isinstance(kept, str) else {"notes": [str(kept)]}
@@ -293,7 +293,7 @@ def result(store: Store, ref: ThreadRef) -> View | None:
 
 
 def gather(store: Store, ref: ThreadRef) -> tuple[View, list[View]]:
-    """A thread's card and all its steps in full, oldest first: what a report is made of."""
+    """A thread's card and all its steps in full, oldest first, for a report."""
     chain, known = Chain(store, ref.head), read_note(store, ref.id)
     attempts = list(attempts_from(store, known.attempt if known else None, with_texts=True))
     whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": attempts}
@@ -312,14 +312,14 @@ def read(
     with_start: bool = True,
     phrase: Callable[[Hint], str] = Hint.call,
 ) -> View:
-    """A thread as Markdown of at most `quota` characters: the newest steps that fit, in their order, and at least one.
-    `before` leaves out a step and what came after it; `phrase` says how to read more."""
+    """A thread as Markdown of at most `quota` characters: the newest steps that fit, oldest first, but at least one.
+    `before` omits a step and all later ones; `phrase` words the hint on how to read more."""
     chain = Chain(store, ref.head)
     steps = numbered(ref, chain)
     if before is not None:
         _skip_to(store, steps, before, ref)
     head = ""
-    if with_start:  # a long task gives way to the steps, which are what is read for
+    if with_start:  # a long task is cut to leave room for the steps, which matter more
         head = report.start_markdown(entry(store, ref), report.shortened(chain.start.prompt, quota // 2))
 
     def notice(step: str, earlier: int) -> str:
@@ -365,7 +365,7 @@ def read(
 
 
 def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: ThreadRef) -> None:
-    """Walk past the step that `wanted` names, by id, by the beginning of one, or by number."""
+    """Advance past the step that `wanted` names by id, id prefix or number."""
     if wanted.lstrip("#").isdecimal() and len(wanted) < NODE_ID_LENGTH:
         found = any(number == int(wanted.lstrip("#")) for _, number in steps)
     else:
@@ -379,8 +379,8 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: 
 
 
 def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, Any]]) -> View:
-    """A step as `read` shows it, with the goal of its role in the workflow it was played under; `roles` remembers the
-    roles of the workflows that were read."""
+    """A step as `read` shows it, with the goal of its role in the workflow of that step. `roles` caches the roles of
+    workflows that were read."""
     payload, start = step.payload, step.payload["start"]
     if start not in roles:
         try:
@@ -402,7 +402,7 @@ def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, 
 
 
 def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
-    """Where two threads part, and how what follows differs, step by step."""
+    """The last step that two threads share, and the differences after it, step by step."""
     from difflib import SequenceMatcher, unified_diff
 
     def compare(ours: str, theirs: str) -> list[str]:

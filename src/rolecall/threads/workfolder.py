@@ -1,9 +1,9 @@
-"""Folders of a thread's own: a git worktree on a branch of its own, or a copy of the folder it was started in.
+"""A thread's own folders: a git worktree on its own branch, or a copy of the folder it was started in.
 
-The workflow says which of them a role works in (`workdir`). Where they are is in the thread's state, under `folders`,
-and is written there before anything is made: a process that dies in between leaves no folder that nobody knows of, and
-the next step makes what is missing. A mark beside a folder says that it is whole. A folder that was worked in is never
-made again, and is removed only when a person says so. `handover.py` shows, merges and removes the work in it.
+The workflow decides which of them a role works in (`workdir`). Their paths are written to the thread's state, under
+`folders`, before anything is made, so that a crash leaves no unknown folder and the next step makes what is missing. A
+marker file beside a folder shows that it is complete. A folder in which a role has worked is never made again, and is
+removed only at a person's request. `handover.py` shows, merges and removes the work in it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from rolecall.threads.state import read_note, read_thread
 from rolecall.threads.thread import Chain
 
 Folder = Mapping[str, Any]
-"""`path`, `cwd` (where in it roles work), `source` (what it was made for). A worktree has its `branch`, the commit it
-began at (`base`) and how many uncommitted changes it began without (`omitted`). `from` is the folder of the thread that
-was forked. `removed` says that a person removed it."""
+"""`path`, `cwd` (the folder inside it where roles work), `source` (the folder it was made from). A worktree has its
+`branch`, its first commit (`base`) and the number of uncommitted changes it does not include (`omitted`). `from` is the
+folder of the thread that was forked. `removed` means that a person removed it."""
 
 BRANCHES = "rolecall/"
 MOST_BYTES = 10 * 1024**3
 MOST_FILES = 500_000
 
 
-# -- planning: everything that can be wrong is found before anything is made --
+# -- planning: problems are found before anything is made --
 
 
 def plan(
     kind: str, ident: str, *, cwd: str, work: str | None, parent: Folder | None = None
 ) -> dict[str, Any]:
-    """A folder for a new thread, not made yet; `parent` is the one of the thread it is forked from."""
+    """Plan a folder for a new thread without making it. `parent` is the folder of the thread it is forked from."""
     if work is None:
         raise UsageError(
             f"the workflow works in a {kind}, and there is no place to make it in",
@@ -126,8 +126,8 @@ def _files(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def make(kind: str, folder: Folder) -> None:
-    """Make a folder as planned, unless it is whole already. What a process that died left of it goes first, so this is
-    for folders that nobody has worked in."""
+    """Make a folder as planned, unless it is already complete. Remains of an interrupted try are deleted first, so call
+    this only for folders in which no role has worked."""
     try:
         with _lock(folder):
             if not _is_whole(folder):
@@ -143,10 +143,10 @@ def make(kind: str, folder: Folder) -> None:
 
 
 def discard(kind: str, folder: Folder) -> None:
-    """Take back what was made, with everything in it."""
+    """Delete a folder with everything in it, and its branch."""
     _delete(folder["path"])
     if kind == "worktree":
-        # Twice, because git keeps one that it was interrupted in making.
+        # Forced twice, because git locks a worktree while it creates it.
         git.ask(folder["source"], "worktree", "remove", "--force", "--force", folder["path"])
         git.ask(folder["source"], "branch", "--quiet", "-D", folder["branch"])
     place = os.path.dirname(folder["path"])
@@ -175,7 +175,7 @@ def _lock(folder: Folder) -> Iterator[None]:
 
 def _make_worktree(folder: Folder) -> None:
     source, path, branch = folder["source"], folder["path"], folder["branch"]
-    # Its place in git's list, if an earlier try came that far.
+    # An earlier, interrupted try may have left an entry in git's list of worktrees.
     git.ask(source, "worktree", "remove", "--force", "--force", path)
     if git.has_branch(source, branch):
         git.run(source, "worktree", "add", "--quiet", path, branch)
@@ -196,7 +196,7 @@ def _make_copy(folder: Folder) -> None:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[:1000]
         raise StorageError(f"{origin} could not be copied: {said}", hint="Put that right, then try again.")
     for entry in _files(path):
-        # A socket or a pipe in the copy would lead to nobody.
+        # Nothing would be listening on the copy of a socket or a pipe.
         if stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) in (stat.S_IFSOCK, stat.S_IFIFO):
             os.unlink(entry.path)
 
@@ -206,7 +206,7 @@ def _delete(folder: str) -> None:
         return
     try:
         shutil.rmtree(folder)
-    except PermissionError:  # folders that were made read-only, as some package caches are
+    except PermissionError:  # read-only folders, such as some package caches
         for found, _, _ in os.walk(folder):
             os.chmod(found, 0o700)
         shutil.rmtree(folder)
@@ -216,7 +216,7 @@ def _delete(folder: str) -> None:
 
 
 def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
-    """The folder in which a role of this thread works; made when it is missing and nothing is lost by that."""
+    """Return the folder in which a role of this thread works, and make it if it is missing and was never used."""
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None
     onward = "fork the thread to continue in a new one"
@@ -233,7 +233,7 @@ def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
     )
     if not was_worked_in:
         make(kind, folder)
-    elif not os.path.isdir(path):  # one that a person brought back is as good as the first
+    elif not os.path.isdir(path):  # a folder that a person has restored is accepted
         lost = f"the thread's {kind} {quote(path)} is gone"
         if kind == "copy":
             raise UsageError(f"{lost}, and what was done there with it; {onward}")

@@ -1,5 +1,5 @@
-"""The parts that the configuration names, under one name. Each is imported when it is first used, because reading a
-node must not wait for the engine."""
+"""Names from several modules in one place. Each is imported when it is first used, because reading a node must not
+wait for the engine to load."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ _HOMES = {
     "rolecall.threads.lifecycle": ("tell_service",),
 }
 
-if not TYPE_CHECKING:  # a type checker that saw this would accept every name
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name: str) -> Any:
         for module, names in _HOMES.items():
