@@ -70,9 +70,7 @@ def glob_pattern(glob: str) -> str:
             piece, at = ".*", at + 2
         elif closing > 0:
             inner = glob[at + 1 : closing].replace("\\", r"\\")
-            inner = re.sub(
-                r"[\[&~]", r"\\\g<0>", inner
-            )  # regex engines treat these differently in a character class
+            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # engines treat these differently in a class
             piece, at = f"[{'^' + inner[1:] if inner[0] == '!' else inner}]", closing + 1
         else:
             piece = {"*": "[^/]*", "?": "[^/]"}.get(glob[at]) or re.escape(glob[at])

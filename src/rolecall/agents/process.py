@@ -134,8 +134,7 @@ async def conversation(
 
 
 async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int, ...]:
-    """End the remaining processes of a run whose own process died, and return the ids of those that could not be
-    ended."""
+    """End the remaining processes of a run whose own process died; return those that could not be ended."""
     return await _end_members(run, None, grace=grace)
 
 
@@ -444,8 +443,7 @@ class _Child:
         return "timeout"
 
     async def end(self, grace: float) -> tuple[int, ...]:
-        """End what still runs, read its last output and reap the child. Return the processes that could not be
-        ended."""
+        """End what still runs, read its output and reap the child. Return processes that could not be ended."""
         try:
             left = await _end_members(self.run, self.popen.pid, grace=grace)
             await self._drain(_LINGER)
@@ -502,9 +500,7 @@ class _Child:
         for reader in self._readers:
             reader.close()
         for pipe in (self.popen.stdout, self.popen.stderr):
-            if (
-                pipe is not None
-            ):  # runs after the readers have closed; also closes a pipe that was never attached
+            if pipe is not None:  # after the readers have closed, and for pipes never attached
                 asyncio.get_running_loop().call_soon(pipe.close)
         with suppress(subprocess.TimeoutExpired):  # it is reported as `left`
             self.popen.wait(_LINGER)

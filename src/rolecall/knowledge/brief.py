@@ -1,4 +1,4 @@
-"""The passages of a repository that an agent gets with its task: the best that fit, then where to find more."""
+"""The passages of a repository that an agent gets with its task: the best ones that fit, then where to find more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rolecall.knowledge.query import Answer
 from rolecall.knowledge.words import tokens
 
 MOST = 24
-"""Passages that are asked for; those that do not fit are only named."""
+"""Passages to request; those that do not fit are only listed by name."""
 _OPENING = (
     "Passages that a search of the repository found for the task, the best first. They may not be all there is: "
     "open the files for what is around them."
@@ -19,7 +19,7 @@ _NOTHING = "A search of the repository found nothing for the task."
 
 
 def brief(answers: Sequence[Answer], *, budget: int) -> str:
-    """Passages up to `budget` tokens, or a sentence that nothing was found."""
+    """Format passages up to `budget` tokens, or say that nothing was found."""
     if not answers:
         return _NOTHING
     shown: list[str] = []
@@ -29,7 +29,7 @@ def brief(answers: Sequence[Answer], *, budget: int) -> str:
         name = " ".join((" › " if answer.is_prose else ".").join(answer.trail).split())
         path = answer.path.replace("\n", "\\n")
         place = f"{path}:{answer.start}-{answer.end}{f' {name}' if name else ''}"
-        # In a fence longer than any that the text holds.
+        # The fence is longer than any in the text.
         longest = max((len(run) for run in re.findall(r"`{3,}", answer.text)), default=2)
         fence = "`" * (longest + 1)
         text = f"## {place}\n\n{fence}\n{answer.text}\n{fence}"

@@ -1,7 +1,7 @@
-"""Vectors that were computed before, by model and text, for every repository and branch of one home.
+"""A cache of computed vectors by model and text, shared by all repositories and branches of one home.
 
-A model on the network is paid by the text, so switching branches must not cost anything. If the file is damaged
-or cannot be used, vectors are computed again, with a note to the user.
+A remote model charges for every text, so switching branches must not cost anything. If the file is damaged or unusable,
+vectors are computed again and the user is notified.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FILE = "vectors.db"
 _AT_ONCE = 500
 _WAIT = 30
-"""Seconds to wait for a lock of another process."""
+"""Seconds to wait for another process's lock."""
 _SEAL = 8
 """Bytes of a checksum."""
 _MODEL = "(SELECT id FROM model WHERE name = ?)"
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS vector (
 
 
 class CachedModel:
-    """An embedder that asks another one only for texts it has not asked about before."""
+    """An embedder that passes only new texts on to another embedder."""
 
     def __init__(self, embedder: Embedder, folder: str, tell: Callable[[str], None]) -> None:
         self._embedder = embedder
@@ -48,7 +48,7 @@ class CachedModel:
         self._is_usable = True
         self._has_found_damage = False
         self.found = 0
-        """Texts whose vectors were in the cache."""
+        """The number of texts whose vectors were in the cache."""
         self.computed = 0
 
     @property
@@ -66,7 +66,7 @@ class CachedModel:
         made: dict[bytes, NDArray[np.float32]] = {}
         if new:
             self.computed += len(new)
-            # With the digits that are kept, so that a vector is the same now and later.
+            # Rounded to the stored precision, so that cached and new vectors are the same.
             vectors = self._embedder.embed(list(new.values())).astype(np.float16).astype(np.float32)
             made = dict(zip(new, vectors, strict=True))
         sizes = {len(row) for row in (*rows.values(), *made.values())}
@@ -116,11 +116,11 @@ class CachedModel:
             )
 
     def _seal(self, key: bytes, vector: bytes) -> bytes:
-        """A checksum, because a damaged vector looks like any other, and so does the vector of another text."""
+        """Compute a checksum, because a damaged vector, or another text's vector, looks like any other."""
         return bytes(xxh3_64_digest(b"\0".join((self.name.encode("utf-8", "surrogatepass"), key, vector))))
 
     def _run(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Run a statement for each row in one transaction; no rows if the file cannot be used, reported once."""
+        """Run a statement for each row in one transaction; report an unusable file once and return no rows."""
         if not self._is_usable:
             return []
         try:
@@ -144,9 +144,9 @@ class CachedModel:
 
 def _open(path: str) -> sqlite3.Connection:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    # Several syncs and a server may share it; a server answers in threads of its own, one at a time.
+    # Several syncs and a server may share the file; the server uses it from several threads, one at a time.
     db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT, check_same_thread=False)
-    db.text_factory = bytes  # no text is read, and damage may look like one
+    db.text_factory = bytes  # no text column is read, and damaged data may not decode
     use_wal(db, patience=_WAIT)
     db.execute("PRAGMA synchronous=NORMAL")
     db.executescript(_SCHEMA)
@@ -154,7 +154,7 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def size(folder: str) -> int:
-    """Bytes that the vectors of this home take."""
+    """Return the size of this home's vector cache in bytes."""
     try:
         return os.path.getsize(os.path.join(folder, FILE))
     except OSError:

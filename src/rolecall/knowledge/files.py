@@ -1,8 +1,8 @@
-"""Which files of a repository are indexed, and what is read of one.
+"""Selects and reads the files of a repository to index.
 
-A folder is walked once, and what git ignores or the settings exclude is not entered. The repository's own files
-say what git ignores, so that an index does not depend on the user. Links are not followed: what they lead to is
-either indexed where it is, or outside the repository. A file that is not text is skipped with a reason.
+The folder is walked once, skipping whatever git ignores or the settings exclude. Only the repository's own ignore files
+count, so that an index does not depend on the user. Links are not followed: their targets are either indexed themselves
+or outside the repository. A file that is not text is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _SECRET_FILES = (
     ".netrc", ".pgpass", ".pypirc", ".npmrc", ".git-credentials", ".htpasswd", "*.kdbx", "*.gpg", "*.tfstate",
     ".aws/credentials", ".docker/config.json", ".kube/config",
 )  # fmt: skip
-"""Files that are there to hold secrets."""
+"""Files that are meant to contain secrets."""
 _MOST_RULES = 8_000_000
-"""Bytes; a larger .gitignore is not read."""
+"""The size limit of a .gitignore in bytes; a larger one is not read."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
+# O_NONBLOCK, because opening a pipe would otherwise wait for the process at its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -37,9 +37,9 @@ class Skipped(NamedTuple):
 
 class Listing(NamedTuple):
     paths: list[str]
-    """Of the files to be indexed, from the root, sorted."""
+    """The paths of the files to index, relative to the root and sorted."""
     skipped: list[Skipped]
-    """What would be indexed but for a reason that can be told without reading it."""
+    """Files left out for a reason that is known without reading them."""
 
 
 def list_files(root: str, settings: Settings) -> Listing:
@@ -61,7 +61,7 @@ def list_files(root: str, settings: Settings) -> Listing:
 
 
 def is_ignored(root: str, path: str) -> bool:
-    """Whether git ignores a file of the root."""
+    """Whether git ignores a file below the root."""
     return _Ignored.of(root).has(path)
 
 
@@ -98,7 +98,7 @@ def _unfit(path: str, entry: os.DirEntry[str], largest: int) -> str:
 
 
 class _Rules(NamedTuple):
-    """One .gitignore, and how its paths come from ours: something is put before, or cut off."""
+    """The rules of one .gitignore, and how to convert our paths to its own: by adding or removing a prefix."""
 
     before: str
     cut: int
@@ -113,7 +113,7 @@ class _Ignored:
 
     @classmethod
     def of(cls, root: str) -> _Ignored:
-        """The rules for a whole folder, which need not be the root of its repository."""
+        """Return the rules for a folder, which need not be the root of its repository."""
         top = repository.root_around(root) or root
         inside = "" if top == root else f"{os.path.relpath(root, top)}/"
         ignored = cls().also(os.path.join(_git_folder(top), "info"), "exclude", before=inside)
@@ -123,13 +123,13 @@ class _Ignored:
             if any(
                 rules.globs.has(rules.before[: len(rules.before) - len(inside)]) for rules in ignored._rules
             ):
-                ignored = cls()  # indexing an ignored folder means its contents
+                ignored = cls()  # an ignored folder that is indexed explicitly is indexed with its contents
             top = os.path.join(top, part)
             ignored = ignored.also(top, before=inside)
         return ignored
 
     def also(self, folder: str, name: str = ".gitignore", *, before: str = "", cut: int = 0) -> _Ignored:
-        """With the rules of one more file, if it exists. Like git, this follows no link."""
+        """Add the rules of one more file, if it exists. Like git, this follows no links."""
         data = read(folder, name, largest=_MOST_RULES)
         if isinstance(data, Skipped):
             return self
@@ -146,7 +146,7 @@ class _Ignored:
 
 
 def _git_folder(top: str) -> str:
-    """Where git keeps what all worktrees of a repository share."""
+    """Return git's folder with the data shared by all worktrees of a repository."""
 
     def line_of(folder: str, name: str) -> str:
         data = read(folder, name, largest=10_000)
@@ -159,14 +159,14 @@ def _git_folder(top: str) -> str:
 
 
 def _walk(root: str, exclude: Globs, closed: list[Skipped]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every file that git does not ignore, by its path from the root. Folders that cannot be read go to `closed`."""
+    """Yield every file that git does not ignore, with its path from the root. Unreadable folders go to `closed`."""
     folders = [("", _Ignored.of(root))]
     while folders:
         folder, ignored = folders.pop()
         try:
             with os.scandir(os.path.join(root, folder)) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):  # gone since it was listed
+        except (FileNotFoundError, NotADirectoryError):  # deleted since it was listed
             continue
         except OSError as error:
             closed.append(Skipped(folder or "./", f"cannot be read: {error.strerror}"))
@@ -177,7 +177,7 @@ def _walk(root: str, exclude: Globs, closed: list[Skipped]) -> Iterator[tuple[st
                 if not ignored.has(path):
                     yield path, entry
                 continue
-            # A repository inside this one has knowledge of its own.
+            # A nested repository has its own index.
             is_apart = entry.name == ".git" or os.path.lexists(os.path.join(entry.path, ".git"))
             if not is_apart and not exclude.has(f"{path}/") and not ignored.has(f"{path}/"):
                 folders.append((f"{path}/", ignored.also(entry.path, cut=len(path) + 1)))
@@ -187,7 +187,7 @@ def _walk(root: str, exclude: Globs, closed: list[Skipped]) -> Iterator[tuple[st
 
 
 def read(root: str, path: str, *, largest: int) -> bytes | Skipped:
-    """The contents of a file. Each part of the path is opened by itself, so that no link is followed."""
+    """Read a file. Each part of the path is opened separately, so that no link is followed."""
     *above, name = path.split("/")
     try:
         folder = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
@@ -210,7 +210,7 @@ def read(root: str, path: str, *, largest: int) -> bytes | Skipped:
 
 
 def decode(path: str, data: bytes) -> str | Skipped:
-    """The text of a file, with line ends as `\\n`."""
+    """Decode a file's text, with line breaks as `\\n`."""
     if b"\0" in data:
         return Skipped(path, "is binary")
     try:

@@ -1,8 +1,8 @@
 """Patterns as in a .gitignore, matched against paths with `/` between their parts. Pure.
 
 A pattern becomes a regular expression, and neighbouring patterns with the same verdict become one, because a large
-repository is matched against many. Patterns may come from anybody, so matching takes no longer than the length of
-the pattern times the length of the path, for each part of the path.
+repository is matched against many. Patterns are untrusted, so the time to match each part of a path is limited to the
+length of the pattern times the length of the path.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ANY, _DEEP, _SLASH, _ONE = "*", "**", "/", "[^/]"
 
 
 class Globs:
-    """Some patterns in order: the last one that matches decides, and one with `!` decides against.
+    """An ordered list of patterns: the last match decides, and a pattern with `!` excludes.
 
-    A pattern that matches a folder matches its contents, too; with `is_exact` only the folder itself, as in git, which
-    then does not enter it.
+    A pattern that matches a folder also matches its contents; with `is_exact` it matches only the folder itself, as in
+    git, which then does not enter the folder.
     """
 
     def __init__(self, patterns: Iterable[str], *, is_exact: bool = False) -> None:
@@ -47,7 +47,7 @@ class Globs:
 
 
 def problem(pattern: str) -> str:
-    """What is wrong with a pattern; empty when nothing is."""
+    """Describe the problem with a pattern; return an empty string if there is none."""
     if not pattern.strip():
         return "is empty"
     if re.search(r"\{[^{}/]*,[^{}/]*\}", pattern):
@@ -65,7 +65,7 @@ def problem(pattern: str) -> str:
 class _Glob(NamedTuple):
     verdict: bool
     is_folder: bool
-    """It matches only folders."""
+    """Whether it matches only folders."""
     body: str
 
     def regex(self, *, is_exact: bool) -> str:
@@ -74,7 +74,7 @@ class _Glob(NamedTuple):
 
 
 def _read(pattern: str) -> _Glob | None:
-    """None for what git skips: an empty line, a comment, or a pattern that cannot match."""
+    """Parse a pattern; return None for lines that git skips: empty lines, comments, patterns that cannot match."""
     text = re.sub(r"(?<!\\) +\Z", "", pattern)
     if text.startswith("#"):
         return None
@@ -85,13 +85,13 @@ def _read(pattern: str) -> _Glob | None:
     tokens = _tokens(text)
     if not tokens or tokens == [_SLASH]:
         return None
-    if "/" not in text:  # a name at any depth; a slash in brackets counts as one, as in git
+    if "/" not in text:  # a name at any depth; as in git, a slash in brackets counts too
         return _Glob(verdict, is_folder, f"(?:.*/)?{_part(tokens)}")
     return _Glob(verdict, is_folder, _path(tokens[1:] if tokens[0] == _SLASH else tokens))
 
 
 def _tokens(text: str) -> list[str] | None:
-    """The parts of a pattern: wildcards, slashes, and expressions for one character each."""
+    """Split a pattern into wildcards, slashes, and expressions for one character each."""
     found: list[str] = []
     at = 0
     while at < len(text):
@@ -114,15 +114,15 @@ def _tokens(text: str) -> list[str] | None:
 def _path(tokens: list[str]) -> str:
     parts = [list(part) for is_slash, part in groupby(tokens, lambda token: token == _SLASH) if not is_slash]
     first, *others = _split(["" if part == [_DEEP] else f"{_part(part)}/" for part in parts[:-1]])
-    # As in a name: what follows `**` is looked for once, unless nothing but the end comes after it.
+    # As in a name, the part after `**` is matched only at its first occurrence, except for the last part.
     body = first + "".join(f"(?>(?:[^/]*/)*?{each})" for each in others[:-1])
     body += "".join(f"(?:.*/)?{each}" for each in others[-1:])
     return body + (".+" if parts[-1] == [_DEEP] else _part(parts[-1]))
 
 
 def _part(tokens: list[str]) -> str:
-    """One name. What follows a wildcard is looked for once, where it comes first: if the rest does not fit then, it
-    would not fit later either, and trying would take forever."""
+    """Build the expression for one name. The part after a wildcard is matched only at its first occurrence: if the rest
+    does not match there, it matches nowhere, and backtracking would take too long."""
     first, *others = _split(["" if token in (_ANY, _DEEP) else token for token in tokens])
     if not others:
         return first
@@ -131,7 +131,7 @@ def _part(tokens: list[str]) -> str:
 
 
 def _split(pieces: list[str]) -> list[str]:
-    """The pieces joined, and divided at the empty ones."""
+    """Join the pieces, starting a new group at each empty one."""
     found = [""]
     for piece in pieces:
         if piece:
@@ -142,7 +142,7 @@ def _split(pieces: list[str]) -> list[str]:
 
 
 def _set(text: str, at: int) -> tuple[str, int]:
-    """The expression for `[…]` whose inside begins at `at`, and where it ends; an empty one when it matches nothing."""
+    """Return the expression for `[…]` whose contents start at `at`, empty if it matches nothing, and its end."""
     is_not = text[at : at + 1] in ("!", "^") and at < len(text)
     at += is_not
     members, begin = "", at
@@ -167,5 +167,5 @@ def _set(text: str, at: int) -> tuple[str, int]:
 
 
 def _member(text: str, at: int) -> tuple[str, int]:
-    """A character of a set, and where the next begins."""
+    """Return one character of a set, and the position of the next."""
     return (text[at + 1 : at + 2], at + 2) if text[at] == "\\" else (text[at], at + 1)

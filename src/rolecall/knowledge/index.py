@@ -1,10 +1,10 @@
 """`knowledge.db`: the passages of a repository, their words and their vectors, in one SQLite file.
 
-It is a cache that can always be rebuilt from the files. A sync is one transaction, so a reader sees the state
-before it or the state after it, even if a process is killed. Vectors belong to one model, which the file names;
-they lie together by file, so that reading them all takes a few large reads. Every piece carries a checksum,
-because a damaged vector looks like any other. A link in place of the file is refused: it may come with the
-repository, and lead out of it.
+It is a cache that can always be rebuilt from the files. A sync is one transaction, so a reader sees the state before it
+or the state after it, even if a process is killed. All vectors come from one model, which the file names; they are
+stored together for each source file, so that reading all of them takes a few large reads. Everything has a checksum,
+because a damaged vector looks like any other. A link in place of the file is refused, because it may come with the
+repository and point outside it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 FORMAT = 1
-_OURS = 0x524C4B4E  # "RLKN", which SQLite keeps in the header
+_OURS = 0x524C4B4E  # "RLKN" in SQLite's header
 FILE_BITS = 20
-"""A passage's id is the id of its file, shifted by this, plus its number in the file."""
+"""A passage's id is the id of its file, shifted by this many bits, plus its number in the file."""
 _WAIT = 120
-"""Seconds that a sync waits for another one."""
+"""Seconds that a sync waits for another sync."""
 _BESIDE = ("", "-wal", "-shm", "-journal")
-"""The file, and what SQLite keeps beside it."""
+"""Suffixes of the file itself and of the files that SQLite keeps beside it."""
 REBUILD = Hint("Rebuild it", "rebuild_index")
 _SEPARATOR = "\x1f"
 
@@ -60,23 +60,23 @@ CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, row);
 """
 _STATEMENTS = _SCHEMA.strip().removesuffix(";").split(";\n")
 WORD_WEIGHTS = (10.0, 2.0, 1.0)
-"""What a word counts in a passage's own name, in what is around it (the path, outer names), and in its text."""
+"""The weight of a word in a passage's own name, in its surroundings (the path, outer names), and in its text."""
 
 
 class State(NamedTuple):
-    """What an index was made from."""
+    """The state of an index, including what it was built from."""
 
     generation: int
-    """Goes up with every sync that changed something."""
+    """Incremented by every sync that changed something."""
     model: str
     dimensions: int
     recipe: str
-    """How texts were cut and words made; another recipe needs another index."""
+    """How texts were cut and words were formed; a different recipe needs a new index."""
     files: int
     passages: int
     synced: str
     words: int
-    """The checksum of the words, which are SQLite's own tables."""
+    """The checksum of the words, which are in SQLite's own tables."""
 
 
 class Stored(NamedTuple):
@@ -96,7 +96,7 @@ class Vectors(NamedTuple):
 
 
 def digest(data: bytes) -> bytes:
-    """A digest of a file's contents, to see whether they change."""
+    """Compute a digest of a file's contents, to detect changes."""
     return bytes(xxh3_128_digest(data))
 
 
@@ -104,7 +104,7 @@ def digest(data: bytes) -> bytes:
 
 
 class Reader:
-    """One whole state of an index, which writers do not change before `refresh`."""
+    """A consistent view of an index, which stays the same until `refresh`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -115,7 +115,7 @@ class Reader:
             )
         with _translated(path):
             self._identity = _identity(path)
-            # A folder that cannot be written has no place for a log, and needs none.
+            # A folder without write permission cannot have a log and needs none.
             has_log = os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-wal")
             address = f"file:{quote(os.path.abspath(path))}?mode=ro{'' if has_log else '&immutable=1'}"
             self._db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
@@ -125,7 +125,7 @@ class Reader:
                 self.state = _state(self._db, path)
                 _check_words(self._db, path, self.state)
             except BaseException:
-                self._db.close()  # or it would stay open for as long as the error is kept
+                self._db.close()  # otherwise it stays open as long as the error exists
                 raise
         self._vectors: Vectors | None = None
 
@@ -140,13 +140,13 @@ class Reader:
             return False
 
     def rest(self) -> None:
-        """Hold no state until `refresh`, so that a process that waits for questions does not keep the log alive."""
+        """Release the current state until `refresh`, so that a waiting process does not hold on to the log."""
         if self._db.in_transaction:
             with _translated(self.path):
                 self._db.execute("COMMIT")
 
     def refresh(self) -> None:
-        """Go on to the newest state."""
+        """Move to the newest state."""
         self.rest()
         with _translated(self.path):
             self._db.execute("BEGIN")
@@ -169,12 +169,12 @@ class Reader:
         return self._complete(digests, set(paths))
 
     def counts(self) -> dict[str, int]:
-        """How many passages each file has."""
+        """Return the number of passages in each file."""
         with _translated(self.path):
             return dict(self._db.execute("SELECT path, count FROM file ORDER BY path"))
 
     def frequencies(self, words: Iterable[str]) -> dict[str, int]:
-        """In how many passages each of the words occurs."""
+        """Return the number of passages in which each word occurs."""
         with _translated(self.path):
             found = ((word, self._db.execute(_FREQUENCY, (word,)).fetchone()) for word in words)
             return {word: row[0] if row else 0 for word, row in found}
@@ -182,9 +182,9 @@ class Reader:
     def by_words(
         self, expression: str, *, limit: int, files: Collection[int] | None = None
     ) -> dict[int, float]:
-        """The passages that fit a full-text expression best, with their scores; those of `files` if given."""
+        """Return the passages that best match a full-text expression, with scores; only those of `files` if given."""
         where, among = "", tuple[str, ...]()
-        if files is not None:  # as one value, because a statement takes a limited number
+        if files is not None:  # as one value, because a statement has a limited number of parameters
             where = f" AND rowid >> {FILE_BITS} IN (SELECT value FROM json_each(?))"
             among = (json.dumps(list(files)),)
         with _translated(self.path):
@@ -192,7 +192,7 @@ class Reader:
             return {row: -score for row, score in rows}
 
     def vectors(self) -> Vectors:
-        """All vectors, in memory from the first call on."""
+        """Return all vectors, which are kept in memory after the first call."""
         if self._vectors is not None:
             return self._vectors
         import numpy as np
@@ -220,7 +220,7 @@ class Reader:
             return {file: path for file, path in self._db.execute("SELECT id, path FROM file") if fits(path)}
 
     def at_lines(self, places: Mapping[int, Collection[int]]) -> set[int]:
-        """The passages of files that hold one of the lines given for them."""
+        """Return the passages that contain one of the given lines of their files."""
         with _translated(self.path):
             return {
                 row
@@ -232,14 +232,14 @@ class Reader:
             }
 
     def stored(self, ids: Collection[int]) -> dict[int, Stored]:
-        """Passages by their ids."""
+        """Return passages by id."""
         with _translated(self.path):
             rows = self._db.execute(f"{_STORED} WHERE passage.id IN ({_join(ids)})")
             found = {row[0]: _passage(row, self.path) for row in rows}
         return self._complete(found, set(ids))
 
     def outlines(self, ids: Collection[int]) -> dict[int, tuple[tuple[str, ...], int]]:
-        """The trails of passages and how many lines they have, without reading their texts."""
+        """Return the trails of passages and their numbers of lines, without reading their texts."""
         query = f'SELECT id, trail, named, "end" - start + 1 FROM passage WHERE id IN ({_join(ids)})'
         with _translated(self.path):
             rows = self._db.execute(query)
@@ -251,7 +251,7 @@ class Reader:
         return self._complete(found, set(ids))
 
     def _complete(self, found: dict[_Key, _Value], wanted: set[_Key]) -> dict[_Key, _Value]:
-        """`found`, or `Damaged` if one table lacks what another one names."""
+        """Return `found`, or raise `Damaged` if one table lacks entries that another refers to."""
         if found.keys() != wanted:
             raise _damaged(self.path, "its tables do not fit together")
         return found
@@ -309,7 +309,7 @@ def _check_format(db: sqlite3.Connection, path: str) -> None:
 
 
 class Outdated(Damaged):
-    """An index that an older version wrote, or that was never finished: it has to be rebuilt."""
+    """Raised for an index that an older version wrote, or that was never finished: it must be rebuilt."""
 
 
 def _damaged(path: str, what: str) -> Damaged:
@@ -330,7 +330,7 @@ def _state(db: sqlite3.Connection, path: str) -> State:
 
 @contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """SQLite's errors as ours."""
+    """Convert SQLite's errors to ours."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -343,13 +343,13 @@ def _translated(path: str) -> Iterator[None]:
             raise _damaged(path, str(error)) from error
         raise StorageError(f"{path}: {error}", hint="Is there space, and may the file be written?") from error
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError):
-        raise  # a mistake of ours, not of the file
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second from SQLite's own message
+        raise  # a bug, not damage to the file
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter from SQLite's own message
         raise _damaged(path, str(error)) from error
 
 
 def _check_place(path: str) -> None:
-    """Refuse a link or a folder in place of our files: through a link we would write outside the repository."""
+    """Refuse a link or a folder in place of our files; writing through a link would leave the repository."""
     for each in (path + suffix for suffix in _BESIDE):
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(each).st_mode):
@@ -359,7 +359,7 @@ def _check_place(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Delete an index, with what SQLite keeps beside it."""
+    """Delete an index and the files that SQLite keeps beside it."""
     for each in (path + suffix for suffix in _BESIDE):
         if os.path.isdir(each) and not os.path.islink(each):
             raise UsageError(f"{each} is a folder, not an index", hint="Move it away, then try again.")
@@ -372,9 +372,9 @@ def remove(path: str) -> None:
 
 @contextmanager
 def only_writer(folder: str, *, wait: float = _WAIT) -> Iterator[None]:
-    """Hold the lock on writing or removing the index of this folder; `Conflict` if another process has it for long.
+    """Lock the index of this folder for writing or removing; raise `Conflict` if another process keeps it too long.
 
-    SQLite's own lock does not cover a file that is removed and made again.
+    SQLite's own lock does not protect a file that is removed and created again.
     """
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     until = time.monotonic() + wait
@@ -387,7 +387,7 @@ def only_writer(folder: str, *, wait: float = _WAIT) -> Iterator[None]:
                 if time.monotonic() > until:
                     raise _busy(f"the index of {folder}") from None
                 time.sleep(0.05)
-            except OSError:  # a file system that cannot lock a folder: SQLite's own lock has to do
+            except OSError:  # a file system that cannot lock a folder: rely on SQLite's own lock
                 break
         yield
     finally:
@@ -399,7 +399,7 @@ def _busy(path: str) -> Conflict:
 
 
 class Writer:
-    """The one transaction of a sync. Nobody sees any of it before `writing` ends without an error."""
+    """The single transaction of a sync. Readers see none of it until `writing` ends without an error."""
 
     def __init__(self, db: sqlite3.Connection, path: str) -> None:
         self._db = db
@@ -407,7 +407,7 @@ class Writer:
         self.is_changed = False
 
     def state(self) -> State | None:
-        """The present state; None when nothing has been written yet."""
+        """Return the current state, or None if nothing has been written yet."""
         try:
             return _state(self._db, self.path)
         except Outdated:
@@ -425,7 +425,7 @@ class Writer:
     def put(
         self, path: str, contents: bytes, passages: Sequence[Passage], vectors: NDArray[np.floating[Any]]
     ) -> None:
-        """A file's passages and their vectors, in place of those it had."""
+        """Replace a file's passages and their vectors."""
         import numpy as np
 
         self.remove(path)
@@ -452,7 +452,7 @@ class Writer:
         first = found[0] << FILE_BITS
         among = "passage.id >= ? AND passage.id < ?", (first, first + found[1])
         rows = [_passage(row, self.path) for row in self._db.execute(f"{_STORED} WHERE {among[0]}", among[1])]
-        # The words are not kept as text, so removing them needs the words that were put in.
+        # The index does not store the words' text, so removing them needs the original words.
         self._db.executemany(
             "INSERT INTO words (words, rowid, name, around, text) VALUES ('delete', ?, ?, ?, ?)",
             [(each.id, *_words(path, each.trail, each.text)) for each in rows],
@@ -462,7 +462,7 @@ class Writer:
         self.is_changed = True
 
     def finish(self, *, model: str, dimensions: int, recipe: str, synced: str) -> State:
-        """Record what the index is made from now."""
+        """Record what the index is now built from."""
         before = self.state()
         files, passages = self._db.execute("SELECT count(*), coalesce(sum(count), 0) FROM file").fetchone()
         generation = (before.generation if before else 0) + self.is_changed
@@ -475,21 +475,21 @@ class Writer:
 
 @contextmanager
 def writing(path: str) -> Iterator[Writer]:
-    """A sync's transaction: committed when the block ends, undone when it raises.
+    """Open a sync's transaction: committed when the block ends, rolled back if it raises.
 
-    Raises `Damaged` (or `Outdated`) for a file to be removed and rebuilt, `Conflict` while another sync writes.
+    Raises `Damaged` (or `Outdated`) if the file must be removed and rebuilt, `Conflict` while another sync writes.
     """
     _check_place(path)
     with _translated(path):
         db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT)
         try:
             if _has_tables(db):
-                _check_format(db, path)  # before anything of another program is changed
+                _check_format(db, path)  # before changing another program's file
             use_wal(db, patience=_WAIT)
-            db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is made again; a torn one cannot be
-            db.execute("PRAGMA secure_delete=ON")  # what is gone from the files is gone from the index
+            db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is repeated; a torn one is impossible
+            db.execute("PRAGMA secure_delete=ON")  # text deleted from the files must not remain in the index
             db.execute("BEGIN IMMEDIATE")
-            if not _has_tables(db):  # in the same transaction, so that a sync that fails leaves none
+            if not _has_tables(db):  # in the same transaction, so that a failed sync leaves none
                 db.execute(f"PRAGMA application_id={_OURS}")
                 db.execute(f"PRAGMA user_version={FORMAT}")
                 for statement in _STATEMENTS:
@@ -497,14 +497,14 @@ def writing(path: str) -> Iterator[Writer]:
             _check_format(db, path)
             writer = Writer(db, path)
             if known := writer.state():
-                _check_words(db, path, known)  # or damaged words would get a new checksum
+                _check_words(db, path, known)  # otherwise damaged words would get a new checksum
             yield writer
             db.execute("COMMIT")
-            # A part of the log that a reader still needs is left to the next sync.
+            # Any part of the log that a reader still needs is left to the next sync.
             db.execute("PRAGMA busy_timeout=0")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
-            db.close()  # which undoes what was not committed
+            db.close()  # rolls back anything that was not committed
 
 
 def _has_tables(db: sqlite3.Connection) -> bool:
@@ -521,13 +521,15 @@ def _names(trail: str) -> tuple[str, ...]:
 
 
 def _text_checksum(*parts: object) -> int:
-    """The checksum of texts and numbers. A damaged file may hold a value of any other kind, which does not fit."""
+    """Compute the checksum of texts and numbers. A damaged file may contain other types, whose checksum does not
+    match."""
     return _checksum(_SEPARATOR.join(map(str, parts)).encode("utf-8", "surrogatepass"))
 
 
 def _words_checksum(db: sqlite3.Connection) -> int:
-    """The checksum of all full-text tables: a damaged word is found in the wrong passages, or in none."""
-    db.execute("SAVEPOINT words_checksum")  # makes it write what it still holds back
+    """Compute the checksum of all full-text tables, because a damaged word is found in the wrong passages or not at
+    all."""
+    db.execute("SAVEPOINT words_checksum")  # makes SQLite write its pending changes
     db.execute("RELEASE words_checksum")
     total = xxh3_64()
     for (block,) in db.execute("SELECT block FROM words_data ORDER BY id"):
@@ -544,4 +546,4 @@ def _check_words(db: sqlite3.Connection, path: str, state: State) -> None:
 
 def _checksum(data: object) -> int:
     known = data if isinstance(data, bytes) else repr(data).encode()
-    return int(xxh3_64_intdigest(known)) - (1 << 63)  # SQLite's integers have a sign
+    return int(xxh3_64_intdigest(known)) - (1 << 63)  # SQLite's integers are signed

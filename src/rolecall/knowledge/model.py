@@ -1,4 +1,4 @@
-"""What turns texts into vectors. Vectors are compared only within one model, whose name says all that matters."""
+"""The interface of embedding models. Vectors are compared only within one model, identified by its name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class Embedder(Protocol):
     @property
     def name(self) -> str:
-        """Known without loading anything."""
+        """The model's name, available without loading anything."""
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """One row of length 1 for each text."""
+        """Return a row of length 1 for each text."""
 
 
 def titled(title: str, text: str) -> str:
-    """A passage as it is embedded: what it is about in a line of its own, then itself."""
+    """Return the text to embed for a passage: its title on a separate line, then the passage."""
     return f"{' '.join(title.split())}\n\n{text}" if title else text

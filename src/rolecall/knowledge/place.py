@@ -1,6 +1,6 @@
-"""Where a repository's knowledge is, and which repositories of this home have any.
+"""Locates a repository's index, and lists the repositories indexed from this home.
 
-Each indexed repository has a small file of its own in the home, so that two syncs never write the same one.
+Each indexed repository has its own small file in the home, so that two syncs never write the same file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rolecall.settings import repository
 _FOLDER = "knowledge"
 _PROJECT = "rolecall.yaml"
 _LARGEST = 1_000_000
-"""Bytes of a file with settings."""
+"""The size limit of a settings file in bytes."""
 _SECTION = re.compile(r"^[\"']?knowledge[\"']?\s*:", re.MULTILINE)
 _PACKAGES = ("numpy", "tokenizers", "tree_sitter")
 
@@ -35,8 +35,8 @@ def check_installed() -> None:
 
 
 def root_of(folder: str) -> str:
-    """The nearest folder with a `knowledge.yaml`, or with a `rolecall.yaml` that has a section `knowledge`, up to the
-    repository's root."""
+    """Return the nearest folder up to the repository's root with a `knowledge.yaml`, or with a `rolecall.yaml` that has
+    a `knowledge` section."""
     check_installed()
     folder = os.path.realpath(folder)
     if not os.path.isdir(folder):
@@ -54,13 +54,13 @@ def _no_settings(root: str, repo: str = "") -> NotFound:
 
 
 def project_file(folder: str) -> str | None:
-    """The file of the project around a folder, if it says what to index."""
+    """Return the project file around a folder, if it has a `knowledge` section."""
     found = repository.nearest(_PROJECT, folder)
     return found if found is not None and _SECTION.search(_read(found)) else None
 
 
 def settings_of(root: str) -> Settings:
-    """The settings in `knowledge.yaml`, else in the project's file."""
+    """Load the settings from `knowledge.yaml`, or else from the project's file."""
     path, project = os.path.join(root, FILE), os.path.join(root, _PROJECT)
     if os.path.lexists(path):
         return settings.load(_read(path), source=path)
@@ -71,7 +71,7 @@ def settings_of(root: str) -> Settings:
 
 def _read(path: str) -> str:
     def open_now(name: str, flags: int) -> int:
-        # Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
+        # O_NONBLOCK, because opening a pipe would otherwise wait for the process at its other end.
         return os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
     try:
@@ -98,7 +98,7 @@ def cache_folder(home: str) -> str:
 
 
 def remember(home: str, root: str) -> None:
-    """Note that a repository has an index."""
+    """Record that a repository has an index."""
     path = _note_path(home, root)
     if os.path.exists(path):
         return

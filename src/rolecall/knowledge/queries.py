@@ -1,6 +1,6 @@
-"""The verbs that front doors call: with the home, the configuration and the environment filled in.
+"""The operations for the CLI and other interfaces, using the current home, configuration and environment.
 
-An index that is damaged, or that an older version wrote, is rebuilt when it is used, with a note to the user.
+An index that is damaged or was written by an older version is rebuilt when it is used, and the user is notified.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rolecall.settings.settings import model_endpoint
 
 Tell = Callable[[str], None]
 _LONGEST_QUESTION = 4_000
-"""Characters of a task that are used as the question: a task begins with what it is about."""
+"""Characters of a task used as the question; a task usually starts with its subject."""
 
 
 def sync(
@@ -38,8 +38,8 @@ def sync(
     is_remembered: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Report, CachedModel]:
-    """Bring a repository's index up to date; the report, and what the vectors came from. A query of all repositories
-    asks those that are remembered."""
+    """Bring a repository's index up to date; return the report and the source of the vectors. A remembered repository
+    is included in queries of all repositories."""
     settings = place.settings_of(root)
     home = config.home()
     if not _make_ignored(root):
@@ -63,11 +63,11 @@ def sync(
 class Found:
     answers: list[Answer]
     notes: list[str] = field(default_factory=list)
-    """Repositories that could not be asked, and indexes that were rebuilt."""
+    """Repositories that could not be queried, and indexes that were rebuilt."""
 
 
 class Desk:
-    """Answers questions, and keeps indexes open in between."""
+    """Answers questions and keeps indexes open between them."""
 
     def __init__(self, *, now: Callable[[], str], tell: Tell, may_write: bool = True) -> None:
         self._now = now
@@ -76,7 +76,7 @@ class Desk:
         self._open: dict[str, Knowledge] = {}
 
     def ask(self, text: str, root: str, *, limit: int, path: str | None = None, by: str = "") -> Found:
-        """Ask one repository."""
+        """Query one repository."""
         found = Found([])
         knowledge = self._open_current(root, found)
         try:
@@ -93,7 +93,7 @@ class Desk:
         return query.ask(text, [self._rebuild(knowledge.root, why, found)], **more)
 
     def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Found:
-        """Ask every repository that was indexed from this home. One that cannot be asked is noted."""
+        """Query every repository indexed from this home. Repositories that cannot be queried are noted."""
         found = Found([])
         among: list[Knowledge] = []
         for root in place.list_remembered(config.home()):
@@ -113,7 +113,7 @@ class Desk:
         try:
             found.answers = query.ask(text, among, limit=limit, path=path, by=by)
         except RolecallError:
-            # Each on its own shows which of them can be asked.
+            # Query each repository separately to find out which ones work.
             able: list[Knowledge] = []
             for knowledge in among:
                 with _note_failure(knowledge.root, found):
@@ -152,7 +152,7 @@ class Desk:
 
     def _reopen(self, root: str, settings: Settings) -> Knowledge:
         embedder = _load_model(settings.embedding)
-        if settings.embedding.provider != EMBEDDED:  # which computes a vector faster than a lookup takes
+        if settings.embedding.provider != EMBEDDED:  # the embedded model is faster than a cache lookup
             embedder = CachedModel(embedder, place.cache_folder(config.home()), self._tell)
         self._close(root)
         self._open[root] = Knowledge(root, settings, Reader(place.index_of(root)), embedder)
@@ -170,7 +170,7 @@ class Desk:
 
 @contextmanager
 def _note_failure(root: str, found: Found) -> Iterator[None]:
-    """Note what is wrong with one of many repositories, so that the others are still asked."""
+    """Note an error in one of several repositories, so that the others are still queried."""
     try:
         yield
     except RolecallError as error:
@@ -178,7 +178,7 @@ def _note_failure(root: str, found: Found) -> Iterator[None]:
 
 
 def _load_model(embedding: Embedding) -> Embedder:
-    # Each brings libraries that the others do without.
+    # Each model needs libraries that the others do not.
     if embedding.provider == EMBEDDED:
         from rolecall.knowledge.static import StaticModel
 
@@ -201,7 +201,7 @@ def _load_model(embedding: Embedding) -> Embedder:
 
 
 def shared_model(named: str, tell: Tell) -> CachedModel:
-    """A model for others to ask: `embedded`, or PROVIDER/NAME."""
+    """Load a model to share with others: `embedded`, or PROVIDER/NAME."""
     provider, _, name = named.partition("/")
     if (provider == EMBEDDED) == bool(name):
         raise UsageError(
@@ -214,8 +214,8 @@ def shared_model(named: str, tell: Tell) -> CachedModel:
 def brief(
     question: str, folder: str, *, now: str, tokens: int, path: str | None
 ) -> tuple[str, Sequence[str]]:
-    """The passages about a question as an agent gets them, and notes for a person. The repository is synced first: the
-    folder of a thread has no index yet, and other roles may have written files."""
+    """Return the passages about a question in the form an agent gets them, and notes for a person. The repository is
+    synced first, because a thread's folder has no index yet and other roles may have written files."""
     root = place.root_of(folder)
     if not _make_ignored(root):
         raise UsageError(
@@ -223,7 +223,7 @@ def brief(
             hint=f"Add `{INDEX}*` to .gitignore.",
         )
     notes: list[str] = []
-    # Not remembered, because a thread's own folder goes away again.
+    # Not remembered, because a thread's own folder is temporary.
     report, _ = sync(root, now=now, tell=notes.append, is_remembered=False)
     notes += report.notes
     desk = Desk(now=lambda: now, tell=notes.append)
@@ -243,7 +243,7 @@ class Status:
     state: index.State
     bytes: int
     changed: Sequence[str]
-    """Files whose present contents are not in the index."""
+    """Files whose current contents are not in the index."""
     gone: Sequence[str]
     skipped: Sequence[tuple[str, str]]
     is_ignored: bool
@@ -283,13 +283,13 @@ def _is_ignored(root: str) -> bool:
 def _make_ignored(root: str) -> bool:
     """Make git ignore the index through `.git/info/exclude`, and return whether it does."""
     if not _is_ignored(root):
-        with suppress(OSError):  # without write permission, the caller says what to do
+        with suppress(OSError):  # without write permission, the caller explains what to do
             files.exclude(root, f"{INDEX}*")
     return _is_ignored(root)
 
 
 def forget(root: str) -> bool:
-    """Delete a repository's index; whether there was one."""
+    """Delete a repository's index; return whether there was one."""
     path = place.index_of(root)
     was_there = os.path.lexists(path)
     if was_there:

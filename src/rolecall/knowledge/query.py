@@ -1,7 +1,7 @@
-"""Answers a question from one or more indexes: gathers what may answer it and has it ranked.
+"""Answers a question from one or more indexes by gathering and ranking candidate passages.
 
-An open index stays in memory, so a process that answers many questions loads it once. An answer says whether its
-file has changed since it was indexed.
+An open index stays in memory, so a process that answers many questions loads it only once. Each answer tells whether
+its file has changed since it was indexed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BY_VECTORS = 50
 _QUOTES = 20
 _DEFINITIONS = 50
 _OF_FILES = 20
-"""How many passages are gathered each way; more by words and by vectors where more answers are wanted."""
+"""How many passages each method gathers; more by words and by vectors if more answers are wanted."""
 _READINGS, _READINGS_PER_PASSAGE = 15_000, 0.4
-"""Occurrences of words that are looked at, whichever is more. Beyond that, the commonest words of a question are left
-out: they say least and take longest."""
+"""How many word occurrences to look at: the larger of the two limits. Beyond that, the commonest words of a question
+are left out, because they tell the least and take the longest."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Answer:
     text: str
     score: float
     is_stale: bool
-    """The file is not what it was when it was indexed."""
+    """Whether the file has changed since it was indexed."""
 
     @property
     def is_prose(self) -> bool:
@@ -52,7 +52,7 @@ class Answer:
 
 
 class Knowledge:
-    """One repository's index, opened for questions."""
+    """One repository's index, open for questions."""
 
     def __init__(self, root: str, settings: Settings, reader: Reader, embedder: Embedder) -> None:
         self.root = root
@@ -61,7 +61,7 @@ class Knowledge:
         self.embedder = embedder
 
     def check_model(self) -> None:
-        """Vectors of different models are never compared."""
+        """Raise an error if the index was built with a different model, because their vectors cannot be compared."""
         if self.reader.state.model != self.embedder.name:
             raise UsageError(
                 f"the index of {self.root} was made with {self.reader.state.model}, and the settings name "
@@ -71,7 +71,7 @@ class Knowledge:
 
 
 def weights_of(settings: Settings, kind: str, *, by: str = "") -> Weights:
-    """How much words and vectors count. `by` is `words` or `vectors` for one of them alone."""
+    """Return the weights of words and vectors. `by` is `words` or `vectors` to use only one of them."""
     if by:
         return Weights(float(by == "words"), float(by == "vectors"))
     default = (search.EMBEDDED if settings.embedding.provider == EMBEDDED else search.STRONGER)[kind]
@@ -82,7 +82,7 @@ def weights_of(settings: Settings, kind: str, *, by: str = "") -> Weights:
 def ask(
     text: str, among: Sequence[Knowledge], *, limit: int, path: str | None = None, by: str = ""
 ) -> list[Answer]:
-    """The passages that answer best, from all the repositories together."""
+    """Return the best passages from all the repositories together."""
     asked = search.question(text)
     if not asked.terms:
         raise UsageError(
@@ -90,7 +90,7 @@ def ask(
         )
     fits = Globs([path]) if path else None
     weights = [weights_of(knowledge.settings, asked.kind, by=by) for knowledge in among]
-    vectors: dict[str, Matrix] = {}  # each model is asked once
+    vectors: dict[str, Matrix] = {}  # each model embeds the question once
     found: list[Candidate] = []
     scales: list[Scale | None] = []
     common: dict[str, Scale] = {}
@@ -109,7 +109,7 @@ def ask(
         if scale is not None:
             known = common.get(name, scale)
             common[name] = Scale(min(known.usual, scale.usual), max(known.best, scale.best))
-    # One scale for all indexes of a model, or the best of each would count alike.
+    # All indexes of a model share one scale; otherwise the best passage of each would get the same score.
     shared = [
         scale and common[knowledge.embedder.name] for knowledge, scale in zip(among, scales, strict=True)
     ]
@@ -135,7 +135,7 @@ def _gather(
     if chosen == [] or not reader.state.passages:
         return [], None
     frequencies = reader.frequencies({*asked.terms, *asked.parts})
-    # The files that the question names, and the lines of them.
+    # The files that the question names, with their lines.
     named = reader.files_where(asked.is_file) if asked.files else {}
     files = {
         file: asked.lines_of(path) for file, path in named.items() if chosen is None or file in set(chosen)
@@ -177,8 +177,7 @@ def _find_by_words(
     files: Collection[int],
     limit: int,
 ) -> tuple[dict[int, float], dict[int, Stored]]:
-    """Passages by the words of a question, and those whose text must be read: where its words stand side by side, or
-    where a name may be defined."""
+    """Find passages by words, and read those that may quote the question or define the name."""
     most = max(_READINGS, int(_READINGS_PER_PASSAGE * reader.state.passages))
     costs = {word: frequencies[word] for word in asked.terms if frequencies[word]}
     telling = {word: costs[word] for word in asked.telling if word in costs}
@@ -192,13 +191,13 @@ def _find_by_words(
     }
     pairs = _rarest(both, most, least=1)[: search.MOST_PAIRS]
     sides = reader.by_words(search.any_pair_of(pairs), limit=_QUOTES, files=chosen) if pairs else {}
-    whole = terms(asked.name)[:1] if "-" not in asked.name else []  # one with dashes is words side by side
+    whole = terms(asked.name)[:1] if "-" not in asked.name else []  # names with dashes are several words
     named = reader.by_words(search.any_of(whole), limit=_DEFINITIONS, files=chosen) if whole else {}
     return found, reader.stored({*sides, *named})
 
 
 def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
-    """The cheapest ones, as many as `most` allows, but at least `least`."""
+    """Return the cheapest items that fit into `most`, but at least `least` of them."""
     kept: list[T] = []
     spent = 0
     for each in sorted(costs, key=lambda each: costs[each]):
@@ -212,7 +211,7 @@ def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
 def _find_near(
     reader: Reader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int], limit: int
 ) -> tuple[dict[int, float], Scale]:
-    """How near passages are to a vector, for the nearest ones and those in `also`; and the scale of the index."""
+    """Return the similarity of the nearest passages and those in `also` to a vector, and the scale of the index."""
     import numpy as np
 
     ids, matrix = reader.vectors()

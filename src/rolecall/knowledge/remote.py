@@ -1,8 +1,8 @@
 """Vectors from an OpenAI-compatible `/embeddings` endpoint.
 
-Texts go in batches; a failure that may pass by itself (429, 5xx, a timeout, a broken connection) is retried, and
-every other one is an error that says what to do. A reply is checked before it is used: a vector for each text,
-all of one size. No proxy is used, no redirect is followed, and no message ever contains the key.
+Texts are sent in batches; a temporary failure (429, 5xx, a timeout, a broken connection) is retried, and any other is
+an error with a hint. A reply is checked before use: one vector for each text, all of the same size. No proxy is used,
+no redirect is followed, and no message ever contains the key.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _MOST_TEXTS = 96
 _MOST_CHARACTERS = 200_000
-"""Of one request; the usual endpoints take 300,000 tokens."""
+"""The most characters in one request; the usual endpoints accept 300,000 tokens."""
 _MOST_BYTES = 64 * 1024 * 1024
 _PAUSES = (0.5, 1.0, 2.0)
-"""Seconds before each further attempt."""
+"""Seconds to wait before each retry."""
 _LONGEST_PAUSE = 30.0
-"""An endpoint may ask for a longer pause than ours, up to this."""
+"""The longest pause that an endpoint may ask for, in seconds."""
 _SECONDS = 10.0
 _SECONDS_PER_TEXT = 0.5
-"""How long a request may take: a question waits for one text, and a slow machine gets time for many."""
+"""Additional seconds for each further text in a request."""
 _HINTS = {
     401: "Check the key: `apiKeyEnv` of the provider names the variable it is in.",
     403: "Check the key: `apiKeyEnv` of the provider names the variable it is in.",
@@ -47,7 +47,7 @@ _HINTS = {
 
 
 class _Unavailable(Exception):
-    """A failure that may pass by itself."""
+    """A failure that may be temporary."""
 
     def __init__(self, why: str, pause: float = 0.0) -> None:
         super().__init__(why)
@@ -135,7 +135,7 @@ class Remote:
         deadline = None
         try:
             connection.connect()
-            # A socket's own timeout is for the time between two bytes, and this one for all of them.
+            # A socket's timeout applies between two bytes; this one applies to the whole reply.
             deadline = _Deadline(connection.sock, seconds)
             connection.request("POST", self._path, body, headers)
             with connection.getresponse() as response:
@@ -154,7 +154,7 @@ class Remote:
 
         status = response.status
         if status == 429 or status >= 500:
-            asked = response.getheader("Retry-After", "")  # a date is not read
+            asked = response.getheader("Retry-After", "")  # dates are not supported
             pause = min(float(asked), _LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}(\.\d+)?", asked) else 0.0
             raise _Unavailable(f"answered HTTP {status}: {self._excerpt(data)}", pause)
         if status != 200:
@@ -167,7 +167,7 @@ class Remote:
         return data
 
     def _excerpt(self, data: bytes) -> str:
-        """The beginning of a reply in one line, without the key should it echo that."""
+        """Return the start of a reply in one line, with the key removed in case it is echoed."""
         text = data[:4000].decode("utf-8", "replace")
         if self._key:
             text = text.replace(self._key, "***")
@@ -176,7 +176,7 @@ class Remote:
     # -- the reply --
 
     def _read_vectors(self, data: bytes, count: int) -> Matrix:
-        """A row of length 1 for each text, or an error: later, a wrong vector would look like any other."""
+        """Return a row of length 1 for each text; raise an error now, as a wrong vector cannot be recognised later."""
         import numpy as np
 
         try:
@@ -207,7 +207,7 @@ class Remote:
 
 
 class _Deadline:
-    """Cuts a connection when its time is over."""
+    """Closes a connection when its time is up."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self.has_passed = False

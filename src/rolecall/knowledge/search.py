@@ -1,11 +1,11 @@
-"""How passages are ranked by what a question looks like, its words and its vector. Pure.
+"""Ranks passages by a question's kind, words and vector. Pure.
 
-Seven things speak for a passage. *Words*: it holds the words of the question, rare ones first (BM25, from the
-index). *Names*: its own name, or its whole trail, is made of them. *Definitions*: it defines the name that was
-asked for. *Files*: the question names its file, or even its line. *Quotes*: it holds the words near each other and
-in order, as it does when the question is a message that a program printed. *Vectors*: it is about the same thing.
-*Company*: its file holds others for which all this speaks. How much each counts depends on what the question looks
-like, because a name is found by its letters and a thought by its meaning.
+Seven signals raise a passage's score. *Words*: it contains words of the question, rare ones counting most (BM25, from
+the index). *Names*: its own name, or its whole trail, consists of them. *Definitions*: it defines the requested name.
+*Files*: the question names its file, or even its line. *Quotes*: it contains the words close together and in order, for
+example if the question is a message that a program printed. *Vectors*: it has a similar meaning. *Company*: other
+passages of its file score well too. The weights depend on the kind of question, because a name is found by its letters
+and an idea by its meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rolecall.knowledge.words import NAME, part_terms, terms, terms_of
 Kind = Literal["identifier", "error", "prose"]
 
 MOST_TERMS = 48
-"""Of a longer question, such as a whole traceback, only the rarest words are used."""
+"""Only the rarest words of a longer question, such as a whole traceback, are used."""
 MOST_PAIRS = 48
 _MOST_FILES = 20
 _LONGEST_NAME = 200
@@ -33,7 +33,7 @@ _LONGEST_NAME = 200
 _IDENTIFIER = re.compile(r"-{0,2}[\w$@]+(?:(?:\.|::|->|#|/|-)[\w$@]+)*(?:\([^()]*\))?")
 _FILLED_IN = re.compile(r"""(?<!\w)(['"`]).{0,200}?\1(?!\w)""")
 _PLACE = re.compile(r"""([\w./-]+)(?:(?:["']?,\ line\ |:|\()(\d{1,7}))?""", re.VERBOSE)
-"""A path, and a line of it as compilers, tracebacks and stack traces write them."""
+"""A path, optionally with a line number in the style of compilers, tracebacks or stack traces."""
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,4}")
 _OUTER = re.compile(r"\.|::|->|#|/")
 _COMPLAINT = re.compile(
@@ -49,7 +49,7 @@ _COMPLAINT = re.compile(
 )
 _RAISED = re.compile(r"(?:E +)?(?:[\w.]+\.)?(?:[A-Z]\w+|(?i:error|warning|fatal|panic)[^:]{0,12}): ")
 _LONGEST_MESSAGE = 40
-"""A text of more words is sure to hold some that complain; then only a named exception makes it a message."""
+"""The most words of an error message without a named exception; longer texts often contain such words."""
 _TRACEBACK = re.compile(
     r"(?m)^(?:E +)?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Warning)\b|^Traceback |^panic: |^[ \t]+at \S+ ?\("
 )
@@ -64,7 +64,7 @@ _FILLING = part_terms(
         "their then there these this those to use used using was were what when where which who will with you your",
     ]
 )
-"""Words of sentences. Source code has few of them, so they would seem rare and important."""
+"""Words typical of sentences. They are rare in source code and would seem important."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +78,19 @@ EMBEDDED: Mapping[str, Weights] = {
     "identifier": Weights(1.0, 0.5),
     "error": Weights(1.0, 0.5),
 }
-"""Tuned with the embedded model, whose vectors know less than the words do (benchmarks/knowledge_quality.py)."""
+"""Tuned for the embedded model, whose vectors are less reliable than words (benchmarks/knowledge_quality.py)."""
 STRONGER: Mapping[str, Weights] = {
     "prose": Weights(1.0, 2.0),
     "identifier": Weights(1.0, 0.5),
     "error": Weights(1.0, 0.4),
 }
-"""For models that read sentences, not words."""
+"""Weights for models that understand sentences."""
 _QUOTE_FROM = {"error": 0.3, "prose": 0.7, "identifier": 0.6}
-"""The share of a question's neighbouring words from which on a passage quotes it."""
+"""The share of a question's adjacent word pairs above which a passage counts as quoting it."""
 _REACH = 3
-"""Words this far from each other are still near: a value may stand between them, or one was left out."""
+"""The greatest distance between words that count as close: there may be a value between them, or a missing word."""
 _SAME_FILE, _COMPANY = 0.2, 3
-"""What the best few passages of a file count for each of its passages: a file is about something, too."""
+"""The weight of a file's best passages in the score of each of its passages, and how many passages that is."""
 
 
 @dataclass(frozen=True)
@@ -98,26 +98,26 @@ class Question:
     text: str
     kind: Kind
     terms: tuple[str, ...]
-    """Its words in order, as the index knows them."""
+    """The question's words in order, in the form the index uses."""
     telling: tuple[str, ...]
-    """Those of them that select passages."""
+    """The words that select passages."""
     parts: frozenset[str]
-    """Its words without whole names."""
+    """The question's words, with names split into parts."""
     pairs: frozenset[tuple[str, str]]
-    """Words that stand side by side in it."""
+    """Adjacent words of the question."""
     name: str
-    """The name that is asked for, without outer ones; empty if the question is not a name."""
+    """The requested name without its outer names; empty if the question is not a name."""
     definition: re.Pattern[str] | None
-    """How a text defines that name."""
+    """A pattern for definitions of that name."""
     files: tuple[tuple[str, int], ...]
-    """What may be names of files in it, each with a line, or 0."""
+    """Possible file names in the question, each with a line number or 0."""
 
     def is_file(self, path: str) -> bool:
-        """Whether it names this file."""
+        """Whether the question names this file."""
         return any(_is_named(path, name) for name, _ in self.files)
 
     def lines_of(self, path: str) -> set[int]:
-        """The lines of this file that it names."""
+        """Return the lines of this file that the question names."""
         return {line for name, line in self.files if line and _is_named(path, name)}
 
 
@@ -127,7 +127,7 @@ def question(text: str) -> Question:
     lasting: Sequence[str] = found
     if kind == "prose":
         telling = tuple(word for word in found if word not in _FILLING)
-    elif kind == "error":  # values were filled in when it was printed, and numbers differ each time
+    elif kind == "error":  # printed messages have values filled in, and numbers that vary
         telling = tuple(word for word in terms(_FILLED_IN.sub(" ", text)) if not word.isdecimal())
         lasting = [word for word in found if not word.isdecimal()]
     stripped = text.strip()
@@ -143,7 +143,7 @@ def question(text: str) -> Question:
 
 
 def looks_like(text: str) -> Kind:
-    """Whether a question is a name, a message of a program, or a sentence."""
+    """Classify a question as a name, a program's message, or a sentence."""
     text = text.strip()
     if _IDENTIFIER.fullmatch(text):
         return "identifier"
@@ -164,14 +164,14 @@ def _files_in(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_named(path: str, name: str) -> bool:
-    """Whether a name is the end of a path, or an absolute name ends with the path, as in tracebacks."""
+    """Whether a name is the end of a path, or an absolute name that ends with the path, as in tracebacks."""
     return name.endswith(f"/{path}") if name.startswith("/") else f"/{path}".endswith(f"/{name}")
 
 
 def _definition_of(name: str) -> re.Pattern[str]:
-    """A pattern for the definition of a name: after a word such as `def`, or at the start of a line with a value."""
+    """Build a pattern for the definition of a name: after a word such as `def`, or before a value."""
     plain = re.escape(name)
-    quoted = rf"| ['\"`]{plain}['\"`= ]" if name.startswith("-") else ""  # an option of a command
+    quoted = rf"| ['\"`]{plain}['\"`= ]" if name.startswith("-") else ""  # a command-line option
     return re.compile(
         rf"""(?mx)
         \b(?:class|const|def|define|enum|fn|func|function\*?|interface|let|macro_rules!|mod|module|namespace|record
@@ -183,14 +183,14 @@ def _definition_of(name: str) -> re.Pattern[str]:
 
 
 def defines(trail: Sequence[str], text: str, asked: Question) -> bool:
-    """Whether a passage defines the name in a question: of a function that is cut into several, the first does."""
+    """Whether a passage defines the name in a question; if a function was cut up, its first passage does."""
     if asked.definition is None:
         return False
     return (trail[-1:] == (asked.name,) and asked.name in text) or bool(asked.definition.search(text))
 
 
 def any_of(words: Iterable[str]) -> str:
-    """A full-text expression for passages with any of the words."""
+    """Build a full-text expression for passages with any of the words."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
@@ -203,37 +203,37 @@ def any_pair_of(pairs: Iterable[tuple[str, str]]) -> str:
 
 class Candidate(NamedTuple):
     key: tuple[int, int]
-    """Which index, and which passage of it."""
+    """The index, and the passage in it."""
     file: int
-    """Which file of that index."""
+    """The file in that index."""
     words: float
-    """BM25."""
+    """The BM25 score."""
     trail: float
-    """How much of its trail and of the question are the same words, from 0 to 1."""
+    """The overlap of its trail with the question's words, from 0 to 1."""
     name: float
-    """The same of its own name."""
+    """The overlap of its own name with the question's words, from 0 to 1."""
     quotes: float
-    """How much of the question it says word for word, from 0 to 1."""
+    """The share of the question that it contains word for word, from 0 to 1."""
     is_definition: bool
-    """The name that was asked for is defined in it."""
+    """Whether it defines the requested name."""
     is_of_file: bool
-    """Its file is named in the question."""
+    """Whether the question names its file."""
     is_at_line: bool
-    """So is a line that it holds."""
+    """Whether the question names a line in it."""
     lines: int
     nearness: float
-    """The cosine of its vector and the question's."""
+    """The cosine similarity of its vector and the question's."""
 
 
 class Scale(NamedTuple):
-    """What cosines mean in an index: models differ in where they begin."""
+    """The range of cosines in an index, which differs between models."""
 
     usual: float
     best: float
 
 
 def shares(asked: Question, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
-    """How much each word says of what a question says: a word that is everywhere says nothing."""
+    """Return each word's share of a question's information; a word that occurs everywhere has almost none."""
     rare = {
         word: math.log(1 + (passages - frequencies[word] + 0.5) / (frequencies[word] + 0.5))
         for word in asked.parts
@@ -243,7 +243,7 @@ def shares(asked: Question, frequencies: Mapping[str, int], passages: int) -> di
 
 
 def overlap(names: tuple[str, ...], share: Mapping[str, float]) -> float:
-    """1 when names and a question consist of the same words."""
+    """Return how far names and a question share words; 1 if they consist of the same words."""
     words = _cached_terms(names)
     common = [word for word in words if word in share]
     return math.sqrt(len(common) / len(words) * sum(share[word] for word in common)) if common else 0.0
@@ -255,7 +255,7 @@ def _cached_terms(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def quotes(trail: Sequence[str], text: str, asked: Question) -> float:
-    """The share of a question's neighbouring words that are near each other in a passage, too."""
+    """Return the share of a question's adjacent words that are also close together in a passage."""
     if not asked.pairs:
         return 0.0
     found = _near_pairs(terms(text), asked) | _near_pairs(terms(" ".join(trail)), asked)
@@ -277,9 +277,9 @@ def _near_pairs(words: Iterable[str], asked: Question) -> set[tuple[str, str]]:
 def rank(
     candidates: Iterable[Candidate], weights: Sequence[Weights], scales: Sequence[Scale | None], kind: Kind
 ) -> list[tuple[tuple[int, int], float]]:
-    """Keys and scores, best first, with the weights and scale of each index.
+    """Return keys and scores, best first, using the weights and scale of each index.
 
-    The surer the words are of a passage, the less vectors and the other passages of its file count.
+    The more certain the match by words, the less the vectors and other passages of the file count.
     """
     found = list(candidates)
     best = max((each.words for each in found), default=0.0) or 1.0
@@ -288,7 +288,7 @@ def rank(
     of_file: dict[tuple[int, int], list[float]] = defaultdict(list)
     for each in found:
         own, scale = weights[each.key[0]], scales[each.key[0]]
-        # 0 for a passage like any other, 1 for the nearest.
+        # 0 for an average passage, 1 for the nearest.
         room = scale.best - scale.usual if scale else 0.0
         near = max(0.0, (each.nearness - scale.usual) / room) if scale and room > 0 else 0.0
         leave = doubt if own.words else 1.0
@@ -303,8 +303,8 @@ def rank(
 
 
 def _certainty(each: Candidate, kind: Kind) -> float:
-    """How sure the words are that a passage is meant: it has that name, says exactly that, defines it or holds the
-    line. Half of a message is enough: the rest was filled in."""
+    """Return how certain the words make a passage: it has the name, contains the exact text, defines the name or
+    includes the line. Half of a message is enough, because the rest is filled in when it is printed."""
     if each.is_at_line:
         return 1.0
     if kind == "identifier":
@@ -314,13 +314,13 @@ def _certainty(each: Candidate, kind: Kind) -> float:
 
 
 def _score_words(each: Candidate, best: float, kind: Kind) -> float:
-    """The score by words. A trail that is the whole question counts more than many that are half of it, and a passage
-    of a line or two is seldom the answer to a sentence."""
+    """Return the score by words. A trail that matches the whole question counts more than several that match half of
+    it, and a passage of a line or two seldom answers a sentence."""
     least = _QUOTE_FROM[kind]
     quote = max(0.0, (each.quotes - least) / (1 - least))
     called = 0.3 * each.trail + 0.6 * each.trail**4 + (0.5 if kind == "prose" else 0.3) * each.name
     length = 0.1 * min(math.log(max(each.lines, 1)), 3.0) if kind == "prose" else 0.0
-    place = each.is_of_file + 3 * each.is_at_line  # more than words may say for another passage of the file
+    place = each.is_of_file + 3 * each.is_at_line  # outweighs word matches in the file's other passages
     return each.words / best + called + quote + each.is_definition + place + length
 
 
@@ -328,6 +328,6 @@ def _score_words(each: Candidate, best: float, kind: Kind) -> float:
 
 
 def marks(text: str, asked: str) -> list[tuple[int, int]]:
-    """Where words of the question stand in a text."""
+    """Return the positions of the question's words in a text."""
     wanted = set(terms(asked))
     return [found.span() for found in NAME.finditer(text) if wanted.intersection(terms_of(found[0]))]

@@ -1,7 +1,7 @@
 """Removes keys and passwords from a text before it is indexed.
 
-Anything with the form of a secret is replaced, and so is a random-looking value beside a name such as `api_key`.
-Losing a harmless string costs little here, so more is replaced than where a text is refused.
+Anything that looks like a secret is replaced, and so is a random-looking value after a name such as `api_key`. Losing a
+harmless string matters little here, so more is replaced than in checks that refuse a text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rolecall.settings.keyscan import PATTERNS
 from rolecall.settings.mask import MASKED, Mask
 
 VERSION = 1
-"""Of the way secrets are found: an index with another version is rebuilt."""
+"""The version of the search for secrets; an index with another version is rebuilt."""
 
 _PRIVATE_KEY = re.compile(
     r"""(?xs)
@@ -21,7 +21,7 @@ _PRIVATE_KEY = re.compile(
     (?: .{0,20000}? -----END\ [A-Z0-9\ ]*PRIVATE\ KEY(?:\ BLOCK)?----- | (?: \W* [A-Za-z0-9+/=]{16,} )* )
     """
 )
-"""Up to its end or, without one, as far as lines look like a key: a program may contain only the first line."""
+"""Matches up to the key's end or as far as lines look like a key: a program may contain only the first line."""
 _BESIDE_A_NAME = re.compile(
     r"""(?x)
     (?P<name> [kK](?:ey|EY) | [sS](?:ecret|ECRET) | [tT](?:oken|OKEN) | [cC](?:redential|REDENTIAL)
@@ -30,10 +30,10 @@ _BESIDE_A_NAME = re.compile(
     (?P<value>[^\s"'`,;(){}<>$\[\]]{6,})
     """
 )
-"""With the usual spellings, because ignoring case takes half as long again. Possessive (`+`), because a text of nothing
-but names or spaces would otherwise take forever."""
+"""Spells out common capitalizations, because ignoring case is 50 % slower. Possessive quantifiers (`+`) avoid endless
+backtracking in a text of only names or spaces."""
 _PASSWORD_ALONE = re.compile(r"(?<=://:)(?![<${*…%])[^/\s@]+(?=@)")
-"""In an address without a name."""
+"""A password in an address without a user name."""
 _HOOK = re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]{20,}")
 _ALWAYS = {
     "a private key": ("PRIVATE KEY",),
@@ -49,11 +49,11 @@ _ALWAYS = {
     "a bearer token": ("earer", "EARER"),
     "a password in an address": ("://",),
 }
-"""What every secret of a kind contains. Most files contain none of it, and looking for it is fast."""
+"""Strings contained in every secret of a kind. Most files have none of them, and searching for them is fast."""
 
 
 def without_secrets(text: str, mask: Mask) -> str:
-    """The text with every secret replaced; lines stay where they are."""
+    """Replace every secret in a text; line numbers stay the same."""
     text = mask.text(text)
     if "PRIVATE KEY" in text:
         text = _PRIVATE_KEY.sub(lambda found: MASKED + "\n" * found[0].count("\n"), text)
@@ -69,7 +69,7 @@ def without_secrets(text: str, mask: Mask) -> str:
 
 def _without_value(found: re.Match[str]) -> str:
     value = found["value"]
-    # A password that somebody made up is less random, but then it stands in quotes.
+    # A password that a person chose is less random, but is usually quoted.
     is_password = (
         found["quote"]
         and found["name"][0] in "pPsS"
@@ -80,7 +80,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _is_random(value: str) -> bool:
-    """Letters and digits mixed as nobody writes them: no path, no name, no number, no call."""
+    """Whether a value mixes letters and digits like a random one: not a path, a name, a number or a call."""
     if len(value) < 12 or value.startswith("/") or not re.fullmatch(r"[A-Za-z0-9+/=_.~!@#%^&*-]+", value):
         return False
     letters, digits = sum(map(str.isalpha, value)), sum(map(str.isdigit, value))

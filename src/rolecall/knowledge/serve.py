@@ -1,7 +1,7 @@
 """The embedding service: an OpenAI-compatible endpoint in front of one model and its cached vectors.
 
-Several agents or machines share it, so that each text is computed once. It answers `POST /v1/embeddings` and
-`GET /v1/models` and nothing else; `mcp/door.py` listens and `mcp/guard.py` decides who is let in.
+Several agents or machines share it, so that each text is embedded once. It answers only `POST /v1/embeddings` and `GET
+/v1/models`; `service/http.py` listens and controls access.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATH = "/v1"
 _MOST_BYTES = 32 * 1024 * 1024
 _MOST_TEXTS = 2048
 _SECONDS = 60
-"""For a client to send its request."""
+"""Seconds for a client to send its request."""
 
 
 class _Refused(Exception):
@@ -36,7 +36,7 @@ class _Refused(Exception):
 
 
 class Service:
-    """The application. `name` is what clients call the model."""
+    """The ASGI application. `name` is the model's name for clients."""
 
     def __init__(self, embedder: Embedder, name: str) -> None:
         self._embedder = embedder
@@ -53,7 +53,7 @@ class Service:
             status, reply = 200, await self._reply(Request(scope, receive))
         except _Refused as error:
             status, reply = error.status, _error(str(error), "invalid_request_error")
-        except RolecallError as error:  # from the model behind us: the client may try again
+        except RolecallError as error:  # from the underlying model: the client may try again
             status, reply = 502, _error(f"{error.message}. {error.hint}".strip(), "server_error")
         await JSONResponse(reply, status)(scope, receive, send)
 
@@ -69,7 +69,7 @@ class Service:
         rows: list[Any]
         if is_base64:
             rows = [b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
-        else:  # seven digits are all that a number of 32 bits has
+        else:  # a 32-bit number has only seven digits
             rows = [[round(number, 7) for number in row] for row in vectors.tolist()]
         used = sum(map(tokens, texts))
         return {
@@ -82,7 +82,7 @@ class Service:
         }
 
     def _parse(self, body: bytes) -> tuple[list[str], bool]:
-        """The texts of a request, and whether their vectors are wanted in base64."""
+        """Return the texts of a request, and whether to encode their vectors in base64."""
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError) as error:

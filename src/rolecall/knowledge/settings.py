@@ -1,4 +1,4 @@
-"""`knowledge.yaml` -> values, with every problem at once.
+"""Parses `knowledge.yaml` and reports all its problems at once.
 
 include:   patterns as in a .gitignore; files that match one are indexed
 exclude:   patterns of files and folders that are not
@@ -6,8 +6,8 @@ embedding: {provider, model, dimensions}; without it the embedded model, which n
 chunk:     {tokens, largestFile}        the most tokens of a passage, the most bytes of a file
 weights:   {words, vectors} or {prose | identifier | error: {words, vectors}}
 
-The same may stand below `knowledge` in the project's `rolecall.yaml`. The file is in git and may come from anybody:
-it names a provider; the user's own configuration says where that is and which key it gets.
+The same settings may be under `knowledge` in the project's `rolecall.yaml`. The file is in git and not trusted: it only
+names a provider, whose address and key come from the user's own configuration.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ INDEX = "knowledge.db"
 EMBEDDED = "embedded"
 TRANSFORMERS = "sentence-transformers"
 KINDS = ("prose", "identifier", "error")
-"""What a query can look like."""
+"""The kinds of questions."""
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """Which model turns texts into vectors."""
+    """The model that turns texts into vectors."""
 
     provider: str = EMBEDDED
     model: str = ""
@@ -57,15 +57,15 @@ class Settings:
     exclude: tuple[str, ...] = ()
     embedding: Embedding = Embedding()
     tokens: int = 400
-    """The most tokens of a passage."""
+    """The most tokens in a passage."""
     largest_file: int = 1_000_000
-    """Bytes; what is larger is data."""
+    """The most bytes of a file; larger files are taken for data."""
     weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """How much words and vectors count, by what the query looks like; without an entry, the model's own weights."""
+    """The weights of words and vectors for each kind of question; the model's own by default."""
 
 
 def load(text: str, *, source: str = FILE, section: str = "") -> Settings:
-    """The settings in a text, or in a section of it, or `UsageError` with every problem on a line of its own."""
+    """Load the settings from a text, or from a section of it; raise `UsageError` with each problem on its own line."""
     try:
         return form.load(SETTINGS, text, source=source, section=section).checked()
     except UsageError as error:

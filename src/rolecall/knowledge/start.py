@@ -1,4 +1,4 @@
-"""What `knowledge init` writes: a `knowledge.yaml` for the kinds of files that are there, and a line for git."""
+"""Writes the files of `knowledge init`: a `knowledge.yaml` for the repository's kinds of files, and a line for git."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUFFIXES = """
 .m .mm .ps1 .bat .mk .xml
 """
 _PLAIN = frozenset(_SUFFIXES.split())
-"""Texts whose structure is not known here; they are cut by lines."""
+"""Suffixes of texts without a known structure, which are cut by lines."""
 _EXCLUDED = (
     "node_modules/", "vendor/", "third_party/", "dist/", "build/", ".venv/", "*.min.js", "*.min.css", "*.lock",
     "package-lock.json", "pnpm-lock.yaml", "*.snap", "*.svg",
@@ -35,7 +35,7 @@ class Started(NamedTuple):
     path: str
     include: list[str]
     ignored_in: str | None
-    """The .gitignore that got a line for the index, if it needed one."""
+    """The .gitignore file to which a line for the index was added, or None if it was not needed."""
 
 
 def init(root: str) -> Started:
@@ -49,14 +49,14 @@ def init(root: str) -> Started:
             hint=Hint("Edit it, then index the repository", "sync_knowledge"),
         )
     is_ignored = repository.root_around(root) is None or files.is_ignored(root, INDEX)
-    # Through a link something outside the repository would be written.
+    # Writing through a link would change a file outside the repository.
     if not is_ignored and os.path.lexists(ignore) and (os.path.islink(ignore) or not os.path.isfile(ignore)):
         raise UsageError(
             f"{ignore} is a link or not a file, so the index cannot be added to it",
             hint=f"Have git ignore `{INDEX}*` in another way, for example in .git/info/exclude; then try again.",
         )
 
-    # A pattern for each kind of text there is, the commonest first.
+    # One pattern for each kind of text found, the commonest first.
     everything = Settings(include=("*",), exclude=_EXCLUDED)
     found = Counter(chunk.suffix_of(each) for each in files.list_files(root, everything).paths)
     known = [

@@ -1,8 +1,8 @@
 """The embedded model: a vector for each word, from weights that come with the package `wordllama`.
 
-Only its files are used. Its code takes longer to import than a query takes, looks for the tokenizer on the network,
-and averages over all characters of a text, while in source code names carry the meaning. Here a text is its names:
-each word once, with more weight if it is frequent, and the title separately.
+Only its files are used. Its code takes longer to import than a query takes, looks for the tokenizer on the network, and
+averages over all characters of a text, although names carry the meaning of source code. Here a text consists of its
+words: each counts once, with more weight if it is frequent, and the title counts separately.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 DIMENSIONS = 256
 _TITLE = 0.3
-"""The weight of the title. More of it finds names better, and contents worse."""
+"""The weight of the title. A higher weight finds names better but contents worse."""
 _WEIGHTS = "weights/l2_supercat_256.safetensors"
 _TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 _MOST_WORDS = 50_000
-"""Vectors of words that are kept in memory, at most 50 MB."""
+"""How many word vectors to keep in memory, at most 50 MB."""
 
 
 class StaticModel:
@@ -54,7 +54,7 @@ class StaticModel:
         return _unit(self._bags(bodies) + _TITLE * self._bags(titles))
 
     def _bags(self, texts: Sequence[str]) -> Matrix:
-        """One row of length 1 for each text, of length 0 for one without words."""
+        """Return a row of length 1 for each text, or of length 0 for a text without words."""
         import numpy as np
 
         bags = [Counter(parts(text)) for text in texts]
@@ -115,7 +115,7 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
 
 
 def _read_weights(path: str) -> NDArray[np.float16]:
-    """The one table in a safetensors file; a row is read when it is used."""
+    """Map the only table in a safetensors file; a row is read when it is used."""
     import numpy as np
 
     with open(path, "rb") as file:

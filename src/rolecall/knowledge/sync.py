@@ -1,7 +1,7 @@
 """Brings an index up to date with the files: changed files are indexed, deleted ones are removed.
 
-Files are compared by their contents. Everything happens in one transaction of the index; vectors that were paid
-for are in the cache by then, so repeating an interrupted sync costs little.
+Files are compared by their contents. A sync is one transaction of the index; vectors are cached as soon as they are
+computed, so repeating an interrupted sync costs little.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rolecall.settings.mask import Mask
 
 Progress = Callable[[int, int], None]
 _BATCH = 256
-"""Passages that are embedded at once."""
+"""Passages to embed at once."""
 
 
 @dataclass
 class Report:
-    """What a sync did."""
+    """The result of a sync."""
 
     root: str
     indexed: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Report:
     unchanged: int = 0
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Anything else the user should know, such as why everything was indexed again."""
+    """Other information for the user, such as why everything was indexed again."""
     state: State | None = None
 
 
@@ -55,8 +55,7 @@ def sync(
     is_anew: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Index what changed, or with `is_anew` everything. `progress` gets how many files are done, and how many there
-    are to index."""
+    """Index changed files, or all files if `is_anew`. `progress` receives the number of files done and the total."""
     path = os.path.join(root, INDEX)
     work = _Sync(root, settings, embedder, mask, progress or (lambda _done, _total: None))
     with index.only_writer(root):
@@ -64,7 +63,7 @@ def sync(
             return work.run(path, now=now, is_anew=is_anew)
         except Damaged as error:
             why = error.message
-        # Here the error is gone, and with it what it held open of the old file.
+        # The error, which kept the old file open, has been released at this point.
         index.remove(path)
         report = work.run(path, now=now, is_anew=True)
         report.notes.insert(0, f"{why}; it was rebuilt")
@@ -104,7 +103,7 @@ class _Sync:
         return report
 
     def _begin(self, writer: Writer, report: Report, recipe: str, *, is_anew: bool) -> int:
-        """The length of the vectors in the index; 0 after clearing an index that was made in another way."""
+        """Return the length of the vectors in the index, or 0 after clearing an index that was built differently."""
         state = writer.state()
         if state is None:
             return 0
@@ -128,7 +127,7 @@ class _Sync:
     def _batches(
         self, writer: Writer, paths: Iterable[str], known: Container[str], report: Report
     ) -> Iterator[list[_File]]:
-        """The passages of files, enough at once for one request to the model."""
+        """Group the passages of files into batches for one request to the model."""
         batch: list[_File] = []
         for path in paths:
             read = self._read(path)
@@ -146,7 +145,7 @@ class _Sync:
             yield batch
 
     def _read(self, path: str) -> _File | Skipped:
-        """The contents are read once, so the passages and the digest belong together."""
+        """Read a file once, so that its passages and its digest belong together."""
         data = files.read(self.root, path, largest=self.settings.largest_file)
         if isinstance(data, Skipped):
             return data
@@ -157,7 +156,7 @@ class _Sync:
         return _File(path, index.digest(data), chunk.passages(path, safe, limit=self.settings.tokens))
 
     def _put(self, writer: Writer, batch: Sequence[_File], dimensions: int) -> int:
-        """Embed the passages of some files and write them; the length of the vectors."""
+        """Embed and write the passages of some files; return the length of the vectors."""
         texts = [
             titled(" ".join(each.trail) or file.path.rpartition("/")[2], each.text)
             for file in batch

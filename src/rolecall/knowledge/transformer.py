@@ -1,4 +1,4 @@
-"""Vectors from a model of the package sentence-transformers, which runs on this machine."""
+"""Vectors from a local sentence-transformers model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Transformer:
             self._loaded = self._load()
         try:
             rows = self._loaded.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
-        except Exception as error:  # memory, a device, a text it cannot read
+        except Exception as error:  # out of memory, a device error, a text it cannot read
             raise StorageError(
                 f"sentence-transformers cannot embed with {self._model!r}: {error}",
                 hint="Nothing was changed.",
@@ -45,7 +45,7 @@ class Transformer:
             ) from error
         try:
             return library.SentenceTransformer(self._model)
-        except Exception as error:  # files, the network, weights of another kind
+        except Exception as error:  # missing files, the network, incompatible weights
             raise StorageError(
                 f"sentence-transformers cannot load {self._model!r}: {error}",
                 hint="The model is a folder, or a name that can be downloaded. Nothing was changed.",

@@ -1,7 +1,7 @@
-"""Texts as the words of the index. Names are taken whole and in their parts.
+"""Splits texts into the words of the index. A name counts as a whole and in parts.
 
 `getHTTPStatus`, `get_http_status` and "gets the HTTP status" have the words get, http and status in common; the whole
-name is a word as well, so that a query for it finds it first. Common endings are cut off.
+name is a word as well, so that a query for it finds it first. Common endings are removed.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from functools import lru_cache
 from itertools import pairwise
 
 VERSION = 1
-"""Of the way words are made: an index with another version is rebuilt."""
+"""The version of the word rules; an index with another version is rebuilt."""
 BYTES_PER_TOKEN = 3.5
-"""An estimate: the tokenizers of models differ from each other more than from this."""
+"""An estimate: models' tokenizers differ more from each other than from this."""
 
 NAME = re.compile(r"\w+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
-# These scripts put no space between words, so two neighbouring characters count as a word.
+# These scripts have no spaces between words, so two adjacent characters count as a word.
 _UNSPACED = re.compile("[぀-ヿ㐀-䶿一-鿿가-힯฀-๿]+")
 _LONGEST = 64
-"""A longer word is a digest or data; its beginning is enough to find it by."""
+"""A longer word is a digest or data; its beginning is enough to find it."""
 _KNOWN_NAMES = 60_000
 
 
 def tokens(text: str) -> int:
-    """About how many tokens of a model a text is."""
+    """Estimate the number of tokens in a text."""
     return int(len(text.encode("utf-8", "replace")) / BYTES_PER_TOKEN) + 1
 
 
 def terms(text: str) -> list[str]:
-    """Every word in order as the index knows it; a name of several parts is followed by them."""
+    """Return every word in order, in the form the index uses; a compound name is followed by its parts."""
     found: list[str] = []
     for name in NAME.findall(text):
         found += terms_of(name)
@@ -39,12 +39,12 @@ def terms(text: str) -> list[str]:
 
 
 def part_terms(texts: Iterable[str]) -> frozenset[str]:
-    """The words that names are made of, as the index knows them."""
+    """Return the words that names consist of, in the form the index uses."""
     return frozenset(part for text in texts for name in NAME.findall(text) for part in _part_terms_of(name))
 
 
 def parts(text: str) -> list[str]:
-    """Every word in order as it is written, but small; names only in their parts."""
+    """Return every word in order, unstemmed but in lower case; names are only given in parts."""
     found: list[str] = []
     for name in NAME.findall(text):
         found += parts_of(name)
@@ -53,7 +53,7 @@ def parts(text: str) -> list[str]:
 
 @lru_cache(_KNOWN_NAMES)
 def terms_of(name: str) -> tuple[str, ...]:
-    """The words of one name: itself and its parts."""
+    """Return the words of one name: the whole name and its parts."""
     whole = name.strip("_").lower()[:_LONGEST]
     found = parts_of(name)
     if not whole or found == (whole,):
@@ -73,7 +73,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def stem(word: str) -> str:
-    """A word without its commonest endings: `retries`, `retry` and `retried` are one, as are `cache` and `caching`."""
+    """Remove a word's commonest endings: `retries`, `retry` and `retried` become one, as do `cache` and `caching`."""
     if word.endswith(("ies", "ied")) and len(word) > 4:
         return f"{word[:-3]}y"
     for ending in ("ing", "ed", "es", "s", "e"):

@@ -1,7 +1,7 @@
-"""A file's text cut into passages that follow its structure.
+"""Cuts a file's text into passages that follow its structure.
 
-Each kind of structure has a function from a text to the sections that cover it. The limit on the size of a passage,
-which is the same for all, is here. A grammar is loaded when its language is first met.
+Each kind of structure has a function that divides a text into sections. The size limit of a passage is applied here for
+all of them. A grammar is loaded when its language is first used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rolecall.knowledge.chunk.section import Section
 from rolecall.knowledge.words import BYTES_PER_TOKEN, tokens
 
 VERSION = 1
-"""Of the way texts are cut: an index with another version is rebuilt."""
+"""The version of the cutting rules; an index with another version is rebuilt."""
 
 _OUTLINES: dict[str, Callable[[str], list[Section]]] = {
     **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), headings.outline_markdown),
@@ -28,17 +28,17 @@ _WORD = re.compile(r"\w")
 
 
 class Passage(NamedTuple):
-    """A piece of a file: lines from 1, both ends included."""
+    """A piece of a file; line numbers start at 1 and include both ends."""
 
     start: int
     end: int
     trail: tuple[str, ...]
-    """What it stands in, from the outside in: classes and functions, headings, keys."""
+    """The enclosing classes and functions, headings or keys, outermost first."""
     text: str
 
 
 def is_prose(path: str) -> bool:
-    """Whether a file's trails are headings rather than names of code."""
+    """Whether a file's trails are headings rather than names in code."""
     return suffix_of(path) in _TEXTS
 
 
@@ -53,7 +53,7 @@ def suffix_of(path: str) -> str:
 
 
 def passages(path: str, text: str, *, limit: int) -> list[Passage]:
-    """The passages of a file in order, none longer than `limit` tokens; parts without a word are left out."""
+    """Cut a file into passages of at most `limit` tokens, in order; parts without words are left out."""
     lines = text.split("\n")
     suffix = suffix_of(path)
     sections = [Section(1, len(lines), ())]
@@ -80,7 +80,7 @@ def _passage(lines: list[str], start: int, end: int, trail: tuple[str, ...], lim
     if len(text) <= room * 2:
         yield Passage(start, end, trail, text)
         return
-    # A single line that is too long for a passage: data, or minified code.
+    # A single line that is too long for a passage, such as data or minified code.
     for at in range(0, len(text), room):
         piece = text[at : at + room]
         if _WORD.search(piece):
@@ -88,7 +88,7 @@ def _passage(lines: list[str], start: int, end: int, trail: tuple[str, ...], lim
 
 
 def _split(lines: list[str], start: int, end: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Lines from `start` to `end` in parts that fit, cut where the text itself has a break if possible."""
+    """Divide lines `start` to `end` into parts that fit, at natural breaks in the text if possible."""
     sizes = [tokens(line) for line in lines[start - 1 : end]]
     left = sum(sizes)
     while left > limit and start < end:
@@ -102,8 +102,8 @@ def _split(lines: list[str], start: int, end: int, limit: int) -> Iterator[tuple
 
 
 def _cut(lines: list[str], sizes: list[int], start: int, limit: int) -> int:
-    """The last line of a part that begins at `start`: before an empty line or the least indented one, as late
-    as possible within the second half of what fits."""
+    """Return the last line of a part that begins at `start`: before an empty or the least indented line, as late as
+    possible in the second half of what fits."""
     used, last = 0, start
     for number, size in enumerate(sizes, start):
         if used + size > limit and number > start:

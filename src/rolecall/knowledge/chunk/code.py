@@ -1,7 +1,7 @@
-"""Source code by its functions and classes, found by tree-sitter, which also reads what does not compile.
+"""Divides source code into functions and classes with tree-sitter, which also parses code that does not compile.
 
-A function is a section; a class, module or namespace gives its name to what it contains, and the parts between its
-functions are sections of their own. A comment or attribute belongs to the definition right below it.
+A function is a section; a class, module or namespace adds its name to the trail of its contents, and the parts between
+its functions are separate sections. A comment or attribute belongs to the definition right below it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class _Language(NamedTuple):
     module: str
     leaves: frozenset[str]
-    """Definitions that are one section."""
+    """Definitions that form a single section."""
     holders: frozenset[str] = frozenset()
-    """Definitions that hold further ones."""
+    """Definitions that contain other definitions."""
     wrappers: frozenset[str] = frozenset()
-    """What encloses definitions and has no name."""
+    """Nodes that enclose definitions but have no name."""
     attached: frozenset[str] = frozenset({"comment"})
-    """What belongs to the definition below it."""
+    """Nodes that belong to the definition below them."""
     loader: str = "language"
 
 
@@ -106,23 +106,23 @@ LANGUAGES = {
     ".c": _C,
     **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".hxx"), _CPP),
 }
-"""By the suffix of a file. Headers are read as C++, which is nearly all of C as well."""
+"""Languages by file suffix. Headers are parsed as C++, which includes nearly all of C."""
 
 _FUNCTIONS = _kinds("arrow_function function_expression function generator_function class class_expression")
 _LEADING = _kinds("decorated_definition template_declaration export_statement type_definition")
-"""Wrappers of one definition, which begins where they do."""
+"""Wrappers of a single definition, which starts where they start."""
 _SMALL = 12
-"""So few tokens belong to what follows them."""
+"""A part with at most this many tokens is joined to the next section."""
 _PATIENCE = 3.0
-"""Processor seconds for one file. Code takes less than one; other texts can take the parser much longer."""
+"""CPU seconds for one file. Code takes less than one; other texts can take the parser much longer."""
 _PIECE = 4_096
-"""Bytes that the parser reads at once; it can be stopped in between."""
+"""Bytes that the parser reads at a time; it can be stopped between reads."""
 _DEEPEST = 100
-"""Code does not nest deeper than this; data written as code may."""
+"""The nesting limit. Real code stays below it; data written as code may not."""
 
 
 def outline(text: str, suffix: str) -> list[Section]:
-    """The sections of a text, or the whole text as one section if it cannot be parsed in time."""
+    """Divide a text into sections; if it cannot be parsed in time, the whole text is one section."""
     language, data, last = LANGUAGES[suffix], text.encode("utf-8", "replace"), text.count("\n") + 1
     until = thread_time() + _PATIENCE
 
@@ -148,17 +148,17 @@ class _Outline:
         self._lines = text.split("\n")
 
     def sections(self, holder: Node, trail: tuple[str, ...], start: int, end: int) -> Iterator[Section]:
-        """What lines `start` to `end` consist of, all of them inside `holder`."""
+        """Divide lines `start` to `end`, all inside `holder`, into sections."""
         at = start
         for above, node in self._definitions(holder):
             first, last = max(above, at), min(_last_line(node), end)
             name = self._name(node)
             if first > last or not name:
                 continue
-            is_heading = at == start and bool(trail)  # the line that begins a class says what it is
+            is_heading = at == start and bool(trail)  # the first line of a class describes it
             between = "".join(map(str.strip, self._lines[at - 1 : first - 1]))
             if first > at and not is_heading and tokens(between) <= _SMALL:
-                first = at  # a heading of comments or a constant is too little to stand alone
+                first = at  # comments or a constant alone are too small for a section
             elif first > at:
                 yield Section(at, first - 1, trail)
             inner = (*trail, *name)
@@ -171,7 +171,7 @@ class _Outline:
             yield Section(at, end, trail)
 
     def _definitions(self, holder: Node, depth: int = 0) -> Iterator[tuple[int, Node]]:
-        """Definitions right inside a node, each with the line from which on things belong to it."""
+        """Find the definitions directly inside a node, each with the first line that belongs to it."""
         above: int | None = None
         previous_end = 0
         for child in (holder.child_by_field_name("body") or holder).named_children:
@@ -205,7 +205,7 @@ class _Outline:
     # -- names --
 
     def _name(self, node: Node) -> tuple[str, ...]:
-        """What a definition is called; a method outside its class has the class before it."""
+        """Return the name of a definition, preceded by its class for a method defined outside the class."""
         kind = node.type
         if kind == "impl_item":
             return (_plain(_text(node.child_by_field_name("type"))),)
@@ -222,7 +222,7 @@ class _Outline:
         named = node.child_by_field_name("name")
         if named is not None:
             return tuple(_plain(part) for part in _text(named).split("::"))
-        # The name inside a C declarator, or that of a `typedef struct {…} name`.
+        # The name is inside a C declarator, or that of a `typedef struct {…} name`.
         inner = node.child_by_field_name("declarator")
         if inner is None and node.parent is not None and node.parent.type == "type_definition":
             inner = node.parent.child_by_field_name("declarator")
@@ -237,13 +237,13 @@ _TEMPLATE = re.compile(r"<[^<>]*>")
 
 
 def _plain(name: str) -> str:
-    """A type's name without its parameters, and without being a pointer."""
+    """Return a type's name without parameters and pointer signs."""
     return re.split(r"[<\[(]", name.strip("*& \n"))[0].strip() or name
 
 
 def _last_line(node: Node) -> int:
     row, column = node.end_point
-    return row if column == 0 else row + 1  # some kinds include their last line break
+    return row if column == 0 else row + 1  # some nodes include the final line break
 
 
 def _text(node: Node | None) -> str:

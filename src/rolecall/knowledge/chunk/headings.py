@@ -1,4 +1,4 @@
-"""Markdown and reStructuredText by their headings."""
+"""Divides Markdown and reStructuredText at their headings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outline_rst(text: str) -> list[Section]:
 def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[Section]:
     trail: list[tuple[int, str]] = []
     marks: list[tuple[int, tuple[str, ...]]] = []
-    text_from = 0  # the line after the heading before, from 0
+    text_from = 0  # the line after the previous heading, counted from 0
     for start, level, title, after in headings:
         while trail and trail[-1][0] >= level:
             trail.pop()
@@ -38,7 +38,7 @@ def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[Section]:
         trail.append((level, title))
         names = tuple(name for _, name in trail)
         if is_below and marks and not any(line.strip() for line in lines[text_from : start - 1]):
-            marks[-1] = (marks[-1][0], names)  # a heading with nothing of its own opens its first part
+            marks[-1] = (marks[-1][0], names)  # an empty heading is joined to its first subsection
         else:
             marks.append((start, names))
         text_from = after
@@ -46,7 +46,7 @@ def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[Section]:
 
 
 def _find_in_markdown(lines: list[str]) -> Iterator[_Heading]:
-    """Headings with `#` and underlined ones, outside fences and front matter."""
+    """Find `#` headings and underlined ones, outside code fences and front matter."""
     number = 0
     if lines[0].rstrip() == "---":
         ends = (at for at, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "..."))
@@ -70,7 +70,7 @@ def _find_in_markdown(lines: list[str]) -> Iterator[_Heading]:
 
 
 def _find_in_rst(lines: list[str]) -> Iterator[_Heading]:
-    """Titles over a line of one sign; the levels are in the order in which their signs first appear."""
+    """Find underlined titles; a title's level is the order in which its underline character first appears."""
     styles: list[str] = []
     number = 1
     while number < len(lines):

@@ -1,4 +1,4 @@
-"""YAML by its outer keys, TOML by its tables, line by line: a template of a YAML file does not parse as YAML."""
+"""Divides YAML at its outer keys and TOML at its tables, line by line, because a YAML template is not valid YAML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rolecall.knowledge.chunk.section import Section, between
 from rolecall.knowledge.words import tokens
 
 _LARGE = 120
-"""A key with this many tokens is divided into the keys below it."""
+"""A key with this many tokens is divided at the keys below it."""
 _KEY = re.compile(r"""( *)(?:- +)?("[^"]+"|'[^']+'|[^\s#'"{}\[\]&*!|>%@`,-][^#:]*?)\s*:(?:\s|$)""")
 _BLOCK = re.compile(r":\s*(?:[&!][^\s]+\s+)*[|>][-+0-9]*\s*(?:#.*)?$")
 _TABLE = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -34,13 +34,13 @@ def _divide(lines: list[str], section: Section, keys: list[tuple[int, int, str]]
     if not below:
         return [section]
     below = _with_comments(lines, below)
-    below[0] = (section.start, below[0][1])  # the key itself stays with the first thing below it
+    below[0] = (section.start, below[0][1])  # the key's own line stays with its first subsection
     ends = [start - 1 for start, _ in below[1:]] + [section.end]
     return [Section(start, end, trail) for (start, trail), end in zip(below, ends, strict=True)]
 
 
 def _find_keys(lines: list[str]) -> list[tuple[int, int, str]]:
-    """(line, indent, name) of every key that is not inside a block of text."""
+    """Find every key outside blocks of text, as (line, indent, name)."""
     found: list[tuple[int, int, str]] = []
     block: int | None = None
     for number, line in enumerate(lines, 1):
@@ -71,7 +71,7 @@ def outline_toml(text: str) -> list[Section]:
 def _with_comments(
     lines: list[str], marks: list[tuple[int, tuple[str, ...]]]
 ) -> list[tuple[int, tuple[str, ...]]]:
-    """The same marks, moved up over the comments right above them."""
+    """Move marks up above the comments directly before them."""
     moved: list[tuple[int, tuple[str, ...]]] = []
     for start, trail in marks:
         floor = moved[-1][0] + 1 if moved else 1

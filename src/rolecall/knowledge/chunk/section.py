@@ -1,4 +1,4 @@
-"""The sections of a file: in order, without overlap, covering all lines."""
+"""The sections of a file: in order, without overlaps, covering every line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 class Section(NamedTuple):
     start: int
-    """Its first line, from 1."""
+    """The first line, counted from 1."""
     end: int
     """Its last line."""
     trail: tuple[str, ...]
-    """The names around it, from the outside in, its own last."""
+    """The enclosing names, outermost first, ending with its own name."""
 
 
 def between(marks: list[tuple[int, tuple[str, ...]]], count: int) -> list[Section]:
-    """The sections of a file of `count` lines that begin at the marked lines; what comes before has no trail."""
+    """Divide a file of `count` lines at the marked lines; lines before the first mark have no trail."""
     if not marks or marks[0][0] > 1:
         marks = [(1, ()), *marks]
     ends = [start - 1 for start, _ in marks[1:]] + [count]
