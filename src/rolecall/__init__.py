@@ -1,10 +1,9 @@
 """Rolecall runs teams of coding agents through workflows that cannot lose work.
 
-The names below are the public ones. Each is imported when it is first used, because starting quickly
-is a feature of the command line.
+The names below are public. Each is imported when it is first used, so that the command line starts quickly.
 """
 
-TYPE_CHECKING = False  # what typing.TYPE_CHECKING is, without importing typing for `--version`
+TYPE_CHECKING = False  # the value of typing.TYPE_CHECKING, without importing typing for `--version`
 
 __version__ = "0.1.0"
 
@@ -58,7 +57,7 @@ _HOMES = {
     "rolecall.workflow.model": ("END", "Limits"),
 }
 
-if not TYPE_CHECKING:  # a type checker that saw this would accept every name
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name):
         for module, names in _HOMES.items():

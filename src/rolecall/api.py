@@ -1,7 +1,7 @@
 """Everything a program can do with Rolecall: `rolecall.open()` gives a `Rolecall`, which starts and finds threads.
 
-The verbs below are the ones that every front door calls. A `Thread` is a handle: its properties read the store each
-time, so they are right whichever process moved the thread last.
+Every front door calls the methods below. A `Thread` is a handle: its properties read the store each time, so they are
+up to date even if another process moved the thread.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ Folder = str | os.PathLike[str]
 
 
 def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
-    """Open a store: the configured one, one by its address (`sqlite:/path`, `files:/folder`, `postgresql://…`), or
-    `:memory:` for one that lasts until it is closed. `folder` is where workflows and agents are looked up."""
+    """Open a store: by default the configured one, else one by its address (`sqlite:/path`, `files:/folder`,
+    `postgresql://…`), or `:memory:` for a temporary one. Workflows and agents are looked up in `folder`."""
     return Rolecall(store, folder=folder)
 
 
@@ -80,12 +80,12 @@ class Rolecall:
     def __init__(
         self, store: str | Store | None = None, *, folder: Folder = ".", create: bool = True
     ) -> None:
-        """`store` is an address or a store that is open already. Without `create`, a store that does not exist is an
+        """`store` is an address or a store that is already open. Without `create`, a store that does not exist is an
         error."""
         self.folder = os.path.abspath(folder)
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         if store == MEMORY:
-            # In a file of its own, so that a run in another thread reaches the same store.
+            # A file rather than memory, so that a run in another Python thread can open the same store.
             self._scratch = tempfile.TemporaryDirectory(prefix="rolecall-")
             store = os.path.join(self._scratch.name, "store.db")
         self._url = None if isinstance(store, Store) else store
@@ -116,16 +116,16 @@ class Rolecall:
         sessions: Mapping[str, Mapping[str, str]] | None = None,
         also: lifecycle.Also | None = None,
     ) -> Thread:
-        """Make a thread; nothing runs yet.
+        """Create a thread without running it.
 
         Args:
             workflow: a name, a path, an id, or a `Workflow`.
             agent: plays every role.
-            limits: on `steps`, `turns`, `tokens`, `cost` or `minutes`; one that is reached suspends the thread.
-            folder: where it works, if not in the folder of this `Rolecall`.
-            priority: queues it for the service, 0 to 9.
+            limits: on `steps`, `turns`, `tokens`, `cost` or `minutes`; reaching one suspends the thread.
+            folder: its work folder, if not that of this `Rolecall`.
+            priority: queues it for the service with this priority, 0 to 9.
             sessions: for roles that begin in a session of an earlier thread: its `thread`, `step` and `tier`.
-            also: adds to the transaction that makes the thread.
+            also: adds to the transaction that creates the thread.
         """
         playbook = self._playbook(workflow)
         check_limits(limits or {}, playbook.workflow.roles)
@@ -148,7 +148,7 @@ class Rolecall:
         return Thread(self, ref.id)
 
     def thread(self, name: str) -> Thread:
-        """A thread by its id, or by a part of the id that no other id contains."""
+        """Find a thread by its id or by a unique part of its id."""
         return Thread(self, thread.find(self.store, name).id)
 
     def threads(
@@ -161,8 +161,8 @@ class Rolecall:
         before: int | None = None,
         after: str | None = None,
     ) -> Iterator[Thread]:
-        """Threads, newest first; all of them without `status`. `since` and `before` are times of their start in
-        milliseconds; `after` goes on after that thread."""
+        """List threads, newest first, with any status unless `status` is given. `since` and `before` limit their start
+        times, in milliseconds; the list begins after the thread `after`."""
         wanted = set(Status) if status is None else {status} if isinstance(status, str) else set(status)
         if unknown := wanted - set(Status):
             raise UsageError(
@@ -178,11 +178,11 @@ class Rolecall:
         return views.details_named(self.store, name)
 
     def import_uwf(self, folder: Folder, *, cas: str | None = None) -> import_uwf.Imported:
-        """Take over the threads and workflows of a folder of uwf; `cas` names its folder of nodes, if it is apart."""
+        """Import the threads and workflows of a uwf folder; `cas` names its folder of nodes if that is elsewhere."""
         return import_uwf.import_threads(self.store, os.fspath(folder), cas=cas)
 
     def prune_folders(self, *, is_dry: bool = False) -> dict[str, Any]:
-        """Remove the own folders and branches of ended threads whose work is merged."""
+        """Remove folders and branches of ended threads whose work is merged."""
         return handover.prune(self.store, is_dry=is_dry)
 
     # -- workflows --
@@ -193,7 +193,7 @@ class Rolecall:
         return registry.remember(registry.register(self.store, playbook), playbook)
 
     def workflow(self, name: str) -> Mapping[str, Any]:
-        """A workflow in the form of its YAML."""
+        """A workflow as the mapping that its YAML contains."""
         return to_document(self._playbook(name).workflow)
 
     def workflows(self) -> list[str]:
@@ -201,7 +201,7 @@ class Rolecall:
         return [entry.name for entry in registry.listed(self.store, folder=self.folder)]
 
     def validate(self, workflow: str | Workflow) -> list[Problem]:
-        """Every problem and warning of a workflow file or object, with its place; empty when there are none."""
+        """Every error and warning in a workflow file or object, with its position; empty if there are none."""
         if isinstance(workflow, Workflow):
             return check(workflow, name=None, python=_address(workflow))[1]
         return list(registry.check_file(registry.find_file(workflow, folder=self.folder)).problems)
@@ -215,7 +215,7 @@ class Rolecall:
         return registry.load_node(self.store, found.node or "")
 
     def _agent(self, agent: str | None, playbook: Playbook) -> str | None:
-        """The agent that plays every role; an unknown or missing one is an error at once."""
+        """Return the agent that plays every role. Raise an error now if it is unknown or missing."""
         if agent:
             agent = casting.agent_from(self.folder, agent)
             casting.refuse_miscast(playbook, agent)
@@ -230,12 +230,12 @@ class Rolecall:
     # -- the project --
 
     def project(self) -> Project:
-        """Plan, tasks and memory of the project around this folder."""
+        """The plan, tasks and memory of the project around this folder."""
         return Project(project_paths.find(self.folder))
 
     def query(self, question: str, *, max: int = 5, path: str | None = None) -> list[Answer]:
         """The passages of this repository that answer a question best."""
-        from rolecall.knowledge import queries  # imported here: it takes longer than everything else together
+        from rolecall.knowledge import queries  # slow to import
         from rolecall.knowledge.place import root_of
 
         asking = queries.Desk(now=project_paths.now, tell=lambda _text: None)
@@ -258,7 +258,7 @@ def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
 
 
 def _address(workflow: Workflow) -> str:
-    """The place where another process finds a workflow object, if it can."""
+    """The address at which another process can load a workflow object, or a guess if it has none."""
     try:
         return workflow.address()
     except UsageError:
@@ -276,7 +276,7 @@ class Thread:
     def __repr__(self) -> str:
         return f"<Thread {self.id} {self.status}>"
 
-    # -- what it is --
+    # -- facts --
 
     @property
     def status(self) -> str:
@@ -285,7 +285,7 @@ class Thread:
 
     @property
     def state(self) -> ThreadState:
-        """What is known about it without reading its steps: title, folders, agents, limits, lease, …"""
+        """The facts that do not require reading its steps: title, folders, agents, limits, lease, …"""
         return self._ref.state
 
     @property
@@ -294,7 +294,7 @@ class Thread:
 
     @property
     def role(self) -> str | None:
-        """The role whose turn it is, or that waits for a person; None when the thread has ended."""
+        """The next role, or the role that waits for a person; None if the thread has ended."""
         return views.role_of(self._store, self._ref)
 
     @property
@@ -304,7 +304,7 @@ class Thread:
 
     @property
     def continuation(self) -> Hint | None:
-        """What continues it, as a code with arguments; None when it has ended."""
+        """The action that continues it, as a code with arguments; None if it has ended."""
         ref = self._ref
         return thread.continuation(ref, is_held=views.status_of(self._store, ref) == Status.RUNNING)
 
@@ -324,12 +324,12 @@ class Thread:
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """Steps, turns, tokens, cost and minutes so far, failed attempts included. What no agent reported is
-        missing, not zero."""
+        """Steps, turns, tokens, cost and minutes so far, including failed attempts. Amounts that no agent reported are
+        missing rather than zero."""
         return {key: value for key, value in self.summary()["usage"].items() if key != "roles"}
 
     def entry(self) -> dict[str, Any]:
-        """The thread in a few fields, as `rolecall thread list --json` prints it."""
+        """A short description of the thread, as `rolecall thread list --json` prints it."""
         return views.entry(self._store, self._ref)
 
     def summary(self) -> dict[str, Any]:
@@ -337,7 +337,7 @@ class Thread:
         return views.card(self._store, self._ref)
 
     def result(self) -> dict[str, Any] | None:
-        """The last answer, the files that agents reported, and the usage; None before any role has answered."""
+        """The last answer, the files that agents reported, and the usage; None if no role has answered yet."""
         return views.result(self._store, self._ref)
 
     @property
@@ -355,9 +355,8 @@ class Thread:
     # -- running --
 
     def run(self, *, steps: int | None = None, agent: str | None = None) -> Run:
-        """Begin to take steps until the thread ends, waits for a person, or `steps` were taken. Iterate over the
-        result to follow it, `wait()` for its end, or do something else meanwhile. `agent` plays every role of this
-        run."""
+        """Run the thread in the background until it ends, waits for a person, or has taken `steps` steps. Iterate over
+        the result to follow it, or call `wait()` to wait for its end. `agent` plays every role in this run."""
         self._check_begin(agent)
         return Run(self, steps, agent)
 
@@ -369,8 +368,8 @@ class Thread:
     async def arun(
         self, *, steps: int | None = None, agent: str | None = None, cancel: asyncio.Event | None = None
     ) -> AsyncIterator[Event]:
-        """The same in a running event loop: events as they happen. Leaving the loop early, or setting `cancel`, stops
-        the agent."""
+        """Like `run`, but for a running event loop: yield events as they happen. Leaving the loop early, or setting
+        `cancel`, stops the agent."""
         self._check_begin(agent)
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         stop = asyncio.Event() if cancel is None else cancel
@@ -390,7 +389,7 @@ class Thread:
             await playing
 
     def _check_begin(self, agent: str | None) -> None:
-        """Refuse here and now what would end a run at once."""
+        """Raise an error now if a run could not take its first step."""
         ref = self._ref
         lease.refuse_ended(ref)
         if ref.state.status != Status.SUSPENDED:
@@ -421,9 +420,9 @@ class Thread:
             await engine.close()
 
     def watch(self, *, after: int = 0) -> Iterator[Event]:
-        """Events of the thread as recorded in the store, whichever process runs it, until it ends or waits."""
+        """Yield the events that any process records for the thread, until it ends or waits for a person."""
         while True:
-            ref = self._ref  # before its events, which then hold what led to it
+            ref = self._ref  # read before the events, so that they include those that led to this state
             while found := self._store.events(self.id, after=after, limit=500):
                 for event in found:
                     yield Event(self.id, event.kind, event.body)
@@ -442,9 +441,9 @@ class Thread:
         agent: str | None = None,
         is_run_here: bool = False,
     ) -> Thread:
-        """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again.
-        From here on `agent` plays every role, if one is given. The service continues a thread that it ran before,
-        unless the thread `is_run_here`."""
+        """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again. If
+        `agent` is given, it plays every role from now on. If the service ran the thread before, the service continues
+        it, unless `is_run_here`."""
         if limits:
             check_limits(limits, self._playbook.workflow.roles)
         agent = self._rolecall._agent(agent, self._playbook)
@@ -483,7 +482,7 @@ class Thread:
         prompt: str | None = None,
         agent: str | None = None,
     ) -> Thread:
-        """A new thread that shares the steps up to `at` (a number, an id or `"start"`; the head by default)."""
+        """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head)."""
         node, source = views.step_named(self._store, self.id, None if at is None else str(at))
         playbook = None if workflow is None else self._rolecall._playbook(workflow)
         agent = self._rolecall._agent(agent, playbook or self._playbook)
@@ -508,11 +507,11 @@ class Thread:
     # -- reading --
 
     def diff(self, other: Thread) -> dict[str, Any]:
-        """The last common step of two threads, and the differences of prompts and outputs after it."""
+        """The last common step of two threads, and the differences in prompts and outputs after it."""
         return views.difference(self._store, self._ref, other._ref)
 
     def read(self, *, max_chars: int = 10_000, before: str | None = None) -> str:
-        """Prompts, actions and answers as Markdown: the newest steps that fit, or those before a step."""
+        """Prompts, actions and answers as Markdown: the newest steps that fit, or those before the step `before`."""
         found = views.read(self._store, self._ref, quota=max_chars, before=before, with_start=before is None)
         return str(found["text"])
 
@@ -523,8 +522,8 @@ class Thread:
         limit: int | None = report.SHORT,
         warn: Callable[[str], object] = lambda _text: None,
     ) -> str:
-        """A report of the whole thread as one self-contained page, or as Markdown. Texts are cut after `limit`
-        characters; None shows everything. `warn` is told what could not be shown."""
+        """A report of the whole thread as one self-contained page or as Markdown. Texts are cut after `limit`
+        characters; None shows everything. `warn` is called with anything that could not be shown."""
         card, steps = views.gather(self._store, self._ref)
         if format == "markdown":
             return report.markdown(card, steps, limit=limit)
@@ -533,11 +532,11 @@ class Thread:
     # -- its own folders --
 
     def folders(self) -> list[dict[str, Any]]:
-        """The thread's own work folders, with what was changed in them."""
+        """The thread's own work folders and the changes in them."""
         return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
 
     def merge_folder(self) -> dict[str, Any]:
-        """Merge the thread's branch into the one that is checked out where the thread was started."""
+        """Merge the thread's branch into the branch that is checked out where the thread was started."""
         return handover.merge(self._store, self._ref)
 
     def remove_folders(self, *, force: bool = False) -> dict[str, Any]:
@@ -546,9 +545,9 @@ class Thread:
 
 
 class Run:
-    """A thread that is being run in the background of this process. It has begun when it is made.
+    """A run of a thread in the background of this process, which begins at once.
 
-    Iterate over it for its events. Leaving the loop early stops the agent; the thread can be run again later.
+    Iterate over it to get its events. Leaving the loop early stops the agent; the thread can be run again later.
     """
 
     def __init__(self, of: Thread, steps: int | None, agent: str | None = None) -> None:
@@ -580,7 +579,7 @@ class Run:
         return self.thread
 
     def stop(self) -> None:
-        """Ask the agent to end, and wait until it has."""
+        """Ask the agent to stop, and wait until it has."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._cancel.set)
         self._worker.join()
@@ -606,13 +605,13 @@ class Run:
     async def _play(self) -> None:
         self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
-        # A connection belongs to the thread that opened it.
+        # A connection may be used only in the Python thread that opened it.
         with open_store(self.thread._rolecall._url) as store:
             await self.thread._play(store, self._events.put, self._cancel, self._steps, self._agent)
 
 
 class Project:
-    """Plans, decisions, tasks and lessons of a project, kept in its `.nexus/` folder. Replies are the contract's."""
+    """The plans, decisions, tasks and lessons in a project's `.nexus/` folder. Methods return the contract's reply."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -622,21 +621,21 @@ class Project:
         return tools.plan_status(self.folder)
 
     def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> dict[str, Any]:
-        """Begin a plan with the questions to decide; `research` sums up what is known."""
+        """Start a plan with the questions to decide; `research` is a summary of what is known."""
         return tools.plan_start(self.folder, topic=topic, issues=issues, research_summary=research)
 
     def decide(self, issue: int, decision: str) -> dict[str, Any]:
-        """Record the decision of an issue."""
+        """Record the decision on an issue."""
         return tools.plan_decide(self.folder, issue_id=issue, decision=decision)
 
     def tasks(self) -> dict[str, Any]:
-        """The tasks of the running cycle, with those that are ready."""
+        """The tasks of the current cycle, and which of them are ready."""
         return tools.task_list(self.folder)
 
     def add_task(
         self, title: str, context: str, *, deps: Sequence[int] = (), acceptance: str | None = None
     ) -> dict[str, Any]:
-        """Add a task that can begin when the tasks `deps` are completed."""
+        """Add a task that can begin once the tasks `deps` are completed."""
         return tools.task_add(
             self.folder, title=title, context=context, deps=list(deps), acceptance=acceptance
         )
@@ -646,7 +645,7 @@ class Project:
         return tools.task_update(self.folder, id=task, status=status)
 
     def close_cycle(self) -> dict[str, Any]:
-        """Put the plan and its tasks into the history."""
+        """Move the plan and its tasks to the history."""
         return tools.task_close(self.folder)
 
     def history(self, query: str = "", *, last: int = 10) -> dict[str, Any]:
@@ -658,7 +657,7 @@ class Project:
         return memory.listed(self.folder)
 
     def remember(self, name: str, text: str) -> dict[str, Any]:
-        """Keep a lesson as a note; refused when a note that says much the same exists."""
+        """Save a lesson as a note; refused if a very similar note exists."""
         return memory.add(self.folder, name, text, mask=config.mask())
 
     def recall(self, name: str) -> str:

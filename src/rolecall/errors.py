@@ -1,20 +1,20 @@
-"""The error tree. Every error a user can meet is one of these; nothing here prints or exits.
+"""The error tree. Every error that a user can see is one of these; nothing here prints or exits.
 
     RolecallError
     |-- UsageError            the request is wrong: change it
     |   |-- InvalidValue      a value that has no canonical form
-    |   |-- InvalidSchema     a JSON Schema outside the accepted set
+    |   |-- InvalidSchema     a JSON Schema with unsupported features
     |   `-- InvalidPayload    a payload that does not fit its type
-    |-- NotFound              the thing asked for is not there
-    |-- Damaged               stored bytes are not what was put: restore them
-    |   `-- Collision         an id that already stands for other bytes
-    |-- Conflict              somebody else moved first: look again, then retry
-    |-- AgentError            the agent gave no answer; what it gave is kept in the error
-    |-- ExtractError          no model could find the output in an answer, which is kept in the error
-    `-- StorageError          the disk, the folder or the server refused: fix that, then retry
+    |-- NotFound              the requested thing does not exist
+    |-- Damaged               stored bytes have changed: restore them
+    |   `-- Collision         an id that already belongs to other bytes
+    |-- Conflict              another process was faster: read again, then retry
+    |-- AgentError            the agent did not answer; the error keeps its partial output
+    |-- ExtractError          no model could find the output in an answer; the error keeps the answer
+    `-- StorageError          the disk, the folder or the server failed: fix that, then retry
 
-Normal endings (a thread completed, suspended, reached a limit) are values, not errors. Only the
-front doors turn an error into an exit code, a status or a tool result.
+Normal endings (a thread is completed, is suspended, has reached a limit) are values, not errors. Only the front doors
+turn an error into an exit code, a status or a tool result.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from typing import Any, Literal
 
 Ending = Literal[
     "completed",  # the agent answered
-    "refused",  # the agent declined to do it
-    "limit",  # the agent reached a limit of turns, tokens or cost
+    "refused",  # the agent declined the task
+    "limit",  # the agent reached a limit on turns, tokens or cost
     "interrupted",  # the caller's cancel signal ended it
     "api_failure",  # the model's endpoint failed
     "timeout",  # the adapter's timeout ended it
-    "killed",  # a signal that did not come from us ended it
-    "suspended",  # it waits for a person, and can go on in its session
+    "killed",  # a signal from somewhere else ended it
+    "suspended",  # it waits for a person and can continue in its session
     "failed",  # the program is missing, cannot be run, or gave up with an error
 ]
-"""How an agent can end."""
+"""The ways in which an agent can end."""
 
 
 class Hint(str):
-    """Advice to do something. As a string it is plain English; `code` and `arguments` name the action, which each
-    front door words as its own command or tool. `before` is advice that needs no action."""
+    """A suggested action. As a string it is plain English; `code` and `arguments` identify the action, which each
+    front door shows as its own command or tool. `before` is advice that requires no action."""
 
     def __new__(cls, advice: str, code: str, *, before: str = "", **arguments: object) -> Hint:
         hint = super().__new__(cls, f"{before} {advice}.".lstrip())
@@ -54,19 +54,19 @@ class Hint(str):
         return (self.advice, self.code), {"before": self.before, **self.arguments}
 
     def call(self) -> str:
-        """The action as a call, `fork_thread(thread='01…')`."""
+        """The action written as a call, such as `fork_thread(thread='01…')`."""
         return f"{self.code}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
 
 
 class RolecallError(Exception):
-    """What went wrong and with which thing; `hint` says what to do about it."""
+    """The base of all errors. `message` says what went wrong, `hint` what to do about it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         if hint:
-            # so that a traceback shows it
+            # shown in tracebacks
             self.add_note(f"{hint} {hint.call()}" if isinstance(hint, Hint) else hint)
 
 
@@ -75,11 +75,11 @@ class UsageError(RolecallError):
 
 
 class InvalidValue(UsageError):
-    """A value without a canonical form: NaN, a lone surrogate, a nesting that is too deep."""
+    """A value without a canonical form: NaN, a lone surrogate, or nesting that is too deep."""
 
 
 class InvalidSchema(UsageError):
-    """A schema that uses what the store does not accept; `problems` lists everything found."""
+    """A schema with features that the store does not accept; `problems` lists them all."""
 
     def __init__(self, message: str, problems: Sequence[str], *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -95,11 +95,11 @@ class InvalidPayload(UsageError):
 
 
 class NotFound(RolecallError):
-    """A node, type, ref or store that is not there."""
+    """A node, type, ref or store does not exist."""
 
 
 class Damaged(RolecallError):
-    """Stored bytes that are not what was put. They are never returned; `node` names them."""
+    """Stored bytes differ from those that were put. They are never returned; `node` is their id."""
 
     def __init__(self, message: str, *, node: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -107,15 +107,15 @@ class Damaged(RolecallError):
 
 
 class Collision(Damaged):
-    """A put whose id is taken by other bytes: a 64-bit collision or a changed store."""
+    """The id of a new node already belongs to other bytes: a 64-bit collision or a changed store."""
 
 
 class Conflict(RolecallError):
-    """A compare-and-swap that lost."""
+    """A compare-and-swap failed because another process was faster."""
 
 
 class AgentError(RolecallError):
-    """An agent that gave no answer: why, and what it had given by then, as in a `Reply` of agents/protocol.py."""
+    """An agent did not answer. The fields hold its partial output, as in a `Reply` of agents/protocol.py."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class AgentError(RolecallError):
 
 
 class ExtractError(RolecallError):
-    """An answer whose output could not be found; `raw` is the answer, `attempts` what the model said."""
+    """The output could not be found in an answer; `raw` is the answer, `attempts` are the model's replies."""
 
     def __init__(
         self,
@@ -160,11 +160,11 @@ class ExtractError(RolecallError):
         super().__init__(message, hint=hint)
         self.raw = raw
         self.is_outage = is_outage
-        """The model could not be asked; the same answer may be read later."""
+        """Whether the model could not be reached, so that the same answer may be read later."""
         self.attempts = tuple(attempts)
-        """Per attempt: what the model answered, and what was wrong with it."""
+        """The model's reply in each attempt, and why it was rejected."""
         self.usage = dict(usage or {})
 
 
 class StorageError(RolecallError):
-    """The disk is full, the folder is read-only, the server is gone."""
+    """The disk is full, the folder is read-only, or the server cannot be reached."""

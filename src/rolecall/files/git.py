@@ -1,8 +1,8 @@
-"""Runs git by argument lists, in the repository that is named and no other.
+"""Runs git with argument lists, and only in the given repository.
 
-A hook of git may have started us with variables that point to its own repository; these are removed. Variables that
-say who commits are kept. Hooks do not run, because an agent's unfinished work must be kept even if a hook would
-refuse it as a commit; the one exception is a merge, which is the user's.
+A git hook may have started us with variables that point to its own repository; these are removed. Variables that name
+the committer are kept. Hooks do not run, because an agent's unfinished work must be committed even if a hook would
+reject it; the one exception is a merge that the user asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MISLEADING = (
     *("GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
     *("GIT_REFLOG_ACTION", "GIT_DIFF_OPTS", "GIT_EXTERNAL_DIFF"),
 )
-# An agent may have written the repository's configuration, so nothing that it names is run.
+# An agent may have changed the repository's configuration, so programs named there are not run.
 _SETTINGS = ("core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0")
 _NO_HOOKS = "core.hooksPath=/dev/null"
 _OURSELVES = ("user.name=Rolecall", "user.email=rolecall@localhost")
@@ -32,7 +32,7 @@ class Result(NamedTuple):
     code: int
     out: bytes
     err: str
-    """What git said, in one line."""
+    """Git's error output, on one line."""
 
     @property
     def text(self) -> str:
@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The parts of an answer given with -z."""
+        """The fields of NUL-separated output (-z)."""
         return [os.fsdecode(word) for word in self.out.split(b"\0") if word]
 
 
@@ -52,10 +52,10 @@ def ask(
     with_hooks: bool = False,
     holding: tuple[int, ...] = (),
 ) -> Result:
-    """The result of a git command in `folder`, even if it failed. `holding` are open lock files that git inherits, so
-    that they stay locked until git ends, even if we end before it."""
+    """Run a git command in `folder` and return its result, even if it failed. Git inherits the open lock files in
+    `holding`, so they stay locked until git ends, even if we end first."""
     given = (*_SETTINGS, *(() if with_hooks else (_NO_HOOKS,)), *settings)
-    # Through `env`, so that our own environment is neither read nor changed.
+    # Uses `env`, so that our own environment is neither read nor changed.
     argv = ["env", *(word for name in _MISLEADING for word in ("-u", name))]
     argv += ["GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0"]
     argv += [f"{key}={value}" for key, value in (env or {}).items()]
@@ -76,7 +76,7 @@ def run(
     env: Mapping[str, str] | None = None,
     holding: tuple[int, ...] = (),
 ) -> Result:
-    """Like `ask`, but failing is an error."""
+    """Like `ask`, but raise an error if the command fails."""
     result = ask(folder, *args, settings=settings, env=env, holding=holding)
     if result.code:
         raise StorageError(
@@ -85,17 +85,17 @@ def run(
     return result
 
 
-# -- small questions --
+# -- queries --
 
 
 def commit(folder: str, name: str) -> str | None:
-    """The commit that a name stands for, or None."""
+    """The commit that a name refers to, or None."""
     return ask(folder, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}").text or None
 
 
 def identity(folder: str) -> tuple[str, ...]:
-    """Who commits, as settings: from the environment, else git's configuration, else Rolecall."""
-    # Without this setting git would make up a name from the account and the machine.
+    """Git settings for the committer: from the environment, else git's configuration, else Rolecall."""
+    # Without this setting git would derive a name from the account and the machine.
     known = (
         ask(folder, "var", who, settings=("user.useConfigOnly=true",)).code == 0
         for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")
@@ -104,19 +104,19 @@ def identity(folder: str) -> tuple[str, ...]:
 
 
 def contains(folder: str, name: str, commit: str) -> bool:
-    """Whether a commit is in the history of the commit that a name stands for."""
+    """Whether a commit is in the history of the commit that a name refers to."""
     return ask(folder, "merge-base", "--is-ancestor", commit, name).code == 0
 
 
 class Entry(NamedTuple):
-    """A file as the index has it."""
+    """A file in git's index."""
 
     mode: str
     blob: str
 
 
 def staged(folder: str, *paths: str, index: str | None = None) -> dict[str, Entry]:
-    """The entries of git's index, or of another one, under these paths, without files that have conflicts."""
+    """The entries of git's index (or of the file `index`) under these paths, except files with conflicts."""
     env = {"GIT_LITERAL_PATHSPECS": "1", **({"GIT_INDEX_FILE": index} if index else {})}
     found = {}
     for record in run(folder, "ls-files", "--stage", "-z", "--full-name", "--", *paths, env=env).words:
@@ -131,11 +131,11 @@ def has_branch(folder: str, name: str) -> bool:
 
 
 def branch(folder: str) -> str | None:
-    """The branch that is checked out; None if HEAD is detached."""
+    """The current branch; None if HEAD is detached."""
     return ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD").text or None
 
 
 def uncommitted(folder: str) -> list[str]:
-    """The paths in the work tree that differ from what is committed."""
+    """The paths in the work tree that differ from the commit."""
     options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
     return [record[3:] for record in run(folder, "status", *options).words]

@@ -1,10 +1,10 @@
-"""Whether anything changed in a work folder between two moments: the check of a read-only role.
+"""Detects changes in a work folder between two points in time, to check that a read-only role did not write.
 
-In a git work tree, git lists what differs from the commit; size, time and mode of each file show a second change,
-and HEAD shows a commit. Ignored files such as build caches do not count, nor do deeper changes in a submodule that
-had changed before. Outside git the folder is walked without `.git` folders, up to a number of entries.
+In a git work tree, git lists the files that differ from the commit; their size, time and mode reveal further changes,
+and HEAD reveals a commit. Ignored files such as build caches do not count, nor do further changes inside a submodule
+that had already changed. Outside git, the folder is walked without `.git` folders, up to a maximum number of entries.
 
-A change that restores a file's size and time is only seen if git notices it. Nothing here writes.
+A change that preserves a file's size and time is seen only if git notices it. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_ENTRIES = 200_000
 MOST_TOLD = 100
 
 Mark = tuple[str, tuple[int, ...]]
-"""What git says of an entry, then its mode, size and time; the latter empty if it is gone."""
+"""Git's status of an entry, then its mode, size and time, which are empty if it no longer exists."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class State:
     head: str
     """The commit and the branch that are checked out; empty outside git."""
     entries: Mapping[str, Mark]
-    """By path: in git what differs from the commit, elsewhere everything."""
+    """By path: in git the files that differ from the commit, elsewhere all files."""
     is_partial: bool = False
-    """Whether there were more entries than are read."""
+    """Whether the folder has more entries than were read."""
 
 
 def take(folder: str) -> State:
-    """The present state of the work tree around `folder` or, outside git, of the folder."""
+    """The current state of the work tree around `folder` or, outside git, of the folder itself."""
     folder = os.path.realpath(folder)
     top = root_around(folder)
     if top is None or (top != folder and git.ask(top, "check-ignore", "-q", "--", folder).code == 0):
@@ -44,7 +44,7 @@ def take(folder: str) -> State:
 
 
 def changes(before: State, after: State) -> list[str]:
-    """What was added, changed or removed, by path; at most 100 of them and how many more there are."""
+    """The paths that were added, changed or removed: at most 100, and the number of further ones."""
     found: list[str] = []
     if before.head != after.head and before.head and after.head:
         found.append(f"HEAD moved from {before.head} to {after.head}")
@@ -60,19 +60,19 @@ def changes(before: State, after: State) -> list[str]:
 
 
 def differences(before: State, after: State) -> Iterator[tuple[str, str]]:
-    """Paths that were `added`, `changed` or `removed`, in no order."""
+    """Paths that were `added`, `changed` or `removed`, in no particular order."""
     old, new = before.entries, after.entries
     for path in old.keys() & new.keys():
         if old[path] != new[path]:
             yield "changed", path
     if before.is_partial or after.is_partial:
-        return  # what is in one only may just have been left out of the other
+        return  # an entry missing from one state may just not have been read
     for path in new.keys() - old.keys():
         by_git, found = new[path]
         is_known = by_git not in ("", "?")
         yield "removed" if not found else "changed" if is_known else "added", path
     for path in old.keys() - new.keys():
-        is_known = old[path][0] not in ("", "?")  # now as it was committed
+        is_known = old[path][0] not in ("", "?")  # the file is back to its committed state
         yield "changed" if is_known else "removed", path
 
 
@@ -80,7 +80,7 @@ def differences(before: State, after: State) -> Iterator[tuple[str, str]]:
 
 
 def _status(top: str) -> State | None:
-    """None if git refuses: the repository is broken, or belongs to another user."""
+    """The state of a git work tree; None if git fails because the repository is broken or belongs to another user."""
     options = ("--branch", "--no-ahead-behind", "--untracked-files=all", "--no-renames")
     result = git.ask(top, "status", "--porcelain=v2", "-z", *options, "--ignore-submodules=none")
     if result.code:
@@ -96,7 +96,7 @@ def _status(top: str) -> State | None:
             if not path.endswith("/"):
                 entries[path] = (" ".join(facts), _stat(os.path.join(top, path)))
                 continue
-            # Git does not look into a repository inside this one that is not a submodule.
+            # Git does not look into a nested repository that is not a submodule.
             for inner, mark in scan(os.path.join(top, path)).entries.items():
                 entries[path + inner] = (" ".join(facts), mark[1])
     where = f"{head['branch.oid'][:12]} ({head['branch.head']})"
@@ -108,29 +108,29 @@ def _stat(path: str) -> tuple[int, ...]:
         found = os.lstat(path)
     except OSError:
         return ()
-    # A folder's own time and size say only what its entries say better.
+    # A folder's own time and size add nothing to those of its entries.
     return (found.st_mode,) if S_ISDIR(found.st_mode) else (found.st_mode, found.st_size, found.st_mtime_ns)
 
 
-# -- elsewhere --
+# -- outside git --
 
 
 def scan(folder: str, *, most: int = MOST_ENTRIES) -> State:
-    """Everything below a folder, whatever git thinks of it."""
+    """The state of everything below a folder, without asking git."""
     entries: dict[str, Mark] = {}
     waiting = [""]
     while waiting and len(entries) < most:
         inner = waiting.pop()
         try:
             with os.scandir(os.path.join(folder, inner)) as found:
-                # Sorted, so that the same part of a folder that is too large is read again.
+                # Sorted, so that of a folder that is too large the same part is read each time.
                 listed = sorted(found, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue
         for entry in listed:
             path = f"{inner}{entry.name}"
             facts = _stat(entry.path)
-            if not facts or S_IFMT(facts[0]) in (S_IFSOCK, S_IFIFO):  # a socket or a pipe holds nothing
+            if not facts or S_IFMT(facts[0]) in (S_IFSOCK, S_IFIFO):  # sockets and pipes have no content
                 continue
             entries[path] = ("", facts)
             if entry.is_dir(follow_symlinks=False) and entry.name != ".git":

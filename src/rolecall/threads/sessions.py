@@ -146,9 +146,7 @@ def _find_obstacle(
     step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
 ) -> str | None:
     """Return the reason why the session of a step cannot be resumed, or None."""
-    if (
-        step.payload["cwd"] != workdir
-    ):  # agents keep sessions per folder, and some would continue in the old folder
+    if step.payload["cwd"] != workdir:  # agents keep sessions per folder, and some would work in the old one
         return f"the session belongs to {step.payload['cwd']}"
     if fork is not None and not can_fork:
         return "the session belongs to the thread this one was forked from"
