@@ -1,1 +1,1 @@
-"""What people configure."""
+"""The environment, the configuration, and the reader for files that people write."""

@@ -1,8 +1,8 @@
-"""What a role may not do: restrictions, and the classes of actions each of them denies. Values.
+"""What a role may not do: restrictions, and the classes of actions that each of them denies. Plain values.
 
-A role's `capabilities` may hold any words; those that are in `RESTRICTIONS` are enforced. An adapter
-says for each class of actions how its agent denies it. What it cannot deny is refused before the run:
-a restriction that only stands in the prompt restricts nothing.
+A role's `capabilities` may contain any words; those in `RESTRICTIONS` are enforced. An adapter declares how its agent
+denies each class of actions. A role that needs a denial the adapter cannot give is refused before the run, because a
+restriction that is only in the prompt restricts nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHELL = ("shell_command_exec", "subprocess_spawn", "interactive_shell_session")
 TASK_CREATION = ("nexus_task_creation",)
 TASK_UPDATE = ("nexus_task_state_transition", "nexus_task_metadata_modification")
 SHELL_WRITES = ("shell_file_write",)
-"""Changing the work folder through a shell. Where no sandbox can deny that, the shell itself is denied."""
+"""Changing the work folder through a shell. If no sandbox can deny that, the shell itself is denied."""
 
 RESTRICTIONS: Mapping[str, tuple[str, ...]] = {
     "no_file_edit": FILES,
@@ -40,29 +40,29 @@ THREADS_VARIABLE = "ROLECALL_MAY_START_THREADS"
 STORE_VARIABLES = ("ROLECALL_HOME", "ROLECALL_STORE")
 """The variables that lead to the store of threads."""
 BY_OURSELVES = (*TASK_CREATION, *TASK_UPDATE)
-"""Classes that go through our own verbs, which read VARIABLE; no adapter has to deny them."""
+"""Classes that go through our own verbs, which check VARIABLE, so adapters need not deny them."""
 
 _TO_THE_LEAD = "Leave it to the role that leads the work."
 
 
 def restrictions(capabilities: Iterable[str]) -> tuple[str, ...]:
-    """Those of a role's capabilities that restrict it."""
+    """The role's capabilities that are restrictions."""
     return tuple(word for word in capabilities if word in RESTRICTIONS)
 
 
 def denied(capabilities: Iterable[str]) -> tuple[str, ...]:
-    """The classes of actions that are denied, in the order of CLASSES."""
+    """The denied classes of actions, in the order of CLASSES."""
     found = {name for word in restrictions(capabilities) for name in RESTRICTIONS[word]}
     return tuple(name for name in CLASSES if name in found)
 
 
 def must_not_write(capabilities: Iterable[str]) -> bool:
-    """Whether the work folder must be the same after the role as before it."""
+    """Whether the role must leave the work folder unchanged."""
     return "read_only" in set(capabilities)
 
 
 def check_supported(agent: str, capabilities: Iterable[str], deniable: Collection[str]) -> None:
-    """Refuse a role whose restrictions this agent cannot be held to."""
+    """Refuse a role whose restrictions this agent cannot enforce."""
     for word in restrictions(capabilities):
         missing = [name for name in RESTRICTIONS[word] if name not in deniable and name not in BY_OURSELVES]
         if missing:
@@ -73,15 +73,15 @@ def check_supported(agent: str, capabilities: Iterable[str], deniable: Collectio
 
 
 def check_allowed(restrictions: Iterable[str], action: str, classes: Collection[str]) -> None:
-    """Refuse an action that belongs to classes of which a restriction denies one."""
+    """Refuse an action if a restriction denies any of its classes."""
     for word in restrictions:
         if not set(RESTRICTIONS.get(word, ())).isdisjoint(classes):
             raise UsageError(f"{action} is denied to this role by {word}", hint=_TO_THE_LEAD)
 
 
 def check_lead(restrictions: Iterable[str], action: str) -> None:
-    """Refuse what only the lead does (plan, decide, add rules, delete notes) to a process that carries
-    restrictions: it plays a role, so it is not the lead, whichever restrictions these are."""
+    """Refuse actions of the lead (plan, decide, add rules, delete notes) to a process with restrictions. Such a process
+    plays a role, so it is not the lead, whatever the restrictions are."""
     word = next((word for word in restrictions if word in RESTRICTIONS), "")
     if word:
         raise UsageError(

@@ -1,9 +1,9 @@
 """The only reader of the environment and of configuration files.
 
-The home folder is `~/.rolecall`, or what ROLECALL_HOME names; the store is `store.db` in it, or what ROLECALL_STORE or
-the `store:` key of `config.yaml` names. `.env` in the home adds variables that the environment does not have.
+The home folder is `~/.rolecall` or ROLECALL_HOME. The store is `store.db` in it, unless ROLECALL_STORE or the `store:`
+key of `config.yaml` gives another. `.env` in the home adds variables that are not in the environment.
 
-Every command and every hook imports this module, so it imports others only where it needs them.
+Every command and every hook imports this module, so it imports other modules only when it needs them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOST_KEYS = "hosts"
 
 class StoreSettings(NamedTuple):
     url: str
-    """A path of a SQLite file, `files:FOLDER`, or `postgresql://…`."""
+    """The path of a SQLite file, `files:FOLDER`, or `postgresql://…`."""
     durability: Durability
 
 
@@ -51,7 +51,7 @@ def config_path(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The folder with agents and skills to use instead of our own; None: ours."""
+    """The folder with agents and skills to use instead of our own, or None."""
     from rolecall.settings import settings
 
     try:
@@ -67,12 +67,12 @@ def folder_in_home(name: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def work_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """Where threads have folders of their own."""
+    """The parent folder of threads' own work folders."""
     return os.path.join(home(environ), "work")
 
 
 def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """What the role may not do in whose name we run; the engine tells every process of an agent."""
+    """The restrictions of the role that this process runs for, which the engine passes to every process of an agent."""
     from rolecall.settings import capabilities
 
     words = tuple(word for word in environ.get(capabilities.VARIABLE, "").split(",") if word)
@@ -86,24 +86,24 @@ def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def run(environ: Mapping[str, str] = os.environ) -> str:
-    """The run of an agent that we are in, as `agents.process` marks every process of one; empty: none."""
+    """The id of the agent run that this process belongs to, as set by `agents.process`; empty if none."""
     return environ.get("ROLECALL_RUN", "")
 
 
 def plays_role(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether we run for a role: inside a step, or under restrictions."""
+    """Whether this process runs for a role: inside a step, or under restrictions."""
     return bool(run(environ) or environ.get("ROLECALL_RESTRICTIONS"))
 
 
 def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the role of this process may start threads, according to the engine."""
+    """Whether the engine allows the role of this process to start threads."""
     from rolecall.settings import capabilities
 
     return environ.get(capabilities.THREADS_VARIABLE) == "1"
 
 
 def host_key(environ: Mapping[str, str] = os.environ) -> str:
-    """The file that hosts show when they start our hooks and servers; empty if this home has installed nothing."""
+    """The file that hosts show when they start our hooks and servers; empty if nothing was installed from this home."""
     folder = os.path.join(home(environ), HOST_KEYS)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return os.path.join(folder, names[0]) if names else ""
@@ -115,13 +115,13 @@ def is_host_key(path: str) -> bool:
 
 
 def session_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder that Claude Code was started in, as it tells the hooks that it runs; empty: it did not run us."""
+    """The folder that Claude Code was started in, which it passes to hooks; empty if it did not start this process."""
     return environ.get("CLAUDE_PROJECT_DIR", "")
 
 
 def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """Where copies of workflows written in Python lie, for the threads of a store that were started with them.
-    Each store has its own folder, so that what one of them does not need can be removed."""
+    """The folder with copies of workflows written in Python, for the threads that were started with them. Each store
+    has its own, so that unused copies can be removed."""
     from hashlib import sha256
 
     key = sha256(full_store_address(store, environ).encode()).hexdigest()[:16]
@@ -129,15 +129,15 @@ def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.en
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """What can be made again at any time."""
+    """The folder for data that can be rebuilt at any time."""
     return os.path.join(home(environ), "cache")
 
 
-# -- the store: read on every command, so without a YAML parser where that can be --
+# -- the store: read by every command, so without a YAML parser if possible --
 
 
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
-    """Where the store is and when it waits for the disk."""
+    """The store's address and durability."""
     from rolecall.store.backend import DURABILITIES
 
     file = config_path(environ)
@@ -156,7 +156,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     configured = section.get("url") or "store.db"
     if isinstance(configured, str):
         kind, path = store_address(configured)
-        if kind in ("files", "sqlite") and path:  # relative to the file, not to where the command was given
+        if kind in ("files", "sqlite") and path:  # relative to the home, not to the current folder
             path = os.path.join(home(environ), os.path.expanduser(path))
             configured = path if kind == "sqlite" else f"{kind}:{path}"
     url = environ.get("ROLECALL_STORE") or configured
@@ -171,7 +171,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
 
 
 def store_address(url: str) -> tuple[str, str]:
-    """The kind of store that an address names, and the path in it: a plain path is a SQLite file's."""
+    """The kind of store that an address names, and the path in it. A plain path is that of a SQLite file."""
     kind, colon, path = url.partition(":")
     if not colon or "/" in kind:
         return "sqlite", url
@@ -179,7 +179,7 @@ def store_address(url: str) -> tuple[str, str]:
 
 
 def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The address of a store, the configured one by default, the same from whatever folder it is named."""
+    """The full address of a store, the configured one by default, independent of the current folder."""
     address = store_settings(environ).url if url is None else url
     kind, path = store_address(address)
     if kind not in ("files", "sqlite"):
@@ -191,7 +191,7 @@ def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.e
 
 
 def load(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The whole of `config.yaml`; empty if the file does not exist."""
+    """The content of `config.yaml`; empty if the file does not exist."""
     path = config_path(environ)
     return parse(read_text(path), path)
 
@@ -202,7 +202,7 @@ def parse(text: str, path: str) -> dict[str, Any]:
     from rolecall.settings import yaml12
 
     value = yaml12.load(text, source=path)
-    if value is None:  # nothing but comments
+    if value is None:  # only comments
         return {}
     if not isinstance(value, dict):
         raise UsageError(f"{path} must be a mapping of settings", hint="Correct the file, or move it away.")
@@ -210,17 +210,17 @@ def parse(text: str, path: str) -> dict[str, Any]:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment agents run in: ours, and what `.env` adds to it."""
+    """The environment that agents run in: ours, plus the variables in `.env`."""
     return {**env_file(environ), **environ}
 
 
 def environment_with(variables: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a child of our own: this process's, and `variables`."""
+    """The environment for a child of our own: this process's, plus `variables`."""
     return {**environ, **variables}
 
 
 def mask(places: SecretPlaces | None = None) -> Mask:
-    """Mask every secret of the environment, of `.env` and of the configuration; `places` saves parsing its YAML."""
+    """A mask for every secret in the environment, `.env` and the configuration; `places` saves parsing the YAML."""
     from rolecall.settings.mask import SHORTEST, Mask, secrets_in
 
     known = secrets_in(environment(), always=env_file())
@@ -233,14 +233,14 @@ def mask(places: SecretPlaces | None = None) -> Mask:
 
 
 class SecretPlaces(NamedTuple):
-    """The positions of the secrets in the text of a configuration; storing them does not store the secrets."""
+    """The positions of the secrets in the text of a configuration, which can be stored without storing the secrets."""
 
     checksum: int
     spans: list[list[int]]
 
 
 def secret_places() -> SecretPlaces | None:
-    """The positions of the secrets; None if one is written differently, for example over several lines."""
+    """The positions of the secrets; None if the text spells one differently, for example over several lines."""
     text = read_text(config_path())
     secrets = _secrets_in(text)
     starts = [text.find(secret) for secret in secrets]
@@ -253,7 +253,7 @@ def secret_places() -> SecretPlaces | None:
 def _secrets_in(text: str) -> list[str]:
     from rolecall.settings.mask import may_have_secrets, secrets_of
 
-    # Parsing YAML doubles the cost of a hook, and most files only name the variables that hold keys.
+    # Parsing YAML doubles the cost of a hook, and most files name only the variables that hold keys.
     found = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []
     return [secret.strip() for secret in found]
 
@@ -285,7 +285,7 @@ def variables_in(path: str) -> dict[str, str]:
 
 
 def read_text(path: str) -> str:
-    """The text of a file of the home; empty if it does not exist."""
+    """The text of a file in the home; empty if it does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -295,11 +295,11 @@ def read_text(path: str) -> str:
         raise UsageError(f"{path} cannot be read: {exc}", hint="Correct the file, or move it away.") from exc
 
 
-# -- what processes inherit --
+# -- the environment of processes --
 
 
 def inherited(environ: Mapping[str, str] = os.environ, **more: str) -> dict[str, str]:
-    """The environment that a child process gets, and `more`."""
+    """The environment for a child process: ours, plus `more`."""
     return {**environ, **more}
 
 

@@ -1,8 +1,8 @@
-"""Changes `config.yaml` and `.env` in place: one value at a time, what is written around it kept.
+"""Change `config.yaml` and `.env` in place, one value at a time, and keep everything else.
 
-A change is made in the text, at the place the value stands, so comments and order survive. The result is
-read back before it is taken: where the text is written in a way this cannot change, it says so and leaves
-the file as it was. Files are replaced whole, readable by their owner only.
+The text is edited where the value is, so comments and order survive. The result is read back before it is used: if the
+text is written in a way that cannot be edited like this, an error says so and the file stays unchanged. Files are
+replaced as a whole and are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[A-Za-z/][\w./@+-]*(:[\w./@+-]+)*", re.ASCII)
 
 
 def with_value(text: str, path: Sequence[str], value: Any, *, source: str) -> str:
-    """`text` with `value` at `path`."""
+    """Return `text` with `value` at `path`."""
     wanted = settings = _parse(text, source)
     for index, step in enumerate(path[:-1]):
         if settings.get(step) is None:
@@ -48,7 +48,7 @@ def with_value(text: str, path: Sequence[str], value: Any, *, source: str) -> st
 
 
 def without_value(text: str, path: Sequence[str], *, source: str) -> str:
-    """`text` without the value at `path`, and without sections that this leaves empty."""
+    """Return `text` without the value at `path`, and without sections that become empty."""
     wanted = _parse(text, source)
     parents = [wanted]
     for step in path[:-1]:
@@ -69,7 +69,7 @@ def without_value(text: str, path: Sequence[str], *, source: str) -> str:
 
 
 def _parse(text: str, source: str) -> Any:
-    """The settings, with no part shared between two places as an anchor would have it."""
+    """Parse the settings; parts that YAML anchors would share are copied."""
     return json.loads(json.dumps(config.parse(text, source)))
 
 
@@ -84,7 +84,7 @@ def _check(changed: str, wanted: Any, source: str) -> str:
 
 
 def _find(text: str, path: Sequence[str]) -> tuple[tuple[Any, Any], Sequence[str]]:
-    """The last entry on the path that exists, as its key and its value, and the rest of the path."""
+    """The last existing entry on the path, as its key and value, and the rest of the path."""
     entry = None, yaml.compose(text, Loader=yaml.SafeLoader)
     for index, step in enumerate(path):
         entries = entry[1].value if entry[1].id == "mapping" else []
@@ -121,14 +121,14 @@ def _insert(text: str, entry: tuple[Any, Any], path: Sequence[str], value: Any) 
 
 
 def _add_line(text: str, at: int, path: Sequence[str], value: Any, column: int) -> str:
-    """The text with the value as new lines at an offset, indented to a column."""
+    """Return the text with the value inserted as new lines at an offset, indented to a column."""
     newline = "\n" if text[:at] and not text[:at].endswith("\n") else ""
     lines = [f"{' ' * (column + 2 * depth)}{_flow(step)}:" for depth, step in enumerate(path)]
     return text[:at] + newline + "\n".join(lines) + f" {_flow(value)}\n" + text[at:]
 
 
 def _end(text: str, node: Any) -> int:
-    """Where a value ends; the mark of a block reaches to the next thing after it."""
+    """The offset where a value ends, because the end mark of a block extends to the next token."""
     if node.id != "scalar" and not node.flow_style and node.value:
         last = node.value[-1]
         key, node = last if isinstance(last, tuple) else (None, last)
@@ -145,7 +145,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _flow(value: Any) -> str:
-    """A value in one line of YAML."""
+    """Write a value as one line of YAML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -159,7 +159,7 @@ def _flow(value: Any) -> str:
 
 
 def with_variable(text: str, name: str, value: str) -> str:
-    """The text of a `.env` with one variable set; every other line stays."""
+    """Return the text of a `.env` file with one variable set and every other line unchanged."""
     quote = "'" if '"' in value else '"'
     if quote in value or any(character in value for character in "\n\r\0"):
         raise UsageError(f"the value of {name} cannot be written into a .env file")
@@ -168,7 +168,7 @@ def with_variable(text: str, name: str, value: str) -> str:
     pattern = re.compile(rf"^[ \t]*(export[ \t]+)?{re.escape(name)}[ \t]*=.*$", re.MULTILINE)
     if not pattern.search(text):
         return text + ("\n" if text and not text.endswith("\n") else "") + line + "\n"
-    # The last of several lines is the one that counts, so all of them become this one.
+    # The last of several lines counts, so all of them are replaced.
     return pattern.sub(lambda _: line, text)
 
 
@@ -176,7 +176,7 @@ def with_variable(text: str, name: str, value: str) -> str:
 
 
 def change(path: str, edit: Callable[[str], str]) -> None:
-    """Replace a file by what `edit` makes of its text, while no other change of ours happens."""
+    """Replace a file with the result of `edit` on its text, while no other process of ours changes it."""
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
     try:
@@ -185,7 +185,7 @@ def change(path: str, edit: Callable[[str], str]) -> None:
     except OSError as exc:
         raise StorageError(f"the folder {folder} cannot be used: {exc.strerror}") from exc
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # on the folder, so that it leaves no file behind
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # on the folder, so that no lock file is left behind
         text = read_text(path)
         changed = edit(text)
         is_private = not os.path.exists(path) or os.stat(path).st_mode & 0o077 == 0
@@ -196,7 +196,7 @@ def change(path: str, edit: Callable[[str], str]) -> None:
 
 
 def write_private(path: str, text: str) -> None:
-    """Replace a file at once and as a whole; only its owner may read it."""
+    """Replace a file atomically; only its owner may read it."""
     draft = f"{path}.{os.getpid()}.new"
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,4 +1,4 @@
-"""The one reader of what people write: declare a form, read a value with it, get every problem at its place.
+"""The one reader for files that people write: declare a form, read a value, get every problem with its place.
 
     HOOKS = Record(Hooks, "hooks", {
         "host": Text("an address such as 127.0.0.1"),
@@ -29,25 +29,25 @@ U = TypeVar("U")
 Schema = dict[str, Any]
 
 _MOST_NAMES = 100
-"""How many names a hint lists: more do not help, and a file may have thousands of problems."""
+"""How many names a hint lists; more do not help, and a file may have thousands of problems."""
 
 
 class Unreadable:
-    """Stands for a value that does not have its form; the reasons are among the problems."""
+    """Marks a value that does not fit its form; the reasons are among the problems."""
 
 
 UNREADABLE = Unreadable()
 
 
 class Reading:
-    """One document while it is read: where its parts stand, and what is wrong with them."""
+    """A document being read: the places of its parts, and the problems found so far."""
 
     def __init__(self, root: Node, problems: Iterable[Problem] = ()) -> None:
         self.problems = list(problems)
         self.wrong: list[Path] = []
-        """The path of every error, including errors at a place that has one already."""
+        """The path of every error, including further errors at the same place."""
         self.written: dict[Path, Path] = {}
-        """Where a part stands in the text, for parts that are written under another path than their own."""
+        """The path in the text of parts that are written under a different path than their own."""
         self._marks = Marks(root)
         self._unreadable_places = {problem[2:5] for problem in self.problems}
 
@@ -60,7 +60,7 @@ class Reading:
 
 
 class At:
-    """A part of a document: its path, and where to report what is wrong with it."""
+    """A part of a document: its path, and where to report problems with it."""
 
     def __init__(self, reading: Reading, path: Path = ()) -> None:
         self.reading = reading
@@ -80,7 +80,7 @@ class At:
         key: bool = False,
         severity: Literal["error", "warning"] = "error",
     ) -> Unreadable:
-        """Report a problem with this part, or with its `key`. A part that is not YAML has its problem already."""
+        """Report a problem with this part, or with its `key`, unless the YAML itself was invalid there."""
         if severity == "error":
             self.reading.wrong.append(self.path)
         place = self.reading.place(self.path, key=key)
@@ -93,14 +93,14 @@ class At:
 
 
 class Form(Generic[T]):
-    """What a value must look like. Subclass it for a form of your own."""
+    """The shape that a value must have. Subclass it for your own forms."""
 
     def read(self, value: Any, at: At) -> T | Unreadable:
-        """The value, or UNREADABLE after reporting why."""
+        """Return the value, or UNREADABLE after reporting why."""
         raise NotImplementedError
 
     def schema(self) -> Schema:
-        """The JSON Schema of the values it accepts."""
+        """The JSON Schema of the accepted values."""
         raise NotImplementedError
 
 
@@ -116,8 +116,8 @@ class Text(Form[str]):
         is_secret: bool = False,
         hint: str = "",
     ) -> None:
-        """`least` does not count blanks at the ends. A line is not empty and all printable. Problems do not show a
-        secret."""
+        """`least` does not count blanks at the ends. A line is not empty and entirely printable. Problems never show
+        the value of a secret."""
         self.pattern, self.hint, self.is_secret = pattern, hint, is_secret
         self.least, self.most, self.is_line = max(least, int(is_line)), most, is_line
         bounds = [f"at least {least} characters"] if least > 1 else []
@@ -263,7 +263,7 @@ class ListOf(Form[tuple[T, ...]]):
 
 
 class MapOf(Form[dict[str, T]]):
-    """A mapping whose keys are names of the writer's own."""
+    """A mapping whose keys the user chooses."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class MapOf(Form[dict[str, T]]):
         least: int = 0,
         hint: str = "",
     ) -> None:
-        """`key` is the pattern of names, and `key_wanted` says it in words."""
+        """`key` is the pattern for names, and `key_wanted` describes it in words."""
         self.item, self.wanted, self.hint, self.least = item, wanted, hint, least
         self.key, self.key_wanted = key, key_wanted
 
@@ -304,11 +304,11 @@ class Field(NamedTuple):
     form: Form[Any]
     required: bool = False
     to: str = ""
-    """The parameter it becomes, if that has another name than the key."""
+    """The parameter for the value, if its name differs from the key."""
     aliases: tuple[str, ...] = ()
-    """Older words for the key, which are read and never written."""
+    """Older words for the key, which are read but never written."""
     default: Any = UNREADABLE
-    """Takes the place of a value that is absent or does not fit, where `make` has no default of its own."""
+    """Replaces a value that is absent or does not fit, if `make` has no default of its own."""
     description: str = ""
     hint: str = ""
     """What to do when the key is required and missing."""
@@ -330,8 +330,8 @@ class Record(Form[T]):
         wanted: str = "a mapping",
         hint: str = "",
     ) -> None:
-        """`owner` names the record in problems, such as "a role". `others` is the form of every other key; without it
-        another key is a problem. `check` reports what is wrong between the fields."""
+        """`owner` names the record in problems, such as "a role". `others` is the form for all other keys; without it
+        they are problems. `check` reports problems between fields."""
         self.make, self.owner, self.others, self.check = make, owner, others, check
         self.wanted, self.hint = wanted, hint
         self.fields = {
@@ -450,13 +450,13 @@ class Converted(Form[U]):
 
 
 class Loaded(NamedTuple, Generic[T]):
-    """What was read, None if it could not be, and every problem in the order of the text."""
+    """The value, or None if it could not be read, and every problem in the order of the text."""
 
     value: T | None
     problems: tuple[Problem, ...]
 
     def checked(self, what: str = "") -> T:
-        """The value, or `UsageError` with every error on a line of its own; `what` names what was read."""
+        """The value, or `UsageError` with every error on its own line; `what` names the document."""
         errors = [problem for problem in self.problems if problem.severity == "error"]
         if self.value is None or errors:
             lines = "".join(f"\n  {problem}" for problem in errors)
@@ -473,7 +473,7 @@ def load(
     include: yaml12.Include | None = None,
     max_bytes: int = yaml12.MAX_BYTES,
 ) -> Loaded[T]:
-    """The value of a YAML text, or of one section of it."""
+    """Read the value of a YAML text, or of one section of it."""
     node, problems = yaml12.read(text, source=source, include=include, max_bytes=max_bytes)
     if node is None:
         return Loaded(None, tuple(problems))
@@ -486,14 +486,14 @@ def load(
 
 
 def load_value(form: Form[T], value: Any, *, source: str = "", path: Path = ()) -> Loaded[T]:
-    """The same for a value that is not text any more: its problems name paths, below `path`, in place of lines."""
+    """Like `load`, for a value that is no longer text: its problems name paths, below `path`, instead of lines."""
     reading = Reading(Node(None, Place(source, 1, 1)))
     read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
 
 
 def check_value(form: Form[T], value: Any, path: Path) -> T:
-    """A value that is not text any more, or `UsageError` with its first problem."""
+    """Read a value that is no longer text, or raise `UsageError` with its first problem."""
     loaded: Loaded[T] = load_value(form, value, path=path)
     for problem in loaded.problems:
         raise UsageError(problem.message, hint=problem.hint)
@@ -501,7 +501,7 @@ def check_value(form: Form[T], value: Any, path: Path) -> T:
 
 
 def in_order(problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
-    """Each problem once, as the text has them; those of included files last."""
+    """Each problem once, in the order of the text, with those of included files last."""
     return tuple(
         sorted(set(problems), key=lambda one: (one.file != source, *one[2:5], one.severity, one.message))
     )
@@ -512,7 +512,7 @@ def json_schema(form: Form[Any], title: str) -> Schema:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
-    """The hint for an unknown name: the nearest known one, then, under the heading `what`, all of them."""
+    """The hint for an unknown name: the closest known one, then all of them under the heading `what`."""
     from difflib import get_close_matches  # takes longer to import than most files take to read
 
     names = list(dict.fromkeys(islice(known, _MOST_NAMES + 1)))
@@ -526,7 +526,7 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
 
 
 def describe(value: Any) -> str:
-    """A value in a few words, for "must be X, not …"."""
+    """Describe a value in a few words, for "must be X, not …"."""
     if value is None:
         return "empty"
     if isinstance(value, bool):

@@ -1,8 +1,7 @@
-"""Finds keys and passwords in a text that is to be kept in the project, where git would hand them to everybody.
+"""Find keys and passwords in a text that will be stored in the project, where git would share them with everyone.
 
-Known secrets are found by their value, others by the form that their issuers gave them. A form that ordinary
-text has too is not among them: what is refused here has to be a secret. Every form is looked for in a time that
-grows with the text and not faster. Pure.
+Known secrets are found by their value, others by their issuer's format. Formats that ordinary text may have are not
+included, so that only real secrets are refused. Every pattern takes time linear in the length of the text. Pure.
 """
 
 from __future__ import annotations
@@ -22,18 +21,19 @@ _FORMS = {
     "a Slack token": r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}",
     "an npm token": r"\bnpm_[A-Za-z0-9]{36}\b",
     "a Hugging Face token": r"\bhf_[A-Za-z0-9]{34,}\b",
-    # Looked for where a word begins, and only where the other parts follow: it may hold its own beginning many times.
+    # Starts only at the beginning of a word and only if the other parts follow, because the prefix may occur many
+    # times.
     "a JSON Web Token": r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10})"
     r"[A-Za-z0-9_-]*\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+",
     "a bearer token": r"(?i:\bauthorization:\s*bearer\s+)(?=[^\s]*[0-9])[A-Za-z0-9._~+/-]{20,}",
-    # USER:PASSWORD, <password>, $PASSWORD, *** and the like only stand for a password.
+    # USER:PASSWORD, <password>, $PASSWORD, *** and the like are only placeholders.
     "a password in an address": r"://[^/\s:@]+:(?![A-Z_]+@|[<${*…%])[^/\s@]+@",
 }
 PATTERNS = {what: re.compile(form) for what, form in _FORMS.items()}
 
 
 def refuse_secrets(text: str, mask: Mask) -> None:
-    """Raise an error that names the line and the kind of each secret, and never its value."""
+    """Raise an error that names the line and the kind of each secret, but never its value."""
     found = [
         f"line {number} holds {what}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -50,7 +50,7 @@ def refuse_secrets(text: str, mask: Mask) -> None:
 
 
 def _first_known(text: str, mask: Mask) -> int:
-    """The line that the first known secret begins in."""
+    """The number of the line in which the first known secret begins."""
     masked = mask.text(text)
     same = next((at for at, pair in enumerate(zip(text, masked, strict=False)) if pair[0] != pair[1]), 0)
     return text.count("\n", 0, same) + 1

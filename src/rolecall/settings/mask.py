@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is stored and shown: their values are replaced wherever they occur. Pure."""
+"""Keep secrets out of everything stored and shown by replacing their values wherever they occur. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 MASKED = "***MASKED***"
 SHORTEST = 8
-"""A value shorter than this would be found in harmless text."""
+"""Shorter values are not masked, because they would also occur in harmless text."""
 
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|_(?:PASS|PWD|AUTH)$", re.IGNORECASE
@@ -29,28 +29,28 @@ def passwords_in(text: str) -> list[str]:
 
 
 def secrets_in(environ: Mapping[str, str], *, always: Iterable[str] = ()) -> tuple[str, ...]:
-    """The values that must not leave: of variables named like secrets, of those in `always`, and the
-    passwords in addresses."""
+    """The secret values in an environment: of variables with secret names, of those in `always`, and passwords in
+    addresses."""
     names = {name for name in environ if is_secret_name(name)} | set(always)
     values = {environ[name].strip() for name in names if name in environ}
     values.update(found for value in environ.values() for found in passwords_in(value))
-    # Longest first, so that a secret that contains another is replaced whole.
+    # Longest first, so that a secret that contains another is replaced as a whole.
     return tuple(sorted((value for value in values if len(value) >= SHORTEST), key=len, reverse=True))
 
 
 def is_variable_name(value: Any) -> bool:
-    """Whether a text looks like the name of a variable, not like a key."""
+    """Whether a text looks like the name of a variable rather than a key."""
     return isinstance(value, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value) is not None
 
 
 # -- secrets in the configuration --
 
 _NAMES_OF_OTHERS = ("agentOverrides", "modelOverrides")
-"""Sections whose keys are names of workflows and roles, which may look like secrets: `rotate-keys`."""
+"""Sections whose keys are names of workflows and roles, which may look like secrets, such as `rotate-keys`."""
 
 
 def may_have_secrets(text: str) -> bool:
-    """Whether the text of a configuration may contain a secret; most only name variables for keys."""
+    """Whether the text of a configuration may contain a secret; most texts only name variables that hold keys."""
     rest = re.sub(
         r"""apiKeyEnv["']?: *["']?[A-Z_][A-Z0-9_]*["']?(?= *(?:$|[,}#]))""", "", text, flags=re.MULTILINE
     )
@@ -58,7 +58,7 @@ def may_have_secrets(text: str) -> bool:
 
 
 def secrets_of(settings: Any) -> list[str]:
-    """Every secret written into the configuration itself: keys, passwords in addresses, variables of agents."""
+    """Every secret in the configuration itself: keys, passwords in addresses, variables of agents."""
     if isinstance(settings, Mapping):
         own = [str(value) for name, value in settings.items() if _is_secret(name, value)]
         others = [value for name, value in settings.items() if name not in _NAMES_OF_OTHERS]
@@ -69,7 +69,7 @@ def secrets_of(settings: Any) -> list[str]:
 
 
 def masked(value: Any, mask: str) -> Any:
-    """A part of the configuration to be shown: secrets replaced by `mask`."""
+    """A part of the configuration for display, with secrets replaced by `mask`."""
     if isinstance(value, Mapping):
         return {
             key: mask if _is_secret(key, item) else item if key in _NAMES_OF_OTHERS else masked(item, mask)
@@ -81,7 +81,7 @@ def masked(value: Any, mask: str) -> Any:
 
 
 def _is_secret(name: object, value: Any) -> bool:
-    """Whether an entry holds a secret, by its name, or because a key is where a variable's name should be."""
+    """Whether an entry is a secret, by its name, or because it has a key where the name of a variable belongs."""
     if value in (None, "") or isinstance(value, Mapping):
         return False
     if name == "apiKeyEnv":
@@ -96,7 +96,7 @@ class Mask:
     def __init__(self, secrets: Iterable[str]) -> None:
         # A multi-line secret also appears line by line: indented, numbered, in a diff.
         texts = {text for secret in secrets if secret for text in (secret, *_long_lines(secret))}
-        # One with a quote or a line break is written differently inside JSON.
+        # A secret with a quote or a line break is spelled differently inside JSON.
         kept = {form for text in texts for form in (text, json.dumps(text)[1:-1])}
         self._forms = sorted(kept, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self._forms))) if kept else None
@@ -120,7 +120,7 @@ class Mask:
         return Stream(self)
 
     def certain(self, text: str) -> int:
-        """How much of a text that goes on can be masked already: no secret reaches over its end."""
+        """How much of an unfinished text can already be masked, because no secret extends beyond that point."""
         if self._pattern is None:
             return len(text)
         at = len(text) - self._begun(text)
@@ -128,7 +128,7 @@ class Mask:
         return next(over, at)
 
     def _begun(self, text: str) -> int:
-        """How many characters at the end of `text` may be the beginning of a secret."""
+        """How many characters at the end of `text` may be the start of a secret."""
         for length in range(min(len(text), len(self._forms[0]) - 1), 0, -1):
             end = text[-length:]
             if any(form.startswith(end) and form != end for form in self._forms):
@@ -143,7 +143,7 @@ def _long_lines(secret: str) -> list[str]:
 
 
 class Stream:
-    """Masks a text that comes in pieces: what may be the beginning of a secret waits for the next piece."""
+    """Masks a text that arrives in pieces; a possible start of a secret is held back until the next piece."""
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask

@@ -1,10 +1,10 @@
-"""Which git repository a folder lies in, told by its files: no git is started, because every command asks."""
+"""Find the git repository around a folder by its files, without starting git, because every command needs this."""
 
 import os
 
 
 def root_around(folder: str) -> str | None:
-    """The work tree that an absolute path lies in; None outside git."""
+    """The work tree that contains an absolute path; None outside git."""
     while not _is_repository(os.path.join(folder, ".git")):
         folder, below = os.path.dirname(folder), folder
         if folder == below:
@@ -13,8 +13,8 @@ def root_around(folder: str) -> str | None:
 
 
 def nearest(name: str, folder: str) -> str | None:
-    """The path of that name in a folder or above it, up to the repository's root; outside a repository only the
-    folder itself counts, because what lies above it is somebody else's."""
+    """The nearest path of that name in a folder or above it, up to the repository's root. Outside a repository only the
+    folder itself counts, because the folders above it may belong to someone else."""
     folder = os.path.abspath(folder)
     root = root_around(folder) or folder
     while not os.path.lexists(os.path.join(folder, name)):
@@ -25,5 +25,5 @@ def nearest(name: str, folder: str) -> str | None:
 
 
 def _is_repository(path: str) -> bool:
-    """A folder with a HEAD, or the file that a worktree or a submodule has; sandboxes leave empty folders behind."""
+    """Whether it is a folder with a HEAD (sandboxes leave empty ones behind) or the file of a worktree or submodule."""
     return os.path.isfile(path) or os.path.lexists(os.path.join(path, "HEAD"))

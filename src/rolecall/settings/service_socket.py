@@ -1,5 +1,5 @@
-"""The socket of the service of a home. It carries no work: whoever moves a thread writes that into the store, then
-pokes the service, which looks at once instead of a little later."""
+"""The socket of a home's service. It carries no work: a process that moves a thread writes that into the store and then
+pokes the service, which only makes it look sooner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 _PATIENCE = 10.0
 _LONGEST_PATH = 100
-"""Bytes of a path that a socket can surely be bound to; the system's own limit is 108 or 104."""
+"""The longest path in bytes that is safe to bind a socket to; the system's limit is 108 or 104."""
 
 
 def socket_path(home: str) -> str:
@@ -33,7 +33,7 @@ def connect(home: str) -> socket.socket | None:
 
 
 def poke(home: str, thread: str = "") -> bool:
-    """Let the service look at the store now; whether there is one."""
+    """Make the service look at the store now, and return whether one is running."""
     pipe = connect(home)
     if pipe is None:
         return False
@@ -48,7 +48,7 @@ def to_line(words: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """`path` by a name that is short enough for a socket's address."""
+    """An alternative name for `path` that is short enough for a socket's address."""
     if len(os.fsencode(path)) <= _LONGEST_PATH or not os.path.isdir("/proc/self/fd"):
         yield path
         return

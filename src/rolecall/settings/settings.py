@@ -1,5 +1,5 @@
-"""The configuration: which keys `config.yaml` has, and what it says about agents and models. Pure: works on the
-mapping that `config.load` gives.
+"""The configuration: the keys of `config.yaml`, and what they mean for agents and models. Pure functions of the mapping
+that `config.load` returns.
 
 providers:      {NAME: {baseUrl, apiKey | apiKeyEnv, protocol}}     protocol: openai (the default) or anthropic
 models:         {ALIAS: {provider, name}}
@@ -15,7 +15,7 @@ memory:         {autoDelete, unreadDays, …}  whether notes may be deleted with
 project:        {unplannedEdits}             block (the default), warn or off: edits in a host while no task is planned
 store:          a path or an address, or {url, durability}
 
-A key belongs to the endpoint it is written beside: it is never sent to one that another section names.
+A key is sent only to the endpoint it is configured with, never to one from another section.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from rolecall.settings.mask import is_variable_name
 Path = tuple[str, ...]
 
 PROTOCOLS = ("openai", "anthropic")
-"""The protocols that an endpoint of a model can speak."""
+"""The protocols that a model's endpoint can speak."""
 _PUBLIC: Mapping[str, Mapping[str, str]] = {
     "openai": {"baseUrl": "https://api.openai.com/v1", "apiKeyEnv": "OPENAI_API_KEY", "protocol": "openai"},
     "anthropic": {
@@ -59,7 +59,7 @@ _PUBLIC: Mapping[str, Mapping[str, str]] = {
         "protocol": "anthropic",
     },
 }
-"""Providers that need no configuration: each key of the environment goes to the endpoint beside it alone."""
+"""Providers that need no configuration; each variable's key is sent only to the endpoint beside it."""
 UWF_PROGRAMS = {
     "uwf-builtin": "builtin",
     "uwf-claude-code": "claude",
@@ -70,7 +70,7 @@ UWF_PROGRAMS = {
 _GATES = ("block", "warn", "off")
 _STEP = re.compile(r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)')
 
-# Texts are kept out of error messages: any of them may be a key in the wrong place.
+# Values are kept out of error messages, because any of them may be a misplaced key.
 _LINE = Text("text", is_line=True, is_secret=True)
 _URL = Text(
     "an address that begins with http:// or https://",
@@ -129,7 +129,7 @@ _SETTINGS: Record[dict[str, Any]] = Record(
                     "command": _LINE,
                     "args": ListOf(_LINE, 'a JSON array of texts, such as ["--yes"]'),
                 },
-                others=Anything(),  # the adapter checks its options when a role first names it
+                others=Anything(),  # the adapter checks its options when a role first uses it
             )
         ),
         "defaultAgent": _LINE,
@@ -157,7 +157,7 @@ KEYS = _SETTINGS.keys
 
 
 def path_of(key: str) -> Path:
-    """The steps of a dotted key; a step that contains a dot stands in double quotes."""
+    """The steps of a dotted key; a step that contains a dot is in double quotes."""
     steps, at = [], 0
     while match := _STEP.match(key, at):
         steps.append(match[1] or match[2])
@@ -175,7 +175,7 @@ def key_of(path: Path) -> str:
 
 
 def kind_of(path: Path) -> Form[Any]:
-    """The form of the value at a path. An unknown key is an error."""
+    """The form of the value at a path; an unknown key is an error."""
     level: Form[Any] = _SETTINGS
     for depth, step in enumerate(path):
         if isinstance(level, Either):
@@ -198,7 +198,7 @@ def kind_of(path: Path) -> Form[Any]:
 
 
 def value_from(text: str, path: Path) -> Any:
-    """The value that `text` stands for at a path."""
+    """The value that `text` means at a path."""
     form = kind_of(path)
     if isinstance(form, (Record, MapOf, Either)):
         names = ", ".join(form.keys) if isinstance(form, Record) else "any name"
@@ -221,18 +221,18 @@ def value_from(text: str, path: Path) -> Any:
 
 
 def problems(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
-    """What is wrong with a configuration: unknown keys, values that do not fit, names that lead nowhere."""
+    """All problems of a configuration: unknown keys, invalid values, names that are not defined."""
     return [*shape_problems(settings), *dangling(settings, adapters=adapters)]
 
 
 def shape_problems(settings: Mapping[str, Any]) -> list[str]:
-    """Unknown keys and values that do not fit."""
+    """Unknown keys and invalid values."""
     found = load_value(_SETTINGS, settings).problems
     return [f"{problem.message}{'. ' if problem.hint else ''}{problem.hint}" for problem in found]
 
 
 def dangling(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
-    """Names that the configuration uses and does not define."""
+    """Names that the configuration uses but does not define."""
     agents = [("defaultAgent", settings.get("defaultAgent"))]
     for workflow, roles in _section(settings, "agentOverrides").items():
         agents += [(f"agentOverrides.{workflow}.{role}", alias) for role, alias in _as_mapping(roles).items()]
@@ -276,7 +276,7 @@ NAME_AN_AGENT = Hint("Give the role an `agent`, or set a default", "set_default_
 def agent_for(
     settings: Mapping[str, Any], *, workflow: str, role: str, named: str | None, override: str | None
 ) -> str:
-    """The alias or spec of the agent that plays a role: --agent, per workflow and role, the role's own, default."""
+    """The alias or spec of the agent for a role: from --agent, agentOverrides, the role itself, or the default."""
     configured = _as_mapping(_section(settings, "agentOverrides").get(workflow)).get(role)
     chosen = override or configured or named or settings.get("defaultAgent")
     if not chosen:
@@ -287,8 +287,8 @@ def agent_for(
 def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict[str, Any]]:
     """The spec and the options of an alias; any other name is its own spec.
 
-    `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents that
-    come with uwf map to our own adapters.
+    `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents of uwf map
+    to our own adapters.
     """
     given = _section(settings, "agents").get(alias)
     entry = _as_mapping(given)
@@ -320,7 +320,7 @@ def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict
 
 
 def uwf_program(settings: Mapping[str, Any], alias: str) -> str | None:
-    """The agent of uwf that a name means and that an adapter of ours replaces; None for any other name."""
+    """The uwf agent that a name means, if one of our adapters replaces it; None for any other name."""
     agents = _section(settings, "agents")
     named = _as_mapping(agents[alias]).get("command") if agents.get(alias) is not None else alias
     return named if isinstance(named, str) and named in UWF_PROGRAMS else None
@@ -340,8 +340,8 @@ def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[
 
 
 def tier_model(settings: Mapping[str, Any], names: Sequence[str], tier: str) -> str:
-    """The configured model for a tier of the catalogue's agents, from the first name that has one: an alias, then its
-    adapter, or a host. Empty means the agent's own default."""
+    """The configured model for a tier of the catalogue's agents, from the first of `names` that has one: an alias, then
+    its adapter, or a host. Empty means the agent's own default."""
     tiers = _section(settings, "modelTiers")
     found = (_as_mapping(tiers.get(name)).get(tier) for name in names)
     return next((str(model) for model in found if model), "")
@@ -351,7 +351,7 @@ def tier_model(settings: Mapping[str, Any], names: Sequence[str], tier: str) -> 
 
 
 def unplanned_edits(settings: Mapping[str, Any]) -> str:
-    """What the hooks of a host do about edits while no task is planned: block, warn or off."""
+    """How a host's hooks treat edits while no task is planned: block, warn or off."""
     mode = _section(settings, "project").get("unplannedEdits", _GATES[0])
     if mode not in _GATES:
         raise UsageError(
@@ -369,11 +369,11 @@ def memory_thresholds(settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 def catalog(settings: Mapping[str, Any]) -> str | None:
-    """The folder named as the catalogue; None: our own. A key that is nearly `catalog` is refused, because it would
-    have our own used in its place."""
+    """The folder of the catalogue; None for our own. A key that looks like a misspelt `catalog` is refused, because
+    ignoring it would silently use our own."""
     for key in settings:
         if key not in KEYS and did_you_mean(str(key), KEYS) == "Did you mean 'catalog'?":
-            kind_of((key,))  # which refuses it
+            kind_of((key,))  # raises the error
     folder = settings.get("catalog")
     if folder is None or (isinstance(folder, str) and folder.strip() and folder.isprintable()):
         return folder
@@ -389,10 +389,10 @@ def catalog(settings: Mapping[str, Any]) -> str | None:
 def model_endpoint(
     settings: Mapping[str, Any], environment: Mapping[str, str], model: str | None
 ) -> dict[str, Any]:
-    """Where a model is asked: base_url, model, api_key, protocol.
+    """The endpoint of a model: base_url, model, api_key, protocol.
 
-    `model` is an alias of `models`, or `PROVIDER/NAME`; None is the default one. A provider that is
-    configured counts before one of the same name that needs no configuration, and brings its own key or none.
+    `model` is an alias from `models`, or `PROVIDER/NAME`; None means the default. A configured provider overrides a
+    built-in one of the same name, and uses its own key or none.
     """
     named = str(model or settings.get("defaultModel") or "")
     if not named:
@@ -430,8 +430,8 @@ def model_endpoint(
 def builtin_options(
     settings: Mapping[str, Any], environment: Mapping[str, str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options of the built-in agent with its endpoint, which only a provider can name: a key that stands
-    in a workflow or beside an agent would be stored, and could be sent to another endpoint than its own."""
+    """The options of the built-in agent with its endpoint, which only a provider may set: a key in a workflow or beside
+    an agent would be stored, and could be sent to the wrong endpoint."""
     for key in ("base_url", "api_key", "protocol"):
         if key in {name.replace("-", "_") for name in options}:
             raise UsageError(
@@ -447,10 +447,10 @@ def builtin_options(
 def extract_endpoint(
     settings: Mapping[str, Any], environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Where answers without frontmatter are read: base_url, model, api_key, timeout; None: nowhere.
+    """The endpoint that reads answers without frontmatter: base_url, model, api_key, timeout; None if there is none.
 
-    What the role's overrides leave open, `extract` of the configuration decides; without both, the model of
-    the scene `extract`, or the default one.
+    The role's overrides come first, then `extract` in the configuration; without either, the model of the scene
+    `extract`, or the default model.
     """
     levels = [level for level in (_as_mapping(overrides), _section(settings, "extract")) if level]
     for level in levels:
@@ -485,7 +485,7 @@ def extract_endpoint(
 def _extract_provider(
     settings: Mapping[str, Any], environment: Mapping[str, str], levels: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str | None, Mapping[str, Any]]:
-    """Which level names the endpoint, its address, and the section that keeps the key for it."""
+    """The level that names the endpoint, the endpoint's address, and the section with its key."""
     speaking_openai = {key: entry for key, entry in _PUBLIC.items() if entry["protocol"] == PROTOCOLS[0]}
     for depth, level in enumerate(levels):
         model = _as_mapping(_section(settings, "models").get(str(level.get("model"))))
@@ -529,7 +529,7 @@ def _provider(
 
 
 def _list(built_in: Mapping[str, Mapping[str, str]]) -> str:
-    """Providers that need no configuration, each with the variable for its key."""
+    """List providers that need no configuration, each with the variable for its key."""
     return ", ".join(f"{name} ({entry['apiKeyEnv']})" for name, entry in built_in.items())
 
 
@@ -538,7 +538,7 @@ def _in_home(environment: Mapping[str, str], file: str) -> str:
 
 
 def _key(entry: Mapping[str, Any], environment: Mapping[str, str], whose: str) -> str | None:
-    """A key written down, or read from the variable that is named; a variable without value is an error."""
+    """The key itself, or the value of the variable that is named; a variable without a value is an error."""
     variable = entry.get("apiKeyEnv")
     if entry.get("apiKey"):
         return str(entry["apiKey"])

@@ -1,4 +1,4 @@
-"""Opens the store that an address or the configuration names."""
+"""Open the store that an address or the configuration names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rolecall.store.store import Store
 
 
 def open_store(url: str | None = None, *, create: bool = True) -> Store:
-    """The store at `url`, or the configured one. `create=False` never leaves a trace."""
+    """Open the store at `url`, or the configured one. With `create=False` nothing is ever created."""
     settings = config.store_settings()
     address = settings.url if url is None else url
     return Store(open_backend(address, create=create, durability=settings.durability))
 
 
 def store_if_any(url: str | None = None) -> Store | None:
-    """The store; None when none has been made yet, unless it was asked for by name."""
+    """Open the store if it exists; None if it does not, unless `url` was given."""
     try:
         return open_store(url, create=False)
     except NotFound:
@@ -26,13 +26,13 @@ def store_if_any(url: str | None = None) -> Store | None:
 
 
 def open_backend(url: str, *, create: bool = True, durability: Durability = "heads") -> Backend:
-    """A backend by its address. Only the driver that is asked for is imported."""
+    """Open a backend by its address, importing only the driver it needs."""
     kind, path = config.store_address(url)
     if kind in ("postgresql", "postgres"):
         from rolecall.store.postgres import PostgresBackend
 
         return PostgresBackend(url, create=create)
-    # Without a path, or in memory, what is put would be gone with the process.
+    # Without a path, or in memory, everything would be lost when the process ends.
     if kind not in ("files", "sqlite") or path in ("", ":memory:"):
         from rolecall.settings.mask import masked
 

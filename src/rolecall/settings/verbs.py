@@ -1,6 +1,6 @@
-"""Every verb of the command line and the actions in it that a role can be denied. Values.
+"""Every verb of the command line, and its actions that a role can be denied. Plain values.
 
-The command line checks a verb before it runs it; the gate of the hooks checks verbs in shell commands.
+The command line checks a verb before running it; the hooks' gate checks verbs in shell commands.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ class Action(NamedTuple):
     """The actions of a verb that a role can be denied."""
 
     classes: tuple[str, ...] = ()
-    """A restriction that denies one of these denies the verb."""
+    """The verb is denied if a restriction denies one of these."""
     is_for_lead: bool = False
-    """Any restriction denies the verb: a restricted role is not the lead."""
+    """Any restriction denies the verb, because a restricted role is not the lead."""
     starts_threads: bool = False
-    """Inside a step the verb is denied, unless the role may start threads."""
+    """The verb is denied inside a step unless the role may start threads."""
     is_door: bool = False
-    """Only hosts may start it, and it checks every call itself; it is denied in an agent's shell."""
+    """Only hosts may start the verb, and it checks every call itself; it is denied in an agent's shell."""
 
 
 READS = Action()
-"""Or writes what every role may leave: artifacts, how often a note was read."""
+"""Also for verbs that write only what every role may: artifacts, and how often a note was read."""
 WRITES = Action(FILES)
 RUNS = Action(SHELL)
 ADDS_TASKS = Action(TASK_CREATION)
@@ -79,7 +79,7 @@ def check_verb(
     is_in_step: bool,
     may_start_threads: bool,
 ) -> None:
-    """Refuse a verb with the given options if the role of this process may not do what it does."""
+    """Refuse a verb with the given options if the role of this process may not perform its actions."""
     name, action = named_action(verb, is_given)
     if action.is_for_lead:
         check_lead(restrictions, name)
@@ -92,7 +92,7 @@ def check_verb(
 
 
 def named_action(verb: str, is_given: Callable[[str], object]) -> tuple[str, Action]:
-    """What a verb does with the given options, and its name with the option that decides. Only the lead may use a verb
+    """The action of a verb with the given options, and its name with the deciding option. Only the lead may use a verb
     that is not in the table."""
     for (name, option), action in OPTIONS.items():
         if name == verb and is_given(option):

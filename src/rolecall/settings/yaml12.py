@@ -1,10 +1,9 @@
-"""YAML 1.2 core values from text, safe with hostile input, with the place of everything read.
+"""Read YAML 1.2 core values from text, safe against hostile input, with the place of every part.
 
-Built on the events of libyaml, so nothing of PyYAML's YAML 1.1 resolution remains: `yes`, `12:30`,
-`1_000` and dates are text, `012` is 12, `<<` is a key like any other, and a key is the text written.
-Keys given twice, tags beyond the core, several documents and values that would not be JSON are refused;
-nesting, size and what aliases may expand to are bounded. It opens no file: `!include` works only when
-the caller hands in a function that reads.
+Built on the events of libyaml, so none of PyYAML's YAML 1.1 rules apply: `yes`, `12:30`, `1_000` and dates are text,
+`012` is 12, `<<` is an ordinary key, and a key is always the text as written. Duplicate keys, tags beyond the core,
+several documents and values that JSON cannot represent are refused. Nesting, size and alias expansion are bounded. No
+files are opened: `!include` works only if the caller passes a function that reads them.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from rolecall.errors import UsageError
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 100
 MAX_ALIASED = 200_000
-"""What all aliases together may stand for, in nodes and characters."""
+"""The most that all aliases together may expand to, in nodes and characters."""
 
 Path = tuple[str | int, ...]
 Include = Callable[[str, str], tuple[str, str]]
-"""(path as written, file it is written in) -> (name of the file, its text); raises `UsageError`."""
+"""Called with the path as written and the file it is in; returns the file's name and text, or raises `UsageError`."""
 
 _CORE = "tag:yaml.org,2002:"
 _NUMBER = re.compile(
@@ -45,7 +44,7 @@ _MOST_DIGITS = 400
 
 
 class Place(NamedTuple):
-    """Where something was written; lines and columns count from 1."""
+    """A position in a file; lines and columns count from 1."""
 
     file: str
     line: int
@@ -56,7 +55,7 @@ class Place(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something wrong with a text: what, where, and what to do about it."""
+    """A problem with a text: what is wrong, where, and what to do about it."""
 
     severity: Literal["error", "warning"]
     message: str
@@ -71,7 +70,7 @@ class Problem(NamedTuple):
 
 
 class Node:
-    """A value, where it stands, and where its keys and parts stand."""
+    """A value, its place, and the places of its keys and parts."""
 
     __slots__ = ("height", "key_places", "parts", "place", "value", "weight")
 
@@ -91,13 +90,13 @@ class Node:
 
 
 class Marks:
-    """Finds the place of any path of a value that was read."""
+    """Finds the place of any path in a value."""
 
     def __init__(self, root: Node) -> None:
         self._root = root
 
     def at(self, path: Path, *, key: bool = False) -> Place:
-        """The place of the value at `path`, or of its key; of the nearest thing around it when it is absent."""
+        """The place of the value at `path` or of its key; if it is absent, of the nearest part around it."""
         node, place = self._root, self._root.place
         for step in path:
             part = node.parts.get(step)
@@ -109,15 +108,16 @@ class Marks:
 
 
 class Document(NamedTuple):
-    """What was read; `node` is None when the text could not be read to its end."""
+    """A parsed document; `node` is None if the text could not be read to its end."""
 
     node: Node | None
     problems: list[Problem]
 
 
 def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> Any:
-    """The value of one YAML document; `UsageError` with file, line and column when it has none."""
-    # Most answers of agents begin with nothing but `name: words`, and importing the parser takes longer than the rest.
+    """Read one YAML document and return its value; raise `UsageError` with file, line and column if it is invalid."""
+    # Most agents' answers begin with simple `name: words` lines, and importing the parser takes longer than reading
+    # them.
     if len(text) <= max_bytes:
         lines = [_FLAT.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
         flat = {line[1]: _plain(line[2]) for line in lines if line}
@@ -129,7 +129,7 @@ def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> An
 def load_marked(
     text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
 ) -> tuple[Any, Marks]:
-    """The value of one YAML document and the places of everything in it."""
+    """Read one YAML document and return its value and the places of all its parts."""
     node, problems = read(text, source=source, max_bytes=max_bytes, include=include)
     if problems or node is None:
         first = problems[0]
@@ -141,7 +141,7 @@ def load_marked(
 def read(
     text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
 ) -> Document:
-    """Like `load_marked`, with every problem collected instead of raised."""
+    """Like `load_marked`, but collect every problem instead of raising."""
     budget = _Budget(max_bytes, include)
     try:
         return Document(_Reader(text, (source,), budget).read_document(), budget.problems)
@@ -156,7 +156,7 @@ class _Unreadable(Exception):
 
 
 class _Budget:
-    """What one document, its includes among it, may still use."""
+    """What a document and its includes may still use."""
 
     def __init__(self, max_bytes: int, include: Include | None) -> None:
         self.max_bytes = max_bytes
@@ -169,7 +169,7 @@ class _Budget:
         self.problems.append(Problem("error", message, *place, hint))
 
     def take(self, text: str, place: Place) -> None:
-        # A character is at least a byte, so an enormous text is refused before it is encoded.
+        # A character is at least one byte, so an enormous text is refused before it is encoded.
         size = len(text) if len(text) > self.max_bytes else len(text.encode("utf-8", "surrogatepass"))
         self.bytes_left -= size
         if self.bytes_left < 0:
@@ -177,7 +177,7 @@ class _Budget:
 
 
 class _Reader:
-    """Composes one file from its events."""
+    """Builds the value of one file from its events."""
 
     def __init__(self, text: str, files: tuple[str, ...], budget: _Budget) -> None:
         self._file = files[-1]
@@ -210,7 +210,7 @@ class _Reader:
         return Place(self._file, mark.line + 1, mark.column + 1)
 
     def _read_node(self, depth: int) -> Node:
-        """The node that begins at the current event; leaves the current event at its last one."""
+        """Read the node that begins at the current event, and stop at its last event."""
         event, place = self._event, self._place()
         kind = type(event).__name__
         if depth > MAX_DEPTH:
@@ -290,7 +290,7 @@ class _Reader:
         return node
 
     def _read_key(self, depth: int) -> tuple[str, Place]:
-        """A key, which is the text as it is written, whatever its value would be."""
+        """Read a key, which is the text as written, even if it looks like another type."""
         event, place = self._event, self._place()
         if type(event).__name__ == "ScalarEvent" and event.tag in (None, "!", _CORE + "str"):
             if event.anchor:
@@ -341,7 +341,7 @@ class _Reader:
 
 
 def _events(text: str, file: str) -> Any:
-    """The events of a text; every error of the parser becomes `_Unreadable`."""
+    """The parser's events for a text; every parser error becomes `_Unreadable`."""
     import yaml  # takes longer to import than most texts take to read
     from yaml._yaml import CParser
 
@@ -349,7 +349,7 @@ def _events(text: str, file: str) -> Any:
         return Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
     try:
-        # Encoded here, because the parser counts the columns of bytes in characters as well.
+        # Encode here to catch lone surrogates; the parser counts columns in characters for bytes too.
         parser = CParser(text.encode("utf-8"))
         while (event := parser.get_event()) is not None:
             yield event
@@ -388,7 +388,7 @@ def _unknown_tag(tag: str) -> str:
 
 
 def _plain(text: str) -> Any:
-    """The value of an unquoted scalar by the YAML 1.2 core schema."""
+    """The value of an unquoted scalar in the YAML 1.2 core schema."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "-+.0123456789":
@@ -416,7 +416,7 @@ def _read_json(text: str, place: Place) -> Node:
 
     def node_of(value: Any) -> Node:
         if isinstance(value, str):
-            value.encode()  # JSON can spell lone surrogates, which are not text
+            value.encode()  # JSON can spell lone surrogates, which are not valid text
             return Node(value, place, weight=1 + len(value))
         node = Node(value, place)
         parts = (

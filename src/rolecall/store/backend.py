@@ -1,16 +1,15 @@
-"""The narrow protocol a store is built on, and the plain values that cross it.
+"""The narrow protocol that a store is built on, and the plain values that it uses.
 
-A backend keeps bytes: nodes as records, refs that move by compare-and-swap, events in order. It
-knows nothing of schemas, hashes or payloads; `Store` does, once, for all backends. Every write is
-one `Change`, applied whole or not at all, so a thread's new nodes, its head, its lease and its
-events become visible in the same instant.
+A backend keeps bytes: nodes as records, refs that move by compare-and-swap, events in order. It knows nothing about
+schemas, hashes or payloads; `Store` handles those for all backends. Every write is one `Change`, applied as a whole or
+not at all, so a thread's new nodes, its head, its lease and its events become visible at the same instant.
 
-A ref without a target is a small fact rather than a pointer (a lease is one): it moves by
-compare-and-swap like any other, does not keep nodes from garbage collection and has no history.
+A ref without a target is a small fact rather than a pointer; a lease is one. It moves by compare-and-swap like any
+other, protects no nodes from garbage collection and has no history.
 """
 
-# No `from __future__ import annotations` here: it would make every field of a NamedTuple a string
-# that is compiled when the module is imported, and every command imports this one.
+# No `from __future__ import annotations` here: it would turn every field of a NamedTuple into a string that is compiled
+# on import, and every command imports this module.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,13 +18,13 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound
 
 Durability = Literal["always", "heads", "never"]
-"""When a commit waits for the disk: every time, when a ref moves, or never. A crash of the process
-loses nothing in any case; only a power cut can take what was not waited for."""
+"""When a commit waits for the disk: always, when a ref moves, or never. A crash of the process never loses anything; a
+power failure can lose commits that did not wait."""
 
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 FRESH_MS = 1_000
-"""A node put again this soon after its last put counts as just put without being written again."""
+"""A node put again within this time counts as just put, without being written again."""
 
 
 class Record(NamedTuple):
@@ -38,9 +37,9 @@ class Record(NamedTuple):
     created: int
     """Milliseconds of the first put. Not part of the id."""
     refs: tuple[str, ...] | None
-    """The ids the payload refers to; None where the backend does not keep them."""
+    """The ids that the payload refers to; None if the backend does not keep them."""
     sha256: bytes | None
-    """SHA-256 of the bytes the id was made from; None for a node that came without."""
+    """SHA-256 of the bytes that the id was made from; None for a node that came without it."""
 
 
 class Ref(NamedTuple):
@@ -50,7 +49,7 @@ class Ref(NamedTuple):
     target: str | None
     state: Mapping[str, Any]
     version: int
-    """Counts the moves of this ref; what a compare-and-swap compares."""
+    """Counts the moves of this ref; a compare-and-swap compares it."""
     updated: int
 
 
@@ -59,12 +58,12 @@ class Move(NamedTuple):
 
     name: str
     expected: int
-    """The version the caller saw; 0 when the ref must not exist yet."""
+    """The version that the caller saw; 0 if the ref must not exist yet."""
     target: str | None = None
     state: Mapping[str, Any] | None = None
-    """Small JSON facts kept with the ref. None for both target and state removes the ref."""
+    """A small JSON object kept with the ref. If both target and state are None, the ref is removed."""
     at: int | None = None
-    """When it happened, if not now: for a copy."""
+    """The time of the move, if not now; used for copies."""
 
     @property
     def removes(self) -> bool:
@@ -72,7 +71,7 @@ class Move(NamedTuple):
 
 
 class Put(NamedTuple):
-    """That a node was put, again or for the first time."""
+    """The latest put of a node."""
 
     seq: int
     id: str
@@ -93,7 +92,7 @@ class NewEvent(NamedTuple):
     kind: str
     body: Mapping[str, Any]
     at: int | None = None
-    """When it happened, if not now: for a copy."""
+    """The time of the event, if not now; used for copies."""
 
 
 class Event(NamedTuple):
@@ -105,26 +104,26 @@ class Event(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Everything one write does."""
+    """Everything that one write does."""
 
     nodes: Sequence[Record] = ()
     moves: Sequence[Move] = ()
     events: Sequence[NewEvent] = ()
     types: Sequence[str] = ()
-    """Ids that must be stored at that moment: the types of new nodes that are not themselves new."""
+    """Ids that must be stored at commit time: types of the new nodes that are not new themselves."""
 
 
 class Damage(NamedTuple):
-    """A stored thing that cannot be read as a record at all."""
+    """A stored item that cannot be read as a record at all."""
 
     id: str
     reason: str
 
 
 class Backend(Protocol):
-    """What a store needs of the place it keeps things in. One instance serves one thread of control.
+    """Storage for a `Store`. One instance serves one thread of control.
 
-    Errors are those of `rolecall.errors`; nothing of a driver leaks out.
+    Errors are those of `rolecall.errors`; driver exceptions never escape.
     """
 
     @property
@@ -132,23 +131,22 @@ class Backend(Protocol):
         """The server's clock in milliseconds, which all machines share; None if all users are on this machine."""
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
-        """Apply `change` whole or not at all; the refs as moved, in the order of the moves.
+        """Apply `change` as a whole or not at all, and return the moved refs in the order of the moves.
 
-        `durable` asks for power-loss safety before the return. A record whose id is stored with the
-        same bytes changes nothing but its freshness; with other bytes it is a `Collision`. A move
-        whose version does not match is a `Conflict`, a type that is not stored is `NotFound`. `now` is the
-        time in milliseconds.
+        With `durable`, the change survives a power failure once this returns. A record whose id is stored with the same
+        bytes only has its put time refreshed; other bytes are a `Collision`. A move with the wrong version is a
+        `Conflict`, a type that is not stored is `NotFound`. `now` is the time in milliseconds.
         """
         ...
 
     def record(self, node: str) -> Record | None: ...
 
     def records(self, nodes: Sequence[str]) -> list[Record]:
-        """Those of `nodes` that are stored, in any order."""
+        """The stored records among `nodes`, in any order."""
         ...
 
     def stored(self, nodes: Sequence[str]) -> set[str]:
-        """Those of `nodes` that are stored, without reading them."""
+        """The ids among `nodes` that are stored, without reading the records."""
         ...
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
@@ -160,7 +158,7 @@ class Backend(Protocol):
         ...
 
     def scan(self) -> Iterator[Record | Damage]:
-        """Every record, lazily, in bounded memory; one that cannot be read at all comes as a `Damage`."""
+        """Every record, lazily, in bounded memory; one that cannot be read comes as a `Damage`."""
         ...
 
     def ref(self, name: str) -> Ref | None: ...
@@ -174,21 +172,21 @@ class Backend(Protocol):
         newest_first: bool = False,
         limit: int | None = None,
     ) -> list[Ref]:
-        """Refs by name. `where` keeps those whose state has one of the given values under each key;
-        `before` starts after that name in the chosen direction, so that pages can follow each other."""
+        """Refs sorted by name. `where` keeps those whose state has one of the given values for each key; `before`
+        starts after that name in the chosen direction, for paging."""
         ...
 
     def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
-        """Names of refs, last first, without reading their states, which may be damaged.
-        `before` starts below that name."""
+        """Names of refs, last first, without reading their states, which may be damaged. `before` starts below that
+        name."""
         ...
 
     def history(self, name: str) -> list[Moved]:
-        """What a ref has pointed at, oldest first, up to now."""
+        """The targets of a ref so far, oldest first."""
         ...
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
-        """Every move that still matters, of every ref, with a sequence number above `since`."""
+        """Every move of every ref that still matters, with a sequence number above `since`."""
         ...
 
     def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
@@ -196,31 +194,31 @@ class Backend(Protocol):
         ...
 
     def puts(self, after: int = 0) -> Iterator[Put]:
-        """Which ids were put when, in the order of their last put, beyond position `after`."""
+        """The latest put of each node, in order, beyond position `after`."""
         ...
 
     def position(self) -> tuple[int, int]:
-        """How far `puts` and `roots` reach now; exact when asked inside `exclusive`."""
+        """The current end positions of `puts` and `roots`; exact only inside `exclusive`."""
         ...
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """No other process writes while this is open; reads inside see the latest. For `delete`."""
+        """Keep all other processes from writing while this is open; reads inside see the latest state. For `delete`."""
         ...
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Reads inside see the store as it was at one instant, whatever others write meanwhile; no writes inside."""
+        """Make reads inside see the store at one instant, whatever others write meanwhile. Do not write inside."""
         ...
 
     def delete(self, nodes: Iterable[str]) -> int:
-        """Remove records, inside `exclusive` only; how many were there."""
+        """Remove records and return how many existed. Only allowed inside `exclusive`."""
         ...
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """Rebuild what is derived from the records. `refs` replaces the kept references of some."""
+        """Rebuild data that is derived from the records. `refs` replaces the stored references of some of them."""
         ...
 
     def size(self) -> dict[str, Any]:
-        """Figures: `nodes`, `bytes` (of payloads), `types` (id to count), `refs`, `events`, `disk`."""
+        """Statistics: `nodes`, `bytes` (of payloads), `types` (id to count), `refs`, `events`, `disk`."""
         ...
 
     def problems(self) -> Iterator[str]:
@@ -234,7 +232,7 @@ _LATEST_MS = 8_640_000_000_000_000
 
 
 def is_time(value: object) -> bool:
-    """Whether `value` is a time in milliseconds, as far as JavaScript's calendar reaches."""
+    """Whether `value` is a time in milliseconds within the range of JavaScript dates."""
     return isinstance(value, int | float) and 0 <= value <= _LATEST_MS
 
 
@@ -253,7 +251,7 @@ def missing_type(type_id: str) -> NotFound:
 
 
 def require(types: Sequence[str], stored: set[str]) -> None:
-    """Refuse a change whose types are not all among the `stored` ones."""
+    """Refuse a change with a type that is not among the `stored` ones."""
     for type_id in types:
         if type_id not in stored:
             raise missing_type(type_id)
@@ -282,7 +280,7 @@ def collision(record: Record, sha256: bytes | None) -> Collision:
 
 
 def stored_object(text: str, what: str) -> dict[str, Any]:
-    """The JSON object kept with a ref or an event; `Damaged` if it is anything else."""
+    """Parse the JSON object stored with a ref or an event; raise `Damaged` if it is anything else."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as exc:

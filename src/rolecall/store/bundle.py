@@ -1,9 +1,9 @@
-"""Export and import: a copy from one backend to another.
+"""Export and import: copy from one backend to another.
 
-A bundle is a tar of the `files` layout, so you can unpack and inspect it, use it as a store, and read it with
-the predecessor; a folder works in place of a bundle in both directions. Nodes, refs with
-their history, and events keep their ids and times. An export reads the store as of one instant. Damaged
-and missing nodes are named, and an import checks everything before it writes anything.
+A bundle is a tar of the `files` layout, so you can unpack and inspect it, use it as a store, and read it with the
+predecessor; a folder works instead of a bundle in both directions. Nodes, refs with their history, and events keep
+their ids and times. An export reads the store as of one instant. Damaged and missing nodes are reported, and an import
+checks everything before it writes anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rolecall.store.verify import Problem
 _BATCH = 500
 _SMALL = 64 * 1024 * 1024
 _MOST_RATIO = 100
-"""The bytes that a bundle may unpack to, and the multiple of its own size; ten times is common."""
+"""A bundle may unpack to this many bytes plus this multiple of its own size; a factor of ten is common."""
 _OPENERS: dict[bytes, Callable[[str, str], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -45,13 +45,13 @@ Progress = Callable[[int], None]
 
 class Copied(NamedTuple):
     nodes: int
-    """Nodes taken over, those that were there already included."""
+    """Nodes copied, including those already present."""
     refs: int
     events: int
     kept: tuple[str, ...]
-    """Refs, and streams of events, that went another way here and were left alone."""
+    """Refs and event streams that have diverged in the target and were left alone."""
     problems: tuple[Problem, ...]
-    """What was left out, or taken although something is odd about it."""
+    """Things that were left out, or copied although something about them is odd."""
 
 
 def export_to(
@@ -71,7 +71,7 @@ def export_to(
     try:
         with scratch.folder(".rolecall-export-", os.path.dirname(os.path.abspath(path))) as place:
             with Store(FilesBackend(str(place / "store")), now=store.now) as target:
-                # What must last is the finished bundle, so the folder that it is packed from need not.
+                # Only the finished bundle must be durable, not the folder that it is packed from.
                 copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress, durable=False)
             packed = str(place / "bundle")
             with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
@@ -80,7 +80,7 @@ def export_to(
                 os.fsync(file.fileno())
             try:
                 os.link(packed, path)  # never overwrites
-            except PermissionError:  # a disk without links
+            except PermissionError:  # a file system without hard links
                 os.rename(packed, path)
     except OSError as exc:
         raise StorageError(
@@ -97,7 +97,7 @@ def import_from(
     keep_going: bool = False,
     progress: Progress = lambda _: None,
 ) -> Copied:
-    """Take over a bundle or a folder. `repair` also replaces nodes that are damaged here."""
+    """Import a bundle or a folder. `repair` also replaces nodes that are damaged here."""
     with _open_source(path) as source:
         return _copy(source, store, (), repair=repair, keep_going=keep_going, progress=progress)
 
@@ -127,7 +127,7 @@ def _copy(
         if repair:
             _repair(target, source, damaged, problems)
         count = 0
-        # Types first, so that a copy that is cut short holds no node without its type.
+        # Types first, so that an interrupted copy has no node without its type.
         for schemas_first in (True, False):
             records = _records(source, nodes, damaged, problems)
             chosen = (r for r in records if (r.type in (META, r.id)) == schemas_first)
@@ -146,7 +146,7 @@ def _copy(
 
 @contextmanager
 def _note_damage(problems: list[Problem] | None, name: str = "") -> Iterator[None]:
-    """Add damage to `problems` under the name of what is damaged; without a list, raise it."""
+    """Add damage to `problems` under the name of the damaged item; if there is no list, raise it."""
     try:
         yield
     except Damaged as exc:
@@ -182,7 +182,7 @@ def _check_refs_and_events(source: Store, problems: list[Problem]) -> None:
 
 
 def _check_reachable(source: Store, target: Store, damaged: set[str], problems: list[Problem]) -> None:
-    """Note the nodes that refs lead to, now or in their history, and that neither side has."""
+    """Report nodes that refs lead to, now or in their history, but that neither side has."""
     with _note_damage(problems):
         names = {moved.target: moved.name for moved in source.backend.roots()}
         seen = {node_number(node) for node in damaged if is_node_id(node)}
@@ -205,7 +205,7 @@ def _refuse(problems: list[Problem]) -> Damaged:
 def _records(
     source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Problem]
 ) -> Iterator[Record]:
-    """The intact records to copy: all, or those reachable from `nodes`."""
+    """The intact records to copy: all of them, or those reachable from `nodes`."""
     if not nodes:
         try:
             for item in source.backend.scan():
@@ -223,7 +223,7 @@ def _records(
 
 
 def _complete(source: Store, record: Record, problems: list[Problem]) -> Record:
-    """A record with what its old place may not have kept: references and SHA-256."""
+    """Fill in what the source may not have stored with a record: references and SHA-256."""
     refs = record.refs
     if refs is None:
         try:
@@ -243,7 +243,7 @@ def _add(target: Store, records: Sequence[Record], *, durable: bool = True) -> N
 
 
 def _repair(store: Store, source: Store, unusable: set[str], problems: list[Problem]) -> None:
-    """Put the intact nodes of `source` in the place of those that are damaged here."""
+    """Replace nodes that are damaged here with the intact ones of `source`."""
     damaged = [problem.node for problem in _find_damage(store) if is_node_id(problem.node)]
     for node in sorted(source.backend.stored(damaged) - unusable):
         record = _complete(source, source.record(node), problems)
@@ -258,7 +258,7 @@ def _repair(store: Store, source: Store, unusable: set[str], problems: list[Prob
 def _copy_refs(
     source: Store, target: Store, problems: list[Problem] | None, kept: list[str], *, durable: bool
 ) -> int:
-    """Copy refs that are new here; those that point elsewhere here stay."""
+    """Copy refs that are new here; refs with a different target here stay unchanged."""
     count = 0
     draft = target.draft()
     with _note_damage(problems):
@@ -277,7 +277,7 @@ def _copy_refs(
 
 
 def _copy_ref(source: Store, draft: Draft, ref: Ref) -> None:
-    """Walk a new ref through its history, so that older targets stay reachable here too."""
+    """Replay a new ref's history, so that older targets stay reachable here too."""
     version: Ref | None = None
     for number, moved in enumerate(source.history(ref.name), 1):
         draft.move(ref.name, version, moved.target, {}, at=moved.at)
@@ -288,7 +288,7 @@ def _copy_ref(source: Store, draft: Draft, ref: Ref) -> None:
 def _copy_events(
     source: Store, target: Store, problems: list[Problem] | None, kept: list[str], *, durable: bool
 ) -> int:
-    """Copy what each stream has beyond the events that are here; one that went another way here stays."""
+    """Copy the events of each stream that are not here yet; a stream that has diverged here is left alone."""
     count = 0
     here: dict[str, deque[int]] = {}
     for event in _events(target):
@@ -326,7 +326,7 @@ def _mark(event: Event) -> int:
 
 @contextmanager
 def _open_source(path: str) -> Iterator[Store]:
-    """A bundle or a folder as a store to read from."""
+    """Open a bundle or a folder as a store to read from."""
     is_folder = os.path.isdir(path)
     with nullcontext(Path(path)) if is_folder else scratch.folder("rolecall-import-") as place:
         if not is_folder:
@@ -351,13 +351,13 @@ def _unpack(path: str, folder: str) -> None:
             bounded = cast("IO[bytes]", _Bounded(content, _SMALL + _MOST_RATIO * size))
             with tarfile.open(fileobj=bounded, mode="r:") as tar:
                 for member in tar:
-                    # A link could lead out of the folder, and a sparse file could be of any size.
+                    # A link could lead out of the folder, and a sparse file could have any size.
                     is_plain = (member.isreg() and not member.issparse()) or member.isdir()
                     place = os.path.normpath(os.path.join(folder, member.name))
                     if os.path.commonpath([folder, place]) != folder or not is_plain:
                         raise tarfile.ReadError(f"{member.name!r} is not a plain file within it")
                     tar.extract(member, folder, filter="data")
-                # Cut off between two files, a tar reads as a shorter one; only its closing block is missing.
+                # A tar cut off between two files still reads as a shorter one; only its closing block is missing.
                 bounded.seek(tar.offset)
                 if bounded.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                     raise tarfile.ReadError("it ends too early")
@@ -372,7 +372,7 @@ def _unpack(path: str, folder: str) -> None:
 
 
 class _Bounded:
-    """A file with a limit on its unpacked size: a few compressed bytes can unpack to any number."""
+    """A file with a limit on its unpacked size, because a few compressed bytes can unpack to any number."""
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
         self._file = file

@@ -1,10 +1,9 @@
-"""Canonical bytes of a JSON value: the deterministic CBOR that ids are made from, and back again.
+"""Canonical bytes of a JSON value, and back: the deterministic CBOR that ids are made from.
 
-The form is RFC 8949's core deterministic encoding, except that floats are never shortened. It is
-kept byte for byte because other programs share the format: numbers follow JavaScript (1.0 is the
-integer 1, an integer beyond 2^53-1 is a float64, -0 is 0), strings are UTF-8 without
-normalisation, map keys sort by their encoded form. A value that could come back as another value
-is refused, never adjusted.
+The form is RFC 8949's core deterministic encoding, except that floats are never shortened. It must stay the same byte
+for byte because other programs share the format: numbers follow JavaScript (1.0 is the integer 1, an integer beyond
+2^53-1 is a float64, -0 is 0), strings are UTF-8 without normalisation, map keys sort by their encoded form. A value
+that would decode to a different one is refused, never adjusted.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from typing import Any
 from rolecall.errors import Damaged, InvalidValue
 
 MAX_DEPTH = 200
-"""How deep lists and objects may nest. Schema validation stops at 255; this leaves it room."""
+"""How deep lists and objects may nest. Schema validation stops at 255, so this leaves some room."""
 
 _SAFE_INTEGER = (1 << 53) - 1
 _FLOAT = struct.Struct(">d")
 
 
 def encode(value: Any) -> bytes:
-    """The canonical bytes of a JSON value; `InvalidValue` names the place that has none."""
+    """Return the canonical bytes of a JSON value; `InvalidValue` names the part that has none."""
     out = bytearray()
     try:
         _write(value, out, 0)
@@ -34,10 +33,9 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The value of canonical bytes; `Damaged` when they are not one whole value.
+    """Return the value of canonical bytes; raise `Damaged` if they are not exactly one value.
 
-    Other programs write values that this one refuses to write: NaN is returned, and a value that nests too deep
-    is an `InvalidValue`.
+    Other programs write values that this one does not: NaN is returned, and too deep nesting is an `InvalidValue`.
     """
     value, end = decode_at(data, 0)
     if end != len(data):
@@ -49,7 +47,7 @@ def decode(data: bytes) -> Any:
 
 
 class _Refused(Exception):
-    """A value without a canonical form; each container it passes on the way out adds its step."""
+    """A value without a canonical form; each container adds its step to the path as the exception passes."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -58,7 +56,7 @@ class _Refused(Exception):
         self.path: list[str | int] = []
 
     def place(self) -> str:
-        # A key may itself hold what cannot be printed, so it is shown escaped.
+        # A key may contain unprintable characters, so it is shown escaped.
         steps = [ascii(step).strip("'") for step in reversed(self.path)]
         shown = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
         return "/" + "/".join(shown) if steps else "the value"
@@ -110,7 +108,7 @@ def _write_object(value: dict[Any, Any], out: bytearray, depth: int) -> None:
             if not isinstance(key, str):
                 raise _Refused("is a key that is not a string", "JSON objects have string keys only.")
             encoded.append((_utf8(key), key))
-        # Sorting by length, then bytes, is sorting by the encoded form: the head carries the length.
+        # Sorting by length, then bytes, equals sorting by the encoded form, because the head carries the length.
         encoded.sort(key=_by_length)
         for text, key in encoded:
             _write_head(0x60, len(text), out)
@@ -126,9 +124,9 @@ def _by_length(pair: tuple[bytes, str]) -> tuple[int, bytes]:
 
 
 def _write_subclass(value: Any, out: bytearray, depth: int) -> None:
-    """An enum member, a str subclass and the like stand for the plain value they extend."""
+    """Write an enum member, a str subclass and the like as the plain value it extends."""
     if isinstance(value, str):
-        # Not str(value): an enum member's own __str__ gives its name.
+        # Not str(value), because an enum member's own __str__ returns its name.
         return _write(str.__str__(value), out, depth)
     plain_kinds: tuple[Any, ...] = (int, float, dict, list)
     for plain in plain_kinds:
@@ -153,8 +151,8 @@ def _write_integer(value: int, out: bytearray) -> None:
 def _float_of_integer(value: int) -> float:
     """The float that a large integer denotes.
 
-    JavaScript writes 2^53 exactly and 123456789012345680000 rounded to the digits that matter; each
-    names one float. An integer that names none would come back changed, so it is refused.
+    JavaScript writes 2^53 exactly and 123456789012345680000 rounded to its significant digits; each denotes one float.
+    An integer that denotes none would change when read back, so it is refused.
     """
     try:
         number = float(value)
@@ -170,7 +168,7 @@ def _float_of_integer(value: int) -> float:
 
 
 def _written_as(number: float) -> int:
-    """The integer that JavaScript's shortest digits for `number` spell."""
+    """The integer written by JavaScript's shortest digits for `number`."""
     mantissa, _, exponent = repr(number).partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = int(whole + fraction.rstrip("0"))
@@ -218,7 +216,7 @@ def _utf8(text: str) -> bytes:
 
 
 def decode_at(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
-    """The value that begins at `at`, and where it ends."""
+    """Return the value that begins at `at`, and the offset where it ends."""
     head, number, at = _read_head(data, at)
     major = head >> 5
     reader = _READERS.get(major)
@@ -275,7 +273,7 @@ def _read_object(data: bytes, at: int, length: int, _head: int, depth: int) -> t
             raise Damaged(f"the key before byte {at} is not a string")
         key, at = _read_text(data, at, size, head, depth)
         value, at = decode_at(data, at, depth + 1)
-        # JavaScript encodes a property that is present but undefined; JSON leaves such a one out.
+        # JavaScript encodes properties that are present but undefined; JSON omits them.
         if value is not _UNDEFINED:
             result[key] = value
     return result, at

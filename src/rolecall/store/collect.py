@@ -1,10 +1,9 @@
-"""Garbage collection: remove the nodes that nothing refers to, and never one that something does.
+"""Garbage collection: remove the nodes that nothing refers to, and only those.
 
-Roots are everything a ref points at or has pointed at, every node put within the grace time (its ref
-may be about to follow) and the builtin types. Marking runs beside writers; before each batch of
-deletions all writers are held off and whatever was put or pointed at since is marked too, so a node
-that came back into use in the meantime survives. Where something in use is damaged or missing, what it
-referred to cannot be known, and nothing is removed.
+The roots are every target that a ref has or had, every node put within the grace time (its ref may be about to follow)
+and the builtin types. Marking runs alongside writers. Before each batch of deletions all writers are blocked, and
+anything put or pointed at since then is marked too, so a node that came back into use survives. If a node in use is
+damaged or missing, its references are unknown, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ _BATCH = 2_000
 
 class Collection(NamedTuple):
     total: int
-    """Nodes before."""
+    """Number of nodes before the collection."""
     reachable: int
     young: int
-    """Not reachable, but put within the grace time (or kept by one that was)."""
+    """Not reachable, but put within the grace time, or referenced by such a node."""
     collected: int
     """Removed, or removable in a dry run."""
     dangling: tuple[Dangling, ...]
-    """References to nothing met on the way; the first hundred."""
+    """Dangling references found on the way; the first hundred."""
     sample: tuple[str, ...]
     """Some of the collected ids."""
 
 
 def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool = False) -> Collection:
-    """Find what nothing refers to and, with `delete`, remove it.
+    """Find nodes that nothing refers to and, with `delete`, remove them.
 
-    `force` removes although something in use refers to a node that is not stored.
+    `force` deletes even if a node in use refers to one that is not stored.
     """
     marks = _Marks(store)
     with store.backend.exclusive() if delete else nullcontext():
         marks.position = store.backend.position()
-    # A node put again within that moment keeps the time of its put before.
+    # A node put again within FRESH_MS keeps its earlier put time.
     cutoff = store.now() - grace_ms - (FRESH_MS if grace_ms > 0 else 0)
     marks.add(store.backend.stored((META, *BUILTIN.values())))
     marks.add(moved.target for moved in store.backend.roots())
@@ -72,7 +71,7 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
 
 
 def _refuse_dangling(store: Store, dangling: Dangling, *, force: bool) -> None:
-    """Refuse to delete: a node that is missing may have been lost, and with it the way to its children."""
+    """Refuse to delete: a missing node may have been lost, and its references with it."""
     fault = next(iter(store.backend.problems()), None)
     if fault is None and force:
         return
@@ -91,7 +90,7 @@ def _refuse_dangling(store: Store, dangling: Dangling, *, force: bool) -> None:
 
 
 class _Marks:
-    """What must stay: a set that is always closed under references and types."""
+    """The nodes to keep: a set that is always closed under references and types."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -119,13 +118,13 @@ class _Marks:
                     elif len(self.dangling) < 100:
                         self.dangling.append(visit)
             except (Damaged, UsageError) as exc:
-                # What a damaged node refers to cannot be known, so nothing may be removed.
+                # The references of a damaged node are unknown, so nothing may be removed.
                 raise Damaged(
                     f"nothing was collected: {exc.message}", node=getattr(exc, "node", ""), hint=exc.hint
                 ) from exc
 
     def catch_up(self) -> None:
-        """Mark what was put or pointed at since the last look; call it with writers held off."""
+        """Mark nodes put or pointed at since the last call. Call it while writers are blocked."""
         puts, moves = self.position
         self.position = self._store.backend.position()
         self.add(moved.target for moved in self._store.backend.roots(moves))

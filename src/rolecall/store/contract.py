@@ -1,4 +1,4 @@
-"""What every backend must do, as a test suite that any backend's author can run.
+"""The behaviour required of every backend, as a test suite that authors of backends can run.
 
 Subclass `StoreContract` in a pytest module and give it two fixtures:
 
@@ -12,11 +12,10 @@ Subclass `StoreContract` in a pytest module and give it two fixtures:
         @pytest.fixture
         def reopen(self, place): ...                   # a callable: another Backend on the same place
 
-Closing what the fixtures open is theirs to do. `pytest.register_assert_rewrite("rolecall.store.contract")`
-in a conftest makes failures show the values compared. Without `reopen` the tests that need a second writer
-are skipped. The suite drives the backend through `Store` wherever the verbs can see the fact, and
-directly where they cannot: damage, collisions, positions. It says nothing about speed, and nothing
-about crashes, which need a process to kill.
+The fixtures must close what they open. `pytest.register_assert_rewrite("rolecall.store.contract")` in a conftest makes
+failures show the values compared. Without `reopen`, tests that need a second writer are skipped. The suite uses the
+backend through `Store` where possible, and directly for damage, collisions and positions. It does not test speed, or
+crashes, which need a process to kill.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ TEN_MINUTES = 600_000
 
 
 class Clock:
-    """A time that moves only when told to."""
+    """A clock that moves only when told to."""
 
     def __init__(self, ms: int = 1_700_000_000_000) -> None:
         self.ms = ms
@@ -68,12 +67,12 @@ class Clock:
 
 
 def damaged(record: Record) -> Record:
-    """The record with a flipped bit: what a failing disk or a hand edit leaves."""
+    """The record with a flipped bit, as left by a failing disk or a manual edit."""
     return record._replace(data=record.data[:-1] + bytes([record.data[-1] ^ 1]))
 
 
 def chain(store: Store, length: int) -> list[str]:
-    """Linked nodes, the newest first."""
+    """Put linked nodes and return their ids, the newest first."""
     draft = store.draft()
     link = draft.put_schema(LINK)
     ids: list[str] = []
@@ -84,7 +83,7 @@ def chain(store: Store, length: int) -> list[str]:
 
 
 class StoreContract:
-    """The promises. `backend` is yours to give; `reopen` too, if a second writer can exist."""
+    """The contract. Provide the fixture `backend`, and `reopen` if a second writer can exist."""
 
     @pytest.fixture
     def reopen(self) -> Reopen:
@@ -149,7 +148,7 @@ class StoreContract:
         assert [store.get(node).payload for node in BUILTIN.values()] == [{"type": name} for name in BUILTIN]
         assert store.backend.size()["nodes"] == 1 + len(BUILTIN) + 1
 
-    # -- nodes: what is refused --
+    # -- nodes: refused changes --
 
     def test_the_same_node_twice_in_one_change_is_stored_once(self, backend: Backend) -> None:
         record = make_record(BUILTIN["string"], canonical.encode("twice"), (), 1)
@@ -330,7 +329,7 @@ class StoreContract:
 
     @pytest.fixture
     def threads(self, store: Store) -> Store:
-        """Refs `thread/0` to `thread/5`, of which the even ones are idle, and two others."""
+        """Refs `thread/0` to `thread/5`, the even ones idle, and two others."""
         draft = store.draft()
         for number in (3, 0, 5, 1, 4, 2):
             status = "running" if number % 2 else "idle"
@@ -404,7 +403,7 @@ class StoreContract:
         numbers = [event.seq for event in store.events()]
         assert numbers == sorted(set(numbers)) and numbers[0] > 0
 
-    # -- what garbage collection needs --
+    # -- support for garbage collection --
 
     def test_puts_tell_ids_in_the_order_of_their_put(self, store: Store, clock: Clock) -> None:
         store.put_text("first")

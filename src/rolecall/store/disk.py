@@ -1,4 +1,4 @@
-"""Single files of a folder store: read, write, replace, sync; the system's errors as ours."""
+"""Single files of a folder store: read, write, replace, sync, with the system's errors translated into ours."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_all(file: int, data: bytes) -> None:
 
 
 def replace(path: Path, data: bytes, *, root: Path, sync: bool) -> None:
-    """Put `data` in the place of `path` at once. `root` is the store folder, on the same disk."""
+    """Replace `path` with `data` atomically. `root` is the store folder, on the same disk."""
     temporary = root / temporary_name()
     write(temporary, data, sync=sync)
     temporary.replace(path)
@@ -64,7 +64,7 @@ def sync(path: Path) -> None:
 
 
 def changed_ns(path: Path) -> int:
-    """When a file was last changed; 0 if it does not exist."""
+    """When a file was last modified, in nanoseconds; 0 if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def json_text(value: Any) -> str:
 
 
 def parse_entry(data: bytes, path: Path, kinds: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    """The JSON object that `path` holds as `data`; `Damaged` unless each of these keys has a value of its kind."""
+    """Parse `data`, read from `path`, as a JSON object; raise `Damaged` unless the values under `kinds` fit."""
     try:
         entry = json.loads(data)
     except ValueError as exc:
@@ -109,7 +109,7 @@ def damaged_file(path: Path, reason: str) -> Damaged:
 
 
 def find_damage(look: Callable[[], object]) -> Iterator[str]:
-    """The message of the damage that `look` meets, if any."""
+    """The message of the damage that `look` raises, if any."""
     try:
         look()
     except Damaged as exc:
@@ -118,7 +118,7 @@ def find_damage(look: Callable[[], object]) -> Iterator[str]:
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """The system's errors as ours: what happened, to which file, what to do."""
+    """Translate the system's errors into ours: what happened, to which file, what to do."""
     try:
         yield
     except OSError as exc:

@@ -1,16 +1,16 @@
-"""A store in a folder of plain files, laid out the way the predecessor lays out its storage root.
+"""A store in a folder of plain files, in the layout of the predecessor's storage root.
 
-A folder it wrote can be used here, and it can still read the threads in it: node files in `cas/`, the
-type index in `cas/_index/`, active threads in `threads.yaml`, ended ones in `history.jsonl`, workflow
-names in `registry.yaml` (or `workflows.yaml`, if that exists). What it has no place for is beside them:
-`refs/`, `moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
+A folder written by the predecessor can be used here, and it can still read the threads in it: node files in `cas/`, the
+type index in `cas/_index/`, active threads in `threads.yaml`, ended ones in `history.jsonl`, workflow names in
+`registry.yaml` (or `workflows.yaml`, if that exists). Data that its layout has no place for is kept in `refs/`,
+`moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
 
-A change is decided when `journal.json` is in its place; only then are the other files brought up to
-it. Writers hold a kernel lock and finish the journal a killed one left. Readers take no lock: they
-read the files as the journal says they will be, and look again when a writer was faster.
+A change takes effect once `journal.json` is in place; only then are the other files updated. Writers hold a kernel lock
+and finish the journal of a killed writer. Readers take no lock: they read the files as the journal says they will be,
+and retry if a writer interfered.
 
-Here are the verbs, the lock and the order of a commit. `nodefile` has the nodes, `refview` over `reffile`
-the refs, `journal` a change under way, `disk` a single file.
+This module has the verbs, the lock and the order of a commit. `nodefile` has the nodes, `refview` and `reffile` the
+refs, `journal` a change in progress, `disk` single files.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _LOOKS = 50
 
 
 class FilesBackend:
-    """A store in the folder `path`, made by the first write: what fails before that leaves no trace.
-    `create=False` refuses to make one.
+    """A store in the folder `path`, created by the first write, so that an earlier failure leaves no trace.
+    `create=False` refuses to create one.
 
-    `cas` names the folder of the nodes where that is not `cas/` within `path`; a `path` that is such a
-    folder by itself is one without refs. Both are for reading only: several store folders may share
-    the nodes, and the lock of one says nothing to the others.
+    `cas` names the node folder if it is not `cas/` within `path`; a `path` that is itself a node folder is a store
+    without refs. Both are read-only, because several store folders may share the nodes, and the lock of one does not
+    protect the others.
     """
 
     clock: Callable[[], int] | None = None
@@ -106,7 +106,7 @@ class FilesBackend:
             try:
                 carry_out(view.over, self._root, durable=durable)
             except OSError:
-                # The change is decided and readers see it; the next writer finishes it or says why not.
+                # The change has taken effect and readers see it; the next writer finishes it or reports why it cannot.
                 return moved
             if not durable:
                 self._unsynced += [self._root / final for _, final in view.over.nodes.values()]
@@ -115,7 +115,7 @@ class FilesBackend:
     def _decide(
         self, journal: Journal, fresh: list[Record], known: list[Path], *, now: int, durable: bool
     ) -> None:
-        """Write the new nodes beside their places, then the journal: from then on the change is made."""
+        """Write the new nodes to temporary files, then the journal, which makes the change take effect."""
         stamp = self._next_stamps(now, len(fresh) + len(known))
         for path in known:
             os.utime(path, ns=(stamp, stamp))
@@ -127,7 +127,7 @@ class FilesBackend:
             write(temporary, node_bytes(record), sync=durable)
             os.utime(temporary, ns=(stamp, stamp))
             stamp += 1000
-        if durable:  # nodes put without waiting may be what a ref is about to point at
+        if durable:  # a ref may be about to point at nodes that were put without waiting
             for path in self._unsynced:
                 if path.exists():
                     sync(path)
@@ -135,10 +135,10 @@ class FilesBackend:
         write_journal(journal, self._root, durable=durable)
 
     def _next_stamps(self, now: int, wanted: int) -> int:
-        """The first of `wanted` times, a microsecond apart, later than any time given before.
+        """The first of `wanted` times, a microsecond apart, later than any given before.
 
-        The time a node file was last changed is its position among the puts. The lock file keeps the
-        highest, because a clock stands still between two ticks.
+        The modification time of a node file is its position among the puts. The lock file keeps the highest, because
+        two puts may happen within one tick of the clock.
         """
         assert self._lock is not None  # noqa: S101 - narrows the type
         if not wanted:
@@ -167,7 +167,7 @@ class FilesBackend:
             yield
         finally:
             lock, self._lock = self._lock, None
-            # A forked child may hold the same open file, so closing it alone would not unlock.
+            # A forked child may hold the same open file, so closing it would not be enough to unlock.
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
@@ -178,7 +178,7 @@ class FilesBackend:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Make writers wait. Reads overlay the journal of a killed writer, as always."""
+        """Block writers. As always, reads overlay the journal of a killed writer."""
         lock = self._root / ".lock"
         with _read_lock(lock) if lock.exists() else nullcontext():
             yield
@@ -191,7 +191,7 @@ class FilesBackend:
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
         if refs is not None:
-            return  # References are not kept in this layout; they are derived from the schema.
+            return  # this layout derives references from the schema and does not store them
         with translated(self.path), self._writing():
             self._nodes.rebuild_index()
 
@@ -230,14 +230,14 @@ class FilesBackend:
         with translated(self.path):
             highest = max(self._nodes.latest_put(), max((at for _, at in self._nodes.times()), default=0))
             if self._lock is not None:
-                # A file from elsewhere may carry a later time; what is put from now on must lie beyond.
+                # A file from elsewhere may have a later time; new puts must come after it.
                 os.utime(self._lock, ns=(highest, highest))
             return highest, self._look(lambda view: view.over.counters["move"])
 
     # -- reading refs and events --
 
     def _look(self, at: Callable[[RefView], _T]) -> _T:
-        """What `at` finds in one state of the files, though a writer may be at work."""
+        """Return what `at` finds in one consistent state of the files, even if a writer is at work."""
         for _ in range(_LOOKS):
             before = instant(self._root)
             problem = None
@@ -345,18 +345,18 @@ class FilesBackend:
             yield from find_unlisted(self._root)
 
     def close(self) -> None:
-        """Nothing stays open between calls."""
+        """Do nothing: no file stays open between calls."""
 
 
 def _fits(ref: Ref, where: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a ref matches. The workflow of a thread that the predecessor wrote is in its nodes, so the caller must
+    """Whether a ref matches. The workflow of a thread written by the predecessor is in its nodes, so the caller must
     check it."""
     unsaid = {"name", "workflow"} - set(ref.state) if ref.name.startswith("thread/") else set[str]()
     return all(key in unsaid or ref.state.get(key) in wanted for key, wanted in where.items())
 
 
 def _open_lock(path: Path) -> int:
-    """The lock file, open and locked; its time is where the stamps of puts begin."""
+    """Open and lock the lock file, whose modification time is the last put's."""
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -364,7 +364,7 @@ def _open_lock(path: Path) -> int:
         except FileExistsError:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         fcntl.flock(file, fcntl.LOCK_EX)
-        # Somebody may have removed the file while we waited for it.
+        # Another process may have removed the file while we waited.
         if path.exists() and path.stat().st_ino == os.fstat(file).st_ino:
             return file
         os.close(file)

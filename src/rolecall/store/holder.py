@@ -1,7 +1,7 @@
-"""Who is running a thread: a process, told apart from a later one with the same number.
+"""The process that holds a lease, distinguished from a later process with the same id.
 
-A lease names its holder by host, process id and the time the process was born. On the same host the
-operating system says whether that very process still lives; of another host only the deadline is known.
+A lease names its holder by host, process id and start time. On the same host the operating system says whether that
+process is still alive; for another host only the deadline is known.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 LEASE_MS = 60_000
-"""How long a lease is good without being renewed; what another host has to wait for."""
+"""How long a lease lasts without renewal; another host has to wait this long."""
 
 
 def me(token: str) -> dict[str, Any]:
-    """This process as a lease's holder; `token` tells two runs of one process apart."""
+    """This process as a lease's holder; `token` distinguishes two runs of one process."""
     return {**process(os.getpid()), "token": token}
 
 
 def process(pid: int) -> dict[str, Any]:
-    """A process of this host, told apart from any other that ever was or will be."""
+    """Identify a process of this host uniquely, across restarts and reused process ids."""
     return {"host": _host(), "pid": pid, "born": _born(pid)}
 
 
@@ -40,7 +40,7 @@ def is_alive(lease: Mapping[str, Any], *, now: int) -> bool:
 
 
 def is_of_this_boot(lease: Mapping[str, Any]) -> bool:
-    """Whether the holder of a lease was started since the machine was, as far as can be told."""
+    """Whether the holder of a lease was started since the last boot, as far as can be known."""
     theirs, ours = (str(host).split("/")[1:2] for host in (lease.get("host"), _host()))
     return not theirs or theirs == ours or "" in (*theirs, *ours)
 
@@ -50,8 +50,8 @@ def describe(lease: Mapping[str, Any]) -> str:
 
 
 def _host() -> str:
-    """The host's name, its boot and, in a container, which one it is: after a reboot the same process number means
-    nothing, and nothing in another container that has the host's name."""
+    """The host's name, boot id and process id namespace. A process id means nothing after a reboot or in another
+    container with the same host name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -62,12 +62,12 @@ def _host() -> str:
 
 
 def _born(pid: int) -> str | None:
-    """When a process was started, in whatever unit the system gives; None where it does not.
+    """The start time of a process, in the system's own unit; None if unknown.
 
-    A process that has ended and waits for its parent to notice was never born."""
+    It is empty for a process that has ended but was not reaped by its parent."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command's name may hold spaces and brackets, so fields are counted from its end.
+            # The command's name may contain spaces and brackets, so count the fields after it.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None

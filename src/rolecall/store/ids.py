@@ -1,7 +1,7 @@
 """Node ids and thread ids: Crockford base32, XXH64, time-ordered ids. Pure: no clock, no randomness.
 
-A node id is the XXH64 of the type id's 13 characters and the payload's canonical bytes. Threads
-are named by 26 characters whose first ten are the time, so that sorting names sorts threads.
+A node id is the XXH64 of the type id's 13 characters and the payload's canonical bytes. A thread id has 26 characters,
+the first ten of which encode the time, so that sorting ids sorts threads.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 NODE_ID_LENGTH = 13
 THREAD_ID_LENGTH = 26
 
-# Python's int(text, 32) knows the digits 0-9A-V, so decoding is one translate and one int().
+# Python's int(text, 32) uses the digits 0-9A-V, so decoding is one translate and one int().
 _TO_BASE32 = str.maketrans(ALPHABET, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _DIGITS = frozenset(ALPHABET)
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
 
-# Ids written by the predecessor carry the 48 time bits shifted left by two, so read as a plain
-# time they lie beyond this point (the year 2109); a plain id lies below it.
+# Ids written by the predecessor have the 48 time bits shifted left by two. Read as a plain time, they are beyond this
+# point (the year 2109), and plain ids are below it.
 _SHIFTED_FROM_MS = 1 << 42
 
 
 def node_id(type_id: str, data: bytes) -> str:
-    """The id of a node: its type and the canonical bytes of its payload decide it, nothing else."""
+    """The id of a node, which depends only on its type and the canonical bytes of its payload."""
     return node_from_number(xxhash.xxh64_intdigest(type_id.encode("ascii") + data))
 
 
 def self_id(data: bytes) -> str:
-    """The id of a node that is its own type; only the meta-schema is one in our stores."""
+    """The id of a node that is its own type; in our stores only the meta-schema is."""
     return node_from_number(xxhash.xxh64_intdigest(data))
 
 
@@ -50,12 +50,12 @@ def is_node_id(text: str) -> bool:
 
 
 def node_number(node: str) -> int:
-    """A node id as the integer it spells: a third of the memory when a million are remembered."""
+    """A node id as an integer, which needs a third of the memory."""
     return int(node.translate(_TO_BASE32), 32)
 
 
 def node_from_number(number: int) -> str:
-    # Two characters at a time, written out: a walk over a million nodes spends its time here.
+    # Two characters at a time, unrolled, because a walk over a million nodes spends its time here.
     return (
         ALPHABET[number >> 60]
         + _PAIRS[number >> 50 & 1023]
@@ -80,7 +80,7 @@ def is_thread_id(text: str) -> bool:
 
 
 def thread_time(thread: str) -> int:
-    """The milliseconds a thread id carries, in our form or in the predecessor's shifted one."""
+    """The time in milliseconds in a thread id, in our form or the predecessor's shifted one."""
     if not is_thread_id(thread):
         raise UsageError(
             f"{thread!r} is not a thread id",

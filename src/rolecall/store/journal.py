@@ -1,7 +1,7 @@
-"""The journal: a change as the files will show it, decided once `journal.json` is in its place.
+"""The journal: a change to the files, which takes effect once `journal.json` is in place.
 
-It is planned line by line, written and carried out (twice is as good as once); a reader that comes before
-that lays it over the files. It knows nothing of nodes and refs: `nodefile` and `refview` plan into it.
+It is planned line by line, written, and then carried out, which can be repeated safely. Until then, readers overlay it
+on the files. It knows nothing about nodes and refs: `nodefile` and `refview` plan into it.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ _NUMBERED = {
 
 @dataclass
 class Journal:
-    """A change as the files will show it; the same value overlays what a reader finds."""
+    """A change to the files; readers overlay the same value on the files they find."""
 
     before: dict[str, int]
     counters: dict[str, int]
     nodes: dict[str, list[str]] = field(default_factory=dict)
-    """Id to the temporary file that holds the node and the file it becomes."""
+    """Maps an id to the temporary file of the node and its final path."""
     lengths: dict[str, int] = field(default_factory=dict)
     lines: dict[str, list[str]] = field(default_factory=dict)
-    """Per file that grows: how long it was, and the lines it gets."""
+    """The previous length of each file that grows, and the lines to append."""
     maps: dict[str, dict[str, str | None]] = field(default_factory=dict)
-    """Per YAML file the entries to set, or with None to take out."""
+    """For each YAML file, the entries to set, or to remove if None."""
     refs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     forget: list[str] = field(default_factory=list)
-    """Names of refs whose history goes."""
+    """Names of refs whose history is removed."""
 
     @property
     def changes_nothing(self) -> bool:
         return self == Journal(self.before, self.before)
 
     def add_line(self, root: Path, file: str, line: str, *, shared: bool = False) -> None:
-        """Add a line to a file that grows. `shared` is one that the predecessor appends to as well."""
+        """Append a line to a file. `shared` means that the predecessor appends to it too."""
         if file not in self.lines:
             self.lengths[file], is_whole = _trim(root / file, shared=shared)
             self.lines[file] = [] if is_whole else [""]
@@ -80,7 +80,7 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
 
 
 def empty_journal(root: Path) -> Journal:
-    """A journal that changes nothing yet, to plan into."""
+    """A journal without changes yet, to plan into."""
     path = root / _COUNTERS
     data = read(path)
     if data is None:
@@ -98,8 +98,8 @@ def _last_number(path: Path) -> int:
 def read_journal(root: Path) -> Journal | None:
     path = root / _JOURNAL
     data = read(path)
-    # A journal that had to last was on the disk before it got its name. One that lost its bytes in a
-    # power cut belongs to a change that nobody was to wait for.
+    # A durable journal was on disk before it got its name. If a power failure emptied the journal, its change was not
+    # durable, so it may be lost.
     if data is None or not data.strip(b"\0"):
         return None
     parts = parse_entry(data, path, _PARTS)
@@ -109,7 +109,7 @@ def read_journal(root: Path) -> Journal | None:
 
 
 def instant(root: Path) -> tuple[bytes | None, bytes | None]:
-    """Differs before and after a change of refs begins or ends to show."""
+    """A value that changes whenever a change of refs takes effect or is finished."""
     return read(root / _JOURNAL), read(root / _COUNTERS)
 
 
@@ -129,7 +129,7 @@ def write_journal(journal: Journal, root: Path, *, durable: bool) -> None:
 
 
 def finish_journal(root: Path, *, first: bool) -> None:
-    """Carry out what a killed writer had decided; after that, or the `first` time, clear up behind it."""
+    """Carry out the journal of a killed writer; then, or if this is the `first` write, clean up."""
     journal = read_journal(root)
     if journal is not None:
         carry_out(journal, root, durable=True)
@@ -139,12 +139,12 @@ def finish_journal(root: Path, *, first: bool) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove temporary files; with the lock held and no journal they are nobody's."""
+    """Remove temporary files. With the lock held and no journal, nobody uses them."""
     folder = root / ".tmp"
     if (root / _JOURNAL).exists() or not folder.is_dir():
         return
     for left in folder.iterdir():
-        if left.is_dir():  # an index that was being rebuilt
+        if left.is_dir():  # an index whose rebuild was interrupted
             for file in left.iterdir():
                 file.unlink()
             left.rmdir()
@@ -153,11 +153,11 @@ def sweep(root: Path) -> None:
 
 
 def carry_out(journal: Journal, root: Path, *, durable: bool) -> None:
-    """Bring the files up to the journal. Doing it twice is doing it once."""
+    """Bring the files up to date with the journal. Doing this twice has no further effect."""
     touched = {root, root / "cas"}
     for file, lines in journal.lines.items():
         if journal.forget and file in (MOVES, HISTORY):
-            continue  # written as a whole below
+            continue  # rewritten as a whole below
         path = root / file
         path.parent.mkdir(parents=True, exist_ok=True)
         _append(path, lines, length=journal.lengths[file], durable=durable)
@@ -193,7 +193,7 @@ def carry_out(journal: Journal, root: Path, *, durable: bool) -> None:
 
 
 def _append(path: Path, lines: list[str], *, length: int, durable: bool) -> None:
-    """Append lines to a file that was `length` long, unless they are there already."""
+    """Append lines to a file that was `length` bytes long, unless they are already there."""
     text = "".join(f"{line}\n" for line in lines).encode()
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -213,8 +213,8 @@ def _append(path: Path, lines: list[str], *, length: int, durable: bool) -> None
 
 
 def _trim(path: Path, *, shared: bool) -> tuple[int, bool]:
-    """How long a growing file is and whether its last line is whole. In one that only we append to, a
-    last line without its newline was never finished, and is cut off."""
+    """The length of a growing file, and whether its last line is complete. In a file that only we append to, a last
+    line without a newline was never finished and is cut off."""
     try:
         file = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -233,7 +233,7 @@ def _trim(path: Path, *, shared: bool) -> tuple[int, bool]:
 
 
 def history(journal: Journal, data: bytes) -> bytes:
-    """The bytes of `history.jsonl`, now `data`, once the journal is carried out."""
+    """The new content of `history.jsonl`, given its current `data`, once the journal is carried out."""
     gone = {name.removeprefix("thread/") for name in journal.forget}
     added = [line.encode() for line in journal.lines.get(HISTORY, []) if line]
     if not gone and not added:
@@ -255,14 +255,14 @@ def moves(journal: Journal, root: Path, *, after: int = 0) -> Iterator[Moved]:
 def numbered(
     journal: Journal, root: Path, *, kind: Literal["move", "event"], after: int
 ) -> Iterator[dict[str, Any]]:
-    """The lines of a file numbered by `seq` beyond `after`, as of the journal."""
+    """The lines of a numbered file with a `seq` above `after`, including those in the journal."""
     name, kinds = _NUMBERED[kind]
     path = root / name
     if path.exists():
         with path.open("rb") as file:
             _seek_beyond(file, after)
             for raw in file:
-                # A line without its end is still being written, or never was.
+                # A line without a newline is still being written, or was never finished.
                 if not raw.endswith(b"\n"):
                     break
                 entry = parse_entry(raw, path, kinds)
@@ -274,7 +274,7 @@ def numbered(
 
 
 def _seek_beyond(file: BinaryIO, seq: int) -> None:
-    """Go to the start of a line not beyond `seq` and close before it; the numbers rise along the file."""
+    """Seek to the start of a line shortly before or at `seq`; the numbers increase along the file."""
     low, high = 0, os.fstat(file.fileno()).st_size
     while seq and high - low > 4096:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
-"""Node files: their bytes, where they lie, and the two lists beside them, by type and of SHA-256.
+"""Node files: their bytes and paths, and the two indexes beside them, by type and of SHA-256.
 
-A node lies in the node folder or, in the newer layout, in `nodes/` within it; both are read. Reading is
-as of the journal, so a node is here from the moment its change is decided.
+A node is in the node folder or, in the newer layout, in `nodes/` within it; both are read. Reads include the journal,
+so a node is visible as soon as its change takes effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.store.disk import changed_ns, read, replace, temporary_name
 from rolecall.store.ids import is_id_of, is_node_id, node_number
 from rolecall.store.journal import Journal, read_journal, sweep
 
-# As a journal names them. Only a node folder in its usual place is ever written to.
+# Paths as written in a journal. Only a node folder in its usual place is ever written to.
 _CAS = "cas"
 _INDEX = "cas/_index"
 _HASHES = "cas/_sha256"
@@ -29,7 +29,7 @@ _TIMESTAMP = b"itimestamp\x1b"
 
 
 class NodeFolder:
-    """The nodes in `path`, with those that a journal in the store folder `root` is about to put there."""
+    """The nodes in `path`, including those that a journal in the store folder `root` is about to add."""
 
     def __init__(self, path: Path, *, root: Path) -> None:
         self.path = path
@@ -54,7 +54,7 @@ class NodeFolder:
         return bool(self.find(node) or node in self._pending() or self.find(node))
 
     def record(self, node: str) -> Record | None:
-        # A file may be missed once while a journal or the predecessor moves it into place, not twice.
+        # A file may be missed once while a journal or the predecessor moves it into place, but not twice.
         for _ in range(2):
             for path in self._candidates(node):
                 if (data := read(path)) is not None:
@@ -88,7 +88,7 @@ class NodeFolder:
                 yield node
 
     def _indexed(self, type_id: str) -> Iterator[str]:
-        """The ids that the index lists under a type."""
+        """The ids listed under a type in the index."""
         journal = read_journal(self._root)
         if type_id.encode() in (read(self._index / "_meta") or b"").split():
             yield type_id
@@ -97,17 +97,17 @@ class NodeFolder:
         yield from (node for line in lines if is_node_id(node := line.strip()))
 
     def _by_type(self) -> dict[str, list[tuple[int, str]]]:
-        """Time and id of the readable nodes of each type, and of the self-referencing under `_meta`."""
+        """Time and id of the readable nodes of each type; self-typed nodes are also under `_meta`."""
         members: dict[str, list[tuple[int, str]]] = {}
         for item in self.scan(hashes=False):
-            if isinstance(item, Record):  # a damaged node has no type to be listed under
+            if isinstance(item, Record):  # a damaged node has no known type
                 members.setdefault(item.type, []).append((item.created, item.id))
                 if item.type == item.id:
                     members.setdefault("_meta", []).append((item.created, item.id))
         return members
 
     def listing(self) -> Iterator[tuple[str, Path]]:
-        """Every node file, each id once, with those a journal is about to put in place."""
+        """Every node file, each id once, including those that a journal is about to put in place."""
         pending = self._pending()
         for folder in (self._newer, self.path):
             if not folder.is_dir():
@@ -122,11 +122,11 @@ class NodeFolder:
         yield from pending.items()
 
     def latest_put(self) -> int:
-        """The time of the latest put by a writer that took the lock; the lock file keeps it."""
+        """The time of the latest put by a writer that took the lock, as kept by the lock file."""
         return changed_ns(self._root / ".lock")
 
     def scan(self, *, hashes: bool) -> Iterator[Record | Damage]:
-        """Every node, then what was put meanwhile: a folder being read need not show that."""
+        """Every node, then those put meanwhile, which a directory listing in progress may miss."""
         start = self.latest_put()
         young: set[str] = set()
         for node, path in self.listing():
@@ -153,14 +153,14 @@ class NodeFolder:
             yield record._replace(sha256=self._sha256(node)) if hashes else record
 
     def times(self) -> Iterator[tuple[str, int]]:
-        """When each node was last put: the time its file was last changed."""
+        """When each node was last put, which is the modification time of its file."""
         for node, path in self.listing():
             at = changed_ns(path) or changed_ns(self.find(node) or path)
             if at:
                 yield node, at
 
     def compare(self, records: Sequence[Record]) -> tuple[list[Record], list[Path]]:
-        """The records that are new, and the files of those that are here with the same bytes."""
+        """The new records, and the files of those already here with the same bytes."""
         fresh: list[Record] = []
         known: list[Path] = []
         for record in {record.id: record for record in records}.values():
@@ -175,7 +175,7 @@ class NodeFolder:
         return fresh, known
 
     def plan(self, journal: Journal, fresh: Sequence[Record]) -> None:
-        """Give new nodes their files and their lines."""
+        """Plan the files and index lines of new nodes."""
         if fresh and not self._index.is_dir():
             self.rebuild_index()
         folder = f"{_CAS}/nodes" if self._newer.is_dir() else _CAS
@@ -219,7 +219,7 @@ class NodeFolder:
     def problems(self) -> Iterator[str]:
         for folder in (self.path, self._newer):
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-                # The predecessor keeps its variables here, under names of their own.
+                # The predecessor keeps its variables here, in files of its own.
                 known = name.startswith(("_", "variables.db")) or (folder == self.path and name == "nodes")
                 if not known and _node_of(name) is None:
                     yield f"{folder / name}: not the name of a node file"
@@ -228,13 +228,13 @@ class NodeFolder:
         journal = read_journal(self._root)
         lengths = journal.lengths if journal else {}
         for path in sorted(self._index.iterdir()):
-            # What lies beyond the length is still being written, or will be when the journal is finished.
+            # Bytes beyond the length are still being written, or will be when the journal is finished.
             settled = path.read_bytes()[: lengths.get(f"{_INDEX}/{path.name}")]
             for number, line in enumerate(settled.splitlines(), 1):
                 if not is_node_id(line.decode("ascii", "replace").strip()):
                     yield f"{path}: line {number} is not a node id; reindex the store to rebuild it"
         for type_id, members in self._by_type().items():
-            # The index is read after the nodes, so that a writer's new nodes are in it.
+            # Read the index after the nodes, so that it includes a writer's new nodes.
             listed = set(self._indexed(type_id))
             missed = [node for _, node in members if node not in listed and self.find(node)]
             if missed and type_id != "_meta":
@@ -245,7 +245,7 @@ class NodeFolder:
 
 
 def holds_nodes(folder: Path) -> bool:
-    """Whether `folder` is a node folder by itself, though no store folder is around it."""
+    """Whether `folder` is itself a node folder, without a store folder around it."""
     if (folder / "_index").is_dir():
         return True
     places = [place for place in (folder, folder / "nodes") if place.is_dir()]
@@ -281,7 +281,7 @@ def parse_node(data: bytes, path: Path, *, node: str) -> Record:
 
 
 def _cut_record(node: str, data: bytes) -> Record | None:
-    """A record cut out by position, without decoding the payload; only if the id proves the cut right."""
+    """Extract a record by position without decoding its payload, but only if its id confirms the result."""
     if not (data.startswith(_HEAD) and data[20:28] == _PAYLOAD and data[-19:-8] == _TIMESTAMP):
         return None
     type_id, payload = data[7:20].decode("ascii", "replace"), data[28:-19]
@@ -299,7 +299,7 @@ def _decode_record(node: str, data: bytes) -> Record:
     for _ in range(3):
         key, start = canonical.decode_at(data, at)
         value, at = canonical.decode_at(data, start)
-        # The payload is kept as it lies: an undefined property would not survive decoding.
+        # Keep the payload's bytes, because an undefined property would not survive decoding.
         found[str(key)] = data[start:at] if key == "payload" else value
     if at != len(data):
         raise Damaged(f"{len(data) - at} bytes follow the node")

@@ -1,7 +1,7 @@
-"""The files that hold refs: YAML maps and the history of ended threads, shared with the predecessor, and one
-file of our own per ref.
+"""The files that hold refs: YAML maps and the history of ended threads, shared with the predecessor, and one file of
+our own per ref.
 
-Here is how they are named, read and spelled; `refview` says what they mean together.
+This module names, reads and writes them; `refview` combines them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ THREADS = "threads.yaml"
 HISTORY = "history.jsonl"
 
 REASON = {"completed": "completed", "failed": "failed", "killed": "cancelled", "discarded": "cancelled"}
-"""How a thread ended: our status to the reason in its line."""
+"""Maps our status of an ended thread to the reason in its history line."""
 STATUS = {"completed": "completed", "failed": "failed", "cancelled": "killed", None: "completed"}
 
 _ENTRY = re.compile(r'(?:"([\w@.$/-]+)"|([A-Za-z0-9][\w.$/-]*)): +(?:"([0-9A-Z]{13})"|([0-9A-Z]{13}))')
@@ -35,12 +35,12 @@ _REF = {
 
 
 def registry_file(root: Path) -> str:
-    """The map of workflow names; the predecessor has called it both ways."""
+    """The file that maps workflow names; the predecessor has used both names."""
     return "workflows.yaml" if (root / "workflows.yaml").exists() else "registry.yaml"
 
 
 def read_map(path: Path) -> dict[str, str]:
-    """A flat YAML map from name to node id. Every scalar is text: an id may look like a number."""
+    """Read a flat YAML map from name to node id. Every scalar is text, because an id may look like a number."""
     data = read(path)
     if data is None:
         return {}
@@ -58,7 +58,7 @@ def read_map(path: Path) -> dict[str, str]:
 
 
 def _parse_yaml_map(text: str, path: Path) -> dict[str, str]:
-    """A map in any YAML that the predecessor or a person may have written; slow."""
+    """Parse a map in any YAML that the predecessor or a person may have written; slow."""
     import yaml  # slow to import, and the maps that we write need no parser
 
     try:
@@ -84,7 +84,7 @@ def edit_map(entries: Mapping[str, str], edits: Mapping[str, str | None]) -> dic
 
 
 def map_text(entries: Mapping[str, str]) -> str:
-    """YAML that any parser reads: JSON strings are YAML strings."""
+    """Write YAML that any parser reads; JSON strings are valid YAML strings."""
     lines = [f"{json.dumps(key)}: {json.dumps(value)}\n" for key, value in sorted(entries.items())]
     return "".join(lines) or "{}\n"
 
@@ -100,7 +100,7 @@ class Ending(NamedTuple):
 
 
 def parse_ending(line: bytes) -> Ending | None:
-    """A line of `history.jsonl`, or None if it does not tell how a thread ended."""
+    """Parse a line of `history.jsonl`; None if it does not describe how a thread ended."""
     try:
         entry = json.loads(line)
         thread, head, at = entry["thread"], entry["head"], entry["completedAt"]
@@ -122,19 +122,19 @@ def ref_path(root: Path, name: str) -> Path:
 
 
 def _ref_folder(root: Path, segments: list[str]) -> Path:
-    # A folder `a.json` could not live beside the file of the ref `a`; no name holds a plus sign.
+    # A folder `a.json` would collide with the file of the ref `a`; ref names contain no plus sign.
     return root.joinpath("refs", *(f"{part}+" if part.endswith(".json") else part for part in segments))
 
 
 def read_ref(root: Path, name: str) -> dict[str, Any] | None:
-    """What is kept of a ref in a file of its own."""
+    """The content of a ref's own file."""
     path = ref_path(root, name)
     data = read(path)
     return None if data is None else parse_entry(data, path, _REF)
 
 
 def ref_names(root: Path, prefix: str) -> Iterator[str]:
-    """Names of refs that have a file of their own; only folders that `prefix` allows are opened."""
+    """Names of refs with their own file; only folders that match `prefix` are opened."""
     base, _, _ = prefix.rpartition("/")
     start = _ref_folder(root, [part for part in base.split("/") if part])
     waiting = [(start, f"{base}/" if base else "")]

@@ -1,7 +1,7 @@
-"""Refs as the files of a store folder tell them together, and moves of refs planned into a journal.
+"""Combine the files of a store folder into refs, and plan moves of refs into a journal.
 
-A thread or a workflow also stands in a file that the predecessor writes; where the two differ, that
-file is right about the target and our own about the rest. Nothing is written here.
+A thread or workflow is also listed in a file that the predecessor writes. If the two differ, that file is right about
+the target, and our own file about the rest. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rolecall.store.reffile import (
 
 
 class RefView:
-    """The refs as the files show them under `over`, a journal in force or a change being planned."""
+    """The refs in the files with `over` applied, a journal in force or a change being planned."""
 
     def __init__(self, root: Path, journal: Journal | None) -> None:
         self._root = root
@@ -56,7 +56,7 @@ class RefView:
         has_ended = file == THREADS and own is not None and own.state.get("status") in REASON
         if own is not None and own.target == target and not has_ended:
             return own
-        # The predecessor has moved it, or taken up a thread that had ended.
+        # The predecessor has moved it, or resumed an ended thread.
         state = dict(own.state) if own else {}
         if file == THREADS and (own is None or has_ended):
             state["status"] = "idle"
@@ -64,13 +64,13 @@ class RefView:
         return Ref(name, target, state, own.version + 1 if own else 1, changed_ms)
 
     def _apply_ending(self, name: str, own: Ref | None, thread: str) -> Ref | None:
-        """A ref as its line in the history has it, unless our own file knows it already or knows better."""
+        """A ref according to its history line, unless our own file already has that ending or is newer."""
         ending = self._last_ending(thread)
         if ending is None:
             return own
         if own is not None:
             is_known = own.state.get("status") in REASON and own.target == ending.head
-            if is_known or ending.completedAt < own.updated:  # taken up again here after that line
+            if is_known or ending.completedAt < own.updated:  # resumed here after that line
                 return own
         state = {**(own.state if own else {}), "status": STATUS.get(ending.reason, "completed")}
         if ending.workflow is not None:
@@ -100,11 +100,11 @@ class RefView:
         return [ending for line in self._history().splitlines() if (ending := parse_ending(line))]
 
     def _own_entry(self, name: str) -> dict[str, Any] | None:
-        """What our own file of a ref says."""
+        """The entry in our own file of a ref."""
         return self.over.refs[name] if name in self.over.refs else read_ref(self._root, name)
 
     def _shared_place(self, name: str) -> tuple[str, str]:
-        """The file and key under which the predecessor keeps a ref, if it does."""
+        """The file and key under which the predecessor keeps a ref, or empty strings."""
         kind, _, key = name.partition("/")
         if kind == "thread" and is_thread_id(key):
             return THREADS, key
@@ -132,7 +132,7 @@ class RefView:
         return {name for name in found if name.startswith(prefix)}
 
     def unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
-        """The targets that somebody else gave to refs, as if moved just now: each still matters."""
+        """Targets that another program gave to refs, as if they had just moved there, because they still matter."""
         wanted = self.names("thread/") | self.names("workflow/") if names is None else set(names)
         found = [ref for name in wanted if (ref := self.ref(name))]
         targets = {(ref.name, ref.target): ref.updated for ref in found if ref.target is not None}
@@ -148,7 +148,7 @@ class RefView:
         ]
 
     def problems(self) -> Iterator[str]:
-        """Refs that a file of the predecessor should list and does not: it may have overwritten the entry."""
+        """Refs that the predecessor's file should list but does not; it may have overwritten the entry."""
         for name in sorted(self.names("")):
             file, key = self._shared_place(name)
             ref = self.ref(name) if file else None
@@ -189,7 +189,7 @@ class RefView:
         pointed = recorded is not None or bool(entry and entry.get("pointed", True))
         self.over.refs[ref.name] = {**ref._asdict(), "pointed": pointed}
 
-        if file:  # the predecessor knows it too
+        if file:  # the predecessor lists it too
             status = ref.state.get("status")
             has_ended = file == THREADS and status in REASON
             self.over.maps.setdefault(file, {})[key] = None if has_ended else ref.target
@@ -204,7 +204,7 @@ class RefView:
         self.over.refs[name] = None
         if file:
             self.over.maps.setdefault(file, {})[key] = None
-        # A lease never points anywhere, so it has no history that would have to be rewritten.
+        # A ref that never had a target, such as a lease, has no history to rewrite.
         if not file and not (entry and entry.get("pointed", True)):
             return
         self.over.forget.append(name)

@@ -1,4 +1,4 @@
-"""Rebuild what is derived from nodes: the references kept beside them and a backend's own indexes."""
+"""Rebuild data derived from nodes: the references stored with them and a backend's own indexes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Reindexed(NamedTuple):
     types: int
     nodes: int
     corrected: int
-    """Nodes whose kept references were not their own."""
+    """Nodes whose stored references were wrong."""
 
 
 def reindex(store: Store, *, progress: Callable[[int], None] = lambda _: None) -> Reindexed:
-    """Work through every intact node; `verify` names the damaged ones."""
+    """Reindex every intact node; `verify` reports the damaged ones."""
     store.backend.reindex()
     types: set[str] = set()
     nodes = corrected = 0

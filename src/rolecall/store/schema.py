@@ -1,9 +1,9 @@
-"""JSON Schemas as node types: which are accepted, whether a payload fits, which ids it refers to.
+"""JSON Schemas as node types: which schemas are accepted, whether a payload fits, and which ids it refers to.
 
-The accepted keywords are those of the shared format, so a schema registered here can be registered
-there: everything a schema means is inside it ($ref and $defs are not accepted). Validation is
-jsonschema-rs at draft 2020-12. References are found by a walker compiled from the schema, which
-visits every branch: a reference too many keeps a node alive, a reference too few would lose one.
+The accepted keywords are those of the shared format, so a schema registered here can be registered in the predecessor.
+A schema is self-contained ($ref and $defs are not accepted). Validation uses jsonschema-rs with draft 2020-12.
+References are found by a walker compiled from the schema, which visits every branch: an extra reference only keeps a
+node alive, but a missed one would lose a node.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SCHEMA_LIST = {"type": "array", "items": _SCHEMA}
 _SCHEMA_MAP = {"type": "object", "additionalProperties": _SCHEMA}
 _TYPE_NAME = {"type": "string", "enum": list(TYPE_NAMES)}
 
-# The payload of the node every schema is typed by. Its hash is part of the format, so it stays as it
-# is although, read literally, it would only let empty schemas nest; `problems_of` is the real check.
+# The payload of the node that is the type of every schema. Its hash is part of the format, so it stays unchanged
+# although, read literally, it would allow only empty nested schemas; `problems_of` is the real check.
 META_SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
@@ -102,7 +102,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "enum": (lambda value: isinstance(value, list) and bool(value), "a list of at least one value"),
     "examples": (lambda value: isinstance(value, list), "a list"),
 }
-"""Keywords with a plain value: whether a value fits, and what it must be. `const` and `default` take any value."""
+"""Keywords with a plain value: a test for the value, and what it must be. `const` and `default` take any value."""
 
 
 # -- which schemas are accepted --
@@ -119,7 +119,7 @@ def refusal(problems: list[str]) -> InvalidSchema:
 
 
 def problems_of(schema: Any) -> list[str]:
-    """Everything wrong with a schema, each with the path to it; empty when it is accepted."""
+    """Every problem with a schema, with its path; empty if the schema is accepted."""
     problems = list(_problems(schema, "", 0))
     if problems or not _needs_compiler(schema):
         return problems
@@ -135,7 +135,7 @@ def problems_of(schema: Any) -> list[str]:
 
 
 def _needs_compiler(schema: dict[str, Any]) -> bool:
-    """Whether only the validator, which takes long to import, can tell if a schema of the right form is accepted."""
+    """Whether only the validator, which is slow to import, can tell if a well-formed schema is accepted."""
     for keyword, value in schema.items():
         if keyword in ("pattern", "patternProperties", "multipleOf"):
             return True
@@ -198,15 +198,15 @@ def _describe(value: Any) -> str:
     return repr(value) if isinstance(value, (str, int, float)) else "a " + type(value).__name__
 
 
-# -- does a payload fit --
+# -- whether a payload fits --
 
 
 class Type:
-    """A schema ready for use: validation and references, compiled once."""
+    """A schema ready for use, with validation and references compiled once."""
 
     def __init__(self, schema: dict[str, Any], *, is_checked: bool = False) -> None:
-        # A store made elsewhere may hold anything as a schema. One that is not understood in full
-        # could hide references, so it is refused as a type.
+        # A store created elsewhere may contain any schema. One that is not fully understood could hide references, so
+        # it is refused as a type.
         if not is_checked and (problems := list(_problems(schema, "", 0))):
             raise refusal(problems)
         self.schema = schema
@@ -216,7 +216,7 @@ class Type:
         self._compiled: Any = None
 
     def misfits(self, payload: Any) -> list[str]:
-        """Every way in which `payload` does not fit, each with its path; empty when it fits."""
+        """Every way in which `payload` does not fit, with its path; empty if it fits."""
         if self.is_meta:
             return problems_of(payload)
         if self._compiled is None:
@@ -228,14 +228,14 @@ class Type:
             return []
         misfits = []
         for error in self._compiled.iter_errors(payload):
-            text = error.message  # quotes the value; one of a megabyte is shown by its beginning and its end
+            text = error.message  # quotes the value, so a large one is shortened to its beginning and end
             if len(text) > 400:
                 text = f"{text[:200]} … {text[-150:]}"
             misfits.append(f"{_pointer(error.instance_path)}: {text}")
         return misfits
 
     def refs(self, payload: Any) -> tuple[str, ...]:
-        """The ids `payload` refers to, each once, in the order met."""
+        """The ids that `payload` refers to, each once, in the order found."""
         if self._find_refs is None:
             return ()
         found: dict[str, None] = {}
@@ -244,7 +244,7 @@ class Type:
 
 
 def _validator(schema: dict[str, Any]) -> Any:
-    # Imported here because the read path of the command line compiles types only for their references.
+    # Imported here because read-only commands compile types only for their references.
     import jsonschema_rs
 
     return jsonschema_rs.Draft202012Validator(schema, formats={REF_FORMAT: is_node_id}, validate_formats=True)
@@ -267,13 +267,13 @@ def pattern_test(pattern: str) -> Callable[[str], bool]:
     return matches
 
 
-# -- which ids does a payload refer to --
+# -- which ids a payload refers to --
 
 _Finder = Callable[[Any, dict[str, None]], None]
 
 
 def _ref_finder(schema: Any) -> _Finder | None:
-    """A function that collects the references of a payload, or None when the schema has none."""
+    """A function that collects the references of a payload, or None if the schema has none."""
     if not isinstance(schema, dict):
         return None
     branches = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
@@ -308,7 +308,7 @@ def _list_refs(schema: dict[str, Any]) -> _Finder | None:
         return None
 
     def find(value: Any, found: dict[str, None]) -> None:
-        if not isinstance(value, (list, tuple)):  # a tuple has the canonical bytes of a list
+        if not isinstance(value, (list, tuple)):  # a tuple has the same canonical bytes as a list
             return
         for index, item in enumerate(value):
             finder = first[index] if index < len(first) else rest
@@ -352,15 +352,14 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
     return find
 
 
-# Of these characters alone, a pattern means the same to everybody.
+# A pattern without other metacharacters means the same in every regex engine.
 _LITERAL = re.compile(r"(\^?)([^\\.^$|?*+()\[\]{}]*)(\$?)")
 
 
 def _literal(pattern: str) -> Callable[[str], bool] | None:
-    """Whether a key matches; None for a pattern that only the validator can tell.
+    """A test for keys; None for a pattern that only the validator can evaluate.
 
-    Such a pattern may match any key and may miss it: what stands under the key is looked at both ways. The
-    worst that can come of it is a node kept that nobody needs.
+    A key is then treated as both matching and not matching the pattern. At worst this keeps an unneeded node.
     """
     parts = _LITERAL.fullmatch(pattern)
     if parts is None:
@@ -374,7 +373,7 @@ def _literal(pattern: str) -> Callable[[str], bool] | None:
 
 
 def _named_refs(named: dict[str, _Finder]) -> _Finder:
-    """The common case: only some declared properties hold references."""
+    """Find references in the common case, where only some declared properties contain them."""
     pairs = tuple(named.items())
 
     def find(value: Any, found: dict[str, None]) -> None:

@@ -34,7 +34,7 @@ def _make_held(prefix: str, place: str) -> tuple[Path, int]:
         # Until it is locked, another process may take it for an abandoned one and remove it.
         with suppress(FileNotFoundError):
             lock = os.open(path, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks: no other process removes the folder
+            with suppress(OSError):  # a file system without locks, where no other process removes the folder
                 fcntl.flock(lock, fcntl.LOCK_SH)
             if path.exists():
                 return path, lock

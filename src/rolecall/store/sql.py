@@ -1,7 +1,7 @@
-"""The queries that the SQLite and the PostgreSQL backend share: their four tables are the same.
+"""The queries shared by the SQLite and PostgreSQL backends, which have the same four tables.
 
-A backend inherits the reads and gives the few primitives at the top. Statements are written with `?` marks.
-An iterator pages by sequence number instead of holding a read open.
+A backend inherits the reads and implements the few primitives at the top. Statements use `?` placeholders. Iterators
+page by sequence number instead of keeping a read open.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class SqlTables:
     _damaged: Callable[[str], Damaged]
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
-        """The rows of one query."""
+        """Run a query and return its rows."""
         raise NotImplementedError
 
     def _read_nodes(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
-        """The rows of a query for nodes, which must arrive even if they are damaged, so that they can be named."""
+        """Run a query for nodes. Damaged rows must be returned too, so that they can be reported."""
         return self._read(query, values)
 
     def _read_among(self, select: str, ids: Sequence[str]) -> list[Row]:
-        """The rows of `select` for these node ids, in pages."""
+        """The rows of `select` for these node ids, read in pages."""
         raise NotImplementedError
 
     def _run(self, statement: str, rows: Sequence[Row]) -> None:
-        """One statement for each row, inside the transaction of a commit."""
+        """Run a statement for each row, inside the transaction of a commit."""
         raise NotImplementedError
 
     def _put_ref(self, ref: Ref, state: str) -> None:
@@ -116,7 +116,7 @@ class SqlTables:
             after = self._next_page(rows, after)
 
     def _next_page(self, rows: list[Row], after: Any) -> Any:
-        """Where the next page begins. The rows of a damaged table may repeat without an end."""
+        """The start of the next page. The rows of a damaged table may repeat endlessly."""
         if rows[-1][0] <= after:
             raise self._damaged(f"row {rows[-1][0]} comes after row {after}")
         return rows[-1][0]
@@ -203,7 +203,7 @@ class SqlTables:
 def _record(row: Row) -> Record:
     node, type_id, data, created, refs, sha256 = row
     if refs is None:
-        found: tuple[str, ...] = ("",)  # lost to damage: no payload has these references
+        found: tuple[str, ...] = ("",)  # lost to damage; no payload has these references
     else:
         found = tuple(refs[at : at + NODE_ID_LENGTH] for at in range(0, len(refs), NODE_ID_LENGTH))
     return Record(str(node), type_id, data, created, found, sha256)
@@ -215,5 +215,5 @@ def _ref(row: Row) -> Ref:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    # ASCII escapes keep a lone surrogate, which has no UTF-8 form and which agents do send.
+    # ASCII escapes preserve a lone surrogate, which has no UTF-8 form but does occur in agents' output.
     return json.dumps(value, separators=(",", ":"))

@@ -1,8 +1,8 @@
 """The default backend: one SQLite file in WAL mode.
 
-Nodes are appended in the order they were put, so a thread's nodes lie together and "put since" is a
-range; a unique index finds them by id. Every method is one short transaction, because an open read would
-keep the WAL from being folded back.
+Nodes are appended in the order they were put, so a thread's nodes are stored together and "put since" is a range; a
+unique index finds them by id. Every method is one short transaction, because an open read would keep the WAL from being
+checkpointed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rolecall.store.sql import PAGE, RECORD, Row, SqlTables
 _APPLICATION = int.from_bytes(b"Role", "big")
 _FORMAT = 1
 _PATIENCE = 60
-"""Seconds to wait for a lock of another process."""
+"""Seconds to wait for another process's lock."""
 
 _TABLES = """
 CREATE TABLE nodes (
@@ -71,22 +71,22 @@ CREATE INDEX events_of_stream ON events (stream);
 
 
 class SqliteBackend(SqlTables):
-    """A store in one file, made by the first write: what fails before that leaves no trace.
+    """A store in one file, created by the first write, so that an earlier failure leaves no trace.
 
-    `create=False` refuses to make one.
+    `create=False` refuses to create one.
     """
 
     clock: Callable[[], int] | None = None
-    # Whatever a damaged column holds has to arrive, so that the node can be named.
+    # Return whatever a damaged column contains, so that the node can be reported.
     _record_columns = (
         "id, CAST(type AS TEXT), CAST(data AS BLOB),"
         " CASE typeof(created) WHEN 'integer' THEN created END, CAST(refs AS TEXT), CAST(sha256 AS BLOB)"
     )
-    # A time lost to damage counts as one that never grows old.
+    # A put time lost to damage never becomes old.
     _put_at = f"CASE typeof(put_at) WHEN 'integer' THEN put_at ELSE {1 << 62} END"
 
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:
-        self.path = path = os.path.abspath(path)  # which SQLite cannot take for a URI or for memory
+        self.path = path = os.path.abspath(path)  # an absolute path is never taken for a URI or for memory
         self._durability = durability
         self._inside = False
         self._synchronous = ""
@@ -97,14 +97,14 @@ class SqliteBackend(SqlTables):
                 raise no_store(path)
             if self._is_made:
                 self._connection = _open(path, create=create)
-            else:  # an empty store, to be read until there is a file
+            else:  # an empty store to read from until there is a file
                 self._connection = sqlite3.connect(":memory:", isolation_level=None)
                 _create_tables(self._connection)
 
     @property
     def _db(self) -> sqlite3.Connection:
         if not self._is_made and _exists(self.path):
-            self._make()  # another process has made it meanwhile
+            self._make()  # another process has created it meanwhile
         return self._connection
 
     def _make(self) -> None:
@@ -126,7 +126,7 @@ class SqliteBackend(SqlTables):
         return moved
 
     def _put_records(self, records: Sequence[Record], now: int) -> None:
-        # Two records of one change may be the same node; the dict keeps one of each.
+        # Two records of one change may be the same node; the dict keeps one of them.
         missing = {record.id: record for record in records}
         stored = self.records(list(missing))
         for found in stored:
@@ -161,12 +161,12 @@ class SqliteBackend(SqlTables):
 
     @contextmanager
     def _writing(self, synchronous: str) -> Iterator[None]:
-        """A write transaction from its first statement, so that what it reads cannot change under it."""
+        """Run a write transaction that takes the lock at once, so that what it reads cannot change meanwhile."""
         self._make()
         if synchronous != self._synchronous and not self._inside:
             self._db.execute(f"PRAGMA synchronous = {synchronous}")
             self._synchronous = synchronous
-        # Inside `exclusive` a commit that fails takes back only itself.
+        # Inside `exclusive`, a failed commit rolls back only itself.
         begin, end, undo = (
             ("SAVEPOINT part", "RELEASE part", "ROLLBACK TO part")
             if self._inside
@@ -232,7 +232,7 @@ class SqliteBackend(SqlTables):
             except sqlite3.OperationalError as exc:
                 if not _is_undecodable(exc):
                     raise
-            # A text holds bytes that are not UTF-8. With replacements, it fits no id and the node is named.
+            # A text contains invalid UTF-8. With replacement characters it matches no id, and the node is reported.
             db.text_factory = lambda text: text.decode("utf-8", "replace")
             try:
                 return db.execute(query, values).fetchall()
@@ -262,7 +262,7 @@ class SqliteBackend(SqlTables):
             yield from self._scan_by_id(beyond=last)
 
     def _scan_by_id(self, beyond: int) -> Iterator[Record | Damage]:
-        """Nodes beyond a damaged page, one by one: the intact ones are read and the lost ones are named."""
+        """Read nodes beyond a damaged page one by one; intact ones are returned and lost ones reported."""
         after = ""
         query = f"SELECT id, seq FROM nodes WHERE id > ? ORDER BY id LIMIT {PAGE}"
         while rows := self._read(query, (after,)):
@@ -283,7 +283,7 @@ class SqliteBackend(SqlTables):
 
     def problems(self) -> Iterator[str]:
         try:
-            # Unlike quick_check, this one also finds a row that its index has lost.
+            # Unlike quick_check, this also finds rows that are missing from an index.
             for (line,) in self._db.execute("PRAGMA integrity_check"):
                 if line != "ok":
                     yield f"{self.path}: {line}"
@@ -301,7 +301,7 @@ class SqliteBackend(SqlTables):
 
 
 def _exists(path: str) -> bool:
-    """Whether there is a file; an error if that cannot be known."""
+    """Whether the file exists; raise an error if that cannot be determined."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -315,17 +315,17 @@ def _open(path: str, *, create: bool) -> sqlite3.Connection:
     except sqlite3.OperationalError as exc:
         if getattr(exc, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_SHMSIZE:
             raise
-    # A full disk has no room for the file that connections share. A connection on its own does without.
+    # A full disk has no room for the shared-memory file. An exclusive connection does not need it.
     return _connect(path, create=create, alone=True)
 
 
 def _connect(path: str, *, create: bool, alone: bool = False) -> sqlite3.Connection:
     address, is_uri = path, False
     if os.path.exists(path) and not os.access(os.path.dirname(path) or ".", os.W_OK):
-        from urllib.parse import quote  # slow to import, and only a read-only folder needs it
+        from urllib.parse import quote  # slow to import, and needed only for a read-only folder
 
-        # WAL needs a shared-memory file beside the database. Where none can be made, nobody can be
-        # writing either, unless a WAL is already there.
+        # WAL needs a shared-memory file beside the database. If it cannot be created, nobody can be writing either,
+        # unless a WAL already exists.
         mode = "ro" if os.path.exists(path + "-wal") else "ro&immutable=1"
         address, is_uri = f"file:{quote(path)}?mode={mode}", True
     db = sqlite3.connect(address, uri=is_uri, isolation_level=None, timeout=_PATIENCE)
@@ -359,7 +359,7 @@ def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
 def _create_tables(db: sqlite3.Connection) -> None:
     use_wal(db, patience=_PATIENCE)
     db.execute("BEGIN IMMEDIATE")
-    # Another process may have been first; the lock is ours now, so this answer holds.
+    # Another process may have been first; now that we hold the lock, this answer is final.
     if db.execute("PRAGMA user_version").fetchone() == (0,):
         for statement in _TABLES.split(";"):
             db.execute(statement)
@@ -369,7 +369,7 @@ def _create_tables(db: sqlite3.Connection) -> None:
 
 
 def use_wal(db: sqlite3.Connection, *, patience: float) -> None:
-    """Switch to WAL mode. SQLite reports a locked database at once here, so this waits `patience` seconds itself."""
+    """Switch to WAL mode. SQLite does not wait for a locked database here, so wait up to `patience` seconds."""
     until = time.monotonic() + patience
     while True:
         try:
@@ -385,8 +385,8 @@ def use_wal(db: sqlite3.Connection, *, patience: float) -> None:
 
 
 class _Translation:
-    """SQLite's errors as ours: what happened, to which file, what to do. A class, not a generator:
-    every read passes through it."""
+    """Translates SQLite's errors into ours: what happened, to which file, what to do. It is a class, not a generator,
+    for speed, because every read uses it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -398,7 +398,7 @@ class _Translation:
         if isinstance(exc, sqlite3.DatabaseError):
             raise _translate(exc, self._path) from exc
         if isinstance(exc, UnicodeDecodeError):
-            # The driver's message quotes the damage and cannot be decoded itself.
+            # The driver's message quotes the damaged text and cannot be decoded itself.
             raise _damage(self._path, "it cannot be read") from exc
         if isinstance(exc, OSError):
             raise StorageError(
@@ -435,7 +435,7 @@ def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
 
 
 def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:
-    """A text that is not UTF-8, to which the driver gives no code; only damage makes one."""
+    """Whether a text is not valid UTF-8, an error without a code that only damage causes."""
     return str(exc).startswith("Could not decode")
 
 

@@ -1,7 +1,7 @@
 """The verbs of the content-addressed store, over any backend.
 
-What is put is checked first (its type is stored, it fits its type) and named by its content; what is
-read is checked against its name, so damage is reported and never returned. Writes are gathered in a
+Values are checked before they are put (their type is stored, and they fit it) and are named by their content. Values
+that are read are checked against their name, so damage is reported and never returned. Writes are collected in a
 `Draft` and committed in one transaction.
 """
 
@@ -36,10 +36,10 @@ from rolecall.store.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_n
 from rolecall.store.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
 
 META = "CTS5P6RD8HMCS"
-"""The id of the meta-schema, the one node that is its own type."""
+"""The id of the meta-schema, the only node that is its own type."""
 
 _FETCH = 200
-# Nodes never change, so the ones just read need not be decoded again: a run looks at its latest steps.
+# Nodes never change, so recently read ones are cached: a run keeps reading its latest steps.
 _RECENT = 1_024
 _LARGE = 16_384
 _SHORTEST_PREFIX = 4
@@ -62,7 +62,7 @@ class Dangling(NamedTuple):
 class Store:
     """Nodes, refs and events in one place.
 
-    `now` gives the time in milliseconds; by default it is the clock that all users of the backend share.
+    `now` returns the time in milliseconds; by default from the clock that all users of the backend share.
     """
 
     def __init__(self, backend: Backend, *, now: Callable[[], int] | None = None) -> None:
@@ -71,17 +71,17 @@ class Store:
         self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
         self._has_builtins = False
         self.registered: dict[int, tuple[Record, dict[str, Any]]] = {}
-        """Types of `Draft.put_as` by the identity of their schemas, which are kept so that no other object gets it."""
+        """Types of `Draft.put_as` by the `id()` of their schemas, which are kept alive so that it stays unique."""
         self._recent: dict[str, Node] = {}
 
     # -- writing --
 
     def draft(self) -> "Draft":
-        """A set of writes that will happen together."""
+        """A set of writes that are committed together."""
         return Draft(self)
 
     def put(self, type_id: str, payload: Any, *, durable: bool = False) -> str:
-        """Store one node; its id. Putting the same again changes nothing."""
+        """Store one node and return its id. Putting the same node again changes nothing."""
         return self.put_many([(type_id, payload)], durable=durable)[0]
 
     def put_many(self, nodes: Iterable[tuple[str, Any]], *, durable: bool = False) -> list[str]:
@@ -92,7 +92,7 @@ class Store:
         return ids
 
     def put_schema(self, schema: dict[str, Any], *, durable: bool = False) -> str:
-        """Register a schema as a type; its id."""
+        """Register a schema as a type and return its id."""
         return self.put(META, schema, durable=durable)
 
     def put_text(self, text: str, *, durable: bool = False) -> str:
@@ -107,7 +107,7 @@ class Store:
         *,
         durable: bool = True,
     ) -> Ref:
-        """Compare-and-swap one ref: `expected` is the ref as last seen, None when it must be new."""
+        """Compare-and-swap one ref: `expected` is the ref as last seen, or None if it must be new."""
         draft = self.draft()
         draft.move(name, expected, target, state)
         return draft.commit(durable=durable)[0]
@@ -115,30 +115,30 @@ class Store:
     # -- reading nodes --
 
     def get(self, node: str) -> Node:
-        """One node. `NotFound` when it is not there, `Damaged` when it is not what was put."""
+        """Return one node. Raises `NotFound` if it is not stored, `Damaged` if it is not what was put."""
         if node in self._recent and not self.backend.stored([node]):
             del self._recent[node]
         known = self.linked(node)
         return known._replace(payload=copy_json(known.payload))
 
     def linked(self, node: str) -> Node:
-        """A node that a stored node refers to: `get` without checking again that it is still stored. Its payload is
+        """Return a node that a stored node refers to: `get` without checking that it is still stored. Its payload is
         shared and must not be changed."""
         known = self._recent.pop(node, None)
         if known is None:
             return self._read(self.record(node))
-        self._recent[node] = known  # The dict is in order of use: what was used longest ago comes first.
+        self._recent[node] = known  # the dict is ordered by use, least recently used first
         return known
 
     def fetch(self, nodes: Iterable[Any]) -> None:
-        """Read what `linked` will be asked for, all at once."""
+        """Read nodes that `linked` will be asked for, all at once."""
         ids = (node for node in nodes if isinstance(node, str))
         wanted = [node for node in ids if node not in self._recent and is_node_id(node)]
         try:
             for record in self.backend.records(wanted) if wanted else ():
                 self._read(record)
         except RolecallError:
-            pass  # `linked` reports what is wrong with each
+            pass  # `linked` reports the problem with each node
 
     def _read(self, record: Record) -> Node:
         check(record)
@@ -150,14 +150,14 @@ class Store:
         return node
 
     def has(self, node: str) -> bool:
-        """Whether a node is stored; `Damaged` when it is not what was put."""
+        """Whether a node is stored; raises `Damaged` if it is not what was put."""
         record = self.backend.record(_checked_id(node))
         if record is not None:
             check(record)
         return record is not None
 
     def resolve(self, prefix: str) -> str:
-        """The one id that begins with `prefix`."""
+        """The only id that begins with `prefix`."""
         wanted = prefix.upper()
         if is_node_id(wanted):
             return wanted
@@ -194,11 +194,11 @@ class Store:
         seen: set[int] | None = None,
         checked: bool = False,
     ) -> Iterator[str | Dangling]:
-        """Everything reachable from `start`, nearest first, each id once.
+        """Visit everything reachable from `start`, nearest first, each id once.
 
-        Lazy: nodes are read as the caller asks for more. A reference to nothing comes as a `Dangling`.
-        `seen` holds the numbers of ids to stay away from; the walk adds what it visits. `checked` compares
-        the references kept with each node with those of its payload, which takes about twice as long.
+        Lazy: nodes are read as the caller asks for more. A reference to a missing node comes as a `Dangling`. `seen`
+        contains the numbers of ids to skip; the walk adds those it visits. `checked` compares the stored references of
+        each node with those in its payload, which takes about twice as long.
         """
         seen = set() if seen is None else seen
         waiting: deque[int] = deque()
@@ -229,7 +229,7 @@ class Store:
                 if record is None:
                     source = self.backend.record(node_from_number(referrer)) if referrer >= 0 else None
                     if source is not None and not checked:
-                        self._refs_in(source, checked=True)  # or the references kept with it are damaged
+                        self._refs_in(source, checked=True)  # raises if its stored references are damaged
                     yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
                     continue
                 check(record)
@@ -239,7 +239,7 @@ class Store:
                     enqueue((record.type,), number)
 
     def type(self, type_id: str) -> Type:
-        """A stored schema, compiled; `NotFound` if it is not stored."""
+        """A stored schema, compiled; raises `NotFound` if it is not stored."""
         known = self._types.get(type_id)
         if known is not None:
             return known
@@ -309,19 +309,19 @@ class Store:
             derived = self.derive_refs(record)
         except (NotFound, UsageError) as exc:
             if record.refs is not None:
-                return record.refs  # Its type is what is missing.
+                return record.refs  # its type is missing, not its references
             raise Damaged(
                 f"what node {record.id} refers to cannot be known: {exc.message}",
                 node=record.id,
                 hint=exc.hint,
             ) from exc
-        # Their order is that of the object that was put, which the bytes no longer tell.
+        # Compare as sets: the order is that of the original object, which its bytes do not preserve.
         if record.refs is not None and set(record.refs) != set(derived):
             raise _wrong_refs(record.id)
         return derived
 
     def derive_refs(self, record: Record) -> tuple[str, ...]:
-        """The references of a record by its schema; what an index may keep."""
+        """Derive the references of a record from its schema, for a backend to store."""
         if record.type in (record.id, META):
             return ()
         kind = self.type(record.type)
@@ -336,11 +336,11 @@ class Store:
         self.registered.update(registered)
 
     def learn_types(self, other: "Store") -> None:
-        """Take over what another store has compiled: a type is the same wherever it is stored."""
+        """Take over the types compiled by another store; a type is the same wherever it is stored."""
         self.remember(other._types, other.registered)
 
     def builtins(self) -> list[Record]:
-        """The records of the builtin types if they are not all stored."""
+        """The records of the builtin types, unless they are all stored."""
         if not self._has_builtins:
             builtin = (META, *BUILTIN.values())
             self._has_builtins = len(self.backend.records(builtin)) == len(builtin)
@@ -353,7 +353,7 @@ class Store:
 
 
 class Draft:
-    """Writes gathered before they happen: each is checked as it is added, all are committed at once."""
+    """Writes to be made together: each is checked when it is added, and all are committed at once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -365,9 +365,9 @@ class Draft:
         self._events: list[NewEvent] = []
 
     def put(self, type_id: str, payload: Any) -> str:
-        """Add one node; its id."""
+        """Add one node and return its id."""
         kind = self._types.get(type_id) or self._store.type(_checked_id(type_id))
-        # The bytes come first: encoding finds what has no canonical form before a validator meets it.
+        # Encode first, which finds values without a canonical form before the validator sees them.
         data = canonical.encode(payload)
         if misfits := kind.misfits(payload):
             if type_id == META:
@@ -382,7 +382,7 @@ class Draft:
         self._records[record.id] = record
         self._used.add(type_id)
         if type_id == META:
-            # From the bytes, not from the caller's object, which may change after this.
+            # Use the bytes, because the caller's object may change later.
             self._types[record.id] = Type(canonical.decode(data), is_checked=True)
         return record.id
 
@@ -393,16 +393,16 @@ class Draft:
         return self.put(BUILTIN["string"], text)
 
     def put_as(self, schema: dict[str, Any], payload: Any) -> str:
-        """Add a node whose type is a constant of the program, registered when it is new."""
+        """Add a node whose type is a constant in the program, and register the type if it is new."""
         known = self._store.registered.get(id(schema)) or self._registering.get(id(schema))
         if known is None:
             known = self._registering[id(schema)] = (self._records[self.put_schema(schema)], schema)
-        # Put every time, because a collection may have removed it since.
+        # Put it every time, because a collection may have removed it.
         self._records[known[0].id] = known[0]
         return self.put(known[0].id, payload)
 
     def add(self, record: Record) -> None:
-        """Add a node made elsewhere, under its own id; its bytes are checked, its fit is not."""
+        """Add a node made elsewhere, under its own id. Its bytes are checked, but not that it fits its type."""
         check(record)
         self._records[record.id] = record
 
@@ -415,7 +415,7 @@ class Draft:
         *,
         at: int | None = None,
     ) -> None:
-        """Add a compare-and-swap. Neither target nor state: the ref is removed. `at` dates a copy."""
+        """Add a compare-and-swap. Without target and state the ref is removed. `at` is the time of a copied move."""
         if target is not None:
             _checked_id(target)
         version = expected.version if expected else 0
@@ -425,9 +425,9 @@ class Draft:
         self._events.append(NewEvent(stream, kind, body, at))
 
     def commit(self, *, durable: bool | None = None) -> list[Ref]:
-        """Make it all happen, or nothing; the moved refs.
+        """Apply all writes or none, and return the moved refs.
 
-        A commit that moves a ref waits for the disk unless told otherwise; another one does not.
+        By default, a commit waits for the disk only if it moves a ref.
         """
         nodes = {record.id: record for record in (*self._store.builtins(), *self._records.values())}
         if not (nodes or self._moves or self._events):
@@ -455,8 +455,8 @@ def sha256_of(type_id: str, data: bytes) -> bytes:
 
 
 def check(record: Record) -> None:
-    """Raise `Damaged` unless the bytes are those the id was made from."""
-    # A damaged database, or one edited by hand, may hold anything where bytes or a text belong.
+    """Raise `Damaged` unless the id was made from these bytes."""
+    # A damaged or manually edited database may contain anything in place of bytes or text.
     if (
         not isinstance(record.data, bytes)
         or not isinstance(record.type, str)
@@ -514,7 +514,7 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 def checked_name(name: str) -> str:
-    """A ref's name, or `UsageError`."""
+    """Return a ref's name if it is valid; raise `UsageError` otherwise."""
     segments = name.split("/")
     if len(name) > 200 or not all(
         part and part not in (".", "..") and _NAME_CHARACTERS.issuperset(part) for part in segments

@@ -1,6 +1,6 @@
-"""Verification: is every stored node still what was put, does it fit its type, does what it refers to exist?
+"""Verification: whether every stored node is still what was put, fits its type, and refers only to existing nodes.
 
-Works through the store in bounded memory and yields what it finds; it repairs nothing.
+Works through the store in bounded memory and yields problems; it repairs nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _BATCH = 200
 
 Kind = Literal["damaged", "sha256", "invalid", "type", "dangling", "missing", "index", "container"]
 DAMAGE: frozenset[Kind] = frozenset({"damaged", "sha256", "type", "index", "container"})
-"""Kinds that mean stored bytes were lost or changed. An invalid payload or a dangling reference was put so."""
+"""Kinds that mean stored bytes were lost or changed. An invalid payload or a dangling reference was stored that way."""
 
 
 class Problem(NamedTuple):
     node: str
-    """The node or ref it is about; empty for the container."""
+    """The node or ref concerned; empty for the container."""
     kind: Kind
     text: str
 
 
 class Verified(NamedTuple):
-    """One batch of work done: how many nodes were looked at, and what was wrong with them."""
+    """One batch of work: how many nodes were checked, and the problems found."""
 
     nodes: int
     problems: list[Problem]
@@ -58,12 +58,12 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
         ]
         yield Verified(0, [*_find_lost_types(store, types), *dangling])
     except Damaged as exc:
-        # What lies beyond cannot be reached; what was found so far must still be reported.
+        # The rest cannot be reached, but problems found so far must be reported.
         yield Verified(0, [Problem(exc.node, "container", exc.message)])
 
 
 def _verify_batch(store: Store, batch: Sequence[Record | Damage], types: set[str]) -> Verified:
-    """Check some nodes; the types they use are added to `types`."""
+    """Check some nodes, and add the types they use to `types`."""
     problems: list[Problem] = []
     referrers: dict[str, str] = {}
     for item in batch:
@@ -102,14 +102,14 @@ def _check_record(
         yield Problem(record.id, "invalid", exc.message)
         return
     yield from (Problem(record.id, "invalid", misfit) for misfit in misfits)
-    # Their order is that of the object that was put, which the bytes no longer tell.
+    # Compare as sets: the order is that of the original object, which its bytes do not preserve.
     if record.refs is not None and set(record.refs) != set(refs):
         yield Problem(record.id, "index", "the references kept with it are not its own; reindex the store")
     referrers.update((target, record.id) for target in refs)
 
 
 def _find_lost_types(store: Store, types: set[str]) -> Iterator[Problem]:
-    """Types that nodes use and that are not stored, though this process may know them."""
+    """Types that nodes use but that are not stored, even if this process knows them."""
     for type_id in _find_missing(store, sorted(types)):
         yield Problem(type_id, "type", "nodes have this type, and it is not stored")
 
