@@ -1,4 +1,4 @@
-"""Hooks that are shell commands in a JSON file: Claude Code's format, which Codex shares."""
+"""Hooks that are shell commands in a JSON file, in Claude Code's format, which Codex shares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rolecall.hosts.setup import is_ours, split_words
 
 
 def hook(path: str, host: str, event: str, line: str, **fields: Any) -> Items:
-    """The entry for one event; `fields` are further settings of the host for it."""
+    """The entry for one event; `fields` are additional host settings for it."""
 
     def has_ours(item: Any) -> bool:
         is_some = any(is_ours(words, "hook", host) for words in _commands(item))
@@ -23,7 +23,7 @@ def hook(path: str, host: str, event: str, line: str, **fields: Any) -> Items:
 
 
 def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
-    """By event, what our hooks would run as they stand in the file; no words where there is none of ours."""
+    """The commands of our installed hooks by event, as the file has them now; empty where none of ours is installed."""
     found = {}
     for hook in hooks:
         there = read_value(hook.path, hook.keys)
@@ -33,13 +33,13 @@ def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_our_hook(host: str, item: Any) -> bool:
-    """Whether an entry runs nothing but ours, from any version."""
+    """Whether an entry runs only our commands, from any version."""
     found = _commands(item)
     return bool(found) and all(is_ours(words, "hook", host) for words in found)
 
 
 def _commands(item: Any) -> list[tuple[str, ...]]:
-    """The commands of an entry, without what follows `||`."""
+    """The commands of an entry, without anything after `||`."""
     hooks = item.get("hooks") if isinstance(item, Mapping) else None
     found = []
     for hook in hooks if isinstance(hooks, list) else ():
@@ -49,7 +49,7 @@ def _commands(item: Any) -> list[tuple[str, ...]]:
 
 
 def sample(event: str, folder: str, tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The host's payload for an event in a project; `tool` is its call of a tool that edits."""
+    """A sample payload of the host for an event in a project; `tool` is the host's call of an editing tool."""
     id = "rolecall-doctor"
     agent = {"agent_id": id, "agent_type": "tester"}
     call = {**tool, "tool_use_id": id}

@@ -1,6 +1,6 @@
-"""The eight events of a host and our answer, in words of no particular host.
+"""The eight events of a host and our answer, independent of any particular host.
 
-Annotations in this module are not strings: a named tuple would compile each of them, in every hook that runs.
+Annotations in this module are not strings, because a named tuple would compile each of them in every hook that runs.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -10,27 +10,27 @@ class Caller(NamedTuple):
     """Who acts: an agent that was started, or Lead."""
 
     agent: str = ""
-    """Its id in the catalogue, or the host's name for its kind; empty: Lead."""
+    """Its id in the catalogue, or the host's name for its kind; empty for Lead."""
     id: str = ""
-    """The host's id of this instance."""
+    """The host's id for this instance."""
 
 
 LEAD = Caller()
 
 
 class ToolCall(NamedTuple):
-    """What a tool is about to do, or did, as far as its input tells."""
+    """What a tool is about to do, or did, as far as its input shows."""
 
     tool: str
-    """The host's name for it."""
+    """The host's name for the tool."""
     classes: tuple[str, ...] = ()
-    """Classes of actions it falls under, of `capabilities.CLASSES`."""
+    """Its classes of actions, from `capabilities.CLASSES`."""
     writes: tuple[str, ...] = ()
-    """Files it creates, changes or removes: absolute paths, links not yet followed."""
+    """Files it creates, changes or removes: absolute paths, links not resolved."""
     reads: tuple[str, ...] = ()
-    """Files whose content it shows the model."""
+    """Files whose contents it shows the model."""
     command: str = ""
-    """The shell command; the files it visibly writes are in `writes`."""
+    """The shell command; files that it visibly writes are in `writes`."""
     starts: str = ""
     """The kind of agent it starts."""
     skill: str = ""
@@ -38,7 +38,7 @@ class ToolCall(NamedTuple):
     words: str = ""
     """The arguments of the skill."""
     calls: tuple[tuple[str, ...], ...] = ()
-    """The words after the program of each `rolecall …` in the command."""
+    """The arguments of each `rolecall …` in the command."""
 
 
 class SessionStart(NamedTuple):
@@ -46,14 +46,14 @@ class SessionStart(NamedTuple):
     is_new: bool = True
     """False if a session was resumed."""
     cwd: str = ""
-    """The folder it works in, if the host tells it."""
+    """The session's working folder, if the host reports it."""
 
 
 class UserMessage(NamedTuple):
     session: str
     text: str
     id: str = ""
-    """Tells two messages with the same text apart, if the host has such an id."""
+    """Distinguishes messages with the same text, if the host has such an id."""
 
 
 class SubagentSpawn(NamedTuple):
@@ -83,7 +83,7 @@ class PostToolUse(NamedTuple):
 class SessionEnd(NamedTuple):
     session: str
     is_over: bool = True
-    """False at the end of a turn, in hosts that have an event for it: unfinished work is named, nothing removed."""
+    """False at the end of a turn, in hosts with such an event: unfinished work is reported, but nothing is removed."""
 
 
 class ContextCompact(NamedTuple):
@@ -97,15 +97,15 @@ Event: TypeAlias = (
 
 
 class Answer(NamedTuple):
-    """What a host should do about an event; empty: continue."""
+    """What a host should do about an event; an empty answer means continue."""
 
     block: str = ""
-    """Why the tool may not run, for the model."""
+    """The reason for the model why the tool may not run."""
     context: str = ""
-    """What the model should read."""
+    """Text for the model."""
     notice: str = ""
-    """What the person should read."""
+    """Text for the person."""
 
 
 GateMode: TypeAlias = Literal["block", "warn", "off"]
-"""What happens to edits of files while no task is planned."""
+"""How file edits are treated while no task is planned."""

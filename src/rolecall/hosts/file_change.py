@@ -1,4 +1,4 @@
-"""Changes of files: planned, shown as a diff, then made. Each file is replaced atomically."""
+"""File changes that are planned, shown as a diff, and then made. Each file is replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ State: TypeAlias = Literal["new", "changed", "removed", "kept", "same"]
 class Change(NamedTuple):
     path: str
     before: bytes | None
-    """None: the file does not exist."""
+    """None if the file does not exist."""
     after: bytes | None
     note: str = ""
-    """What was left alone, and why."""
+    """What was left unchanged, and why."""
 
     @property
     def state(self) -> State:
@@ -59,9 +59,9 @@ def read_text(path: str) -> str | None:
 
 
 def check_target(path: str, root: str) -> None:
-    """Refuse a path that leads out of `root` by a link, and one that cannot be written.
+    """Refuse a path that a link leads out of `root`, or that cannot be written.
 
-    A repository may come from anybody. Finding out about permissions half-way would leave half an installation.
+    A repository may come from anybody. A permission error discovered later would leave a partial installation.
     """
     file = folder = os.path.realpath(path)
     if root and not file.startswith(os.path.join(os.path.realpath(root), "")):
@@ -83,7 +83,7 @@ def difference(changes: Iterable[Change]) -> str:
     parts: list[str] = []
     for change in changes:
         if change.is_change:
-            # Programs that apply diffs expect a tab after a name that contains a blank.
+            # Programs that apply diffs expect a tab after a name that contains a space.
             name = f"{change.path}\t" if " " in change.path else change.path
             old, new = ("/dev/null" if data is None else name for data in (change.before, change.after))
             parts += unified_diff(_lines(change.before), _lines(change.after), old, new, n=2)
@@ -96,13 +96,13 @@ def _lines(data: bytes | None) -> list[str]:
     return [*(f"{line}\n" for line in lines), *ending]
 
 
-# -- making --
+# -- writing --
 
 
 def make(changes: Iterable[Change], *, roots: Sequence[str], is_private: bool = False) -> None:
-    """Make the changes. Folders that a removal leaves empty go, except `roots` and what is above them.
+    """Make the changes. Folders left empty by a removal are removed, except `roots` and the folders above them.
 
-    A new file of a private place is readable by its owner only. A link stays a link: its target is written.
+    A new file in a private place is readable only by its owner. A link stays a link: its target is written.
     """
     for change in changes:
         if not change.is_change:

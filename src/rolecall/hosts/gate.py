@@ -1,11 +1,11 @@
-"""The gates before every tool call: a reason against it, or none.
+"""The gates before every tool call: each gives a reason to block it, or none.
 
-The capability gate holds an agent of the catalogue to its restrictions, whatever the tool is called; no agent that Lead
-started plans, decides or starts others. The unplanned-edit gate refuses edits of the project's files while no task is
-planned. Beside both, only the tools write to `.nexus/state/`.
+The capability gate holds a catalogue agent to its restrictions, whatever the tool is called; no agent that Lead started
+may plan, decide or start others. The unplanned-edit gate refuses edits of the project's files while no task is planned.
+In addition, only our tools may write to `.nexus/state/`.
 
-This runs at every call, so it locks, writes and parses nothing: it asks the file system where a path leads and whether
-the file with the tasks exists. What cannot be known beforehand is not blocked; docs/hooks.md says what that is.
+This runs at every call, so it locks, writes and parses nothing: it only resolves paths and checks whether the task file
+exists. Effects that cannot be predicted are not blocked; docs/hooks.md describes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOR_LEAD = (
     *("memory_merge", "memory_delete", "rule_add"),
     *("thread_start", "thread_step", "thread_answer"),
 )
-"""Tools of our server that agents started by Lead may not use."""
+"""Our server's tools that agents started by Lead may not use."""
 CHANGES: Mapping[str, tuple[str, ...]] = {
     "nx_task_add": TASK_CREATION,
     "nx_task_update": TASK_UPDATE,
@@ -34,15 +34,15 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("memory_add", "knowledge_init", "knowledge_sync"), FILES),
     **dict.fromkeys(FOR_LEAD, ()),
 }
-"""Tools of our server that change something, and the classes of what they do."""
+"""Our server's tools that change something, and their classes of actions."""
 READ_ONLY_KINDS = frozenset(("explore", "plan"))
-"""Kinds of agents that hosts bring along and that only look around."""
+"""Kinds of built-in host agents that only read."""
 _UNKNOWN_AGENT = ("no_task_create", "no_task_update")
 """The restrictions of an agent that the catalogue does not know: it works for Lead."""
 _OUR_PREFIXES = ("mcp_rolecall_", "rolecall_", "rolecall(", "rolecall.", "rolecall/")
-"""How hosts begin the names of our server's tools, beside `mcp__rolecall__`."""
+"""Prefixes that hosts give our server's tools, besides `mcp__rolecall__`."""
 _MOST_PATHS = 2_000
-"""Paths of one call that are looked up."""
+"""Maximum paths of one call that are resolved."""
 _PLAN_FIRST = (
     "Plan what is to be done first: the user can write [plan], and nx_task_add (`rolecall task add`) adds a task"
     " to which the edit belongs."
@@ -50,13 +50,13 @@ _PLAN_FIRST = (
 
 
 def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> Answer:
-    """Whether the tool may run: an answer that blocks it, one that warns, or an empty one."""
+    """Decide whether the tool may run: return an answer that blocks it, one that warns, or an empty one."""
     call = event.call
     if not concerns(call):
         return Answer()
     folder = _Project(os.path.realpath(project))
     edited: list[Places] = []
-    if not _server_tool(call.tool):  # else the file it names is an artifact, not one of the project
+    if not _server_tool(call.tool):  # else the file it names is an artifact, not a project file
         edited = [found for path in call.writes[:_MOST_PATHS] if (found := folder.resolve(path))]
     for places in edited:
         if folder.is_state(places):
@@ -71,18 +71,18 @@ def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> Answer
 
 
 def concerns(call: ToolCall) -> bool:
-    """Whether there is anything to judge: most calls only read."""
+    """Whether the call needs to be judged; most calls only read."""
     return bool(call.writes or call.classes or call.starts or call.command or _our_tool(call.tool))
 
 
-# -- where a path leads --
+# -- resolving paths --
 
 Places = tuple[str, ...]
-"""For one path that is written: the file, links followed, and the link itself, which may be replaced."""
+"""For one written path: the file with links resolved, and the link itself, which may be replaced."""
 
 
 class _Project(NamedTuple):
-    """A project's folder, links followed."""
+    """A project's folder, with links resolved."""
 
     root: str
 
@@ -91,7 +91,7 @@ class _Project(NamedTuple):
         return os.path.join(self.root, ".nexus")
 
     def resolve(self, path: str) -> Places:
-        """Where a path leads; empty if that is outside the project."""
+        """Resolve a path; empty if it is outside the project."""
         folder, name = os.path.split(path.rstrip("/").replace("\0", "") or "/")
         found = [os.path.realpath(os.path.join(folder, name))]
         if name not in ("", ".", ".."):
@@ -99,7 +99,7 @@ class _Project(NamedTuple):
         return tuple(found) if any(_is_below(self.root, one) for one in found) else ()
 
     def is_state(self, places: Places) -> bool:
-        """Whether it is the state or contains it, also on a file system that ignores case."""
+        """Whether a path is the state or contains it, even on a file system that ignores case."""
         nexus = self.nexus.casefold()
         return any(one == nexus or _is_below(f"{nexus}/state", one) for one in map(str.casefold, places))
 
@@ -141,11 +141,11 @@ def _refuse_by_capability(
 
 
 def capabilities_of(agent: str, kit: Kit) -> tuple[str, ...]:
-    """The restrictions of an agent that Lead started; the catalogue does not know all of them."""
+    """The restrictions of an agent that Lead started, which may be unknown to the catalogue."""
     rules = kit.agents.get(agent)
     if rules is not None:
         return rules.capabilities
-    # If the configured catalogue is unreadable, an agent unknown to ours may be one that must not edit.
+    # If the configured catalogue is unreadable, an agent unknown to ours might be one that must not edit.
     is_reader = agent.lower() in READ_ONLY_KINDS or bool(kit.problem)
     return (*_UNKNOWN_AGENT, "no_file_edit") if is_reader else _UNKNOWN_AGENT
 
@@ -156,12 +156,12 @@ def _denier(words: Collection[str], classes: Collection[str]) -> str:
 
 
 def _own_actions(call: ToolCall) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """What a call does with Rolecall, by a tool of our server or in a shell: its name, its classes, whether only Lead
-    may do it."""
+    """What a call does with Rolecall, through a tool of our server or in a shell: its name, its classes, and whether
+    only Lead may do it."""
     if own := _our_tool(call.tool):
         yield own, CHANGES[own], own in FOR_LEAD
     if call.calls:
-        verbs = import_module("rolecall.settings.verbs")  # no other call needs the table of our commands
+        verbs = import_module("rolecall.settings.verbs")  # only these calls need the table of our commands
         for words in call.calls:
             plain = [word for word in words if not word.startswith("-")]
             names = (" ".join(plain[:count]) for count in (3, 2, 1))
@@ -171,13 +171,13 @@ def _own_actions(call: ToolCall) -> Iterator[tuple[str, tuple[str, ...], bool]]:
 
 
 def _is_given(words: Sequence[str], option: str) -> bool:
-    """Whether an option is among the words, including its abbreviations and its letter."""
+    """Whether the words contain an option, possibly abbreviated or as its letter."""
     flags = [word.partition("=")[0] for word in words if word not in ("", "-", "--")]
     return any(f"--{option}".startswith(flag) or flag[:2] == f"-{option[0]}" for flag in flags)
 
 
 def _our_tool(tool: str) -> str:
-    """The name of a tool of ours that changes something, under any server if it begins with `nx_`; else empty."""
+    """The name of one of our tools that changes something, or empty; a name with `nx_` counts under any server."""
     name = _server_tool(tool)
     if not name and "nx_" in tool:
         at = tool.index("nx_")
@@ -186,7 +186,7 @@ def _our_tool(tool: str) -> str:
 
 
 def _server_tool(tool: str) -> str:
-    """The name that a tool has in our server, which may run once for each agent; empty for tools of others."""
+    """The tool's name in our server, which may run once per agent; empty for tools of others."""
     server, _, name = tool.removeprefix("mcp__").partition("__" if tool.startswith("mcp__") else "_")
     if name and (server.startswith("rolecall-") or (server == "rolecall" and tool.startswith("mcp__"))):
         return name
@@ -202,7 +202,7 @@ def _server_tool(tool: str) -> str:
 def _judge_unplanned(
     who: Caller, call: ToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
 ) -> Answer:
-    """Files of the project need a task; its notes (`.nexus/memory`, `rules`, `context`) do not."""
+    """Require a task for edits of project files; its notes (`.nexus/memory`, `rules`, `context`) need none."""
     planned = [places for places in edited if not all(_is_below(folder.nexus, one) for one in places)]
     is_unnamed = not call.writes and not set(FILES).isdisjoint(call.classes)
     if kit.gate == "off" or not (planned or is_unnamed):

@@ -1,4 +1,4 @@
-"""Keep installed files out of git: a marked block of lines in `.git/info/exclude`, which no commit contains."""
+"""Hide installed files from git with a marked block of lines in `.git/info/exclude`, which is never committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rolecall.hosts.file_change import Change
 
 
 def find(project: str) -> str | None:
-    """The exclude file, also of a linked worktree; None if the project has no git repository or git is missing."""
+    """The exclude file, even of a linked worktree; None if the project has no git repository or git is missing."""
     if shutil.which("git") is None:
         return None
     answer = git.ask(project, "rev-parse", "--git-path", "info/exclude")

@@ -1,4 +1,4 @@
-"""Compile what hooks need to know of the configuration and the catalogue, for the cache of `hook_context`."""
+"""Compile the parts of the configuration and the catalogue that hooks need, for the cache of `hook_context`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _LONGEST_PROBLEM = 600
 def compile_configured(host: str) -> dict[str, Any]:
     """The configured catalogue and rules, with stamps of their sources.
 
-    If they cannot be read, our own apply, because a hook that fails would let everything pass.
+    If they cannot be read, our own apply, because a failing hook would let everything through.
     """
     try:
         folder = config.catalog_folder() or catalog.OWN_FOLDER
-    except RolecallError:  # reading it reports the problem
+    except RolecallError:  # the problem is reported when it is read
         folder = catalog.OWN_FOLDER
     code = _list_files(os.path.dirname(__file__), ".py")
     sources = [config.config_path(), *code, *(_list_files(folder) or [folder])]
-    stamps = [stamp(path) for path in sources]  # before reading: what changes meanwhile makes the cache stale
+    stamps = [stamp(path) for path in sources]  # before reading, so that later changes make the cache stale
 
     configuration: Mapping[str, Any] = {}
     try:
@@ -86,7 +86,7 @@ def _compile(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dic
 
 
 def _list_files(folder: str, ending: str = "") -> list[str]:
-    """Every file below a folder, and the folders, which change when a file is added or removed."""
+    """Every file below a folder, and the folders, whose stamps change when a file is added or removed."""
     found: list[str] = []
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")

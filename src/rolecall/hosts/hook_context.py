@@ -1,8 +1,8 @@
-"""What the hooks know before any event: the gate's mode, the agents' limits, the tags, the bodies of skills.
+"""The context of all hooks: the gate's mode, the agents' limits, the tags, the bodies of skills.
 
 It comes from the configuration and the catalogue, which are YAML and too slow for a hook to read. So `hook_compile`
-compiles it into the home's `cache/`, with the stamps of every file and folder it was made from, and again when one of
-them changes. A cache that cannot be read or written makes hooks slower, never wrong.
+compiles it into the home's `cache/`, with a stamp of every source file and folder, and does so again when one of them
+changes. A cache that cannot be read or written makes hooks slower, never wrong.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from rolecall.settings.mask import Mask
 
 Stamp = list[Any]
-"""A path, and what changes when the file is written: time, size, inode."""
+"""A path, and the values that change when the file is written: time, size, inode."""
 
 
 class Rules(NamedTuple):
-    """What hooks know of an agent of the catalogue."""
+    """The rules for an agent of the catalogue that hooks need."""
 
     capabilities: tuple[str, ...] = ()
     tier: str = ""
@@ -43,57 +43,55 @@ class Kit(NamedTuple):
     """By id."""
     tags: Mapping[str, Tag] = {}
     skills: Mapping[str, str] = {}
-    """Bodies by id, in the host's words."""
+    """Bodies by id, in the host's wording."""
     docs: Mapping[str, str] = {}
-    """The host's instructions for a skill, by the skill's id; they follow the body."""
+    """The host's instructions for a skill, by the skill's id; they are appended to the body."""
     has_skill_commands: bool = False
-    """Whether the host itself gives a skill's body to the model when a user types `/skill`."""
+    """Whether the host itself gives the model a skill's body when a user types `/skill`."""
     run: str = ""
-    """The engine's run that we are in; then the caller plays a role of a thread, and the host's session is not ours."""
+    """The engine's run around the hook, if any: the caller plays a role of a thread, and the session is not ours."""
     restrictions: tuple[str, ...] = ()
-    """The restrictions of the role in whose name the host runs, inside a run or not."""
+    """The restrictions of the role that the host runs as, inside a run or not."""
     harness: str = HARNESS
-    """The name under which agents are tracked."""
+    """The harness name under which agents are tracked."""
     process: Process | None = None
     """The host's process, if it is known."""
     limit: tuple[int, str] | None = None
-    """How many bytes of a hook's text the host shows the model, and in which encoding; None: all of them."""
+    """How many bytes of a hook's text the host shows the model, and in which encoding; None for no limit."""
     skill_files: tuple[str, ...] = ()
     """Paths of a skill's file relative to the project's folder, with `{}` for its id; the last is the catalogue's."""
     problem: str = ""
-    """Why our own catalogue and the strictest rules apply instead of the configured ones."""
+    """Why our own catalogue and the strictest rules replace the configured ones."""
     secrets: config.SecretPlaces | None = None
     """The positions of the secrets in the configuration, for the mask."""
     mask: Callable[[], Mask] = lambda: import_module("rolecall.settings.mask").Mask(())
-    """Hides what must not be written down; costly, so it is made only when something is."""
+    """Hides secrets from text that is written; expensive, so it is created only when something is written."""
     thresholds: Callable[[], Thresholds] | None = None
     """The configured thresholds for comparing memory notes, if any."""
 
 
 def load(host: str, *, with_tags: bool = True) -> Kit:
-    """The kit for a host; tags are needed only where a message may have some."""
-    # Two installations of the same version may have different words, so each has a cache of its own.
+    """Load the kit for a host; tags are needed only for messages that may contain some."""
+    # Two installations of the same version may differ in wording, so each has its own cache.
     name = f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json"
     cache = os.path.join(config.cache_folder(), name)
     content = _read_cache(cache)
     if content is None:
-        compile = import_module(
-            "rolecall.hosts.hook_compile"
-        )  # reads YAML, which most hooks have no time for
+        compile = import_module("rolecall.hosts.hook_compile")  # reads YAML, which is too slow for most hooks
         content = {"version": __version__, **compile.compile_configured(host)}
         _write_cache(cache, content)
     return _kit(content, with_tags)
 
 
 def load_own(host: str) -> Kit:
-    """The kit of our own catalogue without any configuration."""
+    """Load the kit of our own catalogue, ignoring the configuration."""
     return _kit(import_module("rolecall.hosts.hook_compile").compile_own(host), with_tags=True)
 
 
 def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
     tags = {}
     if with_tags:
-        tag_type = import_module("rolecall.nexus.tags").Tag  # compiles patterns, which most hooks do not need
+        tag_type = import_module("rolecall.nexus.tags").Tag  # compiles patterns that most hooks do not need
         for fields in content["tags"]:
             tags[fields["id"]] = tag_type(**{**fields, "variants": tuple(fields["variants"])})
     return Kit(
@@ -114,7 +112,7 @@ def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
 
 
 def _read_cache(path: str) -> dict[str, Any] | None:
-    """The cached content, if it is complete and its sources have not changed."""
+    """The cached content, or None if it is incomplete or its sources have changed."""
     try:
         with open(path, "rb") as file:
             checksum, _, data = file.read().partition(b"\n")
@@ -136,7 +134,7 @@ def _write_cache(path: str, content: Mapping[str, Any]) -> None:
         with open(draft, "wb") as file:
             file.write(_checksum(data) + b"\n" + data)
         os.replace(draft, path)
-    except OSError:  # the next hook makes it again
+    except OSError:  # the next hook writes it again
         return
 
 
@@ -145,7 +143,7 @@ def _checksum(data: bytes) -> bytes:
 
 
 def stamp(path: str) -> Stamp:
-    """A file that does not exist has a stamp, too: it may be created."""
+    """The stamp of a file. A missing file has one too, because it may be created."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,7 +1,7 @@
-"""The events and answers of Claude Code's hooks, as JSON; Codex has taken over the format.
+"""The events and answers of Claude Code's hooks as JSON; Codex has adopted the format.
 
-A tool is blocked by JSON with exit 0, never by exit 2: a command that fails for any reason must not block. Context for
-the model at the end of a turn or an agent would make it continue, so there the person gets it instead.
+A tool is blocked by JSON with exit code 0, never by exit code 2, because a command that fails must not block. Context
+for the model at the end of a turn or an agent would make it continue, so the person gets it instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def events(
 ) -> dict[str, Reader]:
     """The events that both hosts have.
 
-    The hosts differ in how they tell who acts, what counts as a message of the user, and what tools do.
+    The hosts differ in how they report who acts, what counts as a user's message, and what tools do.
     """
 
     def start(payload: Payload) -> Event:
@@ -54,7 +54,7 @@ def events(
         return SubagentSpawn(session_of(payload), agent) if agent != LEAD else None
 
     def complete(payload: Payload) -> Event | None:
-        """Compaction ends an agent without a kind whose start was not announced; it does not concern us."""
+        """Compaction ends an agent that has no kind and was never reported as started; it does not concern us."""
         agent, last = who(payload), text(payload, "last_assistant_message")
         return SubagentComplete(session_of(payload), agent, last) if agent != LEAD else None
 
@@ -97,7 +97,7 @@ def output(name: str, answer: Answer, limit: Limit) -> Output:
 
 
 def join(answer: Answer) -> str:
-    """Everything an answer says, for the person."""
+    """All texts of an answer, for the person."""
     return "\n".join(dict.fromkeys(filter(None, (answer.notice, answer.context))))
 
 
@@ -107,8 +107,8 @@ def _write(reply: Mapping[str, Any]) -> Output:
 
 
 def _cut(context: str, limit: Limit) -> str:
-    """Cut here what the host would cut without saying so."""
-    if len(context) * 4 <= limit.bytes:  # no character takes more in any encoding
+    """Cut a text visibly that the host would otherwise cut without notice."""
+    if len(context) * 4 <= limit.bytes:  # no character takes more bytes in any encoding
         return context
     data = context.encode(limit.encoding, errors="replace")
     if len(data) <= limit.bytes:

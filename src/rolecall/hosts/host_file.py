@@ -1,4 +1,4 @@
-"""Agents and skills as the files of hosts have them: a head in YAML, then the body in the host's words."""
+"""Agents and skills in the format of hosts' files: YAML frontmatter, then the body in the host's wording."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ONLY_PROJECTS = (
     "Hooks act in every git repository that you open, except your home: a session that begins in one creates its"
     " .nexus folder, and from then on edits need a task."
 )
-"""What everyone who installs for all projects has to know, in any host."""
+"""What everyone who installs for all projects must know, for any host."""
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""Characters that JSON allows in strings, but YAML readers treat as line ends or refuse."""
+"""Characters that JSON allows in strings, but YAML parsers treat as line breaks or refuse."""
 _HEAD = re.compile(r"---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)
 
 
 def with_head(fields: Mapping[str, Any], body: str) -> str:
-    """A text with YAML frontmatter. The values are written as JSON, which is also YAML."""
+    """A text with YAML frontmatter. Values are written as JSON, which is valid YAML."""
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     head = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", "\n".join(lines))
     return f"---\n{head}\n---\n\n{body.strip()}\n"
 
 
 def read_head(text: str) -> Mapping[str, Any]:
-    """The frontmatter of a text, whoever wrote it."""
+    """The frontmatter of a text, which may be written by anyone."""
     found = _HEAD.match(text)
     if found is None:
         raise UsageError("it has no frontmatter")
@@ -50,7 +50,7 @@ def summary(agent: Agent) -> str:
 
 
 def skill_body(skill: Skill, catalog: Catalog, words: Render, docs: str) -> str:
-    """The text of a skill in a host's words, with the host's instructions on its subjects."""
+    """The text of a skill in a host's wording, with the host's instructions on its subjects."""
     body = macros.expand(
         skill.body,
         words,

@@ -1,9 +1,9 @@
-"""What a user's message asks for at once: `[d]` a decision, `[m]` a lesson, `[rule]` a rule, `[m:gc]` a look at memory.
+"""Carry out inline tags in a user's message: `[d]` decision, `[m]` lesson, `[rule]` rule, `[m:gc]` memory report.
 
-This module does it and reports it to the model, with the vocabulary's guidance. A decision applies to the issue that it
-names, else to the first pending one; a lesson goes into the note on its subject, if there is one. If that is impossible
-(no text, no letters for a name, a secret), the model gets the tool to call with the user's own words. Nothing is ever
-deleted here, and handling a message twice has the same effect as once.
+This module carries them out and reports the result to the model, with the vocabulary's guidance. A decision applies to
+the issue that it names, else to the first pending one; a lesson goes into the note on its subject, if there is one. If
+that is impossible (no text, no letters for a name, a secret), the model is given the tool to call with the user's own
+words. Nothing is deleted here, and handling a message twice has the same effect as handling it once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rolecall.nexus.tags import NO_PLAN, Action
 from rolecall.settings.capabilities import FILES, check_allowed, check_lead
 
 _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+", re.IGNORECASE)
-"""`#2 …`, `issue 2 …`, `2: …`; `3 replicas` begins with a number and names no issue."""
+"""`#2 …`, `issue 2 …`, `2: …`; `3 replicas` begins with a number but names no issue."""
 _NAMED = re.compile(r"([a-z0-9][a-z0-9-]*-[a-z0-9-]+)(?:\.md)?:\s+(?=\S)")
 """`retry-limits: the text`."""
 _MOST_COMPARED = 200
-"""Memory notes with which a new one is compared here."""
+"""Maximum number of memory notes with which a new one is compared here."""
 _LISTED_NOTES = 15
 _LONGEST_QUOTE = 300
 _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": "rule_add"}
@@ -36,8 +36,8 @@ _FOR_LEAD = ("nx_plan_decide", "rule_add")
 
 
 def carry_out(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable[float] = ()) -> list[str]:
-    """Carry out the actions and return a report on each for the model. `aimed` are the issues for decisions that name
-    none, in their order."""
+    """Carry out the actions and return a report on each for the model. `aimed` has the issues for decisions that name
+    no issue, in order."""
     handlers: dict[str, Callable[[str, Action, Kit], str]] = {
         "nx_plan_decide": partial(_decide, iter(aimed)),
         "memory_store": _remember,
@@ -56,7 +56,7 @@ def carry_out(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable
             continue
         if handler := handlers.get(action.handler):
             report = handler(project, action, kit)
-        else:  # a tag of another catalogue, whose handler the host may have
+        else:  # a tag of another catalogue, which the host may be able to handle
             words = _quote(action.text)
             report = f"The user wrote [{action.tag}]: call {action.handler} at once with their words: {words}"
         tag = kit.tags.get(action.tag)
@@ -66,7 +66,7 @@ def carry_out(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable
 
 
 def report_repeated(actions: Iterable[Action]) -> list[str]:
-    """The reports for a message that was acted upon when it first came."""
+    """The reports for a message that has already been handled."""
     return [
         f"[{action.tag}] was handled when this message came first. Only if the user wrote it once more: call"
         f" {_TOOLS.get(action.handler, action.handler)}."
@@ -91,7 +91,7 @@ def _decide(aimed: Iterator[float], project: str, action: Action, kit: Kit) -> s
     elif text and not text.isdecimal():  # a number alone is an issue without a decision, or an option
         issue = issues.get(next(aimed, 0))
     if text and any(one.get("decision") == text for one in state.plan["issues"] if issue in (None, one)):
-        return f"The user's decision is on record: {_quote(text)}"  # the same event came before
+        return f"The user's decision is on record: {_quote(text)}"  # the same event arrived before
     if issue is None or not text:
         pending = state.pending_issues()[:10]
         titles = "; ".join(f"{format_id(issue['id'])} {issue['title'][:80]}" for issue in pending)
@@ -128,7 +128,7 @@ def _remember(project: str, action: Action, kit: Kit) -> str:
             reply = memory.add(project, name, text, mask=kit.mask(), into=overlap.matches[0].name)
         return str(reply["path"])
 
-    # Finding a note on the same subject means comparing with all of them, for which a hook may have no time.
+    # Finding a note on the same subject means comparing all of them, which may take too long for a hook.
     is_possible = knowledge_files.counts(project)["memory"] <= _MOST_COMPARED
     call = "memory_add with a name of 2 to 4 words"
     return _keep(project, action, "a lesson", "memory", call, add if is_possible else None)
@@ -148,7 +148,7 @@ def _add_rule(project: str, action: Action, kit: Kit) -> str:
 def _keep(
     project: str, action: Action, what: str, kind: str, call: str, add: Callable[[str, str], str] | None
 ) -> str:
-    """Keep the user's words by `add`, or tell the model to `call` a tool; a second time changes nothing."""
+    """Store the user's words with `add`, or tell the model to `call` a tool; a repetition changes nothing."""
     note_name = import_module("rolecall.nexus.note_name")  # a decision needs no name
     named = _NAMED.match(action.text)
     name = named[1] if named else note_name.from_text(action.text)
@@ -199,6 +199,6 @@ def _look_at_memory(project: str, _action: Action, _kit: Kit) -> str:
 
 
 def _quote(text: str) -> str:
-    """The beginning of the user's words, which stand in full in their message."""
+    """The beginning of the user's words; their message has the full text."""
     line = " ".join(text.split())
     return f'"{line}"' if len(line) <= _LONGEST_QUOTE else f'"{line[:_LONGEST_QUOTE]}…"'

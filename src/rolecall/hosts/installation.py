@@ -1,8 +1,8 @@
-"""What is written into Claude Code, Codex and OpenCode so that they use Rolecall, and how it is taken out again.
+"""Install Rolecall in Claude Code, Codex and OpenCode, and uninstall it again.
 
-Each host module lists the pieces it needs (`pieces`), all made from one `Setup`. Nothing is remembered between install
-and uninstall. A file of our own carries a line with a hash, so that we notice and keep one that was changed by hand. In
-a JSON or TOML file that others write too, ours is a named member or an entry that starts our command.
+Each host module lists the pieces it needs (`pieces`), all made from one `Setup`. Nothing is recorded between install
+and uninstall. Our own files carry a line with a hash, so that a file that was edited by hand is noticed and kept. In a
+JSON or TOML file shared with others, our part is a named member or an entry that starts our command.
 
 `plan_install` and `plan_removal` only read and return changes; `file_change` shows and makes them.
 """
@@ -29,7 +29,7 @@ from rolecall.hosts.setup import Setup
 
 
 class OwnFile(NamedTuple):
-    """A file that is ours alone: `.md` with frontmatter, `.toml`, `.yaml` or `.js`, which can hold a comment."""
+    """A file that is entirely ours: `.md` with frontmatter, `.toml`, `.yaml` or `.js`, which can contain a comment."""
 
     path: str
     text: str
@@ -38,14 +38,14 @@ class OwnFile(NamedTuple):
 class Member(NamedTuple):
     """A named value in a JSON or TOML file, such as our server among a host's servers.
 
-    Keys that somebody added to our member stay when it is updated.
+    Keys that somebody added to our member are kept when it is updated.
     """
 
     path: str
     keys: tuple[str, ...]
     value: Mapping[str, Any]
     is_ours: Callable[[Any], bool]
-    """Whether a value found under this name is ours, from any version."""
+    """Whether a value with this name is ours, from any version."""
 
 
 class Items(NamedTuple):
@@ -57,24 +57,24 @@ class Items(NamedTuple):
     is_ours: Callable[[Any], bool]
     """Whether an entry is ours, from any version."""
     has_ours: Callable[[Any], bool] = lambda _: False
-    """Whether somebody put ours into an entry of their own, which they must clear themselves."""
+    """Whether somebody put our command into an entry of their own, which they must remove themselves."""
 
 
 Piece: TypeAlias = OwnFile | Member | Items
 
 
 class Wiring(NamedTuple):
-    """Everything of ours that a host should have."""
+    """Everything of ours that should be installed in a host."""
 
     pieces: Sequence[Piece]
     sweeps: Sequence[str] = ()
-    """Glob patterns of places that may hold files of ours which `pieces` no longer names."""
+    """Glob patterns for files of ours that `pieces` no longer names."""
     root: str = ""
-    """The folder that no link may lead out of; empty: links may lead anywhere."""
+    """The folder that no link may lead out of; empty if links may lead anywhere."""
 
 
 def host_module(host: str) -> Any:
-    """The module that knows a host's files; `setup.py` lists what it contains."""
+    """The module that handles a host's files; `setup.py` describes its interface."""
     if host not in HOSTS:
         raise NotFound(f"there is no host {host!r}", hint=f"Hosts: {', '.join(HOSTS)}.")
     return import_module(f"rolecall.hosts.{host}.install")
@@ -85,28 +85,28 @@ def wiring_of(host: str, setup: Setup) -> Wiring:
     return Wiring(module.pieces(setup), module.sweeps(setup), setup.project)
 
 
-# -- planning: read files, write nothing --
+# -- planning: only reads files --
 
 
 def plan_install(wiring: Wiring, *, force: bool = False) -> list[Change]:
-    """What installing would change. Raises an error that names every file it cannot be done to."""
+    """The changes that installing would make. Raises an error that names every file that prevents it."""
     return _plan_or_refuse(wiring, _put, force=force)
 
 
 def plan_removal(wiring: Wiring, *, force: bool = False) -> list[Change]:
-    """What uninstalling would change."""
+    """The changes that uninstalling would make."""
     changes = _plan_or_refuse(wiring, _remove, force=force)
     return [change for change in changes if change.before is not None]
 
 
 def is_present(wiring: Wiring) -> bool:
-    """Whether the host has anything of ours, as far as its files are readable."""
+    """Whether anything of ours is installed in the host, as far as its files are readable."""
     changes, _ = _plan(wiring, _remove, force=False)
     return any(change.is_change or change.note for change in changes)
 
 
 _Edit: TypeAlias = "Callable[[Any, Member | Items, bool], str]"
-"""Edits a document for one piece (the flag is `force`) and returns a note, empty if there is nothing to say."""
+"""Edits a document for one piece (the flag is `force`) and returns a note, which may be empty."""
 
 
 def _plan_or_refuse(wiring: Wiring, edit: _Edit, *, force: bool) -> list[Change]:
@@ -137,7 +137,7 @@ def _plan(wiring: Wiring, edit: _Edit, *, force: bool) -> tuple[list[Change], li
         except RolecallError as error:
             refusals.append(error)
 
-    # Files of ours that nothing asks for any more, such as an agent that the catalogue no longer has.
+    # Files of ours that are no longer needed, such as an agent that the catalogue no longer has.
     for path in sorted({path for pattern in wiring.sweeps for path in glob.glob(pattern)} - set(by_path)):
         if os.path.isfile(path) and not os.path.islink(path):
             text = (file_change.read(path) or b"").decode(errors="replace")
@@ -170,12 +170,12 @@ def _change(path: str, before: str | None, after: str | None, note: str) -> Chan
 
 
 def read_value(path: str, keys: Sequence[str] = ()) -> Any:
-    """The value that `keys` lead to in a JSON or TOML file, or None."""
+    """The value at `keys` in a JSON or TOML file, or None."""
     return _find(parse(path, file_change.read_text(path)), keys)
 
 
 def parse(path: str, text: str | None) -> Any:
-    """The document of a JSON or TOML file; an empty one if the file does not exist."""
+    """Parse a JSON or TOML file; the document is empty if the file does not exist."""
     kind = "TOML" if path.endswith(".toml") else "JSON"
     try:
         if kind == "TOML":
@@ -189,7 +189,7 @@ def parse(path: str, text: str | None) -> Any:
 
 
 def _dump(path: str, document: Any, before: str | None) -> str | None:
-    """The document as text, in the indentation of the file; None if nothing is left in it."""
+    """The document as text, with the file's indentation; None if nothing is left in it."""
     if path.endswith(".toml"):
         text = tomlkit.dumps(document)
         if tomllib.loads(text) != document.unwrap():
@@ -203,7 +203,7 @@ def _dump(path: str, document: Any, before: str | None) -> str | None:
     try:
         text = json.dumps(document, ensure_ascii=False, indent=indent[1] if indent else 2, allow_nan=False)
         text.encode()
-    except ValueError as error:  # half a character, or a number too large for a float
+    except ValueError as error:  # a lone surrogate, or a number too large for a float
         raise UsageError(f"{path}: it cannot be written as JSON, and was left as it is: {error}") from None
     return f"{text}\n" if document else None
 
@@ -215,7 +215,7 @@ def _put(document: Any, piece: Member | Items, force: bool) -> str:
             raise UsageError(
                 f"{piece.path}: {'.'.join(piece.keys)} is not an array", hint="Correct the file."
             )
-        # Entries keep their places: Codex remembers by its place which hook the user trusts.
+        # Entries keep their positions, because Codex remembers which hook the user trusts by its position.
         items, fresh = [], list(piece.items)
         for item in there or []:
             if not piece.is_ours(item):
@@ -261,7 +261,7 @@ def _find(document: Any, keys: Sequence[str]) -> Any:
 
 
 def _set(document: Any, piece: Member | Items, value: Any, depth: int = 0) -> None:
-    """Set the value of a piece, and create the objects on the way to it."""
+    """Set the value of a piece, creating the objects on the path to it."""
     if not isinstance(document, MutableMapping):
         where = ".".join(piece.keys[:depth]) or "the document"
         raise UsageError(f"{piece.path}: {where} is not an object", hint="Correct the file and try again.")
@@ -275,7 +275,7 @@ def _set(document: Any, piece: Member | Items, value: Any, depth: int = 0) -> No
 
 
 def _delete(document: Any, keys: Sequence[str]) -> None:
-    """Delete a value, and the objects on the way to it that are empty then."""
+    """Delete a value, and the objects on the path to it that become empty."""
     first, *rest = keys
     if rest:
         _delete(document[first], rest)
@@ -291,13 +291,13 @@ _SIGNED = re.compile(r"^(?:#|//) rolecall install .*sha256:([0-9a-f]{64})\r?\n",
 
 
 def is_unchanged(text: str) -> bool:
-    """Whether a file is ours and as we wrote it."""
+    """Whether a file is ours and unchanged."""
     found = _SIGNED.search(text)
     return found is not None and found[1] == _digest(text[: found.start()] + text[found.end() :])
 
 
 def _digest(text: str) -> str:
-    """Line ends do not count: git and editors may change them."""
+    """Hash a text without regard to line endings, which git and editors may change."""
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 

@@ -1,10 +1,10 @@
-"""Find the function for an event of a host's session, and import it.
+"""Find and import the function that handles an event of a host's session.
 
-Events come more than once, late, or not at all, and a hook may be killed at any point. So each function starts from
-the files on disk, does what is still to be done, and leaves them so that doing it again changes nothing: what must be
-known of an agent is written before the agent is listed, and a task is completed before its agent is.
+Events may arrive more than once, late, or not at all, and a hook may be killed at any point. So each function starts
+from the files on disk, does what remains to be done, and can safely be repeated: an agent's session record is written
+before the agent is listed, and a task is completed before its agent is.
 
-Inside a run of the engine the caller plays a role of a thread: then only the gates and the log apply.
+Inside a run of the engine, the caller plays a role of a thread, and only the gates and the log apply.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EVENTS = tuple(name for _, name in _FUNCTIONS.values())
 
 
 def handle(project: str, event: Event, kit: Kit, now: str) -> Answer:
-    """Do what an event calls for, and return the answer."""
+    """Handle an event and return the answer."""
     if kit.run and not isinstance(event, (PreToolUse, PostToolUse)):
         return Answer()
     project_paths.use_harness(kit.harness)

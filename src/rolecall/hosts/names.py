@@ -1,7 +1,7 @@
-"""The hosts, and what a hook command returns to one. Cheap to import.
+"""The names of the hosts, and the output of a hook command. Cheap to import.
 
-A host's `events` module has `EVENTS` (the events it knows, by the host's names), `event(name, payload)` (the event as
-ours, None if it does not concern us) and `output(name, answer)`.
+A host's `events` module has `EVENTS` (the events it knows, by the host's names), `event(name, payload)` (which returns
+our event, or None if it does not concern us) and `output(name, answer)`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ HOSTS = ("claude", "codex", "opencode")
 
 
 class Output(NamedTuple):
-    """What a hook command prints, and its exit code."""
+    """The output of a hook command, and its exit code."""
 
     stdout: str = ""
     stderr: str = ""

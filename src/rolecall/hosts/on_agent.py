@@ -1,4 +1,4 @@
-"""An agent that Lead started begins or ends."""
+"""Handle the start and the end of an agent that Lead started."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rolecall.settings.capabilities import TASK_UPDATE, check_allowed
 T = TypeVar("T")
 
 _LONGEST_BRIEF = 8_000
-"""Characters of a task: a host shows the model only the beginning of what is longer, and not where it was cut."""
+"""Maximum characters of a task's text, because a host silently cuts a longer text."""
 _TURN = {"in_progress": 0, "pending": 1, "completed": 2}
-"""Which of several tasks of one agent it works on."""
+"""The order in which an agent's tasks are considered to be the current one."""
 _NOT_DONE = ("blocked", "partial")
-"""Words after `STATUS:` in a report with which an agent leaves its task open."""
+"""Words after `STATUS:` in a report that leave the agent's task open."""
 _LATER = "9999"
 """Later than any time: the file itself shows that it was written after an agent had ended."""
 
 
 def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Answer:
-    """Record that the agent runs, and tell it its limits, its task if that is certain, and what the project knows."""
+    """Record that the agent runs, and tell it its limits, its task if it is certain, and what the project knows."""
     who = event.who
     task: Task | None = None
     entries: Sequence[tracker.Entry] = []
@@ -40,7 +40,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> An
         taken = {key for agent, key in known.items() if agent in running and agent != who.id}
         task = _find_task(who, project, known.get(who.id, ""), taken)
         link = task_key(task) if task else known.get(who.id, "")
-        # The session's record first: an entry that no session answers for is cleared away.
+        # The session's record comes first, because an entry that belongs to no session is removed.
         sessions.change(
             project,
             event.session,
@@ -57,7 +57,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> An
 
 
 def _with_tracker(project: str, kit: Kit, act: Callable[[], T]) -> T:
-    """Replace a damaged list of agents, keep a copy, and note that."""
+    """Run `act`. If the list of agents is damaged, replace it, keep a copy, and log that."""
     try:
         return act()
     except Damaged:
@@ -68,7 +68,7 @@ def _with_tracker(project: str, kit: Kit, act: Callable[[], T]) -> T:
 def _find_task(who: Caller, project: str, known: str, taken: Collection[str]) -> Task | None:
     """The task that an agent was started for: its own, else the only candidate.
 
-    A resumed agent has a task in progress now, and others from before.
+    A resumed agent may have a task in progress and others from before.
     """
     state = ProjectState(project)
     found = _own_task(state.tasks, who.id, known)
@@ -83,7 +83,7 @@ def _find_task(who: Caller, project: str, known: str, taken: Collection[str]) ->
 def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
     """The task of an instance: the one with its id as `owner_agent_id`, else the one it was started for.
 
-    A task in progress comes before an open one, and an open one before a completed one.
+    A task in progress takes precedence over an open one, and an open one over a completed one.
     """
 
     def rank(task: Task) -> tuple[int, bool, bool]:
@@ -115,7 +115,7 @@ def _spawn_words(
 def _resume_words(
     project: str, who: Caller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
 ) -> str:
-    """What a resumed agent must know: what to read again, or that a new session was called for."""
+    """What a resumed agent must know: which files to read again, or that a new session was needed."""
     filenames = import_module("rolecall.nexus.filenames")  # slow to import, and most agents are not resumed
     resume = import_module("rolecall.nexus.resume")
     prior = next(entry for entry in entries if entry.get("agent_id") == who.id)
@@ -123,7 +123,7 @@ def _resume_words(
     ended, tree = prior.get("stopped_at", ""), filenames.Tree(os.path.realpath(project))
     known = frozenset(prior.get("files_touched", ()))
     if rules and "no_file_edit" in rules.capabilities:
-        # It touches no files, so the files that its report names count.
+        # It does not touch files, so it is judged by the files its report names.
         known |= filenames.find_names([prior.get("last_message", "")], tree)
     files = filenames.named_by_tasks([task], tree) if task else known
     others = [
@@ -172,7 +172,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
 
 
 def _find_status(report: str) -> str:
-    """The first word after the last `STATUS:` at the beginning of a line; empty if there is no such line."""
+    """The first word after the last `STATUS:` at the start of a line; empty if there is no such line."""
     found = ""
     for line in report.splitlines():
         name, _, word = line.strip(" \t>*_`#-").partition(":")
@@ -182,7 +182,7 @@ def _find_status(report: str) -> str:
 
 
 def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
-    """Complete the task of an agent if it is in progress, and return what to say about it."""
+    """Complete an agent's task if it is in progress, and return a sentence about it."""
     known = sessions.tasks_of_agents(project).get(agent, "")
     tasks, problem = project_summary.read_tasks(project)
     if problem:
@@ -201,7 +201,7 @@ def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
     except UsageError as exc:
         return f"Its task was not set to completed: {exc.message}. {exc.hint}"
     if not tools.update_as_read(project, task, "completed"):
-        return _complete_task(project, agent, status, kit)  # somebody changed it just now
+        return _complete_task(project, agent, status, kit)  # somebody has just changed it
     if task not in project_summary.find_unverified(tasks, kit):
         return f"{title} is completed."
     return (

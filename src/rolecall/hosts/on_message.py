@@ -1,4 +1,4 @@
-"""A message of the user: the tags in it, and the state of the project."""
+"""Handle a user's message: carry out its tags, and add the state of the project."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def may_ask(text: str) -> bool:
-    """Whether a message may have tags or be a command: most have none, and looking takes a tenth of the time."""
+    """Whether a message may contain tags or be a command, a quick check that most messages fail."""
     return "[" in text or text.lstrip().startswith("/")
 
 
 def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer:
-    """Obey the tags, then add the state of the project, unless the model has seen it and nothing has changed."""
+    """Carry out the tags, then add the state of the project, unless the model has seen it and nothing has changed."""
     before = sessions.find(project, event.session) or Session(now)
     activation: Activation | None = None
     actions: list[Action] = []
     near_misses: list[str] = []
     if may_ask(event.text):
-        tags = import_module("rolecall.nexus.tags")  # compiles patterns, which most messages do not need
+        tags = import_module("rolecall.nexus.tags")  # compiles patterns that most messages do not need
         detected = tags.detect(event.text, kit.tags)
         activations = [one for one in detected.found if isinstance(one, tags.Activation)]
         actions = [one for one in detected.found if isinstance(one, tags.Action)]
@@ -59,7 +59,7 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer
 
 
 def _skill_words(project: str, activation: Activation, before: Session, kit: Kit, beside: str) -> str:
-    """What the model reads when a user activates a skill; empty if the host itself has shown it the body."""
+    """The text for the model when a user activates a skill; empty if the host itself has shown it the body."""
     if not activation.tag and kit.has_skill_commands:
         return ""
     if activation.skill not in kit.skills:
@@ -85,7 +85,7 @@ def _act(
     *,
     is_repeat: bool,
 ) -> list[str]:
-    """Carry out the actions of a message once, and report on each."""
+    """Carry out a message's actions once, and report on each."""
     if not actions:
         return []
     inline_tags = import_module("rolecall.hosts.inline_tags")  # few messages have such tags

@@ -1,4 +1,4 @@
-"""A session begins, ends, or has forgotten what was said in it."""
+"""Handle the start, the end and the compaction of a session."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rolecall.hosts.project_summary import ProjectState
 from rolecall.nexus import project_paths, state_file
 
 _START = 600
-"""Tokens at the start of a session, where the files of knowledge are listed."""
+"""Tokens at the start of a session, where the knowledge files are listed."""
 _COMPACTED = 2_400
-"""Tokens after a compaction with a skill's body: a host shows the model only the beginning of what is longer."""
+"""Tokens after a compaction with a skill's body, because a host shows the model only the beginning of a longer text."""
 
 
 def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answer:
-    """Make the folders, forget the agents of sessions that are gone, and report what is left from before."""
+    """Create the folders, forget the agents of sessions that are gone, and report unfinished work."""
     state_file.ignore_state(project)
     began = sessions.begin(project, event.session, now, kit.process, harness=kit.harness)
     legacy = project_paths.state(
@@ -50,7 +50,7 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answ
 
 
 def _warn_elsewhere(project: str, cwd: str) -> str:
-    """Hooks for one project in a folder of another: it was copied with them, or moved and created again."""
+    """Warn if the hooks of one project run in another, which was copied with them, or moved and created again."""
     if not os.path.isabs(cwd):
         return ""
     root, folder = os.path.realpath(project), os.path.realpath(cwd.replace("\0", ""))
@@ -79,7 +79,7 @@ def _task_words(state: ProjectState) -> list[str]:
 
 
 def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> Answer:
-    """Name what is unfinished; at the very end remove the session's own files. Plan, tasks and knowledge stay."""
+    """Report unfinished work; at the very end, remove the session's own files. Plan, tasks and knowledge stay."""
     if not os.path.isdir(project_paths.state(project)):
         return Answer()
     state = ProjectState(project)
@@ -106,7 +106,7 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> Answer:
 
 
 def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> Answer:
-    """Repeat what the model has forgotten, from disk: the state of the project, and the text of the active skill."""
+    """Repeat what the model has forgotten, read from disk: the project's state and the text of the active skill."""
     session = sessions.find(project, event.session) or sessions.Session(now)
     words = ""
     if session.skill in kit.skills:

@@ -1,4 +1,4 @@
-"""A tool has run: log it, record the files it touched, count the memory notes it read."""
+"""Handle a tool call that has run: log it, record the files it touched, count the memory notes it read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rolecall.hosts.hook_context import Kit
 _LONGEST_ERROR = 300
 _LONGEST_NAME = 1_000
 _MOST_FILES = 20
-"""Files of one call in the log."""
+"""Maximum files of one call in the log."""
 _MOST_LOOKED_UP = 200
 
 
@@ -47,8 +47,8 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
             memory_access = import_module("rolecall.nexus.memory_access")  # few calls read a note
             memory_access.observe(project, name, who.id or who.agent or memory_access.LEAD, now)
     if call.skill in kit.skills and who == LEAD and not kit.run:
-        # The model called it itself, which counts as if the user had called it.
-        sessions = import_module("rolecall.hosts.sessions")  # no other tool call changes the session
+        # A skill that the model activates itself counts as if the user had activated it.
+        sessions = import_module("rolecall.hosts.sessions")  # other tool calls do not change the session
         slash = import_module("rolecall.nexus.skills").slash
         found = slash(f"/{call.skill} {call.words}", kit.skills, kit.tags)
         active = {"skill": call.skill, "mode": found.mode if found else "", "since": now}
@@ -57,6 +57,6 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
 
 
 def _relative(root: str, paths: Sequence[str]) -> list[str]:
-    """Paths relative to the project's folder, without those that lead elsewhere."""
+    """Paths relative to the project's folder, without those outside it."""
     found = [os.path.realpath(path.replace("\0", "")) for path in paths[:_MOST_LOOKED_UP]]
     return [path[len(root) + 1 :][:_LONGEST_NAME] for path in found if path.startswith(root + os.sep)]

@@ -1,4 +1,4 @@
-"""Read a host's payload: fields that may be missing or of another type, paths, the names of our own tools."""
+"""Read a host's payload: fields that may be missing or have another type, paths, the names of our own tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Payload: TypeAlias = Mapping[str, Any]
 Reader: TypeAlias = "Callable[[Payload], Event | None]"
-"""Turns a payload into an event; None if it does not concern us."""
+"""Converts a payload to an event; None if it does not concern us."""
 
 _OUR_TOOL = re.compile(r"(?:mcp__)?rolecall(?:-[\w-]+?)?_{1,2}\w+")
 
@@ -26,7 +26,7 @@ def reader(events: Mapping[str, Reader], name: str, host: str) -> Reader:
 
 
 def text(payload: Payload, key: str) -> str:
-    """A text field; empty if it is missing or something else."""
+    """A text field; empty if it is missing or has another type."""
     value = payload.get(key)
     return value if isinstance(value, str) else ""
 
@@ -44,7 +44,7 @@ def session(payload: Payload, key: str) -> str:
 
 
 def paths(given: Payload, key: str, cwd: str) -> tuple[str, ...]:
-    """The path in a field, made absolute; none if the field is missing."""
+    """The path in a field, made absolute; empty if the field is missing."""
     path = text(given, key)
     return (os.path.join(cwd, os.path.expanduser(path)),) if path else ()
 

@@ -1,7 +1,7 @@
-"""The state of a project in a few words for the model: plan, tasks, knowledge, who is at work.
+"""A short summary of a project's state for the model: plan, tasks, knowledge, running agents.
 
-It is read from disk and cut to a number of tokens, the most important first. A file that cannot be read is reported in
-its place, so that nobody takes "no tasks" for an answer.
+It is read from disk and cut to a number of tokens, the most important lines first. A file that cannot be read is
+reported, so that nobody mistakes it for an empty one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rolecall.nexus import knowledge_files, overview, tools, tracker
 Task: TypeAlias = Mapping[str, Any]
 
 SHORT, LONG = 400, 1_500
-"""Tokens: beside a message of the user, and when the model has forgotten everything."""
+"""Tokens of a summary with a user's message, and of one for a model that has forgotten everything."""
 _MOST_IDS = 20
 _MOST_RESUMABLE = 10
 _LONGEST_TITLE = 80
@@ -26,12 +26,12 @@ _LONGEST_PROBLEM = 400
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text has: four bytes each, which is too many for prose and about right for the rest."""
+    """Estimate a text's tokens as four bytes each, which overestimates prose and is about right for the rest."""
     return -(-len(text.encode(errors="replace")) // 4)
 
 
 def fit(lines: Iterable[str], budget: int) -> str:
-    """As many of the lines as fit into so many tokens, and how many are left out."""
+    """As many of the lines as fit into `budget` tokens, and the number of lines left out."""
     kept: list[str] = []
     left, all_lines = budget * 4 - 40, list(lines)
     for line in all_lines:
@@ -44,7 +44,7 @@ def fit(lines: Iterable[str], budget: int) -> str:
 
 
 class ProjectState:
-    """Plan and tasks as they are on disk now."""
+    """The plan and tasks that are on disk now."""
 
     def __init__(self, project: str) -> None:
         self.plan, self.plan_problem = _try(overview.plan_status, tools.plan_status, project=project)
@@ -70,13 +70,13 @@ class ProjectState:
 
 
 def read_tasks(project: str) -> tuple[list[Task], str]:
-    """The tasks as a tool reads them before it changes one, or why it cannot."""
+    """The tasks as a tool reads them before changing one, or the reason why they cannot be read."""
     found, problem = _try(tools.task_list, project=project)
     return found.get("tasks", []), problem
 
 
 def _try(*readers: Callable[[str], Mapping[str, Any] | None], project: str) -> tuple[Mapping[str, Any], str]:
-    """What the first of the readers that can finds, or why none can."""
+    """The first result that a reader returns, or the error message of one that fails."""
     try:
         return next(found for read in readers if (found := read(project)) is not None), ""
     except RolecallError as exc:
@@ -84,7 +84,7 @@ def _try(*readers: Callable[[str], Mapping[str, Any] | None], project: str) -> t
 
 
 def summarize(project: str, kit: Kit, now: ProjectState) -> str:
-    """Plan, tasks and knowledge in a few lines, beside a message; empty if there is none of them."""
+    """Plan, tasks and knowledge in a few lines, to go with a message; empty if there are none."""
     lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
     known = knowledge_files.counted(knowledge_files.counts(project))
     if known:
@@ -93,7 +93,7 @@ def summarize(project: str, kit: Kit, now: ProjectState) -> str:
 
 
 def describe(project: str, session: Session, kit: Kit, budget: int = LONG) -> str:
-    """Everything a model needs that has forgotten all: skill, plan, tasks, agents, knowledge."""
+    """Everything that a model which has forgotten it all needs: skill, plan, tasks, agents, knowledge."""
     now = ProjectState(project)
     lines = []
     if session.skill:
@@ -151,7 +151,7 @@ def _unverified_lines(now: ProjectState, kit: Kit) -> list[str]:
 
 
 def find_unverified(tasks: Sequence[Task], kit: Kit) -> list[Task]:
-    """Tasks with acceptance criteria that no task of a checking agent depends on."""
+    """Tasks with acceptance criteria on which no task of a checking agent depends."""
     verified: set[float] = set()
     for task in tasks:
         rules = kit.agents.get(task.get("owner", ""))
@@ -161,7 +161,7 @@ def find_unverified(tasks: Sequence[Task], kit: Kit) -> list[Task]:
 
 
 def _agent_lines(project: str, session: Session, kit: Kit) -> list[str]:
-    """The running agents, with those of other sessions marked, and the latest ended ones that can be resumed."""
+    """The running agents, marking those of other sessions, and the most recently ended ones that can be resumed."""
     running: list[str] = []
     resumable: list[str] = []
     try:

@@ -1,11 +1,11 @@
 """The sessions of hosts in a project: `state/rolecall/sessions.json`.
 
-It records whether a session is alive, its active skill, which agents it started for which task, and digests of what was
-last done and said, so that an event that arrives twice is not acted upon twice. Several sessions may be open in one
-project; the start or end of one does not touch what belongs to another that is alive.
+It records whether a session is alive, its active skill, the agents it started with their tasks, and digests of what was
+last done and said, so that an event that arrives twice is not handled twice. Several sessions may be open in one
+project; the start or end of one does not affect another that is alive.
 
-The file is written as a whole under the project's lock. An unreadable file is kept aside and replaced by an empty one:
-the events that follow fill it again.
+The file is written as a whole under the project's lock. An unreadable file is set aside and replaced by an empty one,
+which later events fill again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rolecall.store import holder
 
 FILE = "sessions.json"
 _FORGOTTEN_MS = 12 * 3_600_000
-"""A session whose process is not known ends after this time without an event."""
+"""A session whose process is unknown ends after this time without an event."""
 _SILENT_MS = 3_600_000
-"""A session that only talks is recorded as alive this often."""
+"""How often a session without other changes is recorded as alive."""
 _LONGEST_MS = 7 * 24 * 3_600_000
-"""Any session ends after this time without an event: a process that serves many may outlive them."""
+"""Any session ends after this time without an event, because a process that serves many may outlive them."""
 _MOST_AGENTS = 500
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "fish", "ksh", "ash", "env", "timeout", "nice"))
 
@@ -38,13 +38,13 @@ class Session(NamedTuple):
     seen: str
     """When its last event was recorded."""
     process: Process | None = None
-    """The host's, if it is known."""
+    """The host's process, if it is known."""
     skill: str = ""
     mode: str = ""
     since: str = ""
     """When the skill became active."""
     agents: Mapping[str, str] = {}
-    """The agents it started, by id, with the task of each by `task_key`; in the order they were started."""
+    """The agents it started, by id, each with the `task_key` of its task; in the order they were started."""
     aim: str = ""
     """A digest of the last message with decisions, and the issues that were pending then."""
     handled: str = ""
@@ -83,22 +83,22 @@ def is_alive(session: Session, now: str) -> bool:
 
 
 def milliseconds(at: str) -> int:
-    """A time as `project_paths.now` writes it, in milliseconds since 1970.
+    """A time in the format of `project_paths.now`, as milliseconds since 1970.
 
-    By hand, because every hook of a known session calls it, and importing `datetime` would take longer than the rest.
+    Computed by hand, because every hook of a known session calls it, and importing `datetime` would take longer.
     """
     if len(at) != len("2026-01-31T09:30:00.000Z") or not at.endswith("Z"):
         raise ValueError(f"{at!r} is not a time of ours")
     spans = ((0, 4), (5, 7), (8, 10), (11, 13), (14, 16), (17, 19), (20, 23))
     year, month, day, hour, minute, second, rest = (int(at[start:end]) for start, end in spans)
-    if month < 3:  # counted from March, a leap year's extra day is the last one
+    if month < 3:  # counting from March puts the leap day last
         year, month = year - 1, month + 12
     days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month - 457) // 5 + day - 719_469
     return (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + rest
 
 
 def host_process() -> Process | None:
-    """The process that runs hooks: the nearest one above us that is not a shell; None if it cannot be found."""
+    """The process that runs hooks: our nearest ancestor that is not a shell; None if it cannot be found."""
     pid = os.getppid()
     for _ in range(len(_SHELLS)):
         try:
@@ -115,32 +115,32 @@ def host_process() -> Process | None:
 
 
 def find(project: str, session: str) -> Session | None:
-    """What is on record of a session."""
+    """The record of a session, or None."""
     return _read(project).get(session)
 
 
 def agents(project: str) -> set[str]:
-    """The agents that any session started."""
+    """The agents started by any session."""
     return _agents_of(_read(project).values())
 
 
 def tasks_of_agents(project: str) -> dict[str, str]:
-    """The task of each agent that any session started; empty if it is not known."""
+    """The task of each agent started by any session; empty if it is not known."""
     return {agent: task for session in _read(project).values() for agent, task in session.agents.items()}
 
 
 def task_key(task: Mapping[str, Any]) -> str:
-    """What identifies a task: the next cycle uses its number again."""
+    """A key that identifies a task, because the next cycle reuses its number."""
     return f"{task['id']} {state_file.digest(task['title'].encode(errors='replace'))[:8]}"
 
 
 def has_key(task: Mapping[str, Any], key: str) -> bool:
-    """Whether a task has this key; of a thousand tasks, only one has its title hashed."""
+    """Whether a task has this key; its title is hashed only if the number matches."""
     return key.startswith(f"{task['id']} ") and key == task_key(task)
 
 
 def _read(project: str) -> Sessions:
-    """Without the lock. An unreadable file is not an error here: the next writer replaces it and reports that."""
+    """Read the sessions without the lock. An unreadable file is ignored; the next writer replaces and reports it."""
     try:
         return load(project)
     except state_file.DamagedFile:
@@ -154,27 +154,27 @@ class Began(NamedTuple):
     others: tuple[str, ...]
     """Other sessions that are open in this project."""
     problems: tuple[str, ...]
-    """What is to be said about unreadable files that were replaced."""
+    """Messages about unreadable files that were replaced."""
     is_plan_run: bool = False
-    """Whether a `plan run` is at work."""
+    """Whether a `plan run` is running."""
 
 
 def begin(project: str, session: str, now: str, process: Process | None, *, harness: str = HARNESS) -> Began:
-    """Start or resume a session, and clear what sessions that are gone left behind."""
+    """Start or resume a session, and clean up after sessions that are gone."""
     with state_file.locked(project):
         found, problem = _load_or_reset(project)
         live = {name: one for name, one in found.items() if name == session or is_alive(one, now)}
         known = live.get(session, Session(now))
         live[session] = known._replace(seen=now, process=process or known.process, told="", warned="")
         _write(project, live)
-        # A damaged file does not say whose the agents are: then all of them stay.
+        # A damaged file does not show which session owns an agent, so all agents stay.
         problem = problem or _clear_agents(project, live, harness)
     others = tuple(name for name in live if name != session)
     return Began(others, (problem,) if problem else (), bool(run_record.threads_at_work(project)))
 
 
 def end(project: str, session: str, now: str, *, harness: str = HARNESS) -> None:
-    """End a session; with the last one the list of agents goes, unless agents of a plan are at work."""
+    """End a session. With the last one the list of agents is removed, unless agents of a plan are running."""
     with state_file.locked(project):
         found = _load_and_note(project)
         live = {name: one for name, one in found.items() if name != session and is_alive(one, now)}
@@ -186,7 +186,7 @@ def end(project: str, session: str, now: str, *, harness: str = HARNESS) -> None
 
 
 def _clear_agents(project: str, live: Sessions, harness: str) -> str:
-    """Remove the agents of sessions that are gone from the list; those of a running plan have no session."""
+    """Remove the agents of sessions that are gone from the list, and keep those of a running plan, which have none."""
     plan_agents = tuple(f"{thread}:" for thread in run_record.threads_at_work(project))
     return tracker.keep_only(project, _agents_of(live.values()), also=plan_agents, harness=harness)
 
@@ -199,7 +199,7 @@ def change(
     *,
     process: Process | None,
 ) -> Session:
-    """Change the record of a session, which begins with this if its start was missed, or its process changed."""
+    """Change the record of a session, and create it if the start of the session was missed."""
     with state_file.locked(project):
         found = _load_and_note(project)
         before = found.get(session, Session(now))
@@ -227,7 +227,7 @@ def aim(
 def note(
     project: str, session: str, now: str, before: Session, after: Session, *, process: Process | None
 ) -> None:
-    """Record what has changed of a session; if nothing has, only a sign of life now and then."""
+    """Record the changes of a session; if there are none, only record occasionally that it is alive."""
     changed = {name: value for name, value in after._asdict().items() if value != getattr(before, name)}
     is_elsewhere = before.process is not None and process not in (None, before.process)
     is_silent = milliseconds(now) - milliseconds(before.seen) > _SILENT_MS

@@ -1,14 +1,14 @@
-"""What a host's installation is made from: where, with which command, which agents and skills.
+"""The inputs of an installation in a host: the location, the command, the agents and the skills.
 
 A host's `install` module has
 
     TITLE, PROGRAM           its name for people, and its program: "Claude Code", "claude"
-    pieces(setup)            everything that should be there, as pieces of `installation.py`
-    sweeps(setup)            glob patterns of places that may hold files of ours which `pieces` no longer names
+    pieces(setup)            everything to be installed, as pieces of `installation.py`
+    sweeps(setup)            glob patterns for files of ours that `pieces` no longer names
     roots(setup)             folders that existed before us and stay when they are empty
     next_steps(setup)        what the person still has to do, a sentence each
-    commands(setup)          the commands as they stand in the files now, for `doctor`
-    obstacles(setup)         why the host would ignore part of what is installed, as far as its own files tell
+    commands(setup)          the commands that are in the files now, for `doctor`
+    obstacles(setup)         why the host would ignore part of the installation, as far as its own files show
     sample(event, folder)    a payload of the host for an event in a project; before a tool, the tool is an edit
     is_refusal(stdout)       whether a hook's answer denies a tool call
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Scope: TypeAlias = Literal["project", "user"]
 
 SERVER = "rolecall"
-"""The name of our MCP server in every host; the names of its tools follow from it."""
+"""The name of our MCP server in every host; its tools are named after it."""
 
 
 class Setup(NamedTuple):
@@ -37,24 +37,24 @@ class Setup(NamedTuple):
     home: str
     """The user's home folder, absolute."""
     command: tuple[str, ...]
-    """The words that start Rolecall, the first one an absolute path."""
+    """The command that starts Rolecall; its first word is an absolute path."""
     catalog: Catalog
     env: Mapping[str, str]
-    """The environment: variables tell where a host keeps its configuration."""
+    """The environment, whose variables may set where a host keeps its configuration."""
     settings: Mapping[str, Any] = {}
-    """The configuration, for the models of the agents."""
+    """The configuration, which has the models of the agents."""
     key: str = ""
-    """The host key, which tells the host from an agent's shell; empty if there is none yet."""
+    """The host key, which distinguishes the host from an agent's shell; empty if there is none yet."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
-        """Starts the MCP server; for an agent of the catalogue, one that enforces its limits."""
+        """The command that starts the MCP server; for a catalogue agent, a server that enforces its limits."""
         return (*self.command, "mcp", *self._options(), *(("--as", agent) if agent else ()))
 
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
         return (*self.command, "hook", host, event, *self._options())
 
     def model(self, host: str, agent: Agent) -> dict[str, str]:
-        """The model of an agent's tier, as a field of its file in a host; empty if none is set."""
+        """The model of an agent's tier, as a field for its file in a host; empty if none is set."""
         model = tier_model(self.settings, (host,), agent.model_tier)
         return {"model": model} if model else {}
 
@@ -64,12 +64,12 @@ class Setup(NamedTuple):
 
 
 class Commands(NamedTuple):
-    """What a host would run, word by word; no words for a command that is missing."""
+    """The commands that a host would run, as words; empty for a missing command."""
 
     servers: Mapping[str, tuple[str, ...]]
-    """By the host's name: Lead's server, and those of agents that have one of their own."""
+    """By the host's name: Lead's server, and those of agents that have their own."""
     hooks: Mapping[str, tuple[str, ...]]
-    """By the host's name of the event."""
+    """By the host's name for the event."""
 
 
 class Obstacle(NamedTuple):
@@ -80,7 +80,7 @@ class Obstacle(NamedTuple):
 
 
 def is_ours(words: Iterable[str], *verb: str) -> bool:
-    """Whether these words start any Rolecall with `verb` (`hook claude`, `mcp`): its script, or Python's `-m`."""
+    """Whether these words start any Rolecall with `verb` (`hook claude`, `mcp`), as a script or with Python's `-m`."""
     given = tuple(words)
     at = next((at for at in range(1, len(given)) if given[at : at + len(verb)] == verb), 0)
     program = given[:at]
@@ -89,15 +89,15 @@ def is_ours(words: Iterable[str], *verb: str) -> bool:
 
 
 def split_words(line: object) -> tuple[str, ...]:
-    """The words of a shell command; none if it is not a valid one."""
+    """The words of a shell command; empty if it is invalid."""
     try:
         return tuple(shlex.split(line)) if isinstance(line, str) else ()
-    except ValueError:  # an unclosed quote: somebody else's
+    except ValueError:  # an unclosed quote, so it is not ours
         return ()
 
 
 def server_words(value: object) -> tuple[str, ...]:
-    """The command of a server as hosts write it in their files; empty if it does not start ours."""
+    """The command of a server as written in hosts' files; empty if it does not start ours."""
     if not isinstance(value, Mapping):
         return ()
     args = value.get("args")

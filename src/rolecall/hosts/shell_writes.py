@@ -1,8 +1,8 @@
-"""Which files a shell command visibly writes, which notes it prints, and which of our own commands it runs.
+"""Find the files a shell command visibly writes, the notes it prints, and our own commands that it runs.
 
-The command is split into words by `shlex`. Redirections count, and programs whose arguments are the files they write,
-also behind `cd`, `sudo` and the like, and inside `bash -c`. Nothing is run, and nothing raises: what cannot be
-understood is left out. docs/hooks.md lists what is not seen.
+The command is split into words by `shlex`. Redirections count, and so do programs whose arguments are the files they
+write, even after `cd`, `sudo` and the like, and inside `bash -c`. Nothing is run and nothing raises: parts that cannot
+be understood are left out. docs/hooks.md lists what is not detected.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 LONGEST = 32 * 1024
-"""Characters of a command that are looked at, here-documents not counted."""
+"""Maximum characters of a command that are examined, not counting here-documents."""
 _DEEPEST = 3
-"""Levels of `bash -c`."""
+"""Maximum nesting of `bash -c`."""
 
 
 class Seen(NamedTuple):
     writes: tuple[str, ...] = ()
-    """Absolute paths, links not followed; `..` and wildcards stand in them as written."""
+    """Absolute paths, links not resolved; `..` and wildcards are kept."""
     reads: tuple[str, ...] = ()
     """Memory notes and skills that the command prints."""
     calls: tuple[tuple[str, ...], ...] = ()
-    """The words after the program of each `rolecall …` that is run."""
+    """The arguments of each `rolecall …` that is run."""
 
 
 def read_command(command: str, cwd: str) -> Seen:
-    """What a shell command that runs in `cwd` visibly does."""
+    """What a shell command run in `cwd` visibly does."""
     shell = _Shell(cwd)
     shell.read(command)
     if "apply_patch" in command:
@@ -49,7 +49,7 @@ def patched_files(text: str) -> list[str]:
 _HERE_DOCUMENT = re.compile(r"""<<-?[ \t]*\\?(['"]?)([A-Za-z_][\w.-]*)\1""")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<!\S)\#[^\n]*""", re.DOTALL)
 _TEST = re.compile(r"\[\[(?:(?!\[\[)[^\n])*?\]\]|\(\([^()\n]*\)\)")
-"""`[[ a > b ]]` and `(( a > b ))` compare."""
+"""`[[ a > b ]]` and `(( a > b ))` are comparisons, not redirections."""
 _OPERATORS = "();<>|&`\n"
 _HIDE = {ord(sign): 0xE000 + at for at, sign in enumerate(f"{_OPERATORS}[]")}
 _SHOW = {hidden: chr(sign) for sign, hidden in _HIDE.items()}
@@ -75,7 +75,7 @@ def _drop_here_documents(command: str) -> str:
 
 
 def _hide(found: re.Match[str]) -> str:
-    """Quoted operators are text; comments and the ends of continued lines are blanks."""
+    """Hide quoted operators, and replace comments and line continuations by a space."""
     return " " if found[0][0] == "#" or found[0] == "\\\n" else found[0].translate(_HIDE)
 
 
@@ -90,22 +90,22 @@ def _tokens(command: str) -> Iterator[tuple[str, bool]]:
         for token in lexer:
             is_operator = token[:1] != "" and token[0] in _OPERATORS
             yield token if is_operator else token.translate(_SHOW), is_operator
-    except ValueError:  # an unclosed quote: the rest is unknown
+    except ValueError:  # an unclosed quote, so the rest is unknown
         return
 
 
 class _Shell:
-    """A shell in a folder, as far as one can tell."""
+    """The state of a shell, as far as it can be known."""
 
     def __init__(self, cwd: str | None, depth: int = 0) -> None:
         self.cwd = cwd
-        """None: some folder."""
+        """None if the folder is unknown."""
         self.writes: list[str] = []
         self.reads: list[str] = []
         self.calls: list[tuple[str, ...]] = []
         self._depth = depth
         self._outer: list[str | None] = []
-        """The folders of the shells around, inside brackets."""
+        """The folders of the enclosing shells, for parentheses."""
 
     def read(self, command: str) -> None:
         words: list[str] = []
@@ -230,12 +230,12 @@ _WRAPPERS: Mapping[str, str] = {
     "timeout": "sk",
     "xargs": "IEdLnPsa",
 }
-"""Programs that run the one that stands behind their options, and the letters of those with a value."""
+"""Programs that run another program, which follows their options, and the letters of options that take a value."""
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _OURS = frozenset(("rolecall", "uwf"))
 _RUNNERS = frozenset(("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "rye"))
 _NAMES_OURS = re.compile(r"(?:^|/|^-[A-Za-z]*m)rolecall(?:$|[@=<>~!\[\s])")
-"""Our program, with a version or extras of the package, or our module."""
+"""Our program, possibly with a version or extras of the package, or our module."""
 _SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
 _SHOWN = (".nexus/memory/", "/SKILL.md")
 _IN_PLACE = re.compile(r"-[nplawsrzuE0-9]*i\S*|--in-?place\S*")
@@ -244,7 +244,7 @@ _Writer = Callable[[Sequence[str]], Iterable[str]]
 
 
 def _unwrap(words: Sequence[str]) -> Sequence[str]:
-    """The program that another one runs, and its words."""
+    """The inner program that a wrapper runs, with its arguments."""
     name, is_value = os.path.basename(words[0]), False
     for at, word in enumerate(words[1:], 1):
         is_option = word.startswith("-")
@@ -269,7 +269,7 @@ def _operands(words: Sequence[str], *valued: str) -> list[str]:
 
 
 def _value(words: Sequence[str], letter: str, long: str = "") -> list[str]:
-    """The value of an option, in any of its forms; empty if it is not given."""
+    """The value of an option in any of its forms; empty if it is not given."""
     for at, word in enumerate(words):
         if long and word.startswith(f"{long}="):
             return [word.partition("=")[2]]
@@ -281,12 +281,12 @@ def _value(words: Sequence[str], letter: str, long: str = "") -> list[str]:
 
 
 def _has(words: Sequence[str], letter: str, long: str) -> bool:
-    """Whether an option is given, by its name or among the letters of a word."""
+    """Whether an option is given, by its name or as one of several letters."""
     return any(word == long or re.fullmatch(f"-[A-Za-z]*{letter}[A-Za-z]*", word) for word in words)
 
 
 def _edit_in_place(words: Sequence[str]) -> Iterable[str]:
-    """`sed -i`, `perl -pi -e`: the operands, without the script if no option gives it."""
+    """The files of `sed -i` or `perl -pi -e`: the operands, without the script if no option contains it."""
     if not any(_IN_PLACE.fullmatch(word) for word in words):
         return []
     scripts = [word for word in words if re.fullmatch(r"-[A-Za-z0-9]*[eEf]|--expression.*", word)]
@@ -294,7 +294,7 @@ def _edit_in_place(words: Sequence[str]) -> Iterable[str]:
 
 
 def _tar(words: Sequence[str]) -> Iterable[str]:
-    """The folder it extracts to, or the archive it creates."""
+    """The folder that tar extracts to, or the archive it creates."""
     flags = "".join(word for at, word in enumerate(words) if at == 0 or re.fullmatch("-[A-Za-z]+", word))
     if "x" in flags:
         return _value(words, "C", "--directory") or ["."]
@@ -321,9 +321,9 @@ _WRITERS: Mapping[str, _Writer] = {
 
 
 def _git_writes(verb: str, words: Sequence[str]) -> Iterable[str]:
-    """What git changes in the work tree.
+    """The files that git changes in the work tree.
 
-    Moving to another commit (switch, merge, rebase, pull) is not an edit: somebody committed what is there then.
+    Moving to another commit (switch, merge, rebase, pull) is not an edit, because the contents are committed.
     """
     operands = _operands(words, "-s", "--source")
     if verb == "checkout":

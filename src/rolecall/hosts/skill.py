@@ -14,9 +14,9 @@ from rolecall.nexus import project_paths
 def is_over(project: str, session: Session, now: ProjectState) -> bool:
     """Whether the active skill has finished, according to the project's files.
 
-    Planning ends when every issue is decided and tasks exist; a run ends when the cycle is closed; the others end when
-    the tasks added for them are completed or closed. Skills unknown here end only with the session or when another one
-    becomes active.
+    Planning ends when every issue is decided and tasks exist; a run ends when the cycle is closed; other known skills
+    end when the tasks added for them are completed or closed. Unknown skills end only with the session or when another
+    skill becomes active.
     """
     if not session.skill or not session.since or now.plan_problem or now.tasks_problem:
         return False
@@ -35,8 +35,8 @@ def is_over(project: str, session: Session, now: ProjectState) -> bool:
 
 
 def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
-    """The body of a skill. If it is too long for the host together with `beside`, it ends before a section and names
-    the file that has all of it."""
+    """The body of a skill. If it is too long for the host together with `beside`, it ends at a section boundary and
+    names the file with the full text."""
     body = kit.skills[skill].strip()
     if kit.limit is None:
         return body
@@ -63,7 +63,7 @@ def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
 
 
 def _last_break(text: str, room: int, size: Callable[[str], int]) -> tuple[int, str]:
-    """The start and title of the first section that does not fit; of a paragraph if there is no section."""
+    """The start and title of the first section that does not fit, or of a paragraph if there is no section."""
     section, paragraph, at, used, is_code = (0, ""), 0, 0, 0, False
     for line in text.splitlines(keepends=True):
         is_code ^= line.lstrip().startswith("```")

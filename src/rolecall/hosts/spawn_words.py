@@ -1,4 +1,4 @@
-"""Wording that all hosts share: how to start and resume an agent, and the subjects that a skill leaves to the host."""
+"""Wording shared by all hosts: how to start and resume an agent, and the subjects that a skill leaves to the host."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def spawn(arguments: Arguments, call: str, resume: str) -> str:
-    """How to start an agent; `resume` is left out for an agent that is never resumed."""
+    """The instruction to start an agent; `resume` is left out for an agent that is never resumed."""
     is_once = arguments.get("resume_tier_hint") == "ephemeral"
     return f"{call}{'' if is_once else f' {resume}'}\n\n{macros.fenced(str(arguments['prompt']))}"
 
 
 def name_words(arguments: Arguments, words: str) -> str:
-    """`words` with the name that the agent gets; empty if it gets none."""
+    """`words` with the agent's name filled in; empty if it has no name."""
     return words.format(arguments["name"]) if "name" in arguments else ""
 
 

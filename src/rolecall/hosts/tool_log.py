@@ -1,8 +1,8 @@
-"""What agents did, one line for each call: `state/rolecall/tool-log.jsonl`; and which files each of them touched.
+"""The log of agents' tool calls, one line each (`state/rolecall/tool-log.jsonl`), and the files each agent touched.
 
-Each line is one append without a lock, so a call costs the same however large the log is. At a certain size it becomes
-`tool-log.1.jsonl`. What an agent touched has a file of its own, so nobody searches the log for it. Commands are not
-kept, because people write secrets into them.
+Each line is appended without a lock, so a call costs the same however large the log is. At a certain size the log is
+renamed to `tool-log.1.jsonl`. The files that an agent touched are in a separate file, so nobody has to search the log
+for them. Commands are not logged, because they may contain secrets.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ERRORS, OLD_ERRORS = "hook-errors.log", "hook-errors.1.log"
 TOUCHED = "touched"
 _MOST_SHOWN = 3
 _MOST_TOUCHED = 1_000
-"""Files of one agent that are reported at its end."""
+"""Maximum number of files reported at the end of an agent."""
 
 
 def append(project: str, entry: Mapping[str, Any]) -> None:
     if _append(project, FILE, _line(entry)) >= LARGEST:
         path = project_paths.of_harness(project, FILE)
-        with state_file.locked(project):  # of two that notice, only the first moves it
+        with state_file.locked(project):  # if two processes notice it, only the first renames it
             if os.path.exists(path) and os.path.getsize(path) >= LARGEST:
                 os.replace(path, project_paths.of_harness(project, OLD_FILE))
 
@@ -38,7 +38,7 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 
 
 def _append(project: str, name: str, line: bytes) -> int:
-    """Append to a file of ours by one write, and return the file's size."""
+    """Append to one of our files with a single write, and return the file's size."""
     path = project_paths.of_harness(project, name)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -65,7 +65,7 @@ def _append(project: str, name: str, line: bytes) -> int:
 
 
 def _touched_path(project: str, agent: str) -> str:
-    """The host's id of an agent may contain anything, so it is hashed to make a file name."""
+    """The file of an agent, named by a hash because the host's id may contain any characters."""
     return project_paths.of_harness(project, os.path.join(TOUCHED, _file_name(agent)))
 
 
@@ -80,7 +80,7 @@ def touch(project: str, agent: str, paths: Iterable[str]) -> None:
 
 
 def touched(project: str, agent: str) -> list[str]:
-    """The files that an agent touched since its start or since it last ended; an incomplete line is skipped."""
+    """The files that an agent has touched since its start or its last end; an incomplete line is skipped."""
     data = state_file.read(_touched_path(project, agent)) or b""
     found: dict[str, None] = {}
     for line in data.split(b"\n"):
@@ -92,14 +92,14 @@ def touched(project: str, agent: str) -> list[str]:
 
 
 def forget_touched(project: str, agent: str) -> None:
-    """Call it when the list of agents has them."""
+    """Remove an agent's file of touched files, after the list of agents has them."""
     state_file.remove(_touched_path(project, agent))
 
 
 def forget_others(project: str, agents: Callable[[str], Collection[str]]) -> None:
     """Remove the files of agents that no session knows any more.
 
-    `agents` is called after the folder is listed, because an agent is on record before it touches anything.
+    `agents` is called after the folder is listed, because an agent is recorded before it touches anything.
     """
     try:
         found = os.listdir(project_paths.of_harness(project, TOUCHED))
@@ -111,22 +111,22 @@ def forget_others(project: str, agents: Callable[[str], Collection[str]]) -> Non
             state_file.remove(project_paths.of_harness(project, os.path.join(TOUCHED, name)))
 
 
-# -- what went wrong --
+# -- errors --
 
 
 def note_error(project: str, line: str) -> None:
-    """Keep the failure of a hook for the next event at which a person or the model can be told."""
+    """Keep a hook's error for the next event at which the person or the model can be informed."""
     _append(project, ERRORS, " ".join(line.split()).encode(errors="backslashreplace")[:2_000] + b"\n")
 
 
 def take_errors(project: str) -> list[str]:
-    """A sentence about hooks that failed since it was last said, if any did; it is said once."""
+    """A sentence about hooks that failed since the last report, if any did; each failure is reported once."""
     path, old = project_paths.of_harness(project, ERRORS), project_paths.of_harness(project, OLD_ERRORS)
     if not os.path.exists(path):
         return []
     try:
         os.replace(path, old)
-    except FileNotFoundError:  # another session was quicker
+    except FileNotFoundError:  # another session was faster
         return []
     lines = (state_file.read(old) or b"").decode(errors="replace").splitlines()
     if not lines:

@@ -1,7 +1,7 @@
-"""What a tool does, judged by its input: for tools that no table of a host knows.
+"""Work out what a tool does from its input, for tools that are in no host's table.
 
-A tool that was renamed or came with an update, or one of an MCP server, edits a file if its input has a path beside a
-new content, or a path and a name that says so. It runs a command if it is given one.
+An unknown tool, such as a renamed or new one or one of an MCP server, edits a file if its input has a path and new
+content, or a path and a name that suggests editing. It runs a command if its input contains one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rolecall.hosts.event import ToolCall
 from rolecall.hosts.shell_writes import patched_files, read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
 
-# Keys are compared without their case and underscores.
+# Keys are compared without case and underscores.
 _PATH_KEYS = frozenset((
     "path", "paths", "filename", "filenames", "filepath", "filepaths", "targetfile", "notebookpath", "oldpath",
     "newpath",
@@ -25,13 +25,13 @@ _PERHAPS_PATH_KEYS = frozenset((
     "file", "files", "target", "destination", "dest", "source", "src", "from", "to", "uri", "uris", "url",
     "directory", "dir", "folder",
 ))  # fmt: skip
-"""Keys of a path if the value looks like one: a tool may also move a letter to a person."""
+"""Keys that hold a path if the value looks like one; they can mean other things, as in moving mail to a person."""
 _CONTENT_KEYS = frozenset((
     "content", "contents", "newstring", "oldstring", "newstr", "oldstr", "newtext", "oldtext", "newsource",
     "newcontent", "newcontents", "filetext", "filecontent", "inserttext", "appendtext", "replacement", "patch", "diff",
     "edits", "codeedit",
 ))  # fmt: skip
-"""Keys that say what a file becomes."""
+"""Keys that hold the new content of a file."""
 _COMMAND_KEYS = frozenset(("command", "cmd", "script", "shellcommand", "commandline"))
 _PATCH_KEYS = frozenset(("patch", "patchtext", "input", "diff"))
 _WRITING_WORDS = frozenset((
@@ -45,13 +45,13 @@ _READING_WORDS = frozenset((
 _SEARCHING_WORDS = frozenset((
     "list", "search", "find", "stat", "info", "query", "grep", "glob", "tree", "directory", "dir", "ls",
 ))  # fmt: skip
-"""Names of tools that list or search files: they do not count as reading a file."""
+"""Names of tools that list or search files, which does not count as reading a file."""
 _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
 
 def guess(tool: str, arguments: Mapping[str, Any], cwd: str) -> ToolCall:
-    """What a tool of any name is about to do, as far as its input shows it."""
+    """Guess what a tool with any name is about to do from its input."""
     paths: list[str] = []
     for key, value in arguments.items():
         name = _normalize(key)
@@ -76,14 +76,14 @@ def guess(tool: str, arguments: Mapping[str, Any], cwd: str) -> ToolCall:
 
 
 def shell(tool: str, command: str, cwd: str) -> ToolCall:
-    """A command for a shell, and what it visibly does."""
+    """A call of a shell, and what its command visibly does."""
     writes, reads, calls = read_command(command, cwd)
     classes = (*SHELL[:2], *SHELL_WRITES) if writes else SHELL[:2]
     return ToolCall(tool, classes, writes, reads, command=command, calls=calls)
 
 
 def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, also those in lists of edits; a list gives its key once for each item."""
+    """Every key with its value, including those in lists of edits; a list yields its key once per item."""
     if isinstance(value, dict) and depth <= _DEEPEST:
         for name, item in list(value.items())[:_LONGEST_LIST]:
             name = _normalize(name)
@@ -110,9 +110,9 @@ def _is_path(key: str, value: Any) -> bool:
 
 
 def _absolute(path: str, cwd: str) -> str:
-    """A path, or the address of a file, as an absolute path; `..` and links stay."""
+    """A path or file URL as an absolute path; `..` and links are kept."""
     if path.startswith("file://"):
-        unquote = import_module("urllib.parse").unquote  # slow to import, and few tools name files by address
+        unquote = import_module("urllib.parse").unquote  # slow to import, and few tools use URLs
         path = unquote(path.removeprefix("file://").removeprefix("localhost"))
     return os.path.join(cwd, os.path.expanduser(path))
 

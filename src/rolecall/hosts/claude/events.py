@@ -1,4 +1,4 @@
-"""Claude Code: its hook events as ours, our answers as the JSON it reads. Facts in docs/hosts.md."""
+"""Claude Code: convert its hook events to ours, and our answers to the JSON it reads. See docs/hosts.md."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
 
 HAS_SKILL_COMMANDS = True
-"""Skills are installed as such, so at `/nx-plan` the host shows the model the skill's body."""
+"""Skills are installed as skills, so the host shows the model the body when a user types `/nx-plan`."""
 SKILL_FILES = (".claude/skills/{}/SKILL.md", "~/.claude/skills/{}/SKILL.md")
-"""Where `install` puts skills, for the project or for the user."""
+"""Where `install` writes skills, for the project and for the user."""
 LIMIT = Limit(2 * 9_900, "utf-16-le")
-"""Of more than 10,000 characters the host shows the model the first 2,000 and the path of a file with the rest."""
+"""Beyond 10,000 characters the host shows the model only the first 2,000, and the path of a file with the rest."""
 _NOTIFICATION = "<task-notification>"
-"""The beginning of the message that the host itself writes when an agent in the background has ended."""
+"""The start of the message that the host itself writes when a background agent has ended."""
 _EDITS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "Write": ("file_path", ("file_creation", "file_modification")),
     "Edit": ("file_path", ("file_modification", "partial_file_edit")),
     "MultiEdit": ("file_path", ("file_modification", "partial_file_edit")),
     "NotebookEdit": ("notebook_path", ("file_modification", "structured_document_edit")),
 }
-"""For each tool that edits: the key of the path in its input, and what it does."""
+"""For each editing tool: the key of the path in its input, and its classes of actions."""
 _SHELLS = ("Bash", "Monitor")
 _STARTS: Mapping[str, str] = {
     "Agent": "subagent_type",
@@ -34,7 +34,7 @@ _STARTS: Mapping[str, str] = {
     "Workflow": "name",
     "SendMessage": "to",
 }
-"""For each tool that starts agents or sends them on: the key in its input that says which."""
+"""For each tool that starts agents or sends them messages: the key in its input that identifies the agent."""
 _ANY_AGENT = "general-purpose"
 _HARMLESS = frozenset((
     "AskUserQuestion", "BashOutput", "CronCreate", "CronDelete", "CronList", "EnterPlanMode", "ExitPlanMode",
@@ -42,29 +42,29 @@ _HARMLESS = frozenset((
     "ScheduleWakeup", "Skill", "StructuredOutput", "TaskCreate", "TaskGet", "TaskList", "TaskOutput",
     "TaskStop", "TaskUpdate", "TodoWrite", "ToolSearch", "WebFetch", "WebSearch",
 ))  # fmt: skip
-"""Tools of the host that edit nothing, whatever their input looks like."""
+"""Tools of the host that edit nothing, regardless of their input."""
 
 
 def event(name: str, payload: Payload) -> Event | None:
-    """The host's event as ours; None if it does not concern us."""
+    """Convert the host's event to ours; None if it does not concern us."""
     return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Claude Code")(payload)
 
 
 def _who(payload: Payload) -> Caller:
-    """Agents are named in their own events and tool calls; without a kind it is the main conversation."""
+    """Who acts: the host names agents in their events and tool calls; without a kind it is the main conversation."""
     kind = text(payload, "agent_type")
     return Caller(kind, text(payload, "agent_id")) if kind else LEAD
 
 
 def _message(payload: Payload) -> Event:
     prompt = text(payload, "prompt")
-    if prompt.startswith(_NOTIFICATION):  # the answer of an agent, whose tags are not the user's
+    if prompt.startswith(_NOTIFICATION):  # an agent's answer, whose tags are not the user's
         prompt = ""
     return UserMessage(session_of(payload), prompt, text(payload, "prompt_id"))
 
 
 def tool_call(payload: Payload) -> ToolCall:
-    """What a tool is about to do, or did, by its name and its input."""
+    """Classify a tool call by the tool's name and input."""
     tool, cwd = text(payload, "tool_name"), text(payload, "cwd") or os.sep
     given = fields(payload, "tool_input")
     if tool in _EDITS:
@@ -96,7 +96,7 @@ EVENTS: Mapping[str, Reader] = {
 
 
 def output(name: str, answer: Answer) -> Output:
-    """At SessionEnd nobody reads the output but a person, who is shown the words of a hook that failed."""
+    """Format an answer. At SessionEnd only a person sees the output, and only that of a failing hook."""
     if name != "SessionEnd":
         return hook_json.output(name, answer, LIMIT)
     words = hook_json.join(answer)

@@ -1,8 +1,8 @@
-"""Claude Code: where its servers, hooks, agents and skills are written, and what they contain.
+"""Claude Code: the locations and contents of its servers, hooks, agents and skills.
 
-Commands are absolute paths of this machine, so in a project the settings go into the file that belongs to one person
-(`settings.local.json`), and nothing of it should be committed. Each agent has a server of its own that enforces its
-limits, and is denied Lead's. Claude Code starts such servers only in folders that the user trusts.
+Commands are absolute paths on this machine, so a project's settings go into the personal file (`settings.local.json`)
+and should not be committed. Each agent has its own server that enforces its limits, and is denied Lead's server. Claude
+Code starts such servers only in folders that the user trusts.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _ALLOWED = tuple(
         "knowledge_query",
     )
 )
-"""Tools that need no permission: they read, or write to `.nexus/` only. Tools that delete or start agents need one."""
+"""Tools that need no permission because they only read or write to `.nexus/`. Tools that delete or start agents do."""
 _FOR_LEAD = ("Agent", "ListAgents", "SendMessage", "Task", "Workflow", f"mcp__{SERVER}")
-"""Tools that only Lead may use: those that start agents, and Lead's server."""
+"""Tools that only Lead may use: those that start agents, and those of Lead's server."""
 
 
 def pieces(setup: Setup) -> list[Piece]:
@@ -84,7 +84,7 @@ def next_steps(setup: Setup) -> list[str]:
     ]
 
 
-# -- where --
+# -- locations --
 
 
 def _user_folder(setup: Setup) -> str:
@@ -96,7 +96,7 @@ def _folder(setup: Setup) -> str:
 
 
 def _own_path(setup: Setup) -> str:
-    """The file in which Claude Code keeps its user's servers, projects and trust."""
+    """The file in which Claude Code keeps the user's servers, projects and trust decisions."""
     return os.path.join(setup.env.get("CLAUDE_CONFIG_DIR") or setup.home, ".claude.json")
 
 
@@ -109,7 +109,7 @@ def _agent_path(setup: Setup, id: str) -> str:
     return os.path.join(_folder(setup), "agents", f"{id}.md")
 
 
-# -- what --
+# -- contents --
 
 
 def _server(command: tuple[str, ...]) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def _is_our_rule(rule: Any) -> bool:
 def _hooks(setup: Setup) -> Iterator[Items]:
     for event in EVENTS:
         line = shlex.join(setup.hook_command(PROGRAM, event))
-        if event != "SessionEnd":  # there, a hook that fails is how the person gets a message
-            # A hook that ends with 2 blocks everything; only at 127 Claude Code says that an action was not checked.
+        if event != "SessionEnd":  # there, a failing hook is how the person gets a message
+            # Exit code 2 would block everything; only at 127 does Claude Code report that an action was not checked.
             line += " || exit 127"
         yield command_hook.hook(_settings_path(setup), PROGRAM, event, line, timeout=_TIMEOUT)
 
@@ -165,7 +165,7 @@ def commands(setup: Setup) -> Commands:
         if text is None:
             continue
         servers[name] = ()
-        with suppress(RolecallError):  # the check of the file reports it
+        with suppress(RolecallError):  # the file's own check reports it
             listed = host_file.read_head(text).get("mcpServers")
             for server in listed if isinstance(listed, list) else ():
                 if isinstance(server, Mapping) and name in server:
@@ -203,7 +203,7 @@ def obstacles(setup: Setup) -> list[Obstacle]:
 def _read_mapping(path: str, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
     try:
         found = read_value(path, keys)
-    except RolecallError:  # the check of the file reports it
+    except RolecallError:  # the file's own check reports it
         return {}
     return found if isinstance(found, Mapping) else {}
 

@@ -1,7 +1,7 @@
-"""How the bodies of skills name what to do in Claude Code: with its own tools.
+"""The wording of skill bodies for Claude Code, which refers to its own tools.
 
-The question tool exists only where somebody can be asked, and the progress list only in some releases, so the words
-allow for both to be missing.
+The question tool exists only in interactive sessions, and the progress list only in some releases, so the wording
+allows for both to be missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rolecall.nexus.tags import Tag
 
 _HOST_AGENTS = {"explore": "Explore"}
-"""Roles for which the host has an agent of its own."""
+"""Roles for which the host has its own agent."""
 
 DOCS: Mapping[str, str] = {
     "resume_invocation": "To resume an ended agent in its session, use SendMessage with its agent id;"
@@ -25,7 +25,7 @@ DOCS: Mapping[str, str] = {
     "instruction_file": "Claude Code reads CLAUDE.md in the project's folder at every start.",
     "slash_command_display": "A skill is typed as its id behind a slash: `/nx-plan`.",
 }
-"""What skills refer to by name and leave to the host to say."""
+"""Subjects that skills refer to by name, and on which the host gives instructions."""
 
 
 def render(tags: Mapping[str, Tag]) -> Render:

@@ -1,7 +1,7 @@
-"""Codex: its hook events as ours, our answers as the JSON it reads. Facts in docs/hosts.md.
+"""Codex: convert its hook events to ours, and our answers to the JSON it reads. See docs/hosts.md.
 
-The events and the JSON are those of Claude Code; the tools are not: files are edited by patches and read by commands.
-A message of Lead's to an agent looks like a prompt of the user's with the agent's id.
+The events and the JSON are those of Claude Code, but the tools differ: files are edited by patches and read by
+commands. A message from Lead to an agent looks like a user's prompt with the agent's id.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, 
 from rolecall.settings.capabilities import FILES
 
 CONTEXT_TOKENS = 8_000
-"""How much of a hook's text Codex is told to let through; by default it cuts at 2,500 tokens."""
+"""How many tokens of a hook's text we configure Codex to accept; its default limit is 2,500."""
 LIMIT = Limit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
-"""Codex counts four bytes as a token."""
+"""Codex counts four bytes as one token."""
 SKILL_FILES = (".codex/skills/{}/SKILL.md", "~/.codex/skills/{}/SKILL.md")
-"""Where `install` puts skills, for the project or for the user."""
+"""Where `install` writes skills, for the project and for the user."""
 _ANY_AGENT = "default"
 _GROUP = re.compile(r"^(?:multi_agent_v\d+|collaboration)_*")
-"""The prefix of the tools for agents, in some of Codex's modes."""
+"""The prefix of agent tools in some of Codex's modes."""
 _STARTS: Mapping[str, str] = {
     "spawn_agent": "agent_type",
     "send_input": "target",
     "resume_agent": "id",
     "followup_task": "target",
 }
-"""For each tool that starts agents or sends them on: the key in its input that says which."""
+"""For each tool that starts agents or sends them messages: the key in its input that identifies the agent."""
 _HARMLESS = frozenset((
     "close_agent", "create_goal", "get_goal", "interrupt_agent", "list_agents", "list_mcp_resource_templates",
     "list_mcp_resources", "read_mcp_resource", "request_user_input", "request_user_input_async", "send_message",
     "sleep", "tool_search", "update_goal", "update_plan", "wait", "wait_agent", "web_search",
 ))  # fmt: skip
-"""Tools of the host that edit nothing, whatever their input looks like."""
+"""Tools of the host that edit nothing, regardless of their input."""
 
 
 def event(name: str, payload: Payload) -> Event | None:
-    """The host's event as ours; None if it does not concern us."""
+    """Convert the host's event to ours; None if it does not concern us."""
     return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Codex")(payload)
 
 
 def _who(payload: Payload) -> Caller:
-    """Agents are named in their own events and tool calls; without an id it is the main conversation."""
+    """Who acts: the host names agents in their events and tool calls; without an id it is the main conversation."""
     id = text(payload, "agent_id")
     return Caller(text(payload, "agent_type") or _ANY_AGENT, id) if id else LEAD
 
@@ -60,7 +60,7 @@ def _message(payload: Payload) -> Event | None:
 
 
 def tool_call(payload: Payload) -> ToolCall:
-    """What a tool is about to do, or did, by its name and its input."""
+    """Classify a tool call by the tool's name and input."""
     tool, cwd = text(payload, "tool_name"), text(payload, "cwd") or os.sep
     given, name = fields(payload, "tool_input"), _GROUP.sub("", tool)
     if name in _STARTS:
@@ -69,7 +69,7 @@ def tool_call(payload: Payload) -> ToolCall:
         return ToolCall(tool)
     if tool == "view_image":
         return ToolCall(tool, reads=paths(given, "path", cwd))
-    tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above need no look at their input
+    tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above do not need it
     command = text(given, "command")
     if tool == "apply_patch":
         files = tool_shape.patched_files(command)

@@ -1,8 +1,8 @@
-"""Codex: where its server, hooks, agents and skills are written, and what they contain.
+"""Codex: the locations and contents of its server, hooks, agents and skills.
 
-Codex runs hooks only after the person has seen and trusted them, and reads a project's files only if the person trusts
-the project. Only the person can say so, in Codex; `obstacles` reports what is missing. Entries of others in
-`hooks.json` keep their places, because Codex remembers trust by place.
+Codex runs hooks only after the person has reviewed and trusted them, and reads a project's files only if the person
+trusts the project. Only the person can grant this, in Codex; `obstacles` reports what is missing. Entries of others in
+`hooks.json` keep their positions, because Codex remembers trust by position.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rolecall.settings import capabilities
 TITLE = "Codex"
 PROGRAM = "codex"
 _TIMEOUT, _LAST_TIMEOUT = 10, 3
-"""Seconds that Codex waits for a hook; at the end of a session it allows no more than the second."""
+"""Seconds that Codex waits for a hook; at the end of a session the second value is the maximum it allows."""
 _WITH_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")
-"""Events at which a hook has more than a few words for the model."""
+"""Events at which a hook may return a long text for the model."""
 _VARIABLES = (
     *capabilities.STORE_VARIABLES,
     "ROLECALL_RUN",
     capabilities.VARIABLE,
     capabilities.THREADS_VARIABLE,
 )
-"""Variables that the server needs; Codex gives a server no others than it is told to."""
+"""Variables that the server needs; Codex passes a server only the variables it is configured to."""
 _SERVER_KEYS = ("mcp_servers", SERVER)
 _MANUAL = "policy:\n  allow_implicit_invocation: false\n"
 
@@ -49,8 +49,8 @@ def pieces(setup: Setup) -> list[Piece]:
     command = setup.server_command()
     server: dict[str, Any] = {"command": command[0], "args": list(command[1:]), "env_vars": list(_VARIABLES)}
     if setup.scope == "project":
-        # Without it, the first turn begins before the tools are there. In the user's scope, Codex must also start
-        # where Rolecall does not.
+        # Otherwise the first turn begins before the tools are available. In the user's scope, Codex must start even if
+        # Rolecall cannot.
         server["required"] = True
     config = _path(setup, "config.toml")
     found: list[Piece] = [
@@ -100,7 +100,7 @@ def _path(setup: Setup, *names: str) -> str:
 
 def _hooks(setup: Setup) -> Iterator[Items]:
     for event in EVENTS:
-        # A hook that ends with 2 would block everything, so every failure becomes 1.
+        # Exit code 2 would block everything, so every failure becomes 1.
         line = shlex.join(setup.hook_command(PROGRAM, event)) + " || exit 1"
         fields = {"timeout": _LAST_TIMEOUT if event == "SessionEnd" else _TIMEOUT}
         if event in _WITH_CONTEXT:
@@ -109,9 +109,9 @@ def _hooks(setup: Setup) -> Iterator[Items]:
 
 
 def _agent_file(agent: Agent, setup: Setup) -> str:
-    """Settings of Codex that deny what the agent's capabilities deny, as far as Codex has such settings.
+    """The file of an agent, with Codex settings that deny what its capabilities deny, where Codex has such settings.
 
-    The gates of the hooks enforce all of them.
+    The gates in the hooks enforce all of them.
     """
     texts = {"name": agent.id, "description": host_file.summary(agent), **setup.model(PROGRAM, agent)}
     settings = {key: tomlkit.item(value).as_string() for key, value in texts.items()}
@@ -131,7 +131,7 @@ def commands(setup: Setup) -> Commands:
 
 
 def obstacles(setup: Setup) -> list[Obstacle]:
-    """What Codex does not trust yet, and what it was told to ignore."""
+    """What Codex does not trust yet or is configured to ignore."""
     own = os.path.join(_user_folder(setup), "config.toml")
     try:
         trust = read_value(own, ("projects", os.path.realpath(setup.project), "trust_level"))
@@ -153,9 +153,9 @@ def obstacles(setup: Setup) -> list[Obstacle]:
                 text = f"Codex runs no hooks: features.hooks is false in {path}"
                 found.append(Obstacle(text, f"Take it out of {path}."))
             enabled[path] = read_value(path, (*_SERVER_KEYS, "enabled"))
-        except UsageError:  # the check of the file reports it
+        except UsageError:  # the file's own check reports it
             continue
-    # Codex merges both files; if both have the setting, the project's counts.
+    # Codex merges both files; if both have the setting, the project's wins.
     path, value = next((item for item in reversed(enabled.items()) if item[1] is not None), ("", None))
     if value is False:
         text = f"Codex does not start our server: it is not enabled in {path}"
@@ -164,9 +164,9 @@ def obstacles(setup: Setup) -> list[Obstacle]:
 
 
 def _is_trusted(hook: Items, config: str) -> bool:
-    """Whether Codex has recorded trust in our hook: a hash, under the file of the hook and its place there.
+    """Whether Codex has recorded trust in our hook: a hash, stored under the hook's file and position.
 
-    Codex itself reports a hook that has changed since.
+    Codex itself reports a hook that has changed since then.
     """
     there = read_value(hook.path, hook.keys)
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", hook.keys[-1]).lower()

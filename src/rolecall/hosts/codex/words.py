@@ -1,7 +1,7 @@
-"""How the bodies of skills name what to do in Codex: with its own tools.
+"""The wording of skill bodies for Codex, which refers to its own tools.
 
-Codex starts agents only if it is asked to explicitly, so the words do. It has no tool for skills; it lists their files
-to the model, which reads them. Questions are asked in prose, because only one of its modes has a tool for them.
+Codex starts agents only if it is explicitly asked to, so the wording does so. It has no tool for skills; it lists their
+files for the model to read. Questions are asked in prose, because only one of its modes has a tool for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rolecall.nexus.tags import Tag
 
 _HOST_AGENTS = {"explore": "explorer"}
-"""Roles for which the host has an agent of its own."""
+"""Roles for which the host has its own agent."""
 
 DOCS: Mapping[str, str] = {
     "resume_invocation": "To resume an ended agent in its session, give its id to send_input or followup_task;"
@@ -25,7 +25,7 @@ DOCS: Mapping[str, str] = {
     "instruction_file": "Codex reads AGENTS.md in the project's folder at every start.",
     "slash_command_display": "Users type a skill as a dollar sign and its id: `$nx-plan`.",
 }
-"""What skills refer to by name and leave to the host to say."""
+"""Subjects that skills refer to by name, and on which the host gives instructions."""
 
 
 def render(tags: Mapping[str, Tag]) -> Render:

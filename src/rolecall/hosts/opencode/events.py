@@ -1,8 +1,8 @@
-"""OpenCode: the events of our plugin as ours, our answers as the JSON it reads. Facts in docs/hosts.md.
+"""OpenCode: convert the events of our plugin to ours, and our answers to the JSON it reads. See docs/hosts.md.
 
-OpenCode runs no commands as hooks; `plugin.js` does, and names events after OpenCode's own hooks or its bus. Every
-payload has `session` (the user's, also if an agent acts), `child` and `agent` (the session and the kind of the agent
-that acts, if one does) and `cwd`. A message to the session of an agent starts it.
+OpenCode does not run commands as hooks; `plugin.js` does, and names events after OpenCode's own hooks or its bus. Every
+payload has `session` (the user's, even if an agent acts), `child` and `agent` (the session and kind of the acting
+agent, if there is one) and `cwd`. A message to an agent's session starts the agent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, 
 from rolecall.settings.capabilities import FILES
 
 HAS_SKILL_COMMANDS = True
-"""Skills are commands there: at `/nx-plan` the host shows the model the skill's body."""
+"""Skills are commands there, so the host shows the model the body when a user types `/nx-plan`."""
 _ANY_AGENT = "general"
 _RESULT = re.compile(r"<task_result>\n?(.*?)\n?</task_result>", re.DOTALL)
 _IN_BACKGROUND = re.compile(r'<task [^>]*state="running"')
@@ -42,16 +42,16 @@ _EDITS: Mapping[str, tuple[str, ...]] = {
     "edit": ("file_creation", "file_modification", "partial_file_edit"),
     "multiedit": ("file_creation", "file_modification", "partial_file_edit"),
 }
-"""What the tools do that edit the file their input names."""
+"""The classes of actions of tools that edit the file named in their input."""
 _HARMLESS = frozenset((
     "codesearch", "glob", "grep", "invalid", "list", "lsp", "plan_enter", "plan_exit", "question", "skill",
     "todoread", "todowrite", "webfetch", "websearch",
 ))  # fmt: skip
-"""Tools of the host that edit nothing, whatever their input looks like."""
+"""Tools of the host that edit nothing, regardless of their input."""
 
 
 def event(name: str, payload: Payload) -> Event | None:
-    """The plugin's event as ours; None if it does not concern us."""
+    """Convert the plugin's event to ours; None if it does not concern us."""
     return reader(EVENTS, name, "OpenCode's plugin")(payload)
 
 
@@ -72,7 +72,7 @@ def _message(payload: Payload) -> Event:
 
 
 def _complete(payload: Payload) -> Event | None:
-    """An agent in the background has only begun when its call returns."""
+    """The end of an agent. When the call of a background agent returns, the agent has only begun, so it is ignored."""
     who, output = _who(payload), text(payload, "output")
     if who == LEAD or _IN_BACKGROUND.match(output):
         return None
@@ -101,7 +101,7 @@ EVENTS: Mapping[str, Reader] = {
 
 
 def tool_call(payload: Payload) -> ToolCall:
-    """What a tool is about to do, or did, by its name and its input."""
+    """Classify a tool call by the tool's name and input."""
     tool, given = text(payload, "tool"), fields(payload, "args")
     cwd = text(payload, "cwd") or os.sep
     if tool in _EDITS:
@@ -114,7 +114,7 @@ def tool_call(payload: Payload) -> ToolCall:
         return ToolCall(tool, starts=text(given, "subagent_type") or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):
         return ToolCall(tool)
-    tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above need no look at their input
+    tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above do not need it
     if tool in ("patch", "apply_patch"):
         files = tool_shape.patched_files(text(given, "patchText"))
         return ToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))

@@ -1,7 +1,7 @@
-"""OpenCode: the files it is given, all of them our own: a plugin, agents, skills.
+"""OpenCode: the files we install, all of them our own: a plugin, agents, skills.
 
-The plugin (`plugin.js`) registers the server and runs the hooks, so no file of the user's is edited. OpenCode itself
-enforces what an agent's file denies it, as permissions.
+The plugin (`plugin.js`) registers the server and runs the hooks, so no file of the user is edited. OpenCode itself
+enforces an agent's denials, which its file lists as permissions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pieces(setup: Setup) -> list[Piece]:
     for skill in setup.catalog.skills.values():
         head = {"name": skill.id, "description": skill.description}
         body = host_file.skill_body(skill, setup.catalog, render, skill_docs(skill, words.DOCS))
-        if skill.manual_only:  # only a command, so that the model cannot call it
+        if skill.manual_only:  # a command only, so that the model cannot activate it
             path, body = _path(setup, "commands", f"{skill.id}.md"), f"{body}\n$ARGUMENTS"
         else:
             path = _path(setup, "skills", skill.id, "SKILL.md")
@@ -110,7 +110,7 @@ def _constant(lines: list[str], name: str) -> Any:
     line = next((line for line in lines if line.startswith(name)), "")
     try:
         return json.loads(line.removeprefix(name))
-    except ValueError:  # gone, or changed by hand
+    except ValueError:  # it was removed or changed by hand
         return None
 
 
@@ -120,7 +120,7 @@ def _words(value: Any, *verb: str) -> tuple[str, ...]:
 
 
 def obstacles(setup: Setup) -> list[Obstacle]:
-    """A server of our name in the user's configuration, which OpenCode prefers to ours."""
+    """A server with our name in the user's configuration, which takes precedence over ours."""
     names = ("opencode.json", "opencode.jsonc")
     paths = [os.path.join(_user_folder(setup), name) for name in ("config.json", *names)]
     paths += filter(None, [setup.env.get("OPENCODE_CONFIG")])
@@ -129,7 +129,7 @@ def obstacles(setup: Setup) -> list[Obstacle]:
 
     theirs: dict[str, Any] = {}
     place = ""
-    for path in paths:  # the last one counts most
+    for path in paths:  # the last one takes precedence
         if server := _read_server(path):
             theirs |= server
             place = path
@@ -149,7 +149,7 @@ _LAST_COMMAS = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
 
 
 def _read_server(path: str) -> Mapping[str, Any]:
-    """The server of our name in a configuration, which is JSON with comments; empty if it cannot be read."""
+    """The server with our name in a configuration (JSON with comments); empty if it cannot be read."""
     try:
         text = file_change.read_text(path) or "{}"
         for pattern in (_COMMENTS, _LAST_COMMAS):

@@ -1,6 +1,6 @@
-"""How the bodies of skills name what to do in OpenCode: with its own tools.
+"""The wording of skill bodies for OpenCode, which refers to its own tools.
 
-The question tool exists only where somebody can be asked, so the words allow for it to be missing.
+The question tool exists only in interactive sessions, so the wording allows for it to be missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DOCS: Mapping[str, str] = {
     "instruction_file": "OpenCode reads AGENTS.md in the project's folder at every start.",
     "slash_command_display": "A skill is typed as its id behind a slash: `/nx-plan`.",
 }
-"""What skills refer to by name and leave to the host to say."""
+"""Subjects that skills refer to by name, and on which the host gives instructions."""
 
 
 def render(tags: Mapping[str, Tag]) -> Render:

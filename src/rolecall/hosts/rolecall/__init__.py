@@ -1,1 +1,1 @@
-"""Any other host."""
+"""The format for any other host."""

@@ -1,4 +1,4 @@
-"""Our own format for hosts without a module of their own: the eight events by name, a JSON object each.
+"""Our own format for hosts without a module of their own: the eight events by name, each a JSON object.
 
     session_start      {"session", "is_new"?, "cwd"?}
     user_message       {"session", "text", "id"?}
@@ -9,8 +9,8 @@
     session_end        {"session", "is_over"?}
     context_compact    {"session"}
 
-Without "agent" and "agent_id" Lead acts. What a tool does is judged by its "input" (`tool_shape`); "starts" is the kind
-of agent it starts. The answer is an object with "block", "context" and "notice", as far as there are any, and exit 0.
+Without "agent" and "agent_id", Lead is the caller. A tool call is judged by its "input" (`tool_shape`); "starts" is the
+kind of agent it starts. The answer is an object with those of "block", "context" and "notice" that are set; exit 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def event(name: str, payload: Payload) -> Event | None:
     return reader(EVENTS, name, "Rolecall")(payload)
 
 
-def output(name: str, answer: Answer) -> Output:  # noqa: ARG001 -- every event is answered alike
+def output(name: str, answer: Answer) -> Output:  # noqa: ARG001 -- all events have the same answer format
     filled = {key: text for key, text in answer._asdict().items() if text}
     return Output(json.dumps(filled, ensure_ascii=False) + "\n")
 
