@@ -166,7 +166,7 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # the log has the same
             stderr=errors,
-            env=config.environment_with({} if address is None else {"ROLECALL_STORE": address}),
+            env=config.inherited(**({} if address is None else {"ROLECALL_STORE": address})),
             pass_fds=[write],
             start_new_session=True,
         )

@@ -214,11 +214,6 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**env_file(environ), **environ}
 
 
-def environment_with(variables: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a child of our own: this process's, plus `variables`."""
-    return {**environ, **variables}
-
-
 def mask(places: SecretPlaces | None = None) -> Mask:
     """A mask for every secret in the environment, `.env` and the configuration; `places` saves parsing the YAML."""
     from rolecall.settings.mask import SHORTEST, Mask, secrets_in
@@ -298,9 +293,9 @@ def read_text(path: str) -> str:
 # -- the environment of processes --
 
 
-def inherited(environ: Mapping[str, str] = os.environ, **more: str) -> dict[str, str]:
+def inherited(**more: str) -> dict[str, str]:
     """The environment for a child process: ours, plus `more`."""
-    return {**environ, **more}
+    return {**os.environ, **more}
 
 
 def set_variables(variables: Mapping[str, str]) -> None:

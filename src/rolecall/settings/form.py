@@ -42,8 +42,10 @@ UNREADABLE = Unreadable()
 class Reading:
     """A document being read: the places of its parts, and the problems found so far."""
 
-    def __init__(self, root: Node, problems: Iterable[Problem] = ()) -> None:
+    def __init__(self, root: Node, problems: Iterable[Problem] = (), *, hides_texts: bool = False) -> None:
+        """With `hides_texts`, problems show no text of the document: it may be a secret in the wrong place."""
         self.problems = list(problems)
+        self.hides_texts = hides_texts
         self.wrong: list[Path] = []
         """The path of every error, including further errors at the same place."""
         self.written: dict[Path, Path] = {}
@@ -89,7 +91,8 @@ class At:
         return UNREADABLE
 
     def expect(self, wanted: str, value: Any, hint: str = "") -> Unreadable:
-        return self.report(f"{self} must be {wanted}, not {describe(value)}", hint)
+        is_hidden = self.reading.hides_texts and isinstance(value, str)
+        return self.report(f"{self} must be {wanted}{'' if is_hidden else f', not {describe(value)}'}", hint)
 
 
 class Form(Generic[T]):
@@ -485,9 +488,11 @@ def load(
     return Loaded(None if isinstance(read, Unreadable) else read, in_order(reading.problems, source))
 
 
-def load_value(form: Form[T], value: Any, *, source: str = "", path: Path = ()) -> Loaded[T]:
+def load_value(
+    form: Form[T], value: Any, *, source: str = "", path: Path = (), hides_texts: bool = False
+) -> Loaded[T]:
     """Like `load`, for a value that is no longer text: its problems name paths, below `path`, instead of lines."""
-    reading = Reading(Node(None, Place(source, 1, 1)))
+    reading = Reading(Node(None, Place(source, 1, 1)), hides_texts=hides_texts)
     read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
 

@@ -200,7 +200,9 @@ def kind_of(path: Path) -> Form[Any]:
 def value_from(text: str, path: Path) -> Any:
     """The value that `text` means at a path."""
     form = kind_of(path)
-    if isinstance(form, (Record, MapOf, Either)):
+    if isinstance(form, Either):
+        form = form.forms[dict]
+    if isinstance(form, (Record, MapOf)):
         names = ", ".join(form.keys) if isinstance(form, Record) else "any name"
         raise UsageError(
             f"{key_of(path)} is a section",
@@ -227,7 +229,7 @@ def problems(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[
 
 def shape_problems(settings: Mapping[str, Any]) -> list[str]:
     """Unknown keys and invalid values."""
-    found = load_value(_SETTINGS, settings).problems
+    found = load_value(_SETTINGS, settings, hides_texts=True).problems
     return [f"{problem.message}{'. ' if problem.hint else ''}{problem.hint}" for problem in found]
 
 
