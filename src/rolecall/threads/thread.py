@@ -13,6 +13,7 @@ fork continues with another workflow or prompt. On the command line's read path.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
@@ -99,7 +100,6 @@ RECORD_SCHEMA = _type(
 )
 """The `detail` of our steps. `turns` has the answer, where uwf looks for it; `work` records the agent's actions;
 `given` is the step from an agent that knows only uwf's fields."""
-_RECORD_BYTES = canonical.encode(RECORD_SCHEMA)
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -507,6 +507,11 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
     return node
 
 
+@cache
+def _record_type() -> str:
+    return node_id(META, canonical.encode(RECORD_SCHEMA))
+
+
 def _fields_of(store: Store, node: Node) -> dict[str, Any]:
     """The fields of a step under our names, read from our current form, an older one, or uwf's."""
     if "number" in node.payload:
@@ -522,7 +527,7 @@ def _fields_of(store: Store, node: Node) -> dict[str, Any]:
         if value is not None or key == "prev":
             fields[_OUR_NAMES.get(key, key)] = value
     detail = store.linked(fields["detail"]) if fields.get("detail") else None
-    if detail and detail.type == node_id(META, _RECORD_BYTES):
+    if detail and detail.type == _record_type():
         del fields["detail"]
         fields |= detail.payload
         if turns := fields.pop("turns"):

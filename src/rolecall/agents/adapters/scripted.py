@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ class Entry:
     fail: Failure | None = None
     again: tuple[Entry, ...] = ()
 
-    @property
+    @cached_property
     def text(self) -> str:
         if self.answer is not None:
             return self.answer
