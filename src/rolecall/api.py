@@ -6,39 +6,24 @@ up to date even if another process moved the thread.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from queue import SimpleQueue
 from time import sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from rolecall.errors import Hint, RolecallError, UsageError
-from rolecall.nexus import memory, project_paths, tools
+from rolecall.nexus import project_paths
 from rolecall.settings import config
 from rolecall.settings.stores import open_store
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.ids import ThreadId
 from rolecall.store.store import Store
-from rolecall.threads import (
-    casting,
-    commit,
-    compose,
-    handover,
-    html_report,
-    import_uwf,
-    killing,
-    lease,
-    lifecycle,
-    listing,
-    report,
-    thread,
-    views,
-)
+from rolecall.threads import listing, report, thread, views
 from rolecall.threads.state import Status, ThreadRef, ThreadState
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow import registry
@@ -47,8 +32,43 @@ from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.python import Workflow, check, compile
 
 if TYPE_CHECKING:
+    import asyncio
+    import tempfile
+
     from rolecall.agents.protocol import Cancel
+    from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
+    from rolecall.nexus import memory, tools
+    from rolecall.threads import (
+        casting,
+        commit,
+        compose,
+        handover,
+        html_report,
+        import_uwf,
+        killing,
+        lease,
+        lifecycle,
+    )
+else:
+
+    class _Module:
+        """A module that is imported when it is first used: a program that reads threads needs none of these."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    asyncio, tempfile = _Module("asyncio"), _Module("tempfile")
+    place, queries = _Module("rolecall.knowledge.place"), _Module("rolecall.knowledge.queries")
+    memory, tools = _Module("rolecall.nexus.memory"), _Module("rolecall.nexus.tools")
+    casting, commit = _Module("rolecall.threads.casting"), _Module("rolecall.threads.commit")
+    compose, handover = _Module("rolecall.threads.compose"), _Module("rolecall.threads.handover")
+    html_report, import_uwf = _Module("rolecall.threads.html_report"), _Module("rolecall.threads.import_uwf")
+    killing, lease = _Module("rolecall.threads.killing"), _Module("rolecall.threads.lease")
+    lifecycle = _Module("rolecall.threads.lifecycle")
 
 MEMORY = ":memory:"
 Folder = str | os.PathLike[str]
@@ -235,12 +255,9 @@ class Rolecall:
 
     def query(self, question: str, *, max: int = 5, path: str | None = None) -> list[Answer]:
         """The passages of this repository that answer a question best."""
-        from rolecall.knowledge import queries  # slow to import
-        from rolecall.knowledge.place import root_of
-
         asking = queries.Desk(now=project_paths.now, tell=lambda _text: None)
         try:
-            return list(asking.ask(question, root_of(self.folder), limit=max, path=path).answers)
+            return list(asking.ask(question, place.root_of(self.folder), limit=max, path=path).answers)
         finally:
             asking.close()
 

@@ -81,3 +81,12 @@ def test_putting_a_text_needs_a_validator_but_no_yaml(rolecall: Rolecall) -> Non
     modules = modules_of(rolecall, "cas", "put-text", "hello")
     assert "jsonschema_rs" in modules
     assert not modules & {"yaml", "asyncio", "psycopg", "rich", "tarfile"}
+
+
+def test_a_program_that_reads_threads_starts_no_event_loop() -> None:
+    code = "import sys, rolecall; rolecall.open; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "rolecall.api" in done.stdout.split()
+    assert not set(done.stdout.split()) & {"asyncio", "rolecall.threads.engine", "rolecall.knowledge"}
