@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, task, tasks_file, write
 
+from rolecall.errors import Hint, UsageError
 from rolecall.nexus import dispatch, history, project_paths, tools
 from rolecall.nexus.tool_error import ToolError
 
@@ -243,6 +244,13 @@ def test_the_branch_is_the_whole_name_of_what_is_checked_out(tmp_path: Path) -> 
     assert project_paths.find(tmp_path / "sub") == str(tmp_path)
     git(tmp_path, "checkout", "-q", "--detach")
     assert project_paths.branch(tmp_path) == "detached"
+
+
+def test_a_folder_outside_of_every_repository_is_in_no_project(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="lies in no git repository") as raised:
+        project_paths.find(tmp_path)
+    assert isinstance(raised.value.hint, Hint)
+    assert raised.value.hint.code == "name_project"
 
 
 def test_a_repository_that_cannot_be_read_has_an_unknown_branch(tmp_path: Path) -> None:
