@@ -171,7 +171,7 @@ def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Co
     for workflow, waiting in by_workflow.items():
         rule = policy.of(workflow)
         if rule.overflow == "drop":
-            # A thread may wait for a slot that only the overall limit, a rate or the daily budget keeps free.
+            # Keep threads for which the workflow has slots: only the limit, a rate or the daily budget stops them.
             free = max(0, rule.concurrency - admitted[workflow])
             why = f"{workflow} was busy (concurrency {rule.concurrency}, overflow drop)"
             discard |= {one.thread: why for one in waiting[free:]}

@@ -1,4 +1,4 @@
-"""Add the consequences for the service to the commits of a step.
+"""Extend the commits of a step with their effects on the service.
 
 A commit that ends or suspends the thread also frees its slot, one that records a step or a failed attempt also books
 its cost, and an agent ended by a signal counts as a crash to retry, not as a reason to wait for a person. Both parts

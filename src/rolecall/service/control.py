@@ -57,7 +57,7 @@ def store_address(url: str | None) -> str:
 
 
 def _without_password(address: str) -> str:
-    """An address without its password, for comparison and for files; it may cut too much, never too little."""
+    """An address without its password, for comparison and for files; it may remove too much, but never too little."""
     if not address.startswith(_POSTGRES):
         return address
     shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)

@@ -1,4 +1,4 @@
-"""The service's end of the socket in `control.py`, where other processes on the machine ask and notify it."""
+"""The service's end of the socket in `control.py`, through which other processes query and notify it."""
 
 from __future__ import annotations
 

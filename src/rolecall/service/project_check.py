@@ -101,7 +101,7 @@ def _rate_problems(reading: Reading, around: Surroundings) -> Iterator[Problem]:
 
 
 def _lost_folders(folder: str) -> Iterator[Problem]:
-    """Folders with roles that belong to no workflow file."""
+    """Report folders that have roles but no workflow file."""
     for name in registry.FOLDERS:
         place = os.path.join(folder, name)
         for below in sorted(os.listdir(place)) if os.path.isdir(place) else ():
@@ -167,7 +167,7 @@ def _package_problems(reading: Reading, trigger: Trigger, key: str, package: str
 
 
 async def _sense_problems(reading: Reading, around: Surroundings) -> list[Problem]:
-    """Load every sense in use, without calling it."""
+    """Load every sense in use, without calling it, and return the problems."""
     folder = reading.project.folder
     used: dict[str, Trigger] = {}
     for trigger in reading.project.triggers:

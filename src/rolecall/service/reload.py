@@ -50,7 +50,7 @@ class Definitions:
         self._told: set[str] = set()
 
     async def refresh(self) -> bool:
-        """Read the files if they have changed, and return whether they had."""
+        """Read the files if they have changed; return whether they have."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
@@ -80,7 +80,7 @@ class Definitions:
         return reading.problems
 
     def _reading(self) -> project_file.Reading:
-        """Read the file. If it is gone, one in a folder above belongs to another project."""
+        """Read the project's own file. If it is gone, a file in a folder above belongs to another project."""
         path = os.path.join(self.project.folder, project_file.FILE)
         if os.path.lexists(path):
             return project_file.load(self.project.folder)

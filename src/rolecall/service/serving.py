@@ -99,8 +99,8 @@ def host_name() -> str:
 
 
 def agent_namer(store: Store) -> Callable[[ThreadState], str]:
-    """Name the agent that a thread's next step calls, from its workflow and the configuration. A workflow written in
-    Python may bring its own agents, which are counted as the configured one."""
+    """Return a function that names the agent of a thread's next step, from its workflow and the configuration. A
+    workflow written in Python may bring its own agents, which are counted as the configured one."""
     from rolecall.settings.settings import agent_for
 
     named: dict[str, Mapping[str, str | None]] = {}

@@ -130,8 +130,8 @@ async def _step(store: Store, order: StepOrder) -> dict[str, str]:
 
 
 def _find_workflow(store: Store, name: str, folder: str) -> str:
-    """The workflow that plays a role, by name. If it is a file of the project, its node is stored but not registered
-    under the name, because only the service registers files."""
+    """The node of a workflow that plays a role, found by name. If it is a file of the project, its node is stored but
+    not registered under the name, because only the service registers files."""
     found = registry.find(store, name, folder=folder)
     if not found.path:
         return found.node or ""

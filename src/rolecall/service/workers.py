@@ -35,7 +35,7 @@ class Ended(NamedTuple):
     report: Mapping[str, str] | None
     """Its own report, empty if all went well; None if it died first."""
     fault: str = ""
-    """Why the service killed it for good."""
+    """Why the service killed it, if its thread must fail."""
     code: int | None = None
     """Its exit status, negative for a signal; None if unknown."""
     output: str = ""

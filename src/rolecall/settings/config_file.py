@@ -128,7 +128,7 @@ def _add_line(text: str, at: int, path: Sequence[str], value: Any, column: int) 
 
 
 def _end(text: str, node: Any) -> int:
-    """The offset where a value ends, because the end mark of a block extends to the next token."""
+    """The offset where a value ends; a block's own end mark extends to the next token."""
     if node.id != "scalar" and not node.flow_style and node.value:
         last = node.value[-1]
         key, node = last if isinstance(last, tuple) else (None, last)

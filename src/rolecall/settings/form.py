@@ -49,7 +49,7 @@ class Reading:
         self.wrong: list[Path] = []
         """The path of every error, including further errors at the same place."""
         self.written: dict[Path, Path] = {}
-        """The path in the text of parts that are written under a different path than their own."""
+        """Maps the path of a part to its path in the text, if they differ."""
         self._marks = Marks(root)
         self._unreadable_places = {problem[2:5] for problem in self.problems}
 
@@ -119,8 +119,8 @@ class Text(Form[str]):
         is_secret: bool = False,
         hint: str = "",
     ) -> None:
-        """`least` does not count blanks at the ends. A line is not empty and entirely printable. Problems never show
-        the value of a secret."""
+        """`least` does not count blanks at the ends. With `is_line`, the text must be printable and not empty. Problems
+        never show the value of a secret."""
         self.pattern, self.hint, self.is_secret = pattern, hint, is_secret
         self.least, self.most, self.is_line = max(least, int(is_line)), most, is_line
         bounds = [f"at least {least} characters"] if least > 1 else []

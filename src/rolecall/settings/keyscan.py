@@ -21,8 +21,7 @@ _FORMS = {
     "a Slack token": r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}",
     "an npm token": r"\bnpm_[A-Za-z0-9]{36}\b",
     "a Hugging Face token": r"\bhf_[A-Za-z0-9]{34,}\b",
-    # Starts only at the beginning of a word and only if the other parts follow, because the prefix may occur many
-    # times.
+    # Matched only at the beginning of a word, if the other parts follow, because the prefix may occur many times.
     "a JSON Web Token": r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10})"
     r"[A-Za-z0-9_-]*\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+",
     "a bearer token": r"(?i:\bauthorization:\s*bearer\s+)(?=[^\s]*[0-9])[A-Za-z0-9._~+/-]{20,}",

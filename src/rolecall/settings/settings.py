@@ -223,7 +223,7 @@ def value_from(text: str, path: Path) -> Any:
 
 
 def problems(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
-    """All problems of a configuration: unknown keys, invalid values, names that are not defined."""
+    """All problems with a configuration: unknown keys, invalid values, names that are not defined."""
     return [*shape_problems(settings), *dangling(settings, adapters=adapters)]
 
 

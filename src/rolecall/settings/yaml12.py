@@ -116,8 +116,7 @@ class Document(NamedTuple):
 
 def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> Any:
     """Read one YAML document and return its value; raise `UsageError` with file, line and column if it is invalid."""
-    # Most agents' answers begin with simple `name: words` lines, and importing the parser takes longer than reading
-    # them.
+    # Most agents' answers start with simple `name: words` lines, and importing the parser is slower than reading them.
     if len(text) <= max_bytes:
         lines = [_FLAT.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
         flat = {line[1]: _plain(line[2]) for line in lines if line}

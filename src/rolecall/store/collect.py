@@ -2,8 +2,8 @@
 
 The roots are every target that a ref has or had, every node put within the grace time (its ref may be about to follow)
 and the builtin types. Marking runs alongside writers. Before each batch of deletions all writers are blocked, and
-anything put or pointed at since then is marked too, so a node that came back into use survives. If a node in use is
-damaged or missing, its references are unknown, and nothing is removed.
+anything put or pointed at in the meantime is marked too, so a node that came back into use survives. If a node in use
+is damaged or missing, its references are unknown, and nothing is removed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Subclass `StoreContract` in a pytest module and give it two fixtures:
 
 The fixtures must close what they open. `pytest.register_assert_rewrite("rolecall.store.contract")` in a conftest makes
 failures show the values compared. Without `reopen`, tests that need a second writer are skipped. The suite uses the
-backend through `Store` where possible, and directly for damage, collisions and positions. It does not test speed, or
+backend through `Store` where possible, and directly for damage, collisions and positions. It tests neither speed nor
 crashes, which need a process to kill.
 """
 

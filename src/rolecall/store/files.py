@@ -1,9 +1,9 @@
 """A store in a folder of plain files, in the layout of the predecessor's storage root.
 
-A folder written by the predecessor can be used here, and it can still read the threads in it: node files in `cas/`, the
-type index in `cas/_index/`, active threads in `threads.yaml`, ended ones in `history.jsonl`, workflow names in
-`registry.yaml` (or `workflows.yaml`, if that exists). Data that its layout has no place for is kept in `refs/`,
-`moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
+A folder written by the predecessor can be used here, and the predecessor can still read the threads in it: node files
+in `cas/`, the type index in `cas/_index/`, active threads in `threads.yaml`, ended ones in `history.jsonl`, workflow
+names in `registry.yaml` (or `workflows.yaml`, if that exists). Data that its layout has no place for is kept in
+`refs/`, `moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
 
 A change takes effect once `journal.json` is in place; only then are the other files updated. Writers hold a kernel lock
 and finish the journal of a killed writer. Readers take no lock: they read the files as the journal says they will be,

@@ -80,7 +80,7 @@ _PARTS: dict[str, Callable[[Any], bool]] = {
 
 
 def empty_journal(root: Path) -> Journal:
-    """A journal without changes yet, to plan into."""
+    """An empty journal to plan into."""
     path = root / _COUNTERS
     data = read(path)
     if data is None:

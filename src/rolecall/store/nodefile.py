@@ -1,4 +1,4 @@
-"""Node files: their bytes and paths, and the two indexes beside them, by type and of SHA-256.
+"""Node files: their bytes and paths, and the two indexes beside them, of types and of SHA-256 hashes.
 
 A node is in the node folder or, in the newer layout, in `nodes/` within it; both are read. Reads include the journal,
 so a node is visible as soon as its change takes effect.

@@ -247,9 +247,9 @@ class PostgresBackend(SqlTables):
 
     @contextmanager
     def alone(self, purpose: str) -> Iterator[None]:
-        """Run a transaction exclusively for a purpose. Reads see committed data, and other writers continue. Commits
-        inside become visible together at the end, or not at all after an error. It does not wait for the disk: a server
-        crash may lose it, along with everything committed later."""
+        """Run a transaction while nobody else runs one for the same purpose. Reads see committed data, and other
+        writers continue. Commits inside become visible together at the end, or not at all after an error. It does not
+        wait for the disk: a server crash may lose it, along with everything committed later."""
         with self._server.translated(), self._writing("pg_advisory_xact_lock_shared", durable=False):
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_key(self._schema, purpose),))
             yield
@@ -335,7 +335,7 @@ class PostgresBackend(SqlTables):
         self._db.close()
 
     def abort(self) -> None:
-        """Make a call that waits for the server here fail. May be called from another thread."""
+        """Make a call that is waiting for the server fail. May be called from another thread."""
         shut_down(self._db)
 
     def _damaged(self, reason: str) -> Damaged:

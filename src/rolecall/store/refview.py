@@ -32,7 +32,7 @@ from rolecall.store.reffile import (
 
 
 class RefView:
-    """The refs in the files with `over` applied, a journal in force or a change being planned."""
+    """The refs in the files with `over` applied: a journal in force or a change being planned."""
 
     def __init__(self, root: Path, journal: Journal | None) -> None:
         self._root = root
@@ -132,7 +132,7 @@ class RefView:
         return {name for name in found if name.startswith(prefix)}
 
     def unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
-        """Targets that another program gave to refs, as if they had just moved there, because they still matter."""
+        """Targets that another program gave to refs, reported as moves made just now, because they still matter."""
         wanted = self.names("thread/") | self.names("workflow/") if names is None else set(names)
         found = [ref for name in wanted if (ref := self.ref(name))]
         targets = {(ref.name, ref.target): ref.updated for ref in found if ref.target is not None}

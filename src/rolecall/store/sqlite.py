@@ -435,7 +435,7 @@ def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
 
 
 def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:
-    """Whether a text is not valid UTF-8, an error without a code that only damage causes."""
+    """Whether the error is about text that is not valid UTF-8. It has no code, and only damage causes it."""
     return str(exc).startswith("Could not decode")
 
 

@@ -340,7 +340,7 @@ class Store:
         self.remember(other._types, other.registered)
 
     def builtins(self) -> list[Record]:
-        """The records of the builtin types, unless they are all stored."""
+        """The records of the builtin types; empty if they are all stored."""
         if not self._has_builtins:
             builtin = (META, *BUILTIN.values())
             self._has_builtins = len(self.backend.records(builtin)) == len(builtin)

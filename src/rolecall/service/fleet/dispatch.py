@@ -1,9 +1,9 @@
 """Admission for the whole fleet, orders for steps, and recovery of abandoned threads.
 
 The same function decides as on one machine, from the same facts. Decisions are written under a database lock, so
-machines decide one after another. Each step of a thread with a slot is ordered from the machine with the most room that
-has what the step needs. `sweep` finds threads that nobody runs or will run, because their machine is gone or busy, and
-orders their steps from another machine.
+machines decide one after another. Each step of a thread with a slot goes to the machine with the most room that has
+what the step needs. `sweep` finds threads that no machine is running or going to run, because theirs is gone or busy,
+and gives their orders to another.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Log = Callable[[str], object]
 
 
 class Dispatcher:
-    """Decides by a `policy` and gives orders. Used from one thread at a time, because it has its own connection."""
+    """Decides by `policy` and gives orders. It has its own connection, so use it from one thread at a time."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Dispatcher:
         return self._step(lost, room) if lost else Verdict()
 
     def _is_lost(self, slot: Ref, standing: Mapping[str, Standing], room: Room) -> bool:
-        """Whether nobody runs the thread of a slot, or will run it."""
+        """Whether nobody is running, or is going to run, the thread of a slot."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
         ref = read_thread(self.store, name)

@@ -56,7 +56,7 @@ class Machine:
         log: Log,
         agent_of: Callable[[Store], AgentOf],
     ) -> None:
-        """`policy` becomes the fleet's policy; None uses the fleet's."""
+        """`policy` replaces the fleet's policy; with None, the fleet's stays in force."""
         self._settings = settings
         self._workers = workers
         self._own_policy = policy

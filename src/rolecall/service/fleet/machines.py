@@ -1,8 +1,8 @@
 """The machines of a fleet: each keeps a ref about itself in the store and renews it regularly.
 
 `machine/<name>` has the process, how many steps it can take and is taking, what it lacks and its problems.
-`fleet/policy` is the policy of the fleet, from the machine that last published one. Commands read this module, so
-nothing here imports PostgreSQL.
+`fleet/policy` is the policy of the fleet, from the machine that last published one. Read-only commands import this
+module, so it must not depend on PostgreSQL.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from rolecall.threads.state import ThreadState
 from rolecall.workflow import registry
 
 _FRESH = {True: 30.0, False: 3.0}
-"""How many seconds a result is kept: whether the agent is here, or not (it may be being installed)."""
+"""Seconds to cache that an agent is present (True) or missing (False: it may be installed soon)."""
 
 
 LEAST_DISK = 100 * 1024 * 1024
@@ -30,7 +30,7 @@ LEAST_DISK = 100 * 1024 * 1024
 
 class Need(NamedTuple):
     agent: str = ""
-    """The agent's configured name; empty if the step calls no agent, or a person."""
+    """The agent's configured name; empty if the step calls nobody or a person."""
     files: tuple[str, ...] = ()
     """Paths that must exist."""
 

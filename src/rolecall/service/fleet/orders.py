@@ -31,7 +31,7 @@ _POOL = 4
 _POLL = 0.1
 """Seconds between two polls of a machine's queue."""
 _QUIET = 60.0
-"""Seconds in which the same log message is not repeated."""
+"""Seconds during which the same log message is not repeated."""
 _PROBED = 8
 """How many ids to look up at once."""
 _OVER = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
@@ -183,7 +183,7 @@ class Orders:
 
     @_translate_errors
     def standing(self, ids: Collection[str]) -> dict[str, Standing]:
-        """The state of each order that exists."""
+        """The states of those orders that exist."""
         if not ids:
             return {}
         found = DBOS.list_workflows(workflow_ids=list(ids), load_input=False, load_output=False)

@@ -47,12 +47,12 @@ class Reach:
         return self._decider
 
     async def ask(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Run work that queries the database in a thread."""
+        """Run `work`, which queries the database, in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(work, *args, **options))
 
     async def decide(self, work: Callable[[], T]) -> T:
-        """Run work that uses the dispatcher's connection, one call at a time."""
+        """Run `work`, which uses the dispatcher's connection, one call at a time."""
 
         def timed() -> T:
             self._decides_since = time.monotonic()
@@ -85,7 +85,7 @@ class Reach:
     def close(self) -> None:
         self.line.close()
         self._shared.close()
-        if self._decider is not None:  # not closed while a thread is using it
+        if self._decider is not None:  # do not close it while a thread is using it
             self._decider.close() if self._decides_since is None else self._decider.abort()
         for pool in (self._threads, self._deciding):
             pool.shutdown(wait=False, cancel_futures=True)

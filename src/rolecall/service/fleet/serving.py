@@ -46,8 +46,8 @@ def serve(
     show: Callable[[str], None] = lambda _line: None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a machine of the fleet at `url` until told to stop. `policy` becomes the fleet's policy; None uses the
-    fleet's. `show` gets each log line; `ready` is called once other processes can connect to the machine."""
+    """Run a machine of the fleet at `url` until told to stop. `policy` replaces the fleet's policy unless it is None.
+    `show` gets each log line; `ready` is called once other processes can connect to the machine."""
     home = config.home()
     database.shown(url)  # raises for a wrong address, before anything is created
     lock = control.Lock(home, store=url)

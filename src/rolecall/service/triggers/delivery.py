@@ -25,8 +25,8 @@ _ATTEMPTS = 10
 
 
 class Delivery:
-    """`say` gets log messages, `on_start` is called when a thread waits for admission, and `gate` limits how many
-    children run at once."""
+    """Delivers signals. `say` gets log messages, `on_start` is called when a thread waits for admission, and `gate`
+    limits how many children run at once."""
 
     def __init__(
         self,

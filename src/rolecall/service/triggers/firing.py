@@ -55,7 +55,7 @@ class Result:
     is_late: bool = False
     """Whether another process has moved the trigger; then look again."""
     skipped: str = ""
-    """Why deliberately no thread was started."""
+    """Why the signal was skipped."""
     problem: str = ""
 
 

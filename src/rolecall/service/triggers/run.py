@@ -73,7 +73,7 @@ class Triggers:
         self._ask_at: dict[str, int] = {}
         """When to check next whether each trigger is due; one that is absent is checked now."""
         self._arrange_at = 0.0
-        """When to check, by the loop's clock, whether the right requests and files are being followed."""
+        """When to check next, by the loop's clock, that the hook server and the watcher fit the configuration."""
         self._folders: dict[str, frozenset[str]] = {}
         """For each file trigger, the folders in which the last look found files."""
         self._watcher: asyncio.Task[None] | None = None
@@ -176,7 +176,7 @@ class Triggers:
         last = memories.anchor(memory)
         if memories.is_new(ref, memory) or schedule.begins_anew(trigger.schedule, last, now):
             last, memory = now, replace(memory, since=now, scheduled=0)
-            with suppress(Conflict):  # another machine has just started it
+            with suppress(Conflict):  # another machine has just done the same
                 self._delivery.remember(trigger, ref, memory)
         return schedule.turn(trigger.schedule, last, now)
 

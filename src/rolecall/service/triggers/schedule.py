@@ -1,8 +1,8 @@
 """When a trigger is due, as pure functions of its schedule, the last time handled and the current time.
 
 Times are milliseconds of the wall clock. Times missed because nothing ran, or because the clock was set forward, are
-made up for once in total. If the clock was set back, a time already handled is not handled again; if it was set back
-far, the schedule starts again.
+made up for only once. If the clock was set back, a time already handled is not handled again; if it was set back far,
+the schedule starts again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _next(schedule: Cron, after: int) -> int | None:
     """The first time after `after`; None if there is none within fifty years."""
     from cronsim import CronSim
 
-    # When clocks are set back, the next local time may be one that has passed.
+    # When clocks are set back, the next local time may already have passed.
     times = CronSim(schedule.expression, _at(after, zone_of(schedule)))
     return next((_ms(at) for at in times if _ms(at) > after), None)
 

@@ -70,7 +70,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Command:
-    """A command whose output differs from before."""
+    """A command whose output is watched for changes."""
 
     argv: tuple[str, ...]
     timeout: float = 60.0
