@@ -305,7 +305,7 @@ _SIGN_IN_OF = {"acp:codex-acp": "codex", "acp:claude-agent-acp": "claude"}
 
 
 def _find_program(agent: object) -> Program | None:
-    """The adapter that knows the signs of this agent's sign-in."""
+    """The adapter that knows how to detect this agent's sign-in."""
     if isinstance(agent, Program):
         return agent
     name = str(getattr(agent, "name", "")) if adapter_of(agent) == "acp" else ""

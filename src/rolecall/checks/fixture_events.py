@@ -43,7 +43,7 @@ def in_process() -> Tell:
 
 
 def by_command(environ: Mapping[str, str]) -> Tell:
-    """Run each event in a child process whose environment contains no run and no configuration of ours."""
+    """Run each event in a child process, without our variables in its environment."""
     clean = {name: value for name, value in environ.items() if not name.startswith("ROLECALL_")}
 
     def tell(project: str, type: str, params: dict[str, Any]) -> Any:

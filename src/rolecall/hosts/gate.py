@@ -38,7 +38,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
 READ_ONLY_KINDS = frozenset(("explore", "plan"))
 """Kinds of built-in host agents that only read."""
 _UNKNOWN_AGENT = ("no_task_create", "no_task_update")
-"""The restrictions of an agent that the catalogue does not know: it works for Lead."""
+"""The restrictions of an agent that is not in the catalogue: it works for Lead."""
 _OUR_PREFIXES = ("mcp_rolecall_", "rolecall_", "rolecall(", "rolecall.", "rolecall/")
 """Prefixes that hosts give our server's tools, besides `mcp__rolecall__`."""
 _MOST_PATHS = 2_000

@@ -76,7 +76,7 @@ the model."""
 
 
 class Limit(NamedTuple):
-    """How much of a hook's text a host shows the model."""
+    """The limit on the text of a hook that a host shows the model."""
 
     bytes: int
     encoding: str

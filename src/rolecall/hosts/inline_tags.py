@@ -26,7 +26,7 @@ from rolecall.settings.capabilities import FILES, check_allowed, check_lead
 _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+", re.IGNORECASE)
 """`#2 …`, `issue 2 …`, `2: …`; `3 replicas` begins with a number but names no issue."""
 _NAMED = re.compile(r"([a-z0-9][a-z0-9-]*-[a-z0-9-]+)(?:\.md)?:\s+(?=\S)")
-"""`retry-limits: the text`."""
+"""A note's name before its text, as in `retry-limits: the text`."""
 _MOST_COMPARED = 200
 """Maximum number of memory notes with which a new one is compared here."""
 _LISTED_NOTES = 15

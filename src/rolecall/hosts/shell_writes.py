@@ -120,7 +120,7 @@ class _Shell:
                 continue
             operator = token.replace("\n", "")
             if operator in _WRITING or operator in _READING:
-                if words and words[-1].isdecimal():  # a descriptor: 2>
+                if words and words[-1].isdecimal():  # a file descriptor, as in 2>
                     words.pop()
                 if "\n" in token:
                     self._run(words)

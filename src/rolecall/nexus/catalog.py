@@ -206,7 +206,7 @@ def _describe(reader: Reader, kind: str, id: str, entry: Mapping[str, Any] | Non
     if body is not None and not body.strip():
         reader.report(_body(kind, id), (), "the body is empty")
     if content is not None and entry is not None:
-        import hashlib  # our own catalogue has no manifest, and hooks load it
+        import hashlib  # not needed for our own catalogue, which hooks load
 
         found = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if found != entry["body_hash"]:
@@ -236,7 +236,7 @@ def _body(kind: str, id: str) -> str:
     return f"{kind}/{id}/body.md"
 
 
-# -- agreement --
+# -- consistency --
 
 
 def _check(catalog: Catalog, reader: Reader) -> None:

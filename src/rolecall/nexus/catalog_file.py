@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def require(**forms: Form[Any]) -> dict[str, Field | Form[Any]]:
-    """Fields that must be given."""
+    """Mark the fields as required."""
     return {name: Field(each, required=True) for name, each in forms.items()}
 
 

@@ -54,7 +54,7 @@ class Failure(NamedTuple):
     at: str
     """The place of the expectation in the case, or ALWAYS."""
     what: str
-    """`reply`, or a file."""
+    """`reply`, or the path of a file."""
     path: str
     expected: str
     found: str
@@ -315,7 +315,7 @@ def _files(root: str) -> dict[str, bytes]:
     return found
 
 
-# -- words --
+# -- formatting --
 
 
 def _failure(at: str, what: str, path: str, expected: str, found: str) -> Failure:

@@ -53,7 +53,7 @@ def _is_time(_: Mapping[str, Any], found: Any) -> bool:
         return False
     try:
         datetime.fromisoformat(found.upper())
-    except ValueError:  # the 30th of February
+    except ValueError:  # an invalid date
         return False
     return True
 

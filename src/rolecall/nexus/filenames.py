@@ -100,7 +100,7 @@ def find_names(texts: Iterable[str], tree: Tree) -> frozenset[str]:
 
 
 def named_by_tasks(tasks: Iterable[Mapping[str, Any]], tree: Tree) -> frozenset[str]:
-    """The files that the texts of tasks name."""
+    """The files named in the texts of tasks."""
     fields = ("title", "context", "approach", "acceptance")
     return find_names([task.get(field, "") for task in tasks for field in fields], tree)
 
@@ -131,7 +131,7 @@ def _changed_at(path: str) -> float:
 
 
 def _path(word: str, root: str) -> str:
-    """The word as a path from the root; empty if it cannot be one."""
+    """The word as a path relative to the root; empty if it cannot be one."""
     plain = word.partition(":")[0].rstrip(".") if len(word) <= _LONGEST else ""
     if plain.startswith("/"):
         plain = plain if plain.startswith(os.path.join(root, "")) else os.path.realpath(plain)

@@ -1,13 +1,13 @@
-"""Invocation macros in skill bodies: `{{primitive key=value ...}}`, read and turned into a host's words.
+"""Invocation macros in skill bodies: `{{primitive key=value ...}}`, which are parsed and replaced by a host's wording.
 
-A value is a bare word, a placeholder (`<which one>`), a quoted text (`\\"`, `\\\\`, `\\n` and `\\t` are its escapes), a
-list (`[a, "b c", <more of them>, {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text from the next
-line on, then `<<NAME` alone on its line. The `}}` may be on the heredoc's first line, before the text, or after
-its last. A heredoc's text is literal. Everything outside of macros is text, and so is `{{` without a letter after it,
+A value is a bare word, a placeholder (`<which one>`), a quoted text (with the escapes `\\"`, `\\\\`, `\\n` and `\\t`),
+a list (`[a, "b c", <more of them>, {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text starting on
+the next line, then `<<NAME` alone on a line. The `}}` may be on the heredoc's first line, before the text, or after its
+last. A heredoc's text is literal. Everything outside of macros is text, and so is `{{` without a letter after it,
 unless a name and `key=` follow after blanks, which is an error.
 
 The vocabulary defines the primitives and their keys, and the catalogue the names that values may use. The functions
-passed to `expand` turn a primitive into a host's words; `prose` has the words for a host without means of its own.
+passed to `expand` turn a primitive into a host's wording; `prose` is for a host without mechanisms of its own.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _places(text: str, source: str) -> Callable[[int], tuple[str, int, int]]:
     return place
 
 
-# -- reading --
+# -- parsing --
 
 
 class _Unreadable(Exception):

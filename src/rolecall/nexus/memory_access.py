@@ -144,6 +144,6 @@ def _problem_of(value: Any) -> str:
         if project_paths.is_time(value["last_accessed_ts"]):
             moment(value["last_accessed_ts"])
             return ""
-    except ValueError:  # a day that does not exist
+    except ValueError:  # an invalid date
         pass
     return f"last_accessed_ts is {value['last_accessed_ts']!r}, not a time such as 2026-01-31T09:30:00.000Z"

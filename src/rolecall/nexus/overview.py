@@ -48,7 +48,7 @@ def summarize(tasks: Sequence[HasProgress]) -> Reply:
         "total": len(tasks),
         "completed": statuses.count("completed"),
         "pending": statuses.count("pending"),
-        "blocked": statuses.count("in_progress"),  # the contract's name for it
+        "blocked": statuses.count("in_progress"),  # the contract uses this name for them
         "ready": ready_ids(tasks),
     }
 

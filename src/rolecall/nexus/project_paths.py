@@ -95,7 +95,7 @@ _TIME = re.compile(
 
 
 def is_time(value: object) -> bool:
-    """Whether this is the text of an RFC 3339 time."""
+    """Whether this is a string with an RFC 3339 time."""
     return type(value) is str and _TIME.fullmatch(value) is not None
 
 

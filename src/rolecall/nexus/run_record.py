@@ -29,7 +29,7 @@ class Run(NamedTuple):
     is_settled: bool = False
     """Whether the thread is done and the task list shows it. If the task is pending again, somebody reopened it."""
     redoes: tuple[float, ...] = ()
-    """Tasks that this one has checked and rejected: their work is done again in this thread."""
+    """Tasks that this one has checked and rejected; their work is done again in this thread."""
     is_planned: bool = False
     """Whether the thread is yet to be created: recorded first, so that every thread belongs to a known task."""
 

@@ -234,7 +234,7 @@ def read(reader: Reader) -> Vocabulary | None:
     return Vocabulary(**parts, memory_policy=policy)
 
 
-# -- agreement --
+# -- consistency --
 
 
 def check(vocabulary: Vocabulary, reader: Reader, *, is_ours: bool) -> None:

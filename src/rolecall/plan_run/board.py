@@ -123,7 +123,7 @@ class Board:
     def run_of(self, task: Task) -> Run | None:
         return self.runs.get(run_record.key(task))
 
-    # -- which can run --
+    # -- judging tasks --
 
     def standing(self, running: Collection[float] = ()) -> Standing:
         """The state of all tasks except those in `running`."""
@@ -182,7 +182,7 @@ class Board:
     def _judge_begun(self, task: Task, run: Run) -> Want | Left | None:
         """Judge a task whose thread has begun."""
         ref = self._ref(run)
-        if ref is None and run.is_planned:  # the run that planned it died before the thread was made
+        if ref is None and run.is_planned:  # the run that planned it died before the thread was created
             return self._want(task)
         status = views.status_of(self._store, ref) if ref and self._store else "gone"
         if ref is None or status in ("failed", "killed", "gone"):
@@ -219,7 +219,7 @@ class Board:
     def _ref(self, run: Run) -> ThreadRef | None:
         return read_thread(self._store, run.thread) if self._store else None
 
-    # -- what is written back --
+    # -- writing back --
 
     def plan(self, task: Task, ident: str) -> None:
         """Record the thread that will carry out the task, before it is created."""
@@ -256,7 +256,7 @@ class Board:
         return self.mark_works(task, "in_progress")
 
     def mark_works(self, task: Task, status: str) -> list[str]:
-        """Set the status of the tasks that this one has taken back."""
+        """Set the status of the tasks that this one has reopened."""
         run = self.run_of(task)
         works = [self.tasks[number] for number in run.redoes if number in self.tasks] if run else []
         return [problem for work in works if (problem := self.mark(work, status))]

@@ -1,4 +1,4 @@
-"""Start the thread of a task: its workflow, its prompt, and the sessions in which its agents begin."""
+"""Start the thread of a task: its workflow, its prompt, and the sessions that its agents start in."""
 
 from __future__ import annotations
 

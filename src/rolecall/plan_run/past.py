@@ -24,7 +24,7 @@ class Instance(NamedTuple):
     agent: str
     """Its id in the catalogue, which is the role it played."""
     by: str
-    """The engine's agent that played it."""
+    """The engine's agent that played the role."""
     thread: str
     step: str
     session: str
@@ -43,7 +43,7 @@ class Past:
         """(engine agent, session) -> instance."""
         self._touched: dict[str, frozenset[str]] = {}
         self._lent: dict[str, str] = {}
-        """Instance -> the thread that may continue it."""
+        """Instance -> the thread that it is lent to."""
 
     def add(self, thread: str, step: Step) -> Instance:
         """Add a step; adding it again changes nothing."""

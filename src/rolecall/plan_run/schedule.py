@@ -54,7 +54,7 @@ def startable(
     return Next(tuple(start), clashes)
 
 
-# -- why not --
+# -- reasons for waiting --
 
 
 def reasons(
@@ -155,7 +155,7 @@ class Outlook(NamedTuple):
 
     waves: tuple[tuple[float, ...], ...]
     clashes: Mapping[float, Clash]
-    """Tasks that had to wait for a file."""
+    """Tasks that would have to wait for a file."""
     left: Mapping[float, str]
     """Tasks that would not be done, with the reason."""
 

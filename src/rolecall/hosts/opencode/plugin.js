@@ -1,6 +1,6 @@
-// Rolecall in OpenCode. It registers the server of tools, tells `rolecall hook opencode EVENT` what happens, waits for
-// the answer and does what it says. What an event means is decided there and not here.
-// A hook that fails stops nothing, and is told each time: in the log, on the screen and to the model.
+// Rolecall in OpenCode. It registers the MCP server, runs `rolecall hook opencode EVENT` for each event, waits for the
+// answer and carries it out. The hook decides what an event means.
+// A failing hook stops nothing, but each failure is reported: in the log, on the screen and to the model.
 import { spawn } from "node:child_process"
 
 const SERVER = "@SERVER@"
@@ -8,15 +8,15 @@ const HOOKS = "@HOOKS@"
 const PATIENCE = 10_000 // milliseconds a hook may take
 
 export const Rolecall = async ({ client, directory }) => {
-  const places = new Map() // a session: the session of the user it belongs to, and whose it is if not the user's
-  const begun = new Set() // sessions of the user that were seen in this process
-  const typed = new Map() // a session: the command that its next message was made of
-  const settled = new Set() // calls that came to no result and of which that was told
-  const owed = new Map() // a call: what is to be said with its result
-  const summed = new Map() // a session that is being compacted: what has to be said again afterwards
-  const restored = new Map() // a session that was compacted: the same, until the user's next message carries it
+  const places = new Map() // session -> the user's session it belongs to, and its agent if it is not the user's own
+  const begun = new Set() // the user's sessions that this process has seen
+  const typed = new Map() // session -> the command that its next message was made from
+  const settled = new Set() // calls that failed or were blocked, and need no further report
+  const owed = new Map() // call -> the text to add to its result
+  const summed = new Map() // session being compacted -> the text to repeat afterwards
+  const restored = new Map() // compacted session -> the same text, until the user's next message includes it
   let complaint = ""
-  let queue = Promise.resolve() // one hook at a time, in the order in which things happened
+  let queue = Promise.resolve() // one hook at a time, in the order of the events
 
   const show = async (variant, message) => {
     const level = variant === "error" ? "error" : "warn"
@@ -85,7 +85,7 @@ export const Rolecall = async ({ client, directory }) => {
       const answer = await tell("chat.message", id, { text, message: output.message.id })
       const before = restored.get(id)
       restored.delete(id)
-      const last = output.parts.at(-1)?.id ?? "prt_" // parts are put in the order of their ids
+      const last = output.parts.at(-1)?.id ?? "prt_" // parts are sorted by their ids
       for (const [index, said] of [started.context, before, answer.context, complaint].entries()) {
         const part = { id: `${last}${index}`, sessionID: id, messageID: output.message.id }
         if (said) output.parts.push({ ...part, type: "text", text: said, synthetic: true })
@@ -150,7 +150,7 @@ const run = ([program, ...words], payload) =>
       reject(new Error(`It gave no answer within ${PATIENCE / 1000} seconds.`))
     }, PATIENCE)
     for (const name of ["stdout", "stderr"]) child[name].setEncoding("utf8").on("data", (text) => (told[name] += text))
-    child.stdin.on("error", () => {}) // it need not read everything: how it ends is what counts
+    child.stdin.on("error", () => {}) // the hook need not read all input; only its exit counts
     child.on("error", (error) => (clearTimeout(limit), reject(error)))
     child.on("close", (code) => {
       clearTimeout(limit)
