@@ -131,6 +131,15 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage.store.close()
 
 
+def test_a_step_that_its_agent_has_stored_itself_is_counted_once(stage: Stage) -> None:
+    node, records = stage.step(cost=0.25)
+    stage.backend.commit(Change(records), now=NOW, durable=True)
+    stage.commit(Change(moves=[stage.moved("idle", node)]))
+    stage.commit(Change(moves=[stage.moved("running")]))
+    (spent,) = stage.store.refs("spend/")
+    assert spent.state == {"dollars": 0.25}
+
+
 def test_the_step_that_ends_a_thread_frees_its_slot_and_counts_its_cost_in_one_transaction(
     stage: Stage,
 ) -> None:

@@ -55,17 +55,20 @@ class BookingBackend:
 
     def _with_consequences(self, change: Change, now: int) -> Change:
         moves, events = list(change.moves), list(change.events)
-        payloads = _Payloads(change.nodes)
+        payloads = _Payloads(change.nodes, self._backend)
         dollars = 0.0
         for place, move in enumerate(change.moves):
             if move.name == thread.attempt_name(self._slot.thread):
-                attempt = payloads.get(move.target) if "agent" not in (move.state or {}) else {}
-                is_killed = attempt.get("ending") == "killed"
+                attempt = payloads.get(move.target) if move.target in payloads.new else {}
+                is_killed = attempt.get("ending") == "killed" and "agent" not in (move.state or {})
                 self._agent_ended = str(attempt.get("error", "its agent was killed")) if is_killed else ""
-                dollars += self._cost(move, payloads)
+                dollars += self._cost(attempt, payloads)
             elif move.name == thread.ref_name(self._slot.thread):
-                dollars += self._cost(move, payloads)
-                state = self._state_after(move, events)
+                ref = self._backend.ref(move.name)
+                is_new_head = ref is not None and move.target != ref.target
+                if is_new_head:  # its node may be older: an external agent stores its step itself
+                    dollars += self._cost(payloads.get(move.target), payloads)
+                state = self._state_after(move, events, is_new_head=is_new_head)
                 moves[place] = move._replace(state=state.dump())
                 slot = self._backend.ref(thread.slot_name(self._slot.workflow, self._slot.thread))
                 if slot is not None and state.is_over:
@@ -78,11 +81,10 @@ class BookingBackend:
             moves.append(Move(name, ref.version if ref else 0, None, spent))
         return change._replace(moves=moves, events=events)
 
-    def _state_after(self, move: Move, events: list[NewEvent]) -> ThreadState:
+    def _state_after(self, move: Move, events: list[NewEvent], *, is_new_head: bool) -> ThreadState:
         """Return the thread's new state and update `events`. A new head resets the crash count."""
-        ref = self._backend.ref(move.name)
         state = load_state(move.state or {})
-        if ref is not None and move.target != ref.target and state.service is not None:
+        if is_new_head and state.service is not None:
             state = state._replace(service=state.service._replace(crashes=None, losses=None))
         if state.status == Status.SUSPENDED and self._agent_ended:
             after, count = queue.crashed_state(state, self._agent_ended)
@@ -99,21 +101,23 @@ class BookingBackend:
             events.append(NewEvent(self._slot.thread, state.status.value, {**body, **BY_SERVICE}))
         return state
 
-    def _cost(self, move: Move, payloads: _Payloads) -> float:
+    def _cost(self, put: Mapping[str, Any], payloads: _Payloads) -> float:
         """The cost of a new step or attempt as reported by its agent, which already includes child threads."""
-        put = payloads.get(move.target)
         usage = put.get("usage") or payloads.get(put.get("detail")).get("usage")
         cost = usage.get("cost") if isinstance(usage, dict) else None
         return max(0.0, float(cost)) if isinstance(cost, int | float) and cost is not True else 0.0
 
 
 class _Payloads:
-    """The payloads of a change's new nodes. A node that was already stored has already been booked."""
+    """The payloads of a change's new nodes, and of stored ones."""
 
-    def __init__(self, nodes: Sequence[Record]) -> None:
-        self._nodes = {record.id: record for record in nodes}
+    def __init__(self, nodes: Sequence[Record], backend: Backend) -> None:
+        self.new = {record.id: record for record in nodes}
+        self._backend = backend
 
     def get(self, node: str | None) -> Mapping[str, Any]:
-        record = self._nodes.get(node or "")
+        if node is None:
+            return {}
+        record = self.new.get(node) or self._backend.record(node)
         payload = payload_of(record) if record is not None else {}
         return payload if isinstance(payload, dict) else {}
