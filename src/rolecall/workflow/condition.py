@@ -1,11 +1,11 @@
-"""Conditions of edges: JSONata over `start`, `steps` and `steps_count`, checked when the workflow is put.
+"""Conditions of edges: JSONata over `start`, `steps` and `steps_count`, checked when the workflow is stored.
 
 The language is limited to single expressions. `check` refuses user-defined functions, variables, `$eval`, random
-numbers, the clock, and regular expressions with catastrophic backtracking; the rest is evaluated under a limit.
-The limit is checked between parts of an expression, so an expression that calls functions whose cost depends on
-their arguments is evaluated in a child process with limits of its own (`python -m rolecall.workflow.condition`). An
-expression that only looks at `steps[-k]` gets the last k steps; one that looks further gets every step, or an error
-if not all of them are given.
+numbers, the clock, and regular expressions with catastrophic backtracking; everything else is evaluated with a time
+limit. The limit is checked only between parts of an expression, so an expression that calls functions whose cost
+depends on their arguments is evaluated in a child process with limits of its own (`python -m
+rolecall.workflow.condition`). An expression that only looks at `steps[-k]` gets the last k steps; any other gets every
+step, or an error if not all of them are given.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MAX_STEPS = 1_000
 MAX_RANGE = 1_000
 MAX_REGEX_TEXT = 10_000
 MAX_REGEX_WAYS = 1_000
-"""In how many ways the groups and optional parts of a regular expression may match."""
+"""The maximum number of ways in which groups and optional parts of a regular expression may match."""
 MAX_CHILD_MEMORY = 512 * 1024 * 1024
 _CHILD_START = 20.0
-"""Seconds that a busy machine may take to start a child."""
+"""How many seconds a busy machine may take to start a child process."""
 
 _REFUSED_FORMS = {
     "lambda": "functions of one's own",
@@ -71,12 +71,12 @@ class _Parsed(NamedTuple):
 
 
 def check(expression: str) -> str | None:
-    """What is wrong with an expression as a condition; None when it is one."""
+    """Return the reason why an expression cannot be a condition, or None if it can."""
     return _parse(expression).problem
 
 
 def window(expression: str) -> int | None:
-    """How many of the latest steps the expression looks at; None when it may look at all of them."""
+    """How many of the latest steps the expression looks at; None if it may look at all of them."""
     return _parse(expression).window
 
 
@@ -93,7 +93,7 @@ def evaluate(
     steps_count: int | None = None,
     seconds: float = 1.0,
 ) -> bool:
-    """Whether the condition holds, by the truth of JSONata's `$boolean`; `UsageError` when it cannot be told.
+    """Whether the condition holds, according to JSONata's `$boolean`. Raise `UsageError` if it cannot be evaluated.
 
     `steps` are the latest of the thread's `steps_count` steps, oldest first.
     """
@@ -127,7 +127,7 @@ def _run(program: Any, view: dict[str, Any], expression: str, seconds: float) ->
         return bool(Jsonata.boolize(program.evaluate(view, {"__evaluate_entry": enter})))
     except _TooLong:
         raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
-    except Exception as exc:  # the interpreter raises its own errors and, on odd data, any of Python's
+    except Exception as exc:  # odd data can make the interpreter raise any Python error
         raise UsageError(f"the condition {expression!r} failed: {_describe(exc)}") from exc
 
 
@@ -157,7 +157,7 @@ def _run_in_child(view: dict[str, Any], expression: str, seconds: float) -> bool
 
 
 def _main() -> None:
-    """Evaluate one condition, read from standard input, within limits that end the process."""
+    """Evaluate one condition from standard input, under limits that end the process."""
     import resource
 
     order = json.loads(sys.stdin.buffer.read())
@@ -198,7 +198,7 @@ def _parse(expression: str) -> _Parsed:
         return _Parsed(None, exc.message, 0, ())
     except RecursionError:
         return _Parsed(None, "it nests too deep", 0, ())
-    except Exception as exc:  # the parser raises its own errors and, on odd text, any of Python's
+    except Exception as exc:  # odd text can make the parser raise any Python error
         location = getattr(exc, "location", -1)
         where = f" (at character {location})" if isinstance(location, int) and location > 0 else ""
         return _Parsed(None, f"it is not JSONata: {_describe(exc)}{where}", 0, ())
@@ -207,7 +207,7 @@ def _parse(expression: str) -> _Parsed:
 
 
 class _Walk:
-    """One pass over a parsed expression: what is refused in it, and what it looks at."""
+    """One pass over a parsed expression that finds refused parts and the data it looks at."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -242,7 +242,7 @@ class _Walk:
         for name in _CHILDREN:
             if name == "steps" and kind == "path":
                 continue
-            # The others are evaluated in the context of what they select.
+            # The listed children are evaluated in the context of a selected value, not of the root.
             is_same = name not in ("predicate", "stages", "group", "rhs_terms", "terms")
             for child in _flatten(getattr(symbol, name, None)):
                 self.visit(child, at_root=at_root and is_same, depth=depth + 1)
@@ -265,7 +265,7 @@ class _Walk:
         if first.value == "start":
             self._expect(names[0], START_FIELDS, "start")
         elif first.value == "steps":
-            # k when the step is picked as [-k], else None.
+            # k if the step is selected as [-k], else None.
             stages = getattr(first, "stages", None) or getattr(first, "predicate", None)
             index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
             is_recent = isinstance(index, int) and not isinstance(index, bool) and index < 0
@@ -288,7 +288,7 @@ class _Walk:
 
 
 def _closest(name: str, known: Iterable[str]) -> str | None:
-    from difflib import get_close_matches  # only for a name that is not known
+    from difflib import get_close_matches  # needed only for an unknown name
 
     return next(iter(get_close_matches(name, sorted(known), n=1)), None)
 
@@ -323,7 +323,7 @@ def _bounded_regex(pattern: str, flags: Any) -> Any:
 
 
 def _regex_problem(pattern: str) -> str | None:
-    """Why matching could take more than time in the square of the text; None when it cannot."""
+    """Why matching could take more than quadratic time, or None if it cannot."""
     if re.search(r"\(\?|\\[1-9]", pattern):
         return "groups with (? and references back are not accepted"
     repeats = optional = 0
@@ -344,7 +344,7 @@ def _regex_problem(pattern: str) -> str | None:
 
 
 def _regex_ways(pattern: str) -> int:
-    """An upper bound on the ways in which groups and optional parts can match: alternatives in groups multiply."""
+    """An upper bound on the number of ways in which groups and optional parts can match."""
     ways, open_groups = 1, [1]
     for _, _, mark in re.findall(_PARTS, pattern, re.DOTALL):
         if mark == "(":
@@ -359,7 +359,7 @@ def _regex_ways(pattern: str) -> int:
 
 
 class _BoundedPattern:
-    """A pattern that refuses texts on which even a bounded pattern would be slow."""
+    """A pattern that refuses texts long enough to make even an accepted pattern slow."""
 
     def __init__(self, pattern: re.Pattern[str], longest: int) -> None:
         self._pattern = pattern

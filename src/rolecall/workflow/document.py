@@ -1,8 +1,8 @@
-"""A workflow as the YAML it could have been written in, and how two workflows differ. Pure.
+"""Writes a workflow as YAML, and compares two workflows. Pure.
 
-Reading that YAML again gives the same workflow, and so the same id. Comments, includes, the order of keys
-and the form an edge was written in are not part of a workflow, so they are not part of it either: roles come
-in the order in which a thread can meet them.
+Reading that YAML again gives the same workflow, and so the same id. Comments, includes, the order of keys and the form
+in which an edge was written are not part of a workflow, so they are not restored. Roles are written in the order in
+which a thread can reach them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rolecall.workflow.model import ANY_STATUS, START, Edge, Role, Workflow, giv
 
 _FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
 _OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
-"""Characters that a reader may take for the end of a line unless they are escaped."""
+"""Characters that a YAML reader may treat as a line break unless they are escaped."""
 _BEGINS_NUMBERS = tuple("-+.0123456789")
 
 
@@ -29,7 +29,7 @@ class Change(NamedTuple):
     """workflow, role, schema, edge, condition or limits."""
     name: str
     fields: tuple[str, ...] = ()
-    """Which fields changed."""
+    """The fields that changed."""
 
     def __str__(self) -> str:
         fields = f": {', '.join(self.fields)}" if self.fields else ""
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 def roles_in_order(workflow: Workflow) -> list[str]:
-    """The roles as a thread can meet them, nearest to the start first. A stored mapping has no order of its own."""
+    """The roles in the order in which a thread can reach them, because a stored mapping is unordered."""
     met = {START: None}
     for source in (waiting := [START]):
         found = [edge.role for edge in workflow.graph.get(source, ()) if edge.role not in met]
@@ -50,7 +50,7 @@ def roles_in_order(workflow: Workflow) -> list[str]:
 
 
 def to_document(workflow: Workflow) -> dict[str, Any]:
-    """The mapping that a workflow's YAML holds."""
+    """The mapping that a workflow's YAML contains."""
     order = roles_in_order(workflow)
     sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
     edges = {source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph}
@@ -76,7 +76,7 @@ def to_yaml(workflow: Workflow) -> str:
 
 def _role(role: Role, title: str) -> dict[str, Any]:
     schema: dict[str, Any] = _sort_keys(role.schema)
-    # Reading the document adds this title.
+    # Reading the document adds this title again.
     if schema.get("title") == title:
         del schema["title"]
     fields = asdict(role) | {
@@ -91,7 +91,7 @@ def _role(role: Role, title: str) -> dict[str, Any]:
 
 
 def _sort_keys(value: Any) -> Any:
-    """A JSON value with its keys in one order, whatever order they had: the most telling ones first."""
+    """A JSON value with its keys in a fixed order, the most important ones first."""
     if isinstance(value, Mapping):
         keys = sorted(value, key=lambda key: (_FIRST_KEYS.index(key) if key in _FIRST_KEYS else 99, key))
         return {key: _sort_keys(value[key]) for key in keys}
@@ -99,7 +99,7 @@ def _sort_keys(value: Any) -> Any:
 
 
 def _edges(edges: tuple[Edge, ...]) -> Any:
-    """Edges in the shortest form: a role, a map from status to target, or a list."""
+    """Edges in the shortest form: a role, a mapping from status to target, or a list."""
     if len(edges) == 1 and edges[0] == Edge(edges[0].role):
         return edges[0].role
     has_conditions = any(edge.condition is not None for edge in edges)
@@ -117,7 +117,7 @@ def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump(value: Any) -> str:
-    """YAML that reads the same by the rules of 1.2, with texts of several lines as blocks."""
+    """YAML 1.2 for a value, with texts of several lines as blocks."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -129,7 +129,7 @@ def dump(value: Any) -> str:
 
     def text(dumper: Any, value: str) -> Any:
         style = '"' if _OTHER_BREAKS.search(value) else "|" if "\n" in value else None
-        # PyYAML quotes what YAML 1.1 would misread; 1.2 reads other texts as numbers, 0o14 and 1e3 for instance.
+        # PyYAML quotes for YAML 1.1; YAML 1.2 reads some more texts as numbers, for instance 0o14 and 1e3.
         if style is None and value[:1] in _BEGINS_NUMBERS and " " not in value:
             style = "'"
         return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style=style)
@@ -144,13 +144,13 @@ def dump(value: Any) -> str:
 
 
 def diff(before: Workflow, after: Workflow, *, names: tuple[str, str]) -> str:
-    """A unified diff of the two documents; empty when the workflows are the same."""
+    """A unified diff of the two documents; empty if the workflows are the same."""
     old, new = (to_yaml(one).splitlines(keepends=True) for one in (before, after))
     return "".join(unified_diff(old, new, *names))
 
 
 def changes(before: Workflow, after: Workflow) -> list[Change]:
-    """What differs, by role, schema, edge, condition and limits."""
+    """The differences by role, schema, edge, condition and limits."""
     both = (before, after)
     heads = [
         {key: getattr(one, key) for key in ("name", "description", "version", "python", "workdir")}
@@ -175,7 +175,7 @@ def changes(before: Workflow, after: Workflow) -> list[Change]:
 
 
 def _named_edges(workflow: Workflow) -> dict[str, dict[str, Any]]:
-    """Edges by where they start and when they are taken; in a list their order counts as well."""
+    """Edges by source and by status or condition; in a list, their position counts as well."""
     found: dict[str, dict[str, Any]] = {}
     for source, edges in workflow.graph.items():
         for index, edge in enumerate(edges):

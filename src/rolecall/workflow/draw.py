@@ -1,8 +1,8 @@
-"""A workflow as a picture: text for a terminal, SVG, Mermaid. Pure; it reads no files and prints nothing.
+"""Draws a workflow as text for a terminal, as SVG or as Mermaid. Pure; it reads no files and prints nothing.
 
-The text shows the roles one below the other with rails beside them. The SVG is laid out in layers: loops
-are turned around, every edge is a chain through the layers it crosses, its label one link of that chain,
-so that no label lies on a box or on another label.
+The text shows the roles one below the other with rails beside them. The SVG is laid out in layers: loops are reversed,
+and every edge becomes a chain of cells through the layers it crosses. Its label is one of these cells, so that no label
+overlaps a box or another label.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rolecall.workflow.model import END, FAIL, START, Limits, Workflow
 
 LONGEST_LABEL = 40
 OTHERWISE = "otherwise"
-"""The label of an edge that is taken when no condition before it holds."""
+"""The label of an edge that is taken if no earlier condition holds."""
 
 _ENDINGS = (END, FAIL)
 _UNSHOWN = re.compile(r"[\x00-\x20\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]+")
@@ -33,11 +33,11 @@ class Line(NamedTuple):
     target: str
     label: str
     is_loop: bool
-    """It leads back to a place the thread has passed on its way here."""
+    """Whether it leads back to an earlier place."""
 
 
 class Picture(NamedTuple):
-    """What is to be drawn: the places from the start to the endings, and the lines between them."""
+    """The contents of a drawing: the places from the start to the endings, and the lines between them."""
 
     places: tuple[str, ...]
     layers: Mapping[str, int]
@@ -73,7 +73,7 @@ def picture(workflow: Workflow) -> Picture:
 def _sort(
     places: Sequence[str], targets: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], set[tuple[str, str]]]:
-    """The places in an order in which every line but the loops leads onward, and the loops."""
+    """Return the places in an order in which every line except the loops leads forward, and the loops."""
     loops: set[tuple[str, str]] = set()
     done: list[str] = []
     on_the_way: dict[str, Iterator[str]] = {}
@@ -104,13 +104,13 @@ def _label(workflow: Workflow, source: str, target: str) -> str:
 
 
 def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
-    """Text that fits into a picture: on one line, without steering characters, not too long."""
+    """Shorten text to one line without control characters."""
     text = _UNSHOWN.sub(" ", text).strip()
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def limits_text(limits: Limits) -> str:
-    """Limits in words: `30 steps, 2.5 cost`; empty without limits."""
+    """Limits in words, such as `30 steps, 2.5 cost`; empty without limits."""
     return ", ".join(f"{value} {name}" for name, value in asdict(limits).items() if value is not None)
 
 
@@ -137,7 +137,7 @@ def _title(workflow: Workflow) -> str:
 
 @dataclass
 class _Rail:
-    """The vertical line that leads to one place from places other than the one above it."""
+    """The vertical line to one place from places that are not directly above it."""
 
     top: int = 1 << 30
     bottom: int = -1
@@ -148,7 +148,7 @@ class _Rail:
 
 
 class _Rails:
-    """The places one below the other; a line to the next one goes straight down, any other by a rail."""
+    """A text drawing of places one below the other. A line to the next place goes straight down, others use rails."""
 
     def __init__(self, shown: Picture, workflow: Workflow) -> None:
         self._places = shown.places
@@ -161,7 +161,7 @@ class _Rails:
         self._rails = {line.target: _Rail() for line in self._beside}
         self._rows: list[str] = []
         self._ends: list[tuple[int, str, str]] = []
-        """The row at which something meets a rail, the text that leads to it, and the rail's target."""
+        """For each connection to a rail: the row, the text that leads to it, and the rail's target."""
 
     def draw(self) -> list[str]:
         for place in self._places:
@@ -206,7 +206,7 @@ class _Rails:
             self._rows.append(" " * self._middle + "▼")
 
     def _assign_columns(self) -> None:
-        """Short rails lie inside long ones, and two share a column where they do not meet."""
+        """Assign columns to rails: short rails go inside long ones, and rails that do not overlap share a column."""
         columns: list[list[_Rail]] = []
         for rail in sorted(self._rails.values(), key=lambda rail: rail.bottom - rail.top):
             free = (
@@ -230,7 +230,7 @@ class _Rails:
                 if rail.top < row < rail.bottom:
                     cells[3 * rail.column] = "│"
             for rail in (self._rails[target] for at, _, target in self._ends if at == row):
-                # Lead the row to its rail, across the rails that lie before it.
+                # Draw the row to its rail, across the rails in between.
                 end = 3 * rail.column
                 cells[:end] = ["┼" if cell == "│" else "─" for cell in cells[:end]]
                 cells[end] = "┐" if row == rail.top else "┘" if row == rail.bottom else "┤"
@@ -267,7 +267,7 @@ def to_mermaid(workflow: Workflow) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Mermaid has no escapes but its own entities; what could be syntax or HTML becomes one."""
+    """Escape characters that could be syntax or HTML as Mermaid's entities, the only escapes it has."""
     return re.sub(r"[^\w $.,:=+()/…-]", lambda match: f"#{ord(match[0])};", text)
 
 
@@ -298,17 +298,17 @@ rect { stroke-width: 1.4; } .box { fill: #f3f6fb; stroke: #8fa3bf; } .start { fi
   .good { fill: #16261d; stroke: #6fcf97; } .bad { fill: #2b1817; stroke: #ff8a80; }
   .line { stroke: #8b9bb0; } .loop { stroke: #f0a06a; } .head { fill: #8b9bb0; } .loophead { fill: #f0a06a; } }
 """.strip()
-"""Colours stand in each rule rather than in variables, which some programs that show SVG do not know."""
+"""Colours are repeated in each rule, because some SVG viewers do not support variables."""
 
 
 @dataclass
 class _Cell:
-    """A box, a label or a bend: something that takes room in a layer."""
+    """A box, a label or a bend that takes up space in a layer."""
 
     width: float
     layer: int
     weight: float = 1.0
-    """How much it matters that it gets the place it wants."""
+    """How important it is that the cell gets the position it wants."""
     x: float = 0.0
     above: list[_Cell] = field(default_factory=list)
     below: list[_Cell] = field(default_factory=list)
@@ -316,7 +316,7 @@ class _Cell:
 
 @dataclass
 class _Chain:
-    """A line with the cells it passes, from the upper place to the lower one."""
+    """A line with the cells it passes through, from the upper place to the lower one."""
 
     line: Line
     cells: list[_Cell]
@@ -324,7 +324,7 @@ class _Chain:
 
 
 class _Layout:
-    """Where every box, label and bend stands."""
+    """The positions of all boxes, labels and bends."""
 
     def __init__(self, shown: Picture, workflow: Workflow) -> None:
         self._workflow = workflow
@@ -350,7 +350,7 @@ class _Layout:
     def _add_chain(self, line: Line) -> _Chain:
         ends = [self.boxes[line.source], self.boxes[line.target]]
         upper, lower = sorted(ends, key=lambda cell: cell.layer)
-        if upper.layer == lower.layer:  # only in a damaged graph: one ending leads to another
+        if upper.layer == lower.layer:  # only in a broken graph in which one ending leads to another
             return _Chain(line, ends, None)
         middle = (upper.layer + lower.layer) // 2 | 1
         cells = [upper]
@@ -365,7 +365,7 @@ class _Layout:
         return _Chain(line, cells, cells[middle - upper.layer] if line.label else None)
 
     def _order(self) -> None:
-        """Sort each layer by the mean position of its cells' neighbours, down and up, so that few lines cross."""
+        """Sort each layer by the mean position of its cells' neighbours, down and then up, so that few lines cross."""
         for sweep in range(_SWEEPS):
             is_down = sweep % 2 == 0
             position = {id(cell): index for layer in self.layers for index, cell in enumerate(layer)}
@@ -392,10 +392,10 @@ class _Layout:
 
 
 def _place_in_order(layer: Sequence[_Cell], wanted: Sequence[float]) -> None:
-    """The nearest places to those wanted at which the cells keep their order and their distance.
+    """Place cells as near as possible to their wanted positions, keeping their order and distance.
 
-    Each cell's offset from the first is subtracted; what remains has only to rise, and the nearest rising
-    sequence comes from averaging neighbours that fall.
+    After each cell's offset from the first is subtracted, the positions only have to be non-decreasing; averaging
+    adjacent values that decrease gives the nearest such sequence (isotonic regression).
     """
     offsets = [0.0]
     for one, other in pairwise(layer):
@@ -413,13 +413,13 @@ def _place_in_order(layer: Sequence[_Cell], wanted: Sequence[float]) -> None:
 
 
 def _text_width(text: str, size: float) -> float:
-    """A safe guess: what draws the text decides on the font."""
+    """A generous estimate, because the viewer chooses the font."""
     return _width(text) * size * 0.58
 
 
 def to_svg(workflow: Workflow, taken: Collection[tuple[str, str]] = ()) -> str:
-    """A self-contained SVG that follows the reader's light or dark preference. It highlights the edges in `taken`, the
-    path of a thread."""
+    """Draw a self-contained SVG that follows the reader's light or dark preference. The edges in `taken`, the path of
+    a thread, are highlighted."""
     return _Svg(workflow, taken).draw()
 
 
@@ -466,14 +466,14 @@ class _Svg:
         return "\n".join(parts) + "\n"
 
     def _y(self, layer: int) -> float:
-        """The middle of a layer; layers of boxes and of labels alternate."""
+        """The vertical centre of a layer; layers of boxes and of labels alternate."""
         return self._top + _BOX_HEIGHT / 2 + layer * (_BOX_HEIGHT / 2 + _LABEL_HEIGHT / 2 + _LAYER_GAP)
 
     def _x(self, cell: _Cell) -> float:
         return cell.x + self._shift
 
     def _mark(self, lines: Iterable[tuple[Line, Iterator[str]]]) -> Iterator[str]:
-        """The lines in their order; highlighted ones come last, so that no other line covers them."""
+        """Order the lines so that highlighted ones come last and no other line covers them."""
         if not self._taken:
             for _, parts in lines:
                 yield from parts
@@ -496,7 +496,7 @@ class _Svg:
             yield from _label_at(chain.line, self._x(chain.label), self._y(chain.label.layer))
 
     def _port(self, chain: _Chain, cell: _Cell) -> float:
-        """Where a line meets a box: those on one side stand apart, in the order of where they go."""
+        """The x position at which a line meets a box; lines on one side are spaced in the order of their targets."""
         is_upper = chain.cells[0] is cell
         beside = [other for other in self._layout.chains if other.cells[0 if is_upper else -1] is cell]
         beside.sort(key=lambda other: other.cells[1 if is_upper else -2].x)
@@ -534,7 +534,7 @@ class _Svg:
 
 
 def _curve(points: Sequence[tuple[float, float]], *, is_loop: bool) -> Iterator[str]:
-    """A smooth line through the points, upright at both ends, that ends in an arrowhead."""
+    """A smooth line through the points, vertical at both ends, with an arrowhead."""
     down = 1.0 if points[-1][1] > points[0][1] else -1.0
     tip = points[-1]
     ends = [*points[:-1], (tip[0], tip[1] - down * 8)]

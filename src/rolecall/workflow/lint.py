@@ -1,7 +1,7 @@
-"""Everything that is wrong with a workflow as a whole and can be known before it runs. Pure.
+"""Finds problems in a workflow as a whole before it runs. Pure.
 
-It judges the value, however it was made, and names places by their path in it; `yaml.py` turns paths into lines and
-columns. What is certain to fail or to mislead is an error; what may be meant is a warning.
+It checks the value, however it was made, and reports positions as paths into it; `yaml.py` turns these into lines and
+columns. Whatever is certain to fail or to mislead is an error; whatever may be intended is a warning.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Path = tuple[str | int, ...]
 ENDINGS = (END, FAIL)
 RESERVED = (START, END, FAIL, SUSPEND)
 UNDECLARED_FIELDS = (*STATUS_KEYS, *STANDARD_FIELDS, "reason")
-"""Fields an output may have although its schema does not name them."""
+"""Fields that an output may have although its schema does not declare them."""
 
 _MOST_ORDERED = 300
-"""In a workflow with more roles than this, any role counts as run before any other."""
+"""With more roles than this, the order of roles is not computed: any role may have run before any other."""
 _TEXT = {"type": "string"}
 _ALWAYS: Variant = (
     {
@@ -44,7 +44,7 @@ _ALWAYS: Variant = (
 
 
 class Finding(NamedTuple):
-    """One thing wrong, and the path of the value it is wrong with; `at_key` means the name rather than the value."""
+    """One problem, and the path of the value that has it; with `at_key`, the problem is in the key."""
 
     severity: Literal["error", "warning"]
     path: Path
@@ -54,14 +54,14 @@ class Finding(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """Parts that could not be read; what would follow from their absence is not reported."""
+    """Parts of a workflow that could not be read; problems that only follow from their absence are not reported."""
 
     schemas: Collection[str] = ()
     """Roles whose schema is broken."""
     edges: Collection[str] = ()
-    """Sources some of whose edges are missing here."""
+    """Sources with an edge that could not be read."""
     has_limits: bool = False
-    """Some limit is missing here."""
+    """Whether some limit could not be read."""
 
 
 def check(
@@ -71,7 +71,7 @@ def check(
     functions: Collection[str] = (),
     prompts: Collection[str] = (),
 ) -> list[Finding]:
-    """Every finding. `functions` are roles that Python plays itself, `prompts` those it tells what to do."""
+    """Return every finding. `functions` are roles played by Python functions, `prompts` those with a Python prompt."""
     lint = _Lint(workflow, unread)
     lint.check_graph()
     lint.check_order()
@@ -91,7 +91,7 @@ class _Lint:
         self._roles = workflow.roles
         self._unread = unread
         self._unusable = set(unread.schemas)
-        """Roles whose schema cannot be judged."""
+        """Roles whose schema cannot be checked."""
         for name, role in workflow.roles.items():
             if name not in unread.schemas and len(outcome.variants_of(role.schema)) >= outcome.MOST_VARIANTS:
                 self._unusable.add(name)
@@ -131,7 +131,7 @@ class _Lint:
                 self._error(path, message, hint, at_key=True)
         for source, index, edge in self._edges():
             self._check_target(source, edge, ("graph", source, index, "role"))
-        if not self._unread.edges:  # one that could not be read may lead to any role
+        if not self._unread.edges:  # an edge that could not be read may lead to any role
             self._check_reach()
 
     def _check_target(self, source: str, edge: Edge, path: Path) -> None:
@@ -152,7 +152,7 @@ class _Lint:
     def _check_reach(self) -> None:
         targets = {edge.role for _, _, edge in self._edges()}
         reached = _reachable(self._workflow)
-        # When $START leads nowhere, that is the finding, not the roles behind it.
+        # If $START leads nowhere, only that is reported, not every role as unreachable.
         starts_nowhere = reached.isdisjoint(self._roles)
         for name in (name for name in self._roles if not name.startswith("$")):
             if name in self._workflow.graph:
@@ -168,7 +168,7 @@ class _Lint:
                 self._error(("roles", name), message, hint, at_key=True)
 
     def check_order(self) -> None:
-        """Conditions in a list of edges: the first that holds decides."""
+        """Check lists of edges for ones that are never taken; the first condition that holds decides."""
         for source, edges in self._workflow.graph.items():
             seen: list[str | None] = []
             for index, edge in enumerate(edges):
@@ -189,13 +189,13 @@ class _Lint:
     # -- schemas --
 
     def check_schemas(self, functions: Collection[str]) -> None:
-        """Requirements of a schema that no output can meet, or that the agent does not know of."""
+        """Check schemas for requirements that no output can meet or that the agent cannot know."""
         for name, role in self._roles.items():
             if name in self._unusable:
                 continue
             schema = ("roles", name, "schema")
             for unmet in outcome.unmet(role.schema):
-                # A function gives its output as a value, with whatever fields it likes.
+                # A function returns its output as a value, which may have any fields.
                 if unmet.is_closed or name not in functions:
                     report = self._error if unmet.is_top or unmet.is_closed else self._warn
                     message = f"{unmet.name!r} is required but not declared{unmet.where}"
@@ -236,7 +236,7 @@ class _Lint:
                 self._check_field(path, field, used.get(name, []))
 
     def _check_field(self, path: Path, field: condition.Field, sources: list[str]) -> None:
-        """A field that no output can have makes a condition always false, and nothing else would say so."""
+        """Report a field that no output can have, because it would silently make the condition false."""
         is_last = field.recent == 1 and bool(sources)
         owners = sources if is_last else list(self._roles)
         if any(owner in self._unusable or owner not in self._roles for owner in owners):
@@ -384,7 +384,7 @@ class _Lint:
             self._warn(("graph", loop[0]), message, "Add for instance `limits: {steps: 30}`.", at_key=True)
 
     def _find_dead_end(self) -> str | None:
-        """The first role that is reached and from which no way leads to an ending."""
+        """The first reachable role from which no path leads to an ending."""
         sources: dict[str, list[str]] = {}
         for source, _, edge in self._edges():
             sources.setdefault(edge.role, []).append(source)
@@ -396,13 +396,13 @@ class _Lint:
                 waiting += sources.get(name, ())
         graph, reached = self._workflow.graph, _reachable(self._workflow)
         dead = [name for name in graph if name in reached and name in self._roles and name not in ending]
-        # A role that leads to something unknown has its own finding already.
+        # A role that leads to an unknown name has already been reported.
         if any(edge.role not in graph and edge.role not in ENDINGS for name in dead for edge in graph[name]):
             return None
         return dead[0] if dead else None
 
     def _find_loop(self, names: Sequence[str]) -> list[str]:
-        """One cycle among these roles, its first role repeated at the end; empty without a cycle."""
+        """One cycle among these roles, with its first role repeated at the end; empty if there is none."""
         allowed, finished = set(names), set[str]()
 
         def targets(name: str) -> Iterator[str]:
@@ -426,7 +426,7 @@ class _Lint:
     # -- roles --
 
     def check_roles(self, instructed: Collection[str]) -> None:
-        """`instructed` are the roles that Python plays or tells what to do."""
+        """`instructed` are the roles played by a Python function or given a Python prompt."""
         for name, role in self._roles.items():
             path = ("roles", name)
             if name.startswith("$"):
@@ -446,12 +446,12 @@ class _Lint:
                 self._check_capability(word, (*path, "capabilities", number))
 
     def _check_capability(self, word: str, path: Path) -> None:
-        """A misspelt restriction would have no effect."""
+        """Report a misspelt restriction, which would have no effect."""
         meant = {_letters(known): known for known in RESTRICTIONS}
-        is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, not a slip
+        is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, not a typo
         if word in RESTRICTIONS or not is_denial:
             return
-        from difflib import get_close_matches  # only for a word that looks like a restriction
+        from difflib import get_close_matches  # needed only for a word that looks like a restriction
 
         if near := get_close_matches(_letters(word), meant, n=1, cutoff=0.85):
             hint = f"Did you mean {meant[near[0]]!r}? Restrictions: {', '.join(RESTRICTIONS)}."
@@ -459,7 +459,7 @@ class _Lint:
 
 
 def _reachable(workflow: Workflow, start: str = START, *, without: str | None = None) -> set[str]:
-    """The roles reachable from `start` without passing `without`, and `start` itself unless it is $START."""
+    """The roles reachable from `start` without passing through `without`, including `start` unless it is $START."""
     reached = set() if start == START else {start}
     waiting = [start]
     while waiting:
@@ -471,10 +471,10 @@ def _reachable(workflow: Workflow, start: str = START, *, without: str | None = 
 
 
 class _Earlier:
-    """What `steps` holds in a template: the latest output of each role that has run by then."""
+    """The schema of `steps` in a template: the latest output of each role that has run by then."""
 
     def __init__(self, workflow: Workflow, unusable: Collection[str], *, has_all: bool) -> None:
-        """`has_all`: every edge could be read; one that could not may lead anywhere."""
+        """`has_all` means that every edge could be read; one that could not be may lead anywhere."""
         self._workflow = workflow
         self._unusable = unusable
         self._is_ordered = has_all and len(workflow.roles) <= _MOST_ORDERED
@@ -496,7 +496,7 @@ class _Earlier:
         return {"type": "object", "properties": properties, "required": sure}
 
     def _variants(self, name: str, source: str, edge: Edge) -> list[Variant]:
-        """The possible latest outputs of a role that lead here. Empty if the role cannot have run."""
+        """The possible latest outputs of a role at this edge; empty if the role cannot have run."""
         ways: Sequence[Edge] = [edge] if name == source else self._workflow.graph.get(name, ())
         if self._is_ordered and name != source:
             is_met = name in self._reach(START)
@@ -520,7 +520,7 @@ def _drop_branches(variant: Variant) -> dict[str, Any]:
 def _section_scopes(
     inside: Sequence[tuple[str, ...]], scopes: Sequence[tuple[Variant, ...]]
 ) -> list[tuple[Variant, ...]]:
-    """What the sections around a name put in front of the outer fields."""
+    """The scopes that the sections around a name add to the outer ones."""
     inner: list[tuple[Variant, ...]] = []
     for section in inside:
         found = _resolve(section, scopes, inner)
@@ -534,7 +534,7 @@ def _resolve(
     for scope in reversed([*scopes, *inner]):
         if outcome.find(scope, path[:1]) is not None:
             return outcome.find(scope, path)
-    # A section over an object that declares nothing may hold the name, so nothing is reported.
+    # An object without declared fields may contain the name, so nothing is reported.
     is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
     return Resolved(((),), True) if is_open else None
 

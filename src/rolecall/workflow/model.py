@@ -1,7 +1,7 @@
-"""What a workflow is: roles, edges, conditions, limits. Plain values; no I/O, no parsing.
+"""The parts of a workflow: roles, edges, conditions, limits. Plain values; no I/O, no parsing.
 
-`yaml.py` and `python.py` make one and report what is wrong with it; `route.py` follows its edges; the store keeps
-it as a node, with each role's schema as a node of its own.
+`yaml.py` and `python.py` create workflows and report their problems; `route.py` follows their edges; the store keeps a
+workflow as a node, with each role's schema as a separate node.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ FAIL = "$FAIL"
 SUSPEND = "$SUSPEND"
 
 ANY_STATUS = "_"
-"""As a key of a status map: whatever the status."""
+"""The key of a status mapping that matches any status."""
 START_STATUS = "new"
-"""The key under which later versions of the predecessor keep the edge out of $START."""
+"""The key under which later versions of the predecessor store the edge out of $START."""
 
 Resume = Literal["ephemeral", "bounded", "persistent"]
 Workdir = Literal["shared", "worktree", "copy"]
-"""The folder a role works in: the one the thread was started in, or one of the thread's own."""
+"""The folder a role works in: the one in which the thread was started, or one of the thread's own."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much may be spent before the thread is suspended; None means any amount."""
+    """How much may be used before the thread is suspended; None means no limit."""
 
     steps: int | None = None
     turns: int | None = None
@@ -38,14 +38,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Edge:
-    """One way out of a role (or of $START)."""
+    """One edge out of a role (or out of $START)."""
 
     role: str
-    """The role that goes next, or $END or $FAIL."""
+    """The next role, or $END or $FAIL."""
     status: str | None = None
-    """Taken when the output has this status; None: whatever the status."""
+    """The edge is taken if the output has this status; None: any status."""
     condition: str | None = None
-    """Taken when this named condition holds; None: unconditionally."""
+    """The name of the condition under which the edge is taken; None: always."""
     prompt: str = ""
     """A Mustache template: the instruction that the next role gets with its task."""
     location: str | None = None
@@ -61,14 +61,14 @@ class Condition:
 
 @dataclass(frozen=True)
 class Recall:
-    """What of the repository's knowledge a role is given with its task."""
+    """The passages from the repository that a role is given with its task."""
 
     tokens: int = 2000
-    """At most so many."""
+    """The maximum number of tokens."""
     path: str | None = None
-    """Only from files that match, as in a .gitignore."""
+    """Use only files that match this pattern, as in a .gitignore."""
     is_required: bool = False
-    """Without it the role is not to begin."""
+    """Whether the role must not begin without the passages."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Role:
     workdir: Workdir | None = None
     """None leaves it to the workflow."""
     knowledge: Recall | None = None
-    """Passages of the repository that are put into the prompt; None: none."""
+    """Passages from the repository to include in the prompt; None: no passages."""
     may_start_threads: bool = False
-    """Whether its agent may start and move threads with our own verbs."""
+    """Whether its agent may start and run threads with our own commands."""
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,17 @@ class Workflow:
     version: str = ""
     roles: Mapping[str, Role] = field(default_factory=dict)
     graph: Mapping[str, tuple[Edge, ...]] = field(default_factory=dict)
-    """For $START and each role its edges in order; the first that fits is taken."""
+    """The edges of $START and of each role, in order; the first that matches is taken."""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     limits: Limits = Limits()
     python: str | None = None
-    """Where the workflow is defined when it is defined in Python, as "module:name"."""
+    """Where a workflow in Python is defined, as "module:name"."""
     workdir: Workdir | None = None
-    """Of every role that does not say it itself; None is shared."""
+    """The default for roles without their own `workdir`; None means shared."""
 
 
 def is_any_status(source: str, status: str) -> bool:
-    """Whether this key of a status map stands for an edge that is taken whatever the status."""
+    """Whether this key of a status mapping matches any status."""
     return status == ANY_STATUS or (source == START and status == START_STATUS)
 
 
@@ -120,7 +120,7 @@ def workdir_of(workflow: Workflow, role: str) -> Workdir:
 
 
 def own_folders(workflow: Workflow) -> list[Workdir]:
-    """The folders of its own that a thread of this workflow needs; each is one for all roles that name it."""
+    """The kinds of its own folders that a thread of this workflow needs; roles with the same kind share one."""
     wanted = {workdir_of(workflow, role) for role in workflow.roles}
     return [kind for kind in get_args(Workdir) if kind in wanted and kind != "shared"]
 
@@ -182,11 +182,11 @@ WORKFLOW_SCHEMA: dict[str, Any] = {
     "required": ["name", "description", "roles", "graph", "conditions"],
     "additionalProperties": False,
 }
-"""The type of a stored workflow. What has no value is left out, so a later field changes no id."""
+"""The type of a stored workflow. Empty fields are left out, so that adding a field later changes no id."""
 
 
 def _extend(schema: dict[str, Any], role: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A type of workflow with more fields, of its own and of its roles."""
+    """A workflow type with additional fields for the workflow and for its roles."""
     properties = schema["properties"]
     of_role = properties["roles"]["additionalProperties"]
     of_role = {**of_role, "properties": {**of_role["properties"], **role}}
@@ -209,8 +209,8 @@ SCHEMAS = (WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS)
 
 
 def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The type of a stored form. A node's id depends on its type as well, so a workflow keeps the oldest type
-    that has all its fields."""
+    """The type of a stored form. A node's id also depends on its type, so a workflow gets the oldest type that has
+    all its fields."""
     used = {*payload, *(key for role in payload["roles"].values() for key in role)}
     if "may_start_threads" in used:
         return _WITH_THREADS
@@ -220,7 +220,7 @@ def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, Any]:
-    """The stored form; `schema_ids` names the node of each role's schema."""
+    """The stored form of a workflow; `schema_ids` maps each role to the node of its schema."""
     payload = {
         "name": workflow.name,
         "description": workflow.description,
@@ -269,14 +269,14 @@ def given(limits: Limits) -> dict[str, int | float]:
 
 
 def schema_ids_of(payload: Mapping[str, Any]) -> dict[str, str]:
-    """The node of each role's schema in a stored workflow, ours or the predecessor's."""
+    """The node of each role's schema in a stored workflow, whether ours or the predecessor's."""
     return {name: role.get("meta") or role["frontmatter"] for name, role in payload["roles"].items()}
 
 
 def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]]) -> Workflow:
-    """The workflow of a stored form; `schemas` holds the roles' schemas by the id of their nodes.
+    """The workflow of a stored form; `schemas` has the roles' schemas by the ids of their nodes.
 
-    The predecessor's form is read too: schemas under `frontmatter`, edges as a map from status to target.
+    The predecessor's form is accepted as well: schemas under `frontmatter`, edges as a mapping from status to target.
     """
     ids = schema_ids_of(payload)
     return Workflow(

@@ -1,8 +1,8 @@
-"""What an accepted schema says about a role's outputs before there are any: statuses, fields, and what no output can
-meet. Pure.
+"""Derives facts about a role's outputs from its schema: statuses, fields, and requirements that no output can meet.
+Pure.
 
-A schema is seen as variants (the branches of its oneOf and anyOf); a variant is the tuple of schemas that all hold at
-once.
+A schema is treated as a set of variants (the branches of its oneOf and anyOf); a variant is a tuple of schemas that all
+apply at the same time.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ Variant = tuple[Mapping[str, Any], ...]
 Path = tuple[str | int, ...]
 
 MOST_VARIANTS = 200
-"""More are not told apart; a schema that has as many is not judged."""
+"""The maximum number of variants to distinguish; a schema with this many is not checked."""
 
 
 class Statuses(NamedTuple):
     key: str | None
-    """The field that carries the status; None when the schema declares none."""
+    """The field that carries the status; None if the schema declares none."""
     known: tuple[str, ...]
-    """Every status the schema allows, in the order written."""
+    """Every status that the schema names, in the order written."""
     is_open: bool
-    """Some variant allows statuses beyond the known."""
+    """Whether some variant allows other statuses as well."""
     is_optional: bool
-    """Some variant may leave the status out."""
+    """Whether some variant may leave out the status."""
     not_text: tuple[Any, ...]
     """Allowed values that can never be a status because they are not text."""
 
 
 class Resolved(NamedTuple):
-    """A field of an output: what it may hold, and whether it is always there with a value."""
+    """A field of an output: its possible variants, and whether it always has a value."""
 
     variants: tuple[Variant, ...]
     always: bool
 
 
 def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
-    """The schema's variants; one when it has no branches."""
+    """The schema's variants; a single one if it has no branches."""
     variants: list[Variant] = [(schema,)]
-    if len(schema.get("allOf", ())) > MOST_VARIANTS:  # combining so many parts takes too long
+    if len(schema.get("allOf", ())) > MOST_VARIANTS:  # combining this many parts takes too long
         return tuple(variants * MOST_VARIANTS)
     groups = [[part] for part in schema.get("allOf", ())]
     groups += [schema[keyword] for keyword in ("oneOf", "anyOf") if schema.get(keyword)]
@@ -53,7 +53,7 @@ def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
         part for keyword in ("then", "else") if keyword in schema for part in variants_of(schema[keyword])
     ]
     if conditional:
-        # Either branch may apply, or neither when one is not given.
+        # Either branch may apply, or neither if one is missing.
         branches.append(conditional if "then" in schema and "else" in schema else [*conditional, ()])
     for branch in branches:
         variants = [(*one, *other) for one, other in islice(product(variants, branch), MOST_VARIANTS)]
@@ -64,7 +64,7 @@ def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
 
 
 def statuses_of(schema: Mapping[str, Any]) -> Statuses:
-    """Which statuses outputs of this schema can carry."""
+    """The statuses that outputs of this schema can have."""
     variants = variants_of(schema)
     key = _status_key(variants)
     if key is None:
@@ -81,7 +81,7 @@ def statuses_of(schema: Mapping[str, Any]) -> Statuses:
 
 
 def variants_with(schema: Mapping[str, Any], status: str | None) -> tuple[Variant, ...]:
-    """The variants an output with this status can have; all of them for None."""
+    """The variants that an output with this status can have; all of them for None."""
     variants = variants_of(schema)
     key = _status_key(variants)
     if status is None or key is None:
@@ -100,7 +100,7 @@ def _requires(variant: Variant, name: str) -> bool:
 
 
 def _values_of(variant: Variant, key: str) -> list[Any] | None:
-    """The values the field may have by const and enum; None when it is open."""
+    """The values that const and enum allow for the field; None if they do not restrict it."""
     allowed: list[Any] | None = None
     for field in (schema["properties"][key] for schema in variant if key in schema.get("properties", {})):
         choices = [_constants(choice) for choice in variants_of(field)]
@@ -130,9 +130,9 @@ def names_in(variants: Sequence[Variant]) -> list[str]:
 
 
 def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = False) -> Resolved | None:
-    """Where a dotted path leads; None when no variant provides it.
+    """The field at a dotted path, or None if no variant has it.
 
-    At the top of an output only declared fields are kept, deeper down (`is_nested`) an open object keeps all.
+    At the top level of an output only declared fields are kept; deeper down (`is_nested`) an open object keeps all.
     """
     found = Resolved(tuple(variants), True)
     for depth, name in enumerate(path):
@@ -148,7 +148,7 @@ def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = 
 
 
 def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """What a section over this value has as its context: the items of lists, else the value itself."""
+    """The context inside a template section over this value: the items of a list, else the value itself."""
     contexts: list[Variant] = []
     for variant in variants:
         items = [schema["items"] for schema in variant if "items" in schema]
@@ -172,7 +172,7 @@ def _find_in_variant(variant: Variant, name: str, *, is_top: bool) -> Resolved |
 
 
 def _schemas_of(schema: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-    """The schemas of a field that a schema declares; empty when it does not."""
+    """The schemas of a field; empty if the schema does not declare it."""
     if name in schema.get("properties", {}):
         yield schema["properties"][name]
         return
@@ -202,27 +202,27 @@ def _is_closed(schema: Mapping[str, Any]) -> bool:
     return schema.get("additionalProperties") is False
 
 
-# -- what no output can meet --
+# -- requirements that no output can meet --
 
 
 class Unmet(NamedTuple):
-    """A required field that its variant does not declare."""
+    """A field that is required but not declared by its variant."""
 
     path: Path
-    """Of the name in `required`."""
+    """The path of the name in `required`."""
     name: str
     known: tuple[str, ...]
     """The fields that are declared instead."""
     where: str
-    """Which outputs it is required of, when not of all."""
+    """The outputs for which it is required, if not for all."""
     is_top: bool
-    """A field of the output itself, where only what is declared is kept."""
+    """Whether it is a field of the output itself, where only declared fields are kept."""
     is_closed: bool
-    """Nothing may stand there that is not declared."""
+    """Whether undeclared fields are forbidden there."""
 
 
 def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
-    """Required fields that no agent knows of, because they are declared nowhere."""
+    """Required fields that are declared nowhere, so that no agent knows about them."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
     for part in (part for part in parts if part.is_value):
@@ -233,19 +233,19 @@ def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
                 if not any(_admits(other, name) for other in variant):
                     path = (*places[id(owner)], "required", index)
                     lacking.setdefault(path, (name, []))[1].append(variant)
-        names: dict[tuple[int, ...], tuple[str, ...]] = {}  # many fields may lack in the same variants
+        names: dict[tuple[int, ...], tuple[str, ...]] = {}  # many fields share the same variants
         for path, (name, some) in lacking.items():
             which = tuple(map(id, some))
             known = names[which] = names[which] if which in names else tuple(names_in(some))
             is_top, is_closed = not part.path, any(map(_is_closed, some[0]))
-            # An inner object that declares nothing takes what it is given.
+            # An inner object without declared fields accepts any field.
             if is_top or is_closed or known:
                 where = _show_status(part.schema, some[0]) if len(some) < len(variants) else ""
                 yield Unmet(path, name, known, where, is_top, is_closed)
 
 
 def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
-    """Where a part of a schema allows no other fields, although another part that holds as well requires some."""
+    """Parts of a schema that forbid fields which another part of the same variant requires."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
     found: dict[Path, dict[str, None]] = {}
@@ -260,7 +260,7 @@ def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
 
 
 def contradictions(schema: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Bounds that leave no value at all, each at the upper one."""
+    """Pairs of bounds that no value can meet, each with the path of the upper bound."""
     for part in _parts(schema, (), is_value=True):
         for low, high, may_be_equal in _BOUNDS:
             lowest, highest = part.schema.get(low), part.schema.get(high)
@@ -285,12 +285,11 @@ class _Part(NamedTuple):
     path: Path
     schema: Mapping[str, Any]
     is_value: bool
-    """It is about a value of its own, not one more thing that holds of the value around it."""
+    """Whether it describes a separate value rather than adding to the schema around it."""
 
 
 def _parts(schema: Mapping[str, Any], path: Path, *, is_value: bool) -> Iterator[_Part]:
-    """A schema and everything in it that an output has to fit; what it must not fit (`not`), or may (`if`), is
-    left out."""
+    """A schema and all its parts that an output may have to fit, except those under `not` and `if`."""
     yield _Part(path, schema, is_value)
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
         for index, part in enumerate(schema.get(keyword, ())):

@@ -1,4 +1,4 @@
-"""A workflow ready to be played: the stored value and, for one written in Python, its live parts."""
+"""A workflow that is ready to run: the stored value and, for one written in Python, its functions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rolecall.errors import ExtractError, UsageError
 from rolecall.workflow.model import Workflow
 
 AgentFunction = Callable[[str, Any], Awaitable[Any]]
-"""An adapter, or any async function of a prompt and a `Context`."""
+"""An adapter, or any async function that takes a prompt and a `Context`."""
 
 
 class Message:
-    """A step as Python code sees it: which role delivered what. Long values are read when they are first used."""
+    """A step as Python code sees it. Long values are read when they are first used."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Message:
     def output(self) -> Mapping[str, Any]:
         return self._output() if callable(self._output) else self._output
 
-    # Older words for the same.
+    # Older names for the same fields.
     @property
     def content(self) -> str:
         return self.body
@@ -47,7 +47,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ThreadContext:
-    """What prompts, role functions and moderators written in Python are given. It cannot be changed."""
+    """The immutable argument of prompts, role functions and moderators written in Python."""
 
     thread: str
     start: str
@@ -56,11 +56,11 @@ class ThreadContext:
     """Every step so far, oldest first."""
     workdir: str
     error: ExtractError | None = None
-    """Set for a moderator when the last answer could not be understood."""
+    """Set for a moderator if the last answer could not be parsed."""
 
 
 class RoleResult:
-    """What a role function returns. `content` and `meta` are older words for `body` and `output`."""
+    """The return value of a role function. `content` and `meta` are older names for `body` and `output`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RoleResult:
 
     @classmethod
     def of(cls, result: Any) -> RoleResult:
-        """The result of a role function, which may also be a mapping; `UsageError` when it is neither."""
+        """Convert what a role function returned, a result or a mapping. Raise `UsageError` for anything else."""
         if isinstance(result, Mapping):
             words = ("body", "output", "content", "meta")
             result = cls(**{word: result[word] for word in words if word in result})
@@ -101,8 +101,8 @@ class Playbook:
     prompts: Mapping[str, PromptFunction] = field(default_factory=dict)
     functions: Mapping[str, RoleFunction] = field(default_factory=dict)
     agents: Mapping[str, AgentFunction] = field(default_factory=dict)
-    """Agents that roles name by object rather than by name."""
+    """Agents that roles refer to as objects rather than by name."""
     bound: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The agents bound to the roles of a thread, in the form of `workspace.binder`."""
+    """The agents bound to the roles of a thread, as returned by `workspace.binder`."""
     schema_ids: Mapping[str, str] = field(default_factory=dict)
     """The node of each role's schema."""

@@ -1,9 +1,9 @@
-"""Workflows written in Python: Workflow and Role, compiled to what the engine plays.
+"""Workflows written in Python: Workflow and Role, compiled to a playbook for the engine.
 
-A workflow file has a module-level `workflow`. Its definition (roles, texts, schemas, limits) is stored
-like that of a YAML file and judged by the same rules; its functions stay in the file, which is loaded
-again by every process that takes a step. A thread whose file has changed its definition since is refused
-rather than continued with other rules.
+A workflow file has a module-level `workflow`. Its definition (roles, texts, schemas, limits) is stored like that of a
+YAML file and checked by the same rules; its functions stay in the file, which every process that takes a step loads
+again. If the file's definition has changed since the thread started, the thread is refused rather than continued with
+different rules.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from rolecall.workflow.playbook import (
 M = TypeVar("M")
 T = TypeVar("T")
 DEFAULT_NAME = "workflow"
-"""The variable of a file that is its workflow."""
+"""The name of the module-level variable that holds a file's workflow."""
 _FILE_HINT = f"A workflow file ends with `{DEFAULT_NAME} = Workflow(…)`."
 
 
 class RoleOptions(TypedDict, total=False):
-    """Further options of a role, with the meaning of the same keys in YAML."""
+    """Further options of a role, with the same meaning as the keys in YAML."""
 
     description: str
     capabilities: Sequence[str]
@@ -60,13 +60,13 @@ class RoleOptions(TypedDict, total=False):
 
 
 class Role(Generic[M]):
-    """Who plays (`agent`), its instructions (`prompt`), what it has to deliver (`schema`).
+    """A role: its agent, its instructions (`prompt`) and the form of its output (`schema`).
 
     Args:
-        agent: an adapter, an async function of (prompt, context), the spec of an agent such as
-            `command:prog`, or None to leave it to the configuration.
-        prompt: text, or an async function of the ThreadContext that returns it.
-        schema: a JSON Schema, a dataclass or a pydantic model. `meta` is an older word for it.
+        agent: an adapter, an async function of (prompt, context), an agent spec such as
+            `command:prog`, or None to use the configured agent.
+        prompt: a text, or an async function of the ThreadContext that returns one.
+        schema: a JSON Schema, a dataclass or a pydantic model. `meta` is an older name for it.
     """
 
     @overload
@@ -109,7 +109,7 @@ class Role(Generic[M]):
 
     @staticmethod
     def function(call: Any, schema: Any = None, *, meta: Any = None, **options: Any) -> Role[Any]:
-        """A role that is an async function of the ThreadContext; it returns `body` and `output` itself."""
+        """A role played by an async function of the ThreadContext that returns `body` and `output`."""
         given = meta if schema is None else schema
         role: Role[Any] = Role(None, "", {} if given is None else given, **options)
         role.call = call
@@ -127,8 +127,8 @@ AnyRole = Union["Role[Any]", RoleFunction]
 
 
 class Workflow:
-    """Roles, and who decides which is next: a `moderator` (a pure function of the ThreadContext that
-    returns a role's name or END) or a `graph` in any of the forms that YAML has for it."""
+    """Roles, and what decides which comes next: a `moderator` (a pure function of the ThreadContext that returns a
+    role's name or END) or a `graph` in any of the forms that YAML allows."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Workflow:
         self._globals = sys._getframe(1).f_globals
 
     def address(self) -> str:
-        """Where another process finds it again: `FILE:VARIABLE`."""
+        """The address from which another process can load it: `FILE:VARIABLE`."""
         file = self._globals.get("__file__")
         names = [name for name, value in self._globals.items() if value is self]
         if not isinstance(file, str) or not names:
@@ -168,7 +168,7 @@ class Workflow:
 
 
 def _caller() -> Place:
-    """Where the calling function was called."""
+    """The place from which the calling function was called."""
     frame = sys._getframe(2)
     return Place(frame.f_code.co_filename, frame.f_lineno, 1)
 
@@ -177,11 +177,11 @@ def _caller() -> Place:
 
 
 def compile(workflow: Workflow, *, name: str | None = None, python: str | None = None) -> Playbook:
-    """The playbook of a workflow; `UsageError` with every problem of its definition.
+    """Compile a workflow to a playbook. Raise `UsageError` with every problem in its definition.
 
     Args:
-        name: the name it must have, when its file decides that.
-        python: where it is found again; by default the variable that holds it now.
+        name: the name it must have, if its file determines that.
+        python: the address from which it is loaded again; by default the variable that holds it.
     """
     playbook, problems = check(workflow, name=name, python=python)
     if playbook is not None:
@@ -195,7 +195,7 @@ def compile(workflow: Workflow, *, name: str | None = None, python: str | None =
 def check(
     workflow: Workflow, *, name: str | None, python: str | None
 ) -> tuple[Playbook | None, list[Problem]]:
-    """The playbook, None when there is an error, and every problem and warning with its place."""
+    """Return the playbook (None if there is an error) and every error and warning with its position."""
     reader = _Reader(workflow)
     value = reader.read()
     judged = yaml.judge(
@@ -223,7 +223,7 @@ def check(
 
 
 class _Reader:
-    """Reads a workflow into the form of the YAML, and reports what only Python can get wrong."""
+    """Converts a workflow to the form of the YAML, and reports problems that only Python code can have."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
@@ -342,7 +342,7 @@ class _Reader:
         return {}
 
     def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
-        """The value as it will come back from the store: lists for tuples, nothing shared with the caller."""
+        """The value as the store will return it: tuples become lists, and nothing is shared with the caller."""
         if isinstance(value, Limits):
             value = {key: limit for key, limit in asdict(value).items() if limit is not None}
         try:
@@ -380,7 +380,7 @@ class FileGone(NotFound):
 
 
 class FileChanged(UsageError):
-    """A workflow is not what it was when its thread started; `place` is the file or the module."""
+    """A workflow has changed since its thread started; `place` is the file or the module."""
 
     def __init__(self, message: str, *, place: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -388,7 +388,7 @@ class FileChanged(UsageError):
 
 
 class _Unloadable(UsageError):
-    """Code of the user's that cannot be run: the exception, and the line of the file that led to it."""
+    """The user's code raised an exception; the message names it and the line of the file that caused it."""
 
     def __init__(self, place: str, error: BaseException) -> None:
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == place]
@@ -409,18 +409,18 @@ class _Found(NamedTuple):
     place: str
     """The file, or the module."""
     name: str | None
-    """The name it must have, when its file decides that."""
+    """The name it must have, if its file determines that."""
     python: str
-    """Where it is found again."""
+    """The address from which it is loaded again."""
 
 
 def load_python(
     where: str, *, expected: StoredWorkflow | None = None, schema_ids: Mapping[str, str] | None = None
 ) -> Playbook:
-    """The playbook of a file, or of `FILE:VARIABLE` or `MODULE:VARIABLE`.
+    """Load the playbook of a file, `FILE:VARIABLE` or `MODULE:VARIABLE`.
 
     Args:
-        expected: the stored definition; a file that now defines something else is refused.
+        expected: the stored definition; a file with a different definition is refused.
         schema_ids: the nodes of its roles' schemas.
     """
     found = _find(where)
@@ -441,7 +441,7 @@ def load_python(
 
 
 def check_python(path: str) -> tuple[Playbook | None, list[Problem]]:
-    """The playbook of a file, None when there is an error, and every problem and warning."""
+    """Return the playbook of a file (None if there is an error) and every error and warning."""
     try:
         found = _find(path)
     except _Unloadable as error:
@@ -480,7 +480,7 @@ def _find(where: str) -> _Found:
 
 
 def _run_file(path: str) -> ModuleType:
-    """Run a file as a module of its own, whose folder can be imported from (`from .roles import writer`)."""
+    """Run a file as a separate module that can import from its folder (`from .roles import writer`)."""
     path = os.path.realpath(path)
     if not os.path.isfile(path):
         raise FileGone(
@@ -499,7 +499,7 @@ def _run_file(path: str) -> ModuleType:
     sys.modules[name] = module
 
     def run() -> ModuleType:
-        # Not by the loader itself, which goes by the second the file was written in and would leave a cache.
+        # The loader's own cache would compare times only to the second, and leave a file behind.
         exec(loader.source_to_code(loader.get_data(path), path), module.__dict__)  # noqa: S102
         return module
 

@@ -1,7 +1,7 @@
-"""Workflows in the store: putting them, finding them by name, path or id, loading them to be played.
+"""Workflows in the store: storing them, finding them by name, path or id, and loading them.
 
-A workflow is a node; `workflow/<name>` points at its current version and keeps the older ones in its
-history. A name is looked for as an id, as a path, in the project's folders, then in the registry.
+A workflow is a node; the ref `workflow/<name>` points at its current version and has the older ones in its history. A
+name is looked up as an id, as a path, in the project's folders, then in the registry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ATTEMPTS = 20
 
 
 class Found(NamedTuple):
-    """Where a workflow was found: a stored node, or a file that is yet to be put."""
+    """The place where a workflow was found: a stored node, or a file that is not stored yet."""
 
     node: str | None
     path: str | None
@@ -44,36 +44,36 @@ class Version(NamedTuple):
 
     node: str
     at: int
-    """Milliseconds at which it became the current one."""
+    """When it became the current version, in milliseconds."""
     version: str
     is_current: bool
 
 
 class Checked(NamedTuple):
-    """What a file defines, and everything there is to say about it; no playbook when one is an error."""
+    """The playbook of a file, and its errors and warnings; the playbook is None if there is an error."""
 
     playbook: Playbook | None
     problems: tuple[Problem, ...]
     marks: Marks | None = None
-    """Where everything stands in a YAML file."""
+    """The positions of all parts in a YAML file."""
 
 
 def ref_name(name: str) -> str:
     return f"workflow/{name}"
 
 
-# -- putting --
+# -- storing --
 
 
 def add_workflow(draft: Draft, playbook: Playbook) -> str:
-    """Add a workflow and its roles' schemas to a draft; its id."""
+    """Add a workflow and its roles' schemas to a draft, and return its id."""
     ids = {name: draft.put_schema(dict(role.schema)) for name, role in playbook.workflow.roles.items()}
     payload = to_payload(playbook.workflow, ids)
     return draft.put_as(type_of(payload), payload)
 
 
 def register(store: Store, playbook: Playbook) -> str:
-    """Put a workflow and make it the current version of its name. Of two puts at once both count, in some order."""
+    """Store a workflow as the current version of its name and return its id. Retry if another put interferes."""
     name = ref_name(playbook.workflow.name)
     for attempt in range(_ATTEMPTS):
         draft = store.draft()
@@ -91,7 +91,7 @@ def register(store: Store, playbook: Playbook) -> str:
 
 
 def stored_form(playbook: Playbook) -> Node:
-    """The node a workflow would become, without storing it."""
+    """The node that a workflow would be stored as, without storing it."""
     roles = playbook.workflow.roles
     ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in roles.items()}
     payload = to_payload(playbook.workflow, ids)
@@ -103,7 +103,7 @@ def stored_form(playbook: Playbook) -> Node:
 
 
 def find(store: Store | None, text: str, *, folder: str) -> Found:
-    """The workflow that `text` names; `NotFound` says where was looked. Files are found without a store."""
+    """Find the workflow that `text` names, or raise `NotFound`. Without a store, only files are found."""
     if not text:
         raise UsageError("a workflow needs a name, a path or an id")
     if store is not None and is_node_id(text) and store.has(text):
@@ -117,7 +117,7 @@ def find(store: Store | None, text: str, *, folder: str) -> Found:
     if ref is not None:
         return Found(ref.target, None)
     if store is not None and text == text.upper() and not is_node_id(text):
-        # The beginning of an id: names are in lower case, ids are not.
+        # The beginning of an id: ids are in upper case, names are in lower case.
         try:
             return Found(store.resolve(text), None)
         except NotFound:
@@ -137,7 +137,7 @@ def is_path(text: str) -> bool:
 
 
 def find_file(path: str, *, folder: str) -> str:
-    """The workflow file at a path, or the index file of a folder."""
+    """Find the workflow file at a path, or the index file of a folder."""
     path = os.path.abspath(os.path.join(folder, os.path.expanduser(path)))
     for candidate in (path, *(os.path.join(path, "index" + ending) for ending in ENDINGS)):
         if os.path.isfile(candidate):
@@ -149,14 +149,14 @@ def find_file(path: str, *, folder: str) -> str:
 
 
 def project_files(folder: str) -> Iterator[str]:
-    """Workflow files of the project: nearest folder first, up to the repository's root. Outside a
-    repository only the folder itself counts: what lies above it is somebody else's."""
+    """Workflow files of the project: nearest folder first, up to the repository's root. Outside a repository only the
+    folder itself is searched, because the folders above it do not belong to the project."""
     folder = os.path.abspath(folder)
     root = root_around(folder) or folder
     while True:
         for name in FOLDERS:
             place = os.path.join(folder, name)
-            # What begins like this is not meant to be named: __init__.py, a file an editor keeps.
+            # Names that begin with . or _ are not workflows: __init__.py, temporary files of editors.
             names = os.listdir(place) if os.path.isdir(place) else []
             names = sorted(name for name in names if not name.startswith((".", "_")))
             files = [name for ending in ENDINGS for name in names if name.endswith(ending)]
@@ -175,7 +175,7 @@ def name_of(path: str) -> str:
 
 
 def listed(store: Store | None, *, folder: str) -> list[Entry]:
-    """Every workflow that can be named here, the project's own first; a nearer one hides a farther one."""
+    """Every workflow that can be started here, the project's own first; a nearer one hides one farther away."""
     entries: dict[str, Entry] = {}
     for path in project_files(folder):
         entries.setdefault(name_of(path), Entry(name_of(path), None, path, "local"))
@@ -186,7 +186,7 @@ def listed(store: Store | None, *, folder: str) -> list[Entry]:
 
 
 def history(store: Store, name: str) -> list[Version]:
-    """The versions a name has had, newest first."""
+    """The versions of a name, newest first."""
     moves = store.history(ref_name(name)) if _is_name(name) else []
     versions = [
         Version(
@@ -205,8 +205,8 @@ def _is_name(text: str) -> bool:
 
 
 def check_file(path: str) -> Checked:
-    """What a workflow file defines, with every problem and warning."""
-    # Imported here, as below: a stored workflow is played without the parser and the checks.
+    """Load a workflow file and return it with every error and warning."""
+    # Imported here, as below, because a stored workflow runs without the parser and the checks.
     if path.endswith(".py"):
         from rolecall.workflow.python import check_python
 
@@ -221,7 +221,7 @@ def check_file(path: str) -> Checked:
 
 
 def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:
-    """A workflow file as a playbook; every problem of it in one error. Its warnings go to `warn`."""
+    """Load a workflow file as a playbook. Raise one error with all its problems; pass its warnings to `warn`."""
     checked = check_file(path)
     if checked.playbook is not None:
         for problem in checked.problems:
@@ -233,7 +233,7 @@ def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) 
 
 
 def workflow_node(store: Store, node: str) -> Node:
-    """The node of a stored workflow, ours or the predecessor's; `UsageError` when it is something else."""
+    """The node of a stored workflow, ours or the predecessor's. Raise `UsageError` if it is something else."""
     found = store.get(node)
     if isinstance(found.payload, dict) and {"name", "roles", "graph"} <= set(found.payload):
         return found
@@ -244,18 +244,18 @@ def workflow_node(store: Store, node: str) -> Node:
 
 
 _live: dict[str, Playbook] = {}
-"""Playbooks of workflows that this process has as objects, by the ids of their nodes."""
+"""Playbooks of the workflow objects in this process, by the ids of their nodes."""
 
 
 def remember(node: str, playbook: Playbook) -> str:
-    """Play a stored workflow from an object of this process, which need not be in a file; its id."""
+    """Use an object of this process, which need not be in a file, for a stored workflow, and return its id."""
     if playbook.workflow.python is not None:
         _live[node] = playbook
     return node
 
 
 def load_node(store: Store, node: str) -> Playbook:
-    """A stored workflow as a playbook; one written in Python is loaded from its file again."""
+    """Load a stored workflow as a playbook; one written in Python is loaded from its file again."""
     if node in _live:
         return _live[node]
     workflow, ids = read_node(store, node)
@@ -274,7 +274,7 @@ def python_files(store: Store) -> set[str]:
 
 
 def read_node(store: Store, node: str) -> tuple[Workflow, dict[str, str]]:
-    """A stored workflow as a value, and the node of each role's schema."""
+    """Return a stored workflow as a value, and the node of each role's schema."""
     payload: dict[str, Any] = workflow_node(store, node).payload
     ids = schema_ids_of(payload)
     return from_payload(payload, {schema: store.get(schema).payload for schema in ids.values()}), ids

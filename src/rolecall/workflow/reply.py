@@ -1,11 +1,11 @@
-"""An agent's answer: frontmatter and Markdown text in, a validated output, or the reason for its absence, out.
+"""Parses an agent's answer, frontmatter and Markdown, into a validated output or the reason why there is none.
 
-Pure. It never asks a model and never raises on an answer, however broken: what cannot be understood is
-a `Problem`, which `prompt.correction` turns into the message for one more turn.
+Pure. It never asks a model and never raises, however broken the answer: if it cannot be parsed, the result is a
+`Problem`, which `prompt.correction` turns into a message to the agent.
 
-The answer is the first block, after at most a short preamble, that names a field of the schema; a later
-block that by itself would be a valid answer and says something else makes the text ambiguous. A block is
-what stands between two `---` lines, or inside a code fence.
+The answer is the first block, after at most a short preamble, that names a field of the schema; a later block that
+would be a valid but different answer makes the text ambiguous. A block is the text between two `---` lines or inside a
+code fence.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rolecall.workflow.model import SUSPEND
 from rolecall.workflow.route import STANDARD_FIELDS, STATUS_KEYS
 
 MAX_FRONTMATTER = 256 * 1024
-"""Bytes of frontmatter that are read at most; what is longer belongs into the text below it."""
+"""The maximum size of frontmatter; longer texts belong below it."""
 PREAMBLE_LINES = 20
 PREAMBLE_CHARACTERS = 2000
 MAX_BLOCKS = 64
 """How many blocks are compared before a text counts as ambiguous."""
 MAX_LINES = 100_000
-"""Lines of an answer that are looked at; a flood of short ones would take many times its size in memory."""
+"""The maximum number of lines; very many short lines would take many times their size in memory."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Reply:
     output: Mapping[str, Any]
     """Fits the schema and has a canonical form."""
     body: str = ""
-    """The text below the frontmatter, led by the fields that the output has no room for."""
+    """The text below the frontmatter, preceded by fields that are not part of the output."""
     repairs: tuple[str, ...] = ()
-    """What was read otherwise than written."""
+    """Corrections that were made while reading."""
 
 
 @dataclass(frozen=True)
 class Suspension:
-    """The agent cannot go on without a person."""
+    """The agent cannot continue without a person."""
 
     reason: str
     body: str = ""
@@ -55,11 +55,11 @@ class Suspension:
 class Problem:
     reason: str
     misfits: tuple[str, ...] = ()
-    """Every way in which the output does not fit the schema, each with its path."""
+    """Every mismatch between the output and the schema, with its path."""
 
 
 def parse(text: str, schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
-    """What the answer says. A schema that names no field asks for no frontmatter: all is body."""
+    """Parse an answer. If the schema names no field, frontmatter is not needed and the whole text is the body."""
     shape = Shape(schema)
     if text.count("\n") > MAX_LINES and shape.declared:
         return Problem(f"the answer has more than {MAX_LINES:,} lines")
@@ -79,29 +79,29 @@ def parse(text: str, schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
 
 
 def fit(given: Mapping[str, Any], schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
-    """The same for fields that are already values, such as a model's JSON."""
+    """Like `parse`, for fields that are already values, such as a model's JSON."""
     result = _fit(given, Shape(schema))
     return _suspend(result.reason, result.body) if isinstance(result, Suspension) else result
 
 
 def render(output: Mapping[str, Any], body: str = "") -> str:
-    """A well-formed answer, as `parse` understands it."""
+    """Write a well-formed answer that `parse` can read."""
     lines = [f"{_scalar(name)}: {_scalar(value)}" for name, value in output.items()]
     return "\n".join(["---", *lines, "---", "", body]).rstrip("\n") + "\n"
 
 
-# -- what a schema says about the top level of an answer --
+# -- the fields that a schema declares at the top level --
 
 
 class Variant(NamedTuple):
-    """One branch of a schema that a constant status picks."""
+    """One branch of a schema that is selected by a constant status."""
 
     status: str
     schema: Mapping[str, Any]
 
 
 class Shape:
-    """The fields a schema names, over all its branches."""
+    """The fields that a schema names in any of its branches."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema = dict(schema)
@@ -131,7 +131,7 @@ class Shape:
         return self.names(name) or name in STATUS_KEYS or name in STANDARD_FIELDS
 
     def is_mentioned_in(self, text: str) -> bool:
-        """Whether a field name stands where a YAML key can; much cheaper than reading the YAML."""
+        """Whether a field name occurs where a YAML key can be; much cheaper than parsing the YAML."""
         return self._mention.search(text, 0, MAX_FRONTMATTER) is not None
 
     def misfits(self, output: Mapping[str, Any]) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ class Shape:
         except InvalidValue as exc:
             return (exc.message,)
         misfits = tuple(self._type.misfits(output))
-        # Of a schema with variants only the branch the status picks: "fits none of the branches" would not help.
+        # Report only the branch that the status selects: "fits none of the branches" would not help.
         for variant in self.variants if misfits else ():
             if any(output.get(name) == variant.status for name in STATUS_KEYS):
                 return tuple(Type(dict(variant.schema)).misfits(output)) or misfits
@@ -158,7 +158,7 @@ def _branches(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _variants(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
-    """The branches when every one has its own constant status; else none."""
+    """The branches, if each of them has its own constant status; else an empty tuple."""
     branches = schema.get("oneOf") or schema.get("anyOf") or ()
     shared = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf")}
     found = []
@@ -205,12 +205,12 @@ class _Block(NamedTuple):
     closing: int
     text: str
     is_fenced: bool
-    """A code fence opens right before the `---`."""
+    """Whether a code fence opens right before the `---`."""
     is_early: bool
 
 
 def _printable(text: str) -> str:
-    """Half a surrogate pair is not a character and cannot be stored."""
+    """Replace lone surrogates, which are not characters and cannot be stored."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
@@ -235,7 +235,7 @@ def _blocks(lines: list[str]) -> list[_Block]:
 
 
 def _fence_pairs(lines: list[str]) -> dict[int, int]:
-    """For each line that opens a code fence which may hold an answer, the line that closes it."""
+    """For each line that opens a code fence which may contain an answer, the line that closes it."""
     pairs: dict[int, int] = {}
     opening, mark, kind = -1, "", ""
     for index, line in enumerate(lines):
@@ -252,7 +252,7 @@ def _fence_pairs(lines: list[str]) -> dict[int, int]:
 
 
 def _preamble_end(lines: list[str]) -> int:
-    """The last line in which an answer may begin."""
+    """The last line on which an answer may begin."""
     count = characters = 0
     for index, line in enumerate(lines):
         count += bool(line.strip())
@@ -266,7 +266,7 @@ def _preamble_end(lines: list[str]) -> int:
 
 
 def _read(block: _Block, lines: list[str], shape: Shape) -> Reply | Suspension | Problem | None:
-    """The answer in `block`; None when it is a mapping of other things."""
+    """Read the answer in `block`; None if it is a mapping with other content."""
     given, repairs = _load(block, shape)
     if isinstance(given, Problem):
         return given
@@ -311,11 +311,11 @@ def _load_yaml(block: _Block) -> Mapping[str, Any] | Problem:
 
 
 def _quote_strings(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
-    """The text with the one-line plain values of `names` quoted.
+    """Quote the plain one-line values of the fields `names`.
 
-    What the schema calls a string is a string as written, although YAML would read `1.10` as a number
-    and stumble over `Fixed: the crash`. Values that YAML marks (quotes, blocks, anchors, tags) and
-    values that go on in the next line stay as they are.
+    If the schema declares a string, the value is taken literally, although YAML would read `1.10` as a number
+    and reject `Fixed: the crash`. Values with YAML syntax (quotes, blocks, anchors, tags) and values that
+    continue on the next line are left unchanged.
     """
     changed: list[str] = []
     lines = text.split("\n")
@@ -331,7 +331,7 @@ def _quote_strings(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
 
 
 def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem:
-    # `status` is taken for the `$status` that the schema asks for, and the other way round.
+    # `status` is accepted for the `$status` that the schema declares, and vice versa.
     wanted = shape.status_field or ""
     other = {"$status": "status", "status": "$status"}.get(wanted, "")
     if wanted not in given and other in given and other not in shape.declared:
@@ -355,7 +355,7 @@ def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem
 
 
 def _repair_status(own: dict[str, Any], shape: Shape) -> tuple[str, ...]:
-    """Put a status into the case the schema has it in; what was changed."""
+    """Change the case of a status to that in the schema, and return a description of the change."""
     name = shape.status_field or ""
     status = own.get(name)
     if not isinstance(status, str) or status in shape.statuses:
@@ -384,9 +384,9 @@ def _body(block: _Block, lines: list[str]) -> str:
 
 
 def _without_outer_fence(rest: list[str]) -> list[str]:
-    """The fence that was opened before the frontmatter closes right after it or after the text.
+    """Remove the end of a fence that opens before the frontmatter; it closes right after it or after the text.
 
-    Fences inside the text come in pairs, so an odd one out is the outer one.
+    Fences inside the text come in pairs, so an unpaired one is the outer fence.
     """
     fences = [index for index, line in enumerate(rest) if _FENCE.match(line)]
     if not fences:
@@ -447,7 +447,7 @@ def _lines(fields: Mapping[Any, Any]) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """A value in one line of YAML."""
+    """A value as one line of YAML."""
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_STRINGS
         return value if is_plain else _quote(value)
@@ -459,7 +459,7 @@ def _scalar(value: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    """A double-quoted YAML scalar. JSON's own quoting would leave characters that YAML refuses."""
+    """A double-quoted YAML scalar. JSON's quoting would leave characters that YAML does not allow."""
     return '"' + "".join(map(_escape, text)) + '"'
 
 

@@ -1,7 +1,7 @@
-"""Where a thread goes next: (workflow, last step) -> a role or an ending. Total and pure.
+"""Routing from the last step of a thread to the next role or an ending. Total and pure.
 
-Whatever the data, the answer is a value. What cannot be routed onward is `Stuck` with the reason and what
-to do, so that the engine can suspend the thread before anything is committed.
+The result is always a value, whatever the data. If there is no route, it is `Stuck` with the reason and the remedy, so
+that the engine can suspend the thread before anything is committed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rolecall.workflow.model import END, FAIL, SUSPEND, Edge, Workflow
 STATUS_KEYS = ("$status", "status")
 """The fields of an output that may carry its status, the preferred one first."""
 STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
-"""Fields that an output may have although its schema does not name them."""
+"""Fields that an output may have although its schema does not declare them."""
 
 _FORK_HINT = "Answer the thread, or correct the workflow and fork the thread here."
 
@@ -36,7 +36,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Failed:
-    """The workflow itself says that the thread has failed."""
+    """The workflow has declared the thread failed."""
 
     reason: str
 
@@ -50,7 +50,7 @@ class Suspended:
 
 @dataclass(frozen=True)
 class Stuck:
-    """The thread cannot go on from here; the reason says why and what to do."""
+    """The thread cannot continue; the reason says why and what to do."""
 
     reason: str
 
@@ -59,7 +59,7 @@ Route = Next | Ended | Failed | Suspended | Stuck
 
 
 def status_of(output: Any) -> str | None:
-    """The status an output carries, if any."""
+    """The status of an output, if it has one."""
     if not isinstance(output, Mapping):
         return None
     return next((output[key] for key in STATUS_KEYS if isinstance(output.get(key), str)), None)
@@ -77,10 +77,10 @@ def route(
     body: str = "",
     outputs: Mapping[str, Any] | None = None,
 ) -> Route:
-    """What follows `role` (or `$START`) after `output`.
+    """The route from `role` (or `$START`) after `output`.
 
-    `steps` are the latest steps, oldest first, each with at least `role` and `output`; `steps_count` is
-    the number of all. `outputs` has the latest output of each role that has run, for templates.
+    `steps` are the latest steps, oldest first, each with at least `role` and `output`; `steps_count` is the number of
+    all steps. `outputs` has the latest output of each role that has run, for templates.
     """
     status = status_of(output)
     if status == SUSPEND:
@@ -88,7 +88,7 @@ def route(
         has_reason = isinstance(reason, str) and bool(reason.strip())
         return Suspended(reason if has_reason else f"{role} gave no reason")
     view = {"start": start, "thread": thread, "steps_count": steps_count, "body": body}
-    # Not `outputs or {}`: how many there are is known when the whole chain has been read.
+    # Not `outputs or {}`: their truth value depends on the length, which requires reading the whole chain.
     view["steps"] = {} if outputs is None else outputs
     if isinstance(output, Mapping):
         view |= {str(key): value for key, value in output.items()}
@@ -100,7 +100,7 @@ def route(
 
 
 def _choose(workflow: Workflow, role: str, status: str | None, **view: Any) -> Edge:
-    """The first edge out of a role whose status and condition fit."""
+    """The first edge out of a role whose status and condition match."""
     edges = workflow.graph.get(role, ())
     if not edges:
         raise UsageError(f"{role!r} has no edge in the workflow {workflow.name!r}.", hint=_FORK_HINT)

@@ -1,8 +1,8 @@
-"""Mustache templates for edge prompts and locations: parse, list what they use, render. Pure.
+"""Mustache templates for edge prompts and locations: parse, list the names used, render. Pure.
 
-Text is never HTML-escaped, and a variable that does not resolve is an error, never a blank. A section
-over a name that is absent is simply skipped, because that is how a template asks whether it is there.
-Partials, lambdas and other delimiters are not part of it.
+Text is never HTML-escaped, and a variable that does not resolve is an error rather than an empty text. A section over a
+missing name is skipped, because that is how a template tests whether the name exists. Partials, lambdas and other
+delimiters are not supported.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rolecall.errors import UsageError
 MAX_NESTING = 50
 MAX_TAGS = 1_000
 MAX_PIECES = 200_000
-"""How many texts and values one rendering may join."""
+"""The maximum number of texts and values in one rendering."""
 MAX_RENDERED = 20_000_000
-"""Characters of a rendered text."""
+"""The maximum length of a rendered text, in characters."""
 _REFUSED = {">": "partials ({{>name}})", "=": "other delimiters ({{=<% %>=}})"}
 _SIGILS = ("#", "^", "/", "!", ">", "=", "&")
 
@@ -28,12 +28,12 @@ class Use(NamedTuple):
     """One place where a template uses a name."""
 
     path: tuple[str, ...]
-    """The dotted name, split; ('.',) is the item itself."""
+    """The dotted name, split at the dots; ('.',) is the item itself."""
     kind: Literal["variable", "section", "inverted"]
     line: int
     column: int
     inside: tuple[tuple[str, ...], ...]
-    """The sections around it, outermost first; inverted ones are left out, for they change no context."""
+    """The sections around it, outermost first, without inverted ones, which do not change the context."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Use(NamedTuple):
 
 
 class Flaw(NamedTuple):
-    """Something that keeps a text from being a template."""
+    """A syntax error in a template."""
 
     message: str
     line: int
@@ -53,7 +53,7 @@ class _Section(NamedTuple):
     at: int
     kind: Literal["variable", "section", "inverted"]
     parts: list[Any]
-    """Texts and sections; a variable has none."""
+    """The texts and sections inside it; empty for a variable."""
 
     def __str__(self) -> str:
         return "{{" + ("^" if self.kind == "inverted" else "#") + _join(self.path) + "}}"
@@ -63,17 +63,17 @@ _Part = str | _Section
 
 
 def problems(template: str) -> list[Flaw]:
-    """Everything that keeps the text from being a template; empty when it is one."""
+    """All syntax errors in a template; empty if it is valid."""
     return [Flaw(message, *_line_column(template, at)) for message, at in _parse(template)[1]]
 
 
 def variables(template: str) -> list[Use]:
-    """Every name the template uses, in the order written."""
+    """Every name that the template uses, in the order written."""
     return list(_uses(_parse(template)[0], template, ()))
 
 
 def render(template: str, view: Mapping[str, Any]) -> str:
-    """The text of a template over `view`; `UsageError` names every variable that does not resolve."""
+    """Render a template with the values in `view`. Raise `UsageError` with every variable that does not resolve."""
     parts, flaws = _parse(template)
     if flaws:
         raise UsageError(f"the template is not valid: {flaws[0][0]}")
@@ -96,7 +96,7 @@ def render(template: str, view: Mapping[str, Any]) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as a template shows it: text as it is, a list of plain values joined by commas, else JSON."""
+    """A value as templates show it: text unchanged, a list of plain values joined by commas, else JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -115,7 +115,7 @@ def _join(path: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=256)
 def _parse(template: str) -> tuple[list[_Part], list[tuple[str, int]]]:
-    """The parts of a template, and its flaws with their offsets."""
+    """Return the parts of a template, and its syntax errors with their offsets."""
     flaws: list[tuple[str, int]] = []
     root = _Section((".",), 0, "section", [])
     open_sections = [root]
@@ -152,11 +152,11 @@ def _parse(template: str) -> tuple[list[_Part], list[tuple[str, int]]]:
 
 
 def _tokens(template: str, flaws: list[tuple[str, int]]) -> Iterator[str | tuple[str, str, int]]:
-    """Text and (sigil, name, offset) of tags; a tag that stands alone on its line takes the line with it."""
+    """Yield texts, and tags as (sigil, name, offset). A tag alone on its line removes the whole line."""
     position = tags = 0
     while (start := template.find("{{", position)) >= 0:
         tags += 1
-        if tags > MAX_TAGS:  # each tag scans its line, and a template may be one long line
+        if tags > MAX_TAGS:  # each tag scans its line, and a template may be a single long line
             flaws.append((f"there are more than {MAX_TAGS:,} tags", start))
             return
         triple = template.startswith("{{{", start)
@@ -221,12 +221,12 @@ def _render(parts: list[_Part], scopes: list[Any], unresolved: dict[str, None]) 
 
 
 def _holds(value: Any) -> bool:
-    """Whether a section is entered: not for what is absent, null, false, 0, empty text or an empty list."""
+    """Whether a section is rendered: not if its value is missing, null, false, 0, empty text or an empty list."""
     return value is not _MISSING and (bool(value) or isinstance(value, Mapping))
 
 
 def _find(path: tuple[str, ...], scopes: list[Any]) -> Any:
-    """The innermost scope that knows the first name decides; the rest is looked up inside it alone."""
+    """Look up the first name in the innermost scope that has it, and the rest of the path only inside that value."""
     if path == (".",):
         return scopes[-1]
     for scope in reversed(scopes):

@@ -1,8 +1,8 @@
-"""Python types as JSON Schemas, and values of a schema as instances of the type.
+"""Converts Python types to JSON Schemas, and values that fit a schema to instances of the type.
 
-A dataclass is read from its type hints, a pydantic model (or anything else with `model_json_schema` and
-`model_validate`) says its schema itself. What comes out uses only what `schema.py` accepts: references
-are written out where they are used, so a type that contains itself has no schema here.
+A dataclass is converted from its type hints; a pydantic model (or anything else with `model_json_schema` and
+`model_validate`) provides its own schema. The result uses only features that `schema.py` accepts: references are
+replaced by their definitions, so a type that contains itself has no schema here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS = "str, int, float, bool, None, list[T], dict[str, T], T | None, Literal,
 
 
 def is_type(kind: Any) -> bool:
-    """Whether `schema_of` knows what to do with it."""
+    """Whether `schema_of` can convert it."""
     return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or _is_model(kind))
 
 
@@ -35,12 +35,12 @@ def _is_model(kind: Any) -> bool:
 
 
 def schema_of(kind: type[Any]) -> dict[str, Any]:
-    """The JSON Schema of a dataclass or a pydantic model; `UsageError` says which part has none."""
+    """The JSON Schema of a dataclass or a pydantic model. Raise `UsageError` with the part that has none."""
     return _model_schema(kind) if _is_model(kind) else _dataclass_schema(kind, ())
 
 
 def instance_of(kind: type[T], value: Mapping[str, Any]) -> T:
-    """A value that fits the schema of `kind`, as an instance of it."""
+    """Convert a value that fits the schema of `kind` to an instance of it."""
     built: T = _build(kind, value)
     return built
 
@@ -102,7 +102,7 @@ def _hint_schema(hint: Any, place: str, inside: tuple[type[Any], ...]) -> dict[s
 def _hints(kind: type[Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(kind, include_extras=True)
-    except Exception as exc:  # a hint is an expression of the user's, which may raise anything
+    except Exception as exc:  # a type hint is user code and may raise anything
         raise UsageError(f"the type hints of {kind.__name__} cannot be read: {exc}") from exc
 
 
@@ -118,7 +118,7 @@ def _one_of(values: Iterable[Any]) -> dict[str, Any]:
 
 
 def _model_schema(model: type[Any]) -> dict[str, Any]:
-    """The schema with its `$defs` written out where they are referred to."""
+    """The model's schema, with references to `$defs` replaced by the definitions."""
     schema: dict[str, Any] = model.model_json_schema()
     definitions = schema.get("$defs", {})
 
@@ -127,7 +127,7 @@ def _model_schema(model: type[Any]) -> dict[str, Any]:
             return [inline(item, inside) for item in value]
         if not isinstance(value, Mapping):
             return value
-        # `discriminator` only names the field that tells the branches apart, for readers of OpenAPI.
+        # `discriminator` is for OpenAPI and only names the field that distinguishes the branches.
         rest = {
             key: inline(item, inside)
             for key, item in value.items()
@@ -174,7 +174,7 @@ def _build(hint: Any, value: Any) -> Any:
 
 
 def _build_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    """The first kind that takes the value; plain values are what they are."""
+    """Build the first kind that accepts the value; plain values are returned unchanged."""
     if value is None or (type(value) in kinds and type(value) in _PLAIN):
         return value
     for kind in (kind for kind in kinds if kind not in _PLAIN):

@@ -1,9 +1,9 @@
 """Copies of workflows written in Python, so that a thread keeps the version it was started with.
 
-The definition of a workflow is a node and never changes; its functions are in a file that does. A copy lies in a
-folder named by the digest of its content: the same content is the same copy, and no copy is ever changed. Copied
-is the file with those it imports from beside it (`from .prompts import …`), or the whole folder of an `index.py`.
-A copy goes when no thread and no name refers to it any more.
+The definition of a workflow is a node and never changes; its functions are in a file, which may change. A copy is in a
+folder named after the digest of its content, so the same content is copied only once, and no copy is ever changed. It
+contains the file and the files that it imports relatively (`from .prompts import …`), or the whole folder of an
+`index.py`. A copy is removed once no thread and no name refers to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IGNORED = ("__pycache__", "node_modules")
 
 
 def keep(path: str, into: str) -> str:
-    """The path of a workflow file in a copy of it, which is made if it does not exist yet."""
+    """Copy a workflow file, unless the copy exists already, and return the file's path in the copy."""
     folder = os.path.dirname(os.path.realpath(path))
     is_folder = os.path.basename(path) == "index.py"
     files = sorted(_folder_files(folder) if is_folder else _imported_files(os.path.realpath(path)))
@@ -32,20 +32,20 @@ def keep(path: str, into: str) -> str:
     digest = hashlib.sha256()
     for name, content in contents.items():
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    # The name of a folder is the name of its workflow.
+    # The name of the folder is the name of the workflow.
     below = [os.path.basename(folder)] if is_folder else []
     copy = os.path.join(into, digest.hexdigest()[:32])
     if os.path.isdir(copy):
         with suppress(OSError):
-            os.utime(copy)  # wanted again: a cleaning that has just begun leaves it alone
+            os.utime(copy)  # in use again, so a clean-up that has just begun keeps it
     else:
         _write(copy, {os.path.join(*below, name): content for name, content in contents.items()})
     return os.path.join(copy, *below, os.path.basename(path))
 
 
 def clean(folder: str, needed: Collection[str], *, before: float) -> list[str]:
-    """Remove the copies in a folder that nobody needs and that nobody has wanted since `before`, in seconds; which
-    they were. `needed` are paths of workflow files, wherever they lie."""
+    """Remove the copies in a folder that are not needed and have not been used since `before`, in seconds, and return
+    their paths. `needed` are paths of workflow files, inside the folder or not."""
     removed, places = [], [os.path.realpath(path) for path in needed]
     for entry in os.scandir(folder) if os.path.isdir(folder) else ():
         copy = os.path.realpath(entry.path) + os.sep
@@ -72,7 +72,7 @@ def _contents(folder: str, files: list[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _write(copy: str, contents: dict[str, bytes]) -> None:
-    """All of it at once: a copy that is there is whole."""
+    """Write a copy and rename it into place, so that an existing copy is always complete."""
     os.makedirs(os.path.dirname(copy), exist_ok=True)
     made = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(copy))
     try:
@@ -84,7 +84,7 @@ def _write(copy: str, contents: dict[str, bytes]) -> None:
         os.rename(made, copy)
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
-        if not os.path.isdir(copy):  # else somebody else has just made the same
+        if not os.path.isdir(copy):  # otherwise another process has just made the same copy
             raise
 
 
@@ -98,7 +98,7 @@ def _folder_files(folder: str) -> Iterator[str]:
 
 
 def _imported_files(path: str) -> set[str]:
-    """A file and all it imports from beside it, wherever in it the import stands."""
+    """A file and all files that it imports relatively, directly or indirectly."""
     found, waiting = {path}, [path]
     while waiting:
         new = set(_imports_of(waiting.pop())) - found

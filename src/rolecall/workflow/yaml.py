@@ -1,7 +1,7 @@
-"""YAML text -> Workflow, with every problem collected and placed.
+"""Reads a workflow from YAML and collects every problem with its position.
 
-The forms below say which keys a workflow has and what they hold. `lint.py` then judges the workflow as a whole, on
-whatever could be read.
+The forms below define the keys of a workflow and their values. `lint.py` then checks the workflow as a whole, as far as
+it could be read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from rolecall.workflow.model import (
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
-# First words that are certainly not verbs; a word that could be one is accepted.
+# First words that are certainly not verbs; any other word is accepted.
 _NOT_VERBS = frozenset(
     {"a", "an", "the", "my", "our", "new", "bug", "pr", "workflow", "pipeline", "automatic"}
 )
@@ -63,12 +63,12 @@ _VERBS_IN_ING = frozenset({"bring", "string", "spring", "swing", "fling", "cling
 
 @dataclass(frozen=True)
 class Definition:
-    """What a text defines; `workflow` is None when there is an error among the problems."""
+    """The result of reading a text; `workflow` is None if there is an error among the problems."""
 
     workflow: Workflow | None
     problems: tuple[Problem, ...]
     marks: Marks | None = None
-    """Where everything stands in the text."""
+    """The positions of all parts in the text."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -79,7 +79,7 @@ class Definition:
         return tuple(problem for problem in self.problems if problem.severity == "warning")
 
     def checked(self) -> Workflow:
-        """The workflow, or `UsageError` with every error on a line of its own."""
+        """Return the workflow, or raise `UsageError` with one line per error."""
         if self.workflow is None:
             lines = "\n".join(f"  {problem}" for problem in self.errors)
             raise UsageError(f"the workflow cannot be used:\n{lines}")
@@ -90,7 +90,7 @@ class Definition:
 
 
 class _JsonObject(Form[dict[str, Any]]):
-    """A mapping that can be stored as it is."""
+    """A mapping that can be stored unchanged."""
 
     def read(self, value: Any, at: At) -> dict[str, Any] | Unreadable:
         if not isinstance(value, dict):
@@ -106,7 +106,7 @@ class _JsonObject(Form[dict[str, Any]]):
 
 
 class _OutputSchema(_JsonObject):
-    """The JSON Schema of what a role must deliver."""
+    """The JSON Schema of a role's output."""
 
     def read(self, value: Any, at: At) -> dict[str, Any] | Unreadable:
         if not isinstance(value, dict):
@@ -129,7 +129,7 @@ class _OutputSchema(_JsonObject):
 
 
 def _path_in(value: Any, problem: str) -> Path:
-    """The path a problem text begins with, as far as it exists in `value`; names may contain '/' and spaces."""
+    """The path at the beginning of a problem text, as far as it exists in `value`; names may contain '/' and spaces."""
     path: list[str | int] = []
     rest = problem
     while rest.startswith("/"):
@@ -258,7 +258,7 @@ _LISTED_EDGE = Record(
 
 
 class _Edges(Form[tuple[Edge, ...]]):
-    """The ways out of a role: the next role, a mapping from status to the next role, or a list of edges."""
+    """The edges out of a role: the next role, a mapping from status to the next role, or a list of edges."""
 
     def read(self, value: Any, at: At) -> tuple[Edge, ...]:
         edges: list[Edge] = []
@@ -358,8 +358,8 @@ def parse(
     name: str | None = None,
     add: Callable[[Node], list[Problem]] = lambda _: [],
 ) -> Definition:
-    """The workflow that a text defines. `name` is the name it must have, when its file decides that; `add` puts in
-    what stands in other files."""
+    """Read a workflow from a text. `name` is the name it must have, if its file determines that; `add` adds parts
+    from other files."""
     node, problems = yaml12.read(text, source=source, include=include)
     if node is None:
         return Definition(None, tuple(problems))
@@ -380,11 +380,11 @@ def judge(
     prompts: Collection[str] = (),
     name: str | None = None,
 ) -> Definition:
-    """The workflow of a value that has the form of the YAML but was made in memory, at `place`, its roles at
-    `places`. Without a `graph` a moderator decides where to go, so only the rest is judged; `functions` and
-    `prompts` are the roles that Python plays, or tells what to do."""
+    """Read a workflow from a value in the form of the YAML that was made by code at `place`, its roles at `places`.
+    Without a `graph` a moderator decides the route, so only the rest is checked. `functions` are the roles played by
+    Python functions, `prompts` those with a Python prompt."""
     is_moderated = "graph" not in value
-    # A graph with one way through every role has no problems, so only the rest is judged.
+    # A graph that leads through every role once has no problems, so only the rest is checked.
     steps = [START, *value["roles"], END]
     graph = dict(pairwise(steps)) if is_moderated else value["graph"]
     root, roles = Node({**value, "graph": graph}, place), Node(value["roles"], place)
@@ -437,7 +437,7 @@ def _read(
     untold = {str(path[1]) for path in wrong if path[:1] == ("roles",) and len(path) > 1}
     findings = lint.check(workflow, unread=unread, functions=functions, prompts={*prompts, *untold})
     for finding in findings:
-        # Without roles or without a graph everything else would be missing too.
+        # Without roles or a graph, these findings would only be consequences.
         if is_whole or (finding.path[0] == "conditions" and finding.severity == "error"):
             at = At(reading, finding.path)
             at.report(finding.message, finding.hint, key=finding.at_key, severity=finding.severity)
@@ -462,7 +462,7 @@ def _check_name(name: str, implied: str | None, at: At) -> None:
 
 
 def load_file(path: str | os.PathLike[str]) -> Definition:
-    """The workflow a file defines; its name must be the file's, or the folder's for an index.yaml."""
+    """Read a workflow file. The workflow must have the name of the file, or of the folder for an index.yaml."""
     file = os.fspath(path)
     try:
         text = read_text(file)
@@ -481,15 +481,15 @@ def load_file(path: str | os.PathLike[str]) -> Definition:
 
 
 def is_index(file: str) -> bool:
-    """Whether a file is the workflow of the folder it lies in."""
+    """Whether a file is the index file of its folder."""
     return os.path.basename(file).rsplit(".", 1)[0] == "index"
 
 
-# -- roles in files of their own --
+# -- roles in separate files --
 
 
 def _add_role_files(root: Node, workflow_file: str, include: yaml12.Include) -> list[Problem]:
-    """Put the roles of `roles/<role>.md`, beside an index.yaml, into a workflow; what is wrong with the files."""
+    """Add the roles in `roles/<role>.md`, beside an index.yaml, to a workflow, and return problems in these files."""
     folder = os.path.join(os.path.dirname(workflow_file), "roles")
     if not isinstance(root.value, dict) or not os.path.isdir(folder):
         return []
@@ -514,7 +514,7 @@ def _add_role_files(root: Node, workflow_file: str, include: yaml12.Include) -> 
 
 
 def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem]) -> Node | None:
-    """A role whose keys are the frontmatter of a file, and whose prompt is the text below it."""
+    """Read a role from a file: the frontmatter has its keys, the text below is its prompt."""
     place = Place(file, 1, 1)
     try:
         lines = read_text(file).removeprefix("\ufeff").splitlines(keepends=True)
@@ -523,7 +523,7 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
             rules = [number for number, text in enumerate(lines[1:], 1) if text.rstrip() == "---"]
             if not rules:
                 raise UsageError("the frontmatter is never closed by a line '---'")
-            # An empty line stands for the first `---`, so that places in the frontmatter are those of the file.
+            # An empty line replaces the first `---`, so that line numbers match those of the file.
             front, line = ["\n", *lines[1 : rules[0]]], rules[0] + 1
     except (UsageError, FileNotFoundError) as error:
         problems.append(Problem("error", str(error), *place))
@@ -553,7 +553,7 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
 
 
 def _includer(workflow_file: str) -> yaml12.Include:
-    """Reads included files, none from outside the workflow's folder, wherever links may point."""
+    """A function that reads included files, and refuses those outside the workflow's folder even if linked."""
     root = os.path.realpath(os.path.dirname(os.path.abspath(workflow_file)))
 
     def include(path: str, written_in: str) -> tuple[str, str]:
@@ -563,7 +563,7 @@ def _includer(workflow_file: str) -> yaml12.Include:
         if os.path.commonpath([root, real]) != root:
             raise UsageError(f"!include {path!r} leads outside the folder of the workflow")
         try:
-            # Named by its real path below the folder, so that a file under two names is one file.
+            # Named by its real path below the folder, so that a file with two names counts as one.
             name = os.path.join(os.path.dirname(workflow_file), os.path.relpath(real, root))
             return name, read_text(real)
         except FileNotFoundError:
@@ -573,7 +573,7 @@ def _includer(workflow_file: str) -> yaml12.Include:
 
 
 def read_text(file: str) -> str:
-    """The text of a regular file; anything else, a pipe or a device, would be read for ever."""
+    """Read a regular text file; reading a pipe or a device might never end."""
     if not os.path.exists(file):
         raise FileNotFoundError(file)
     if not os.path.isfile(file):
