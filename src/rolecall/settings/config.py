@@ -86,7 +86,7 @@ def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def run(environ: Mapping[str, str] = os.environ) -> str:
-    """The id of the agent run that this process belongs to, as set by `agents.process`; empty if none."""
+    """The ids of the agent runs around this process, slash-separated, as set by `agents.process`; empty if none."""
     return environ.get("ROLECALL_RUN", "")
 
 
