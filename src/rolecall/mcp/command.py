@@ -1,7 +1,7 @@
 """`rolecall mcp`: the project's tools over the Model Context Protocol, on a pipe or over HTTP.
 
-The command line has this module in its table of commands. Hosts start one server for each agent, so up to the first
-call next to nothing is imported; the imports of this room inside functions are here.
+The CLI lists this module in its table of commands. Hosts start one server for each agent, so almost nothing is imported
+before the first call; that is why functions here import modules.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(options: Namespace) -> None:
 
 
 def _find_project(folder: str | None) -> str:
-    """The named folder, or the git repository around the current one."""
+    """Return the named folder, or the git repository around the current one."""
     if folder is None:
         from rolecall.nexus.project_paths import find
 
@@ -65,7 +65,7 @@ def _find_project(folder: str | None) -> str:
 
 
 def _read_restrictions(agent: str | None) -> tuple[str, ...]:
-    """What an agent may not do by its entry in the catalogue."""
+    """Return an agent's restrictions from its entry in the catalogue."""
     if agent is None:
         return ()
     from rolecall.nexus import catalog

@@ -1,5 +1,5 @@
-"""How tools word a hint: the tool that carries it out. Advice that no tool can follow is left out, because a model that
-reads of a command goes and looks for it."""
+"""How tools word a hint: with the tool that carries it out. Advice that no tool can follow is left out, because a model
+that reads about a command would look for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WITH = {"read_earlier": " and `before` {step}", "rebuild_index": " with `rebuil
 
 
 def word(hint: str, tools: Collection[str]) -> str:
-    """A hint by the names of `tools`; plain advice stays as it is."""
+    """Word a hint with the names of `tools`; plain advice is unchanged."""
     if not isinstance(hint, Hint):
         return hint
     if TOOLS.get(hint.code) not in tools:
@@ -41,13 +41,13 @@ def word(hint: str, tools: Collection[str]) -> str:
 
 
 def phrase(hint: Hint) -> str:
-    """The tool and the argument that matters; empty without a tool."""
+    """Name the tool and its most important argument; empty if there is no tool."""
     if hint.code not in TOOLS:
         return ""
     return f"`{TOOLS[hint.code]}`" + _WITH.get(hint.code, "").format_map(hint.arguments)
 
 
 def with_tool(view: Mapping[str, Any]) -> dict[str, Any]:
-    """How a thread stands, with the tool that continues it, or None if no tool does."""
+    """Return a thread's state with the tool that continues it, or None if no tool does."""
     onward = view["continue"]
     return {**view, "continue": onward and TOOLS.get(onward.code)}

@@ -1,6 +1,6 @@
-"""The HTTP door: streamable HTTP of the official SDK over the same table of tools. The SDK speaks every version.
+"""The HTTP interface: the official SDK's streamable HTTP for the same table of tools. The SDK supports every version.
 
-Imported for `--http` alone, because the SDK takes longer to import than everything a tool does.
+Imported only for `--http`, because importing the SDK takes longer than running a tool.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PATH = "/mcp"
 IDLE_SECONDS = 1800.0
 """Seconds without a request or an open stream after which a session ends; its client gets 404 and opens another."""
 MOST_SESSIONS = 1000
-"""Sessions that may be open at once; a request for one more gets 503."""
+"""The most sessions open at once; a request for one more gets 503."""
 
 
 def serve(toolbox: Toolbox, options: Namespace, instructions: str) -> None:
-    """Answer clients until a signal ends it."""
+    """Answer clients until a signal ends the server."""
     http.serve(
         lambda: _make_app(toolbox, instructions, host=options.host or http.LOOPBACK),
         options,
@@ -84,7 +84,7 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
     app: ASGIApp = server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,
-        # The SDK compares Host headers letter by letter; our guard has compared them as names.
+        # The SDK compares Host headers literally; our guard has already compared them as host names.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         max_request_body_size=LONGEST,
         session_idle_timeout=IDLE_SECONDS,

@@ -1,4 +1,4 @@
-"""The tools of a repository's knowledge. What they do is in `knowledge_verbs.py`, imported at the first call."""
+"""The tools of a repository's knowledge. `knowledge_verbs.py` implements them and is imported at the first call."""
 
 from __future__ import annotations
 

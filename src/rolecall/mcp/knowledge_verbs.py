@@ -1,7 +1,7 @@
-"""What the tools of a repository's knowledge do.
+"""Implements the tools of a repository's knowledge.
 
-A reply is for a model to read, so it is bounded: the best passages, each with its file and lines, and a long one cut.
-Asking writes nothing, because hosts may call a reader unasked; `knowledge_sync` rebuilds a damaged index.
+A model reads the reply, so its size is limited: the best passages, each with its file and lines, shortened if long.
+Queries write nothing, because hosts may call reading tools without asking; `knowledge_sync` rebuilds a damaged index.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rolecall.nexus.project_paths import now
 
 _LONGEST_PASSAGE = 3_000
 _LONGEST_REPLY = 24_000
-"""Characters of all passages together; some 6,000 tokens."""
+"""The most characters of all passages together, about 6,000 tokens."""
 _NAMED = 20
-"""Files that a reply about a sync names."""
+"""The most files that a sync's reply names."""
 
 _LOCK = Lock()
-"""Over HTTP calls come in several threads, and one desk keeps the indexes open for all of them."""
+"""HTTP calls come from several threads, which share one desk with its open indexes."""
 _NOTES: list[str] = []
 _DESK = queries.Desk(now=now, tell=_NOTES.append, may_write=False)
 
@@ -41,7 +41,7 @@ def query(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
         notes.append(
             "files marked as stale have changed since they were indexed; knowledge_sync indexes them again"
         )
-    # The best come first, so the text of the last ones is cut first; files and lines always stay.
+    # The best passages come first, so the last texts are cut first; files and lines always stay.
     room, results = _LONGEST_REPLY, []
     for answer in found.answers:
         results.append(_show(answer, min(_LONGEST_PASSAGE, room)))
@@ -75,7 +75,7 @@ def sync(place: Place, arguments: dict[str, Any], cancel: Cancel) -> Reply:
     notes: list[str] = []
     root, is_anew = root_of(place.project), arguments.get("rebuild", False)
     report, _ = queries.sync(root, now=now(), tell=notes.append, is_anew=is_anew, progress=check)
-    assert report.state is not None  # noqa: S101 -- a sync that ended has one
+    assert report.state is not None  # noqa: S101 -- a finished sync has one
     return {
         "indexed": len(report.indexed),
         "removed": len(report.removed),

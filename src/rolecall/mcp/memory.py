@@ -1,4 +1,4 @@
-"""The tools of notes and rules. What they do is in `memory_verbs.py`, imported at the first call."""
+"""The tools of notes and rules. `memory_verbs.py` implements them and is imported at the first call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tools of notes and rules do. Deleting without asking is not among them: the caller names what goes."""
+"""Implements the tools of notes and rules. None deletes notes by itself: the caller names the notes to delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The eleven tools of a project, under the names that the vocabulary gives them: `nx_plan_start` and so on."""
+"""The eleven tools of a project, under the names from the vocabulary: `nx_plan_start` and so on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rolecall.settings import config
 
 PREFIX = "nx_"
 _REPLACING = ("plan_update", "artifact_write")
-"""After these something may be gone that stands nowhere else."""
+"""Tools that can discard information stored nowhere else."""
 
 
 def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
@@ -22,7 +22,7 @@ def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
                 place.project, name, arguments, restrictions=place.restrictions, mask=config.mask
             )
         except ToolError as error:
-            # The text is pinned and is the whole answer.
+            # The message is a fixed part of the contract, so no hint is added.
             raise RolecallError(error.message) from error
 
     effect: Effect = "reads" if tool.is_reader else "changes" if name in _REPLACING else "adds"

@@ -1,11 +1,10 @@
-"""MCP as a conversation: what each decoded message is answered with. No I/O, no tools of its own.
+"""The MCP protocol: how each decoded message is answered. No I/O, no tools of its own.
 
-A `Session` takes messages in order and gives for each the frame of a reply, a `Call` to carry out, or nothing.
-Written by hand because hosts start one server for each agent: the SDK's own takes longer to import than everything a
-tool does.
+A `Session` receives messages in order and returns for each the frame of a reply, a `Call` to carry out, or nothing. The
+SDK is not used, because hosts start one server for each agent and importing it takes longer than running a tool.
 
-Two eras are spoken. Up to 2025-11-25 a client opens with `initialize` and a version is agreed on; from 2026-07-28 on
-each request says its version in `_meta`.
+There are two kinds of protocol versions. Up to 2025-11-25, a client starts with `initialize` to agree on a version;
+from 2026-07-28 on, each request names its version in `_meta`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from rolecall import __version__
 from rolecall.mcp.tools import Cancel, Outcome, Tool, Toolbox, encode
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Agreed on by `initialize`, oldest first; the last is offered to a client that asks for another one. All are dates, so
-they compare."""
+"""Versions negotiated by `initialize`, oldest first; a client that asks for another is offered the last. All are dates,
+so they can be compared."""
 STATELESS_VERSIONS = ("2026-07-28",)
-"""Said by each request for itself."""
+"""Versions that each request names itself."""
 _WITH_BATCHES = "2025-03-26"
 _WITH_ANNOTATIONS = "2025-03-26"
 _WITH_STRUCTURE = "2025-06-18"
@@ -36,7 +35,7 @@ UNSUPPORTED_VERSION = -32022
 
 _META = "io.modelcontextprotocol/"
 _HALF = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair: JSON can say it, and no reply can."""
+"""Half of a surrogate pair: JSON can express it, but no reply can contain it."""
 _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
 SERVER = {"name": "rolecall", "title": "Rolecall", "version": __version__}
 
@@ -44,7 +43,7 @@ Ident: TypeAlias = "str | int | None"
 
 
 class Refusal(Exception):
-    """A request that is answered with a JSON-RPC error."""
+    """Raised to answer a request with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, detail: Any = None) -> None:
         super().__init__(message)
@@ -54,7 +53,7 @@ class Refusal(Exception):
 
 
 class Call:
-    """A `tools/call` that was understood and not carried out yet."""
+    """A valid `tools/call` that has not been carried out yet."""
 
     def __init__(self, ident: Ident, tool: Tool, arguments: dict[str, Any], version: str) -> None:
         self.ident = ident
@@ -64,8 +63,8 @@ class Call:
         self.cancel = Cancel()
 
     def reply(self, outcome: Outcome) -> bytes:
-        """The frame that answers it. The reply may be megabytes, so its JSON is put in as it is."""
-        # In a line of JSON nothing needs an escape inside a JSON string but these two.
+        """Build the reply's frame. The reply may be megabytes long, so its JSON is inserted unchanged."""
+        # Only these two characters need escaping when a line of JSON becomes a JSON string.
         text = outcome.json.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
         parts = [b'{"jsonrpc": "2.0", "id": ', encode(self.ident)]
         parts += [b', "result": {"content": [{"type": "text", "text": "', text, b'"}]']
@@ -79,7 +78,7 @@ class Call:
 
 
 class Session:
-    """One client: the version it speaks, and its calls that are under way."""
+    """One client: its protocol version and its running calls."""
 
     def __init__(self, toolbox: Toolbox, instructions: str = "") -> None:
         self._toolbox = toolbox
@@ -95,7 +94,7 @@ class Session:
         return self._version == _WITH_BATCHES
 
     def receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | Call | None:
-        """What a message leads to. Notifications, and answers to what was never asked, lead to nothing."""
+        """Process a message. Notifications and unexpected responses return None."""
         if not isinstance(message, dict):
             return failure(None, INVALID_REQUEST, "a message is a JSON object")
         method, ident, params = message.get("method"), ident_of(message), message.get("params")
@@ -169,7 +168,7 @@ class Session:
 
 
 def _read_version(params: Mapping[str, Any]) -> str | None:
-    """The version that a request says for itself, if it does."""
+    """Return the version that a request names itself, or None."""
     meta = params.get("_meta")
     if not isinstance(meta, dict) or f"{_META}protocolVersion" not in meta:
         return None
@@ -185,14 +184,14 @@ def _read_version(params: Mapping[str, Any]) -> str | None:
 
 
 def _stamp(version: str) -> dict[str, Any]:
-    """What every result carries in versions without a handshake."""
+    """Return the fields that every result has in versions without a handshake."""
     if version not in STATELESS_VERSIONS:
         return {}
     return {"resultType": "complete", "_meta": {f"{_META}serverInfo": SERVER}}
 
 
 def describe(tool: Tool, version: str) -> dict[str, Any]:
-    """A tool as `tools/list` of a version shows it."""
+    """Describe a tool for `tools/list` in a protocol version."""
     shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
     return shown | ({"annotations": tool.annotations} if version >= _WITH_ANNOTATIONS else {})
 
@@ -201,7 +200,7 @@ def describe(tool: Tool, version: str) -> dict[str, Any]:
 
 
 def decode(line: bytes) -> Any:
-    """The message of a line; `Refusal` when it is not JSON by the standard, which is stricter than Python."""
+    """Decode a line; raise `Refusal` if it is not standard JSON, which is stricter than Python's."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON value")
@@ -222,12 +221,12 @@ def _frame(ident: Ident, key: str, body: bytes) -> bytes:
 
 
 def ident_of(message: Any) -> Ident:
-    """The id under which a message is answered."""
+    """Return the id for the reply to a message."""
     return _check_ident(message.get("id")) if isinstance(message, dict) else None
 
 
 def _check_ident(ident: Any) -> Ident:
-    """An id that can be given back; None for anything else."""
+    """Return an id that can be sent back; None for anything else."""
     if isinstance(ident, str):
         return None if _HALF.search(ident) else ident
     return ident if isinstance(ident, int) and not isinstance(ident, bool) else None

@@ -1,11 +1,11 @@
-"""The pipe: one JSON message a line on standard input, the replies on standard output.
+"""The stdio transport: one JSON message per line on standard input, replies on standard output.
 
-The calling thread reads and answers what needs no tool. A second thread carries out calls that may have to wait for
-other writers, one after the other, a third those that only read; a long call gets a thread of its own. So a
-cancellation is read while a call runs, and a call that had not begun by then never begins.
+The calling thread reads messages and answers those that need no tool. A second thread carries out calls that may have
+to wait for other writers, one at a time, and a third those that only read; a long call gets its own thread. So a
+cancellation is read while a call runs, and a cancelled call that has not started never starts.
 
-The ends of the pipe are kept where nobody else finds them: descriptors 0 and 1 become the null device and standard
-error. A stray print, of ours or of a child, cannot get between two messages.
+Descriptors 0 and 1 are replaced by the null device and standard error, and the pipe gets other numbers, so that no
+stray print, ours or a child's, can get between two messages.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from rolecall.mcp.protocol import Call, Refusal, Session, failure
 from rolecall.mcp.tools import Toolbox
 
 LONGEST = 16 * 1024 * 1024
-"""Bytes of the longest line that is read; a longer one is refused and skipped."""
+"""The longest line in bytes; a longer one is refused and skipped."""
 _CHUNK = 256 * 1024
 _WAITING = 1_000
-"""Calls that may wait to be carried out; then reading waits too."""
+"""The most calls waiting to be carried out; beyond that, reading waits too."""
 _GRACE = 1.0
-"""Seconds for calls under way when the server has to end, and for those that wait for a lock when input ends."""
+"""Seconds for running calls when the server must end, and for calls waiting for a lock when the input ends."""
 _AGENT_GRACE = 8.0
-"""Seconds for a long call then: an agent that does not end is killed meanwhile."""
+"""Seconds for a long call in that case; an agent that does not end is killed in this time."""
 
 
 def serve(toolbox: Toolbox, instructions: str) -> None:
-    """Answer the client until it closes its end; what had arrived by then is answered first."""
+    """Answer the client until it closes its end; everything received by then is answered first."""
     for number, wrong, name in ((0, os.O_WRONLY, "input"), (1, os.O_RDONLY, "output")):
         try:
             is_wrong = fcntl(number, F_GETFL) & os.O_ACCMODE == wrong
         except OSError:
             is_wrong = True
-        if is_wrong:  # a server that nobody can talk to would end at once, or wait, without a word
+        if is_wrong:  # otherwise it would end or hang without a message
             raise UsageError(
                 f"standard {name} is closed or leads the other way",
                 hint="A host has to start the server with a pipe to it and one from it; --http needs none.",
@@ -64,11 +64,11 @@ def serve(toolbox: Toolbox, instructions: str) -> None:
 
 
 class _Ended(BaseException):
-    """SIGTERM has come. Not an `Exception`, so that nothing in between takes it for a failure of its own."""
+    """SIGTERM was received. Not an `Exception`, so that no handler takes it for an ordinary failure."""
 
 
 class _Job(NamedTuple):
-    """What is answered together: one message, or a batch of them."""
+    """Messages that are answered together: one, or a batch."""
 
     parts: list[bytes | Call | None]
     is_batch: bool = False
@@ -85,12 +85,12 @@ class _Server:
         self._sink = sink
         self._writing = Lock()
         self._lines: dict[bool, Queue[_Job | None]] = {}
-        """Calls that may have to wait for others, and those that only read, each in the order they came."""
+        """Queues of calls that may have to wait for others, and of calls that only read, each in order of arrival."""
         self._threads: list[tuple[Thread, bool]] = []
-        """Each with whether it carries out one long call."""
+        """Each thread, and whether it carries out one long call."""
 
     def take(self, line: bytes | None) -> None:
-        """One line of the client; None stands for one that was too long."""
+        """Process a line from the client; None stands for a line that was too long."""
         if line is None:
             limit = f"a message is at most {LONGEST} bytes long"
             return self._write(failure(None, protocol.INVALID_REQUEST, limit))
@@ -115,7 +115,7 @@ class _Server:
     def _receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | Call | None:
         try:
             return self.session.receive(message, is_in_batch=is_in_batch)
-        except Exception as error:  # a front door: the request fails, the server does not
+        except Exception as error:  # an error must fail the request, not the server
             import traceback
 
             traceback.print_exc()
@@ -135,7 +135,7 @@ class _Server:
         return self._lines[may_wait]
 
     def _start(self, work: Callable[[], None], *, is_long: bool) -> None:
-        # A daemon, because the end of the program does not wait for what nobody reads any more.
+        # A daemon thread, because the program does not wait at exit for results that nobody reads.
         thread = Thread(target=work, daemon=True)
         thread.start()
         self._threads = [*(each for each in self._threads if each[0].is_alive()), (thread, is_long)]
@@ -163,12 +163,12 @@ class _Server:
             while data:
                 try:
                     data = data[os.write(self._sink, data) :]
-                except OSError:  # nobody reads; the end of what they write follows
+                except OSError:  # nobody reads any more; the input will end too
                     return
 
     def finish(self, *, within: float | None = None) -> None:
-        """Wait for calls under way. A long one is stopped, because its client is gone; one that waits for a lock gives
-        up after a while."""
+        """Wait for running calls. Long ones are stopped, because the client is gone; one that waits for a lock gives up
+        after a while."""
         for call in list(self.session.running.values()):
             call.cancel.patience_ends = monotonic() + _GRACE
             if call.tool.is_long:
@@ -184,8 +184,8 @@ class _Server:
 
 
 def lines(source: int, woken: int) -> Iterator[bytes | None]:
-    """The lines that come from a descriptor; None for one that is too long, of which nothing is kept. `woken` can be
-    read once a signal has come: a read that begins right after it would not be interrupted."""
+    """Yield the lines from a descriptor, or None for one that is too long and was discarded. `woken` becomes readable
+    after a signal, because a read that starts right after the signal would not be interrupted."""
     held: list[bytes] = []
     size = 0
     either = poll()
@@ -204,12 +204,12 @@ def lines(source: int, woken: int) -> Iterator[bytes | None]:
 
 
 def _take_pipe() -> tuple[int, int]:
-    """Our ends of the pipe, from now on under numbers that no child inherits and no print knows."""
+    """Move our ends of the pipe to descriptors that no child inherits and no print uses."""
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a host may have closed one of the first three, and ours must not get its number
+        pass  # a host may have closed one of the first three, whose number ours must not get
     source, sink = os.dup(0), os.dup(1)
     for end in (source, sink):
-        os.set_blocking(end, True)  # some hosts leave them otherwise
+        os.set_blocking(end, True)  # some hosts leave them non-blocking
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
@@ -218,8 +218,8 @@ def _take_pipe() -> tuple[int, int]:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[int]:
-    """SIGTERM ends the program in order, and then as a signal does, so that its sender sees that. Gives a descriptor
-    that can be read once a signal has come."""
+    """On SIGTERM, end the program cleanly and then by the signal itself, so that its sender sees that. Yield a
+    descriptor that becomes readable after a signal."""
 
     def end(_number: int, _frame: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough

@@ -1,8 +1,8 @@
-"""What the tools of workflows and threads do: thin wrappers over the verbs of the library.
+"""Implements the tools of workflows and threads as thin wrappers around the library.
 
-Nothing of what an agent or a workflow prints comes near the client: see `stdio.py`. `thread_answer` takes what is asked
-for and nothing else: a person's words would steer any role, and a person's output would pass for any agent's. So a
-text is taken where a thread waits for one, and an output where a person plays the role that is due.
+The client sees nothing that an agent or a workflow prints: see `stdio.py`. `thread_answer` accepts only the kind of
+answer that was asked for, because a text could otherwise influence any role, and an output could replace any agent's.
+So it accepts a text only if the thread waits for one, and an output only if a person plays the next role.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _QUOTA = 10_000
 
 @contextmanager
 def _reading(place: Place) -> Iterator[Store | None]:
-    """The store for a verb that only reads; None before the first thread, and none is made."""
+    """Open the store for a tool that only reads; yield None, without creating one, before the first thread."""
     store = store_if_any(place.store)
     try:
         yield store
@@ -73,10 +73,10 @@ def list_workflows(place: Place, _arguments: dict[str, Any], _cancel: Cancel) ->
                 if store is not None and entry.node is not None:
                     node = registry.workflow_node(store, entry.node)
                     description = str(node.payload.get("description", ""))
-                elif entry.path is not None and not entry.path.endswith(".py"):  # listing runs nobody's code
+                elif entry.path is not None and not entry.path.endswith(".py"):  # listing must not run code
                     workflow = load_file(entry.path).workflow
                     description = workflow.description if workflow else "(does not validate)"
-            except RolecallError as error:  # one that cannot be read does not hide the others
+            except RolecallError as error:  # an unreadable workflow does not hide the others
                 description = f"({error.message})"
             known = {"name": entry.name, "origin": entry.origin, "hash": entry.node, "path": entry.path}
             shown.append(
@@ -86,7 +86,7 @@ def list_workflows(place: Place, _arguments: dict[str, Any], _cancel: Cancel) ->
 
 
 def _find_workflow(place: Place, store: Store | None, text: str) -> Found:
-    """A workflow by name, id or file; a client may not look at files outside the project."""
+    """Find a workflow by name, id or file; a client may not read files outside the project."""
     found = registry.find(store, text, folder=place.project)
     inside = os.path.join(os.path.realpath(place.project), "")
     if found.path is not None and not os.path.realpath(found.path).startswith(inside):
@@ -129,7 +129,7 @@ def start_thread(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
 def step_thread(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dict[str, Any]:
     with _found(place, arguments["thread"]) as found:
         run = found.run(steps=1)
-        # Stopping waits for the agent, and the thread that reads cancellations must not.
+        # In a separate thread, because stopping waits for the agent and must not block reading cancellations.
         cancel.on_set(Background(target=run.stop, daemon=True).start)
         run.wait()
         return with_tool(found.entry())
@@ -179,16 +179,16 @@ def list_threads(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
 
 
 class _Question(NamedTuple):
-    """The role that is due in a thread, and what it waits for."""
+    """The next role of a thread, and the kind of answer it waits for."""
 
     turn: Turn
     due: Next | None
     takes: str | None
-    """`text` or `output`; None if it waits for no answer."""
+    """`text` or `output`; None if no answer is expected."""
 
 
 def answer_thread(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    """What is asked, when nothing is given; else the answer becomes part of the thread."""
+    """Show the question if no answer is given; otherwise add the answer to the thread."""
     given = next((kind for kind in ("text", "output") if kind in arguments), None)
     if "text" in arguments and "output" in arguments:
         raise UsageError(
@@ -226,7 +226,7 @@ def _read_question(store: Store, found: Thread) -> _Question:
             if casting.cast(config.load(), book, due.role, override=state.agent).name == HUMAN:
                 return _Question(turn, due, "output")
         except RolecallError:
-            pass  # an agent is missing, which a step reports; a person never is
+            pass  # a missing agent is reported by the step; a person is never missing
     return _Question(turn, due, "text" if TOOL_NAMES.get(onward.code) == "thread_answer" else None)
 
 
@@ -252,11 +252,11 @@ _ONWARD = {
     "running": "thread_show tells how it stands.",
     "suspended": "Ask the user: no tool raises a limit.",
 }
-"""What to do about a thread that asks nothing, by its status."""
+"""Advice for a thread that asks nothing, by its status."""
 
 
 def _show_question(found: Thread, question: _Question) -> dict[str, Any]:
-    """The thread, what kind of answer it takes, and for an output what the role has to give."""
+    """Return the thread, the kind of answer it takes, and for an output the role's task and schema."""
     shown = {**with_tool(found.entry()), "takes": question.takes}
     if question.takes != "output" or question.due is None:
         return shown

@@ -1,4 +1,4 @@
-"""The tools of workflows and threads. What they do is in `thread_verbs.py`, imported at the first call."""
+"""The tools of workflows and threads. `thread_verbs.py` implements them and is imported at the first call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATUSES = [
     "damaged",
 ]
 _RUNS_AGENTS: dict[str, Any] = {"is_for_lead": True, "starts_threads": True, "reaches_out": True}
-"""A thread's agents have restrictions of their own: a restricted caller must not have them act instead."""
+"""A thread's agents have their own restrictions, so a restricted caller must not use them to get around its own."""
 
 TOOLS = (
     _tool(

@@ -1,7 +1,7 @@
-"""The table of tools that can be called over MCP, by group, and how one is carried out.
+"""The table of MCP tools by group, and how a tool is run.
 
-A group is a module with `TOOLS`; it is imported when tools are first listed or called, because `initialize` has to be
-answered at once.
+A group is a module with `TOOLS`; it is imported when tools are first listed or called, because `initialize` must be
+answered quickly.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ GROUPS: Mapping[str, str] = {
     "threads": "rolecall.mcp.threads",
     "knowledge": "rolecall.mcp.knowledge",
 }
-"""Every group of tools and its module. A host may leave out what it does not want."""
+"""The module of each group of tools. A host may leave out groups it does not want."""
 
 _LARGEST_STRUCTURE = 64 * 1024
 _LAST_TRIES = 5
-"""How many times at least a call whose patience has ended tries for a lock."""
+"""The least number of times a call tries for a lock, even after its patience has ended."""
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Outcome(NamedTuple):
-    """What a tool gave: the JSON of its reply, or of `{"error": …}`, in one line without tabs."""
+    """A tool's result: the JSON of its reply, or of `{"error": …}`, in one line without tabs."""
 
     json: bytes
     is_error: bool
 
     @property
     def is_sent_twice(self) -> bool:
-        """Whether it also goes out as `structuredContent`, which is optional; all hosts take the text alone."""
+        """Whether it is also sent as `structuredContent`, which is optional; all hosts accept the text alone."""
         return len(self.json) <= _LARGEST_STRUCTURE
 
 
 class Cancel:
-    """Says that nobody waits for a result any more; `on_set` registers what to stop then."""
+    """Signals that nobody waits for the result any more; `on_set` registers what to stop then."""
 
     def __init__(self) -> None:
         self.is_set = False
         self.patience_ends: float | None = None
-        """When a call that waits for a lock gives up, on the clock of `time.monotonic`; None: never."""
+        """When a call waiting for a lock gives up, on the `time.monotonic` clock; None means never."""
         self._tries = 0
         self._stops: list[Callable[[], object]] = []
         self._lock = Lock()
@@ -58,40 +58,40 @@ class Cancel:
         self._stop()
 
     def has_given_up(self) -> bool:
-        """Asked again and again while a call waits for a lock. A free lock is taken even after patience has ended."""
+        """Whether a call waiting for a lock should give up. A free lock is taken even after patience has ended."""
         self._tries += 1
         is_late = self.patience_ends is not None and monotonic() > self.patience_ends
         return self.is_set or (is_late and self._tries > _LAST_TRIES)
 
     def on_set(self, stop: Callable[[], object]) -> None:
-        """Have `stop` called when it is set; at once when it is set already."""
+        """Call `stop` when this is set, immediately if it already is."""
         with self._lock:
             self._stops.append(stop)
         if self.is_set:
             self._stop()
 
     def _stop(self) -> None:
-        with self._lock:  # each is called once, whichever of two threads comes first
+        with self._lock:  # each is called once, even if two threads arrive here
             stops, self._stops = self._stops, []
         for stop in stops:
             stop()
 
 
 class Place(NamedTuple):
-    """What tools work on, and what the caller may not do."""
+    """What tools work on, and the caller's restrictions."""
 
     project: str
     store: str | None = None
     restrictions: tuple[str, ...] = ()
     agent: str | None = None
-    """The agent of the catalogue that calls; None for the lead."""
+    """The calling agent's name in the catalogue; None for the lead."""
     may_start_threads: bool = True
     """False inside a step whose role may not start threads."""
 
 
 Effect: TypeAlias = Literal["reads", "adds", "changes"]
 Reply: TypeAlias = "Mapping[str, Any] | bytes"
-"""An object, or its JSON where that is at hand."""
+"""An object, or its JSON if that is already available."""
 Run: TypeAlias = "Callable[[Place, dict[str, Any], Cancel], Reply]"
 
 
@@ -101,22 +101,22 @@ class Tool(NamedTuple):
     schema: dict[str, Any]
     """The JSON Schema of its arguments."""
     run: Run | tuple[str, str]
-    """A function, or its module and name: a module that takes long to import waits for the first call."""
+    """A function, or its module and name, so that a slow import is delayed until the first call."""
     effect: Effect
     classes: tuple[str, ...] = ()
-    """Classes of actions it takes: a restriction that denies one of them denies the tool."""
+    """The classes of actions it performs; a restriction that denies one of them denies the tool."""
     is_for_lead: bool = False
-    """Only the lead plans, decides and starts agents."""
+    """Whether only the lead may call it, to plan, decide or start agents."""
     starts_threads: bool = False
-    """It starts or moves threads."""
+    """Whether it starts or moves threads."""
     is_long: bool = False
-    """It may take minutes, so it must not hold up other calls; it ends when it is cancelled."""
+    """Whether it may take minutes, so that it must not hold up other calls; it can be cancelled."""
     reaches_out: bool = False
-    """It acts on more than the project's own files."""
+    """Whether it acts on more than the project's own files."""
     notes_reads: bool = False
-    """It reads, and may record that it did."""
+    """Whether it reads but may record the read."""
     checks: bool = False
-    """Its arguments are checked against the schema before it runs."""
+    """Whether its arguments are checked against the schema before it runs."""
 
     @property
     def may_wait(self) -> bool:
@@ -125,7 +125,7 @@ class Tool(NamedTuple):
 
     @property
     def annotations(self) -> dict[str, bool]:
-        """What a host may show its user before the tool is called."""
+        """Hints that a host may show its user before a call."""
         reads = self.effect == "reads"
         more = {} if reads else {"destructiveHint": self.effect == "changes"}
         return {"readOnlyHint": reads, **more, "openWorldHint": self.reaches_out}
@@ -142,8 +142,8 @@ def checked_tool(
     effect: Effect = "reads",
     **more: Any,
 ) -> Tool:
-    """A tool that the function `run` of `module` carries out, with arguments that fit their schemas; `more` are fields
-    of `Tool`."""
+    """Create a tool that calls the function `run` of `module` with arguments checked against their schemas; `more` are
+    fields of `Tool`."""
     schema = {
         "type": "object",
         "properties": required | (optional or {}),
@@ -162,11 +162,11 @@ class Toolbox:
         self._tools: dict[str, Tool] = {}
 
     def list_tools(self) -> list[Tool]:
-        """The tools that may be called here."""
+        """Return the tools that may be called here."""
         return [tool for tool in self._load().values() if not self._denial(tool)]
 
     def find(self, name: str) -> Tool | None:
-        """A tool of the groups, whether it may be called or not: the refusal says why."""
+        """Find a tool, even one that may not be called, so that the refusal can say why."""
         return self._load().get(name)
 
     def _load(self) -> dict[str, Tool]:
@@ -176,7 +176,7 @@ class Toolbox:
         return self._tools
 
     def _denial(self, tool: Tool) -> str:
-        """Why a tool may not be called here; empty when it may."""
+        """Explain why a tool may not be called here; empty if it may."""
         agent, restrictions = self._place.agent, self._place.restrictions
         if tool.is_for_lead and agent is not None:
             return f"{tool.name} is for the lead, and this server was started for {agent}"
@@ -195,13 +195,13 @@ class Toolbox:
         return ""
 
     def run(self, tool: Tool, arguments: dict[str, Any], cancel: Cancel) -> Outcome:
-        """What a tool replies. Whatever goes wrong in it is its reply, and the server goes on."""
+        """Run a tool and return its reply. An error becomes the reply, and the server continues."""
         if denial := self._denial(tool):
             return _fail(denial)
         from rolecall.mcp import hints
         from rolecall.nexus.state_file import is_taken_back
 
-        # A call that waits for the project's lock gives up when it is cancelled, and writes nothing.
+        # A call waiting for the project's lock gives up when it is cancelled, and writes nothing.
         before = is_taken_back.set(cancel.has_given_up)
         try:
             _check_arguments(tool, arguments)
@@ -209,7 +209,7 @@ class Toolbox:
             return Outcome(_encode(run(self._place, arguments, cancel)), is_error=False)
         except RolecallError as error:
             return _fail(error.message, hints.word(error.hint, {known.name for known in self.list_tools()}))
-        except (Exception, SystemExit) as error:  # a front door: the call fails, the server does not
+        except (Exception, SystemExit) as error:  # an error must fail the call, not the server
             import traceback
 
             traceback.print_exc()
@@ -221,7 +221,7 @@ class Toolbox:
 def _check_arguments(tool: Tool, arguments: dict[str, Any]) -> None:
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:  # which JSON can say, and no file, store or agent can take
+    except UnicodeEncodeError as error:  # JSON can express it, but no file, store or agent can hold it
         raise UsageError(
             "the arguments hold half of a surrogate pair, which is not a character",
             hint="Send the character itself, or both halves of its pair.",
@@ -249,9 +249,9 @@ def encode(value: Any) -> bytes:
 def _encode(reply: Reply) -> bytes:
     if not isinstance(reply, bytes):
         return encode(reply)
-    if _MAYBE_HALF.search(reply):  # an escape of half a pair is JSON, and many clients refuse it
+    if _MAYBE_HALF.search(reply):  # JSON allows an escape of half a pair, but many clients refuse it
         return encode(json.loads(reply))
-    # In JSON these only stand between values, and a message is one line.
+    # In JSON these occur only between values, and a message must be one line.
     return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")
 
 
@@ -260,7 +260,7 @@ def _fail(message: str, hint: str = "") -> Outcome:
 
 
 def choose_groups(*, only: Iterable[str] = (), without: Iterable[str] = ()) -> tuple[str, ...]:
-    """The groups that are left; an unknown name is an error, or a typing error would switch tools on."""
+    """Return the selected groups. An unknown name is an error, so that a misspelling does not enable tools."""
     only, without = tuple(only), tuple(without)
     for name in (*only, *without):
         if name not in GROUPS:
