@@ -1,8 +1,8 @@
 """The command line: finds the command, imports its module, turns errors into exit codes.
 
-A noun's module is imported only when the noun is named: a command that reads one node should cost little more than
-starting Python. Exit codes: 0 done, 1 "no" as an answer, 2 wrong use, 3 not found, 4 damaged, 5 the disk, the server
-or another process refused.
+A noun's module is imported only when it is used: a command that reads one node should take little longer than starting
+Python. Exit codes: 0 success, 1 a negative answer, 2 wrong usage, 3 not found, 4 damaged, 5 refused by the disk, the
+server or another process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rolecall.errors import RolecallError
 
     Argument = Callable[[Any], object]
-    """Adds an argument, or several, to a parser or a group of one."""
+    """Adds one or more arguments to a parser or an argument group."""
 
 NOUNS = {
     "workflow": ("rolecall.cli.workflow", "put, show, check and draw workflows"),
@@ -53,7 +53,7 @@ NOUNS = {
     "help": ("rolecall.cli.help", "explain a command"),
     "version": ("rolecall.cli.help", "print the version"),
 }
-"""Every noun: its module, loaded on demand, and its line in the help."""
+"""Every noun with its module, loaded on demand, and its line in the help."""
 
 MODULES = {
     "thread": {
@@ -70,7 +70,7 @@ MODULES = {
         "rolecall.cli.plan_run": ("run",),
     },
 }
-"""Nouns with several modules, and the verbs of each: reading a thread must not pay for what running one needs."""
+"""Nouns with several modules, and the verbs of each, so that reading a thread does not load what running one needs."""
 
 OLD_OPTIONS = {
     "serve": {"--limit": "--at-once"},
@@ -79,7 +79,7 @@ OLD_OPTIONS = {
     "cas walk": {"--limit": "--max"},
     "knowledge query": {"--limit": "--max"},
 }
-"""Options that have a new name. The old one works in this version, with a note on standard error."""
+"""Renamed options. The old name works in this version, with a note on standard error."""
 
 DESCRIPTION = "Runs teams of coding agents through workflows that cannot lose work."
 EXAMPLES = (
@@ -92,7 +92,7 @@ EXAMPLES = (
 
 
 class Reply:
-    """A command's result: the value printed as JSON or YAML, its text (indented JSON if None), and an exit code."""
+    """A command's result: the value to print as JSON or YAML, its text (indented JSON if None), and an exit code."""
 
     def __init__(self, value: Any, text: str | Callable[[], str] | None = None, code: int = 0) -> None:
         self.value = value
@@ -101,7 +101,7 @@ class Reply:
 
 
 class Verb:
-    """One command: its name, its line in the help, examples, arguments, and the function that carries it out."""
+    """A command: its name, its line in the help, examples, arguments, and the function that implements it."""
 
     def __init__(
         self,
@@ -123,25 +123,25 @@ class Verb:
 def verb(
     name: str, help: str, examples: str, *arguments: Argument, has_reply: bool = True
 ) -> Callable[[Callable[[Namespace], Reply | int | None]], Verb]:
-    """Declare the function below as the command `name`. It returns what to print, an exit code, or nothing.
+    """Declare the decorated function as the command `name`. It returns a value to print, an exit code, or nothing.
 
-    Unless it says `has_reply=False`, it takes --format and --json.
+    The command accepts --format and --json unless `has_reply` is False.
     """
     return lambda run: Verb(name, help, examples, arguments, run, has_reply)
 
 
 def argument(names: str, metavar: str | None, help: str | None, **options: Any) -> Argument:
-    """An argument by its name or names, with further options as `ArgumentParser.add_argument` takes them."""
+    """Declare an argument by its name or names, with further options of `ArgumentParser.add_argument`."""
     return lambda parser: parser.add_argument(*names.split(), metavar=metavar, help=help, **options)
 
 
 def flag(names: str, help: str, **options: Any) -> Argument:
-    """An option without a value."""
+    """Declare an option without a value."""
     return lambda parser: parser.add_argument(*names.split(), action="store_true", help=help, **options)
 
 
 def either(*arguments: Argument, required: bool = False) -> Argument:
-    """Arguments of which a command takes at most one, or exactly one if `required`."""
+    """Declare mutually exclusive arguments, one of which must be given if `required`."""
 
     def add(parser: ArgumentParser) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
@@ -152,14 +152,14 @@ def either(*arguments: Argument, required: bool = False) -> Argument:
 
 
 def verbs_of(noun: str, word: str = "") -> dict[str, Verb]:
-    """A noun's verbs by their names without the noun. `word` limits this to the module that has such a verb."""
+    """Return a noun's verbs, by name without the noun. `word` limits this to the module with such a verb."""
     from importlib import import_module
 
     modules = MODULES.get(noun) or {NOUNS[noun][0]: ()}
     found: dict[str, Verb] = {}
     for name in [name for name, words in modules.items() if word in words] or modules:
         module = import_module(name)
-        if hasattr(module, "add_arguments"):  # another door, which does not know this one
+        if hasattr(module, "add_arguments"):  # a module that does not depend on the CLI
             arguments = (module.add_arguments,)
             found[""] = Verb(noun, module.HELP, module.EXAMPLE, arguments, module.run, has_reply=False)
         for one in vars(module).values():
@@ -172,12 +172,12 @@ def verbs_of(noun: str, word: str = "") -> dict[str, Verb]:
 
 
 def program() -> str:
-    """The name that started the command: `rolecall`, or `uwf` like the predecessor."""
+    """Return the name that started the command: `rolecall`, or `uwf` like the predecessor."""
     return "uwf" if sys.argv[0].rpartition("/")[2] == "uwf" else "rolecall"
 
 
 def under_this_name(text: str) -> str:
-    """`text` with the commands in it under the program's current name."""
+    """Replace `rolecall` in the commands within `text` by the current program name."""
     if program() == "rolecall":
         return text
     import re
@@ -191,31 +191,31 @@ def command() -> int:
 
     gc.set_threshold(
         20_000
-    )  # most commands end before there is garbage, and looking for it takes a tenth of a step
+    )  # most commands end before there is any garbage, and searching for it takes a tenth of a step's time
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _fill_closed_streams()
     if sys.stdout is None:
         print(
             "rolecall: standard output is closed\n  Redirect it, to /dev/null for example.", file=sys.stderr
         )
-        return 1 if sys.argv[1:2] == ["hook"] else 2  # hosts take 2 for a refusal
+        return 1 if sys.argv[1:2] == ["hook"] else 2  # hosts interpret 2 as a refusal
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
     try:
         return main()
     finally:
-        gc.freeze()  # or the interpreter looks through everything once more at its end
+        gc.freeze()  # otherwise the interpreter searches all objects once more at exit
 
 
 def _fill_closed_streams() -> None:
-    """Open /dev/null under the numbers of closed standard streams: otherwise the next file that is opened, the store
-    perhaps, gets such a number and with it everything that is printed."""
+    """Open /dev/null for closed standard streams. Otherwise the next file opened, perhaps the store, would get that
+    descriptor and all printed text."""
     import os
 
     while (number := os.open(os.devnull, os.O_WRONLY)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
-    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 -- open as long as we run
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 -- stays open while the program runs
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
@@ -228,12 +228,12 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _run(args)
         finally:
-            sys.stdout.flush()  # here, where we still notice a closed pipe or a full disk
+            sys.stdout.flush()  # now, while a closed pipe or a full disk can still be reported
     except KeyboardInterrupt:
         print(f"{program()}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output is gone (`| head`)
-        sys.stdout = None  # otherwise Python flushes its buffer again at exit, fails, and ends with 120
+    except BrokenPipeError:  # the reader of our output has exited (`| head`)
+        sys.stdout = None  # otherwise Python flushes again at exit, fails, and ends with 120
         sys.stderr.close()
         return 141
     except OSError as error:
@@ -244,7 +244,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout = None  # a full disk would fail again at exit
         if error.errno in (errno.EMFILE, errno.ENFILE):
             print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)
-            # An event loop that could not open its files complains again when it is collected.
+            # An event loop that could not open its files reports that again when it is garbage-collected.
             sys.unraisablehook = lambda _: None
             warnings.simplefilter("ignore")
         return 5
@@ -298,7 +298,7 @@ def report(error: RolecallError) -> int:
 
 
 def _parse(args: list[str]) -> Namespace:
-    """The options of the command named. Only its own parser is built, unless its name is incomplete or misspelt."""
+    """Parse a command's options. Only its own parser is built, unless its name is incomplete or misspelt."""
     if args and args[0] in NOUNS:
         verbs = verbs_of(args[0], "".join(args[1:2]))
         for words in (2, 1, 0):
@@ -322,7 +322,7 @@ def _parse(args: list[str]) -> Namespace:
             )
         below = [name.split() for name in verbs_of(args[0]) if name.split()[:count] == args[1 : count + 1]]
         commands = {words[count] for words in below if len(words) > count}
-    else:  # a command is missing: the help lists those that may follow
+    else:  # an incomplete command: the help lists the possible continuations
         args = [*args, "--help"]
     return build_parser(only=args[0]).parse_args(args)
 
@@ -339,7 +339,7 @@ def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
             print(f"note: {name} is now {renamed[name]}", file=sys.stderr)
             args[at] = renamed[name] + equals + value
             continue
-        # A word with blanks is a value, and argparse accepts abbreviated options.
+        # A word with spaces is a value, and argparse accepts abbreviated options.
         if name.startswith("--") and " " not in arg and not any(one.startswith(name) for one in options):
             wanted = nearest(name, options)
             raise UsageError(
@@ -350,7 +350,7 @@ def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
 
 
 def nearest(word: str, known: list[str]) -> str | None:
-    """The known word that is closest to an unknown one."""
+    """Return the known word closest to an unknown one."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, known, 1, 0.6)), None)
@@ -372,7 +372,7 @@ def verb_parser(chosen: Verb, *, add_help: bool = True) -> ArgumentParser:
 
 
 def build_parser(only: str = "") -> ArgumentParser:
-    """The parser with every command in it, for help and completion; of other nouns than `only`, just the names."""
+    """Build the parser with all commands, for help and completion; nouns other than `only` get just their names."""
     parser = _make_parser(program(), DESCRIPTION, EXAMPLES)
     parser.add_argument("--version", "-V", action="version", version=f"rolecall {__version__}")
     nouns = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -386,14 +386,14 @@ def build_parser(only: str = "") -> ArgumentParser:
 
 
 def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
-    """Verbs below a noun; a verb of two words ("schema list") makes a level of its own."""
+    """Add the verbs of a noun; a verb of two words ("schema list") creates a level of its own."""
     commands = parser.add_subparsers(metavar="VERB", required="" not in verbs)
     groups: dict[str, dict[str, Verb]] = {}
     for name, one in verbs.items():
         first, _, rest = name.partition(" ")
         if rest:
             groups.setdefault(first, {})[rest] = one
-        elif name:  # without a name it is the noun itself, whose arguments the parser has
+        elif name:  # a verb without a name is the noun itself, whose arguments the parser already has
             own = verb_parser(one, add_help=False)
             _add_command(commands, name, one.help, own.description or "", {name: one}, [own])
     for first, group in groups.items():
@@ -404,7 +404,7 @@ def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
 def _add_command(
     parent: Any, name: str, line: str, description: str, verbs: dict[str, Verb], parents: list[ArgumentParser]
 ) -> ArgumentParser:
-    """A command below `parent`, with the examples of its only verb, or the first one of each."""
+    """Add a command below `parent`, with the examples of its only verb, or the first example of each verb."""
     examples = [one.examples for one in verbs.values()]
     if len(examples) > 1:
         examples = [text.splitlines()[0] for text in examples]
@@ -420,7 +420,7 @@ def _add_command(
 
 
 def _make_parser(prog: str, description: str, examples: str, add_help: bool = True) -> ArgumentParser:
-    """A parser that raises our errors and whose help shows the name that started the program."""
+    """Create a parser that raises our errors and shows the current program name in its help."""
     import argparse
 
     from rolecall.errors import UsageError
@@ -442,8 +442,8 @@ def _make_parser(prog: str, description: str, examples: str, add_help: bool = Tr
 
 
 def _formatter() -> Any:
-    """Help that keeps our line breaks. Argparse asks for a formatter with every argument, and its own way to the
-    terminal's width imports the compression modules."""
+    """Return a help formatter that keeps line breaks. Argparse creates a formatter for every argument, and its default
+    way to find the terminal's width imports the compression modules."""
     import argparse
     import os
 

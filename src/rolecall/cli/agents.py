@@ -1,4 +1,4 @@
-"""`rolecall agents`: list the agents Rolecall can run, and try one of them."""
+"""`rolecall agents`: list the agents Rolecall can run, and try one."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _NOT_ALONE = {
     "workflow": "A workflow is tried by a thread: `rolecall thread start NAME -p TASK`.",
     "external": "It adds a step to a thread, so it is tried by one: `rolecall thread start NAME -p TASK`.",
 }
-"""Adapters that need a thread around them."""
+"""Adapters that work only within a thread."""
 
 
 def named_agent(settings: Mapping[str, Any], name: str, env: Mapping[str, str]) -> Cast:
-    """The agent that an alias or a spec names, for a role without restrictions."""
+    """Return the agent for an alias or a spec, for a role without restrictions."""
     book = Playbook(Workflow("try", roles={"try": Role()}))
     return workspace.cast(settings, book, "try", override=name, environment=env)
 
@@ -59,10 +59,10 @@ def named_agent(settings: Mapping[str, Any], name: str, env: Mapping[str, str]) 
 )
 def list_agents(options: Namespace) -> Reply:
     known: dict[str, Any] = {cast.name: cast.agent for cast in (*known_agents(), *preset_agents())}
-    known |= dict.fromkeys(sorted(agents.SPOKEN))  # agents only once a program or a script is named
+    known |= dict.fromkeys(sorted(agents.SPOKEN))  # they need the name of a program or a script
     for name in options.agents:
         if name not in known:
-            agents.resolve(name)  # its error lists the adapters
+            agents.resolve(name)  # raises an error that lists the adapters
             raise UsageError(f"{name} is an agent with options", hint="Name the adapter alone.")
     wanted = {name: agent for name, agent in known.items() if not options.agents or name in options.agents}
     casts = [Cast(name, agent) for name, agent in wanted.items() if agent is not None]
@@ -76,7 +76,7 @@ def list_agents(options: Namespace) -> Reply:
 def _row(name: str, agent: Any, finding: Finding | None) -> dict[str, Any]:
     adapter, _, preset = name.partition(":")
     module = import_module(agents.ADAPTERS[adapter])
-    if agent is None:  # the class of the agents that the adapter makes; none if they are plain functions
+    if agent is None:  # the class of the adapter's agents; None if they are plain functions
         made = get_type_hints(module.from_argument)["return"]
         agent = made if hasattr(made, "deniable") else None
     about = f"{preset} over the Agent Client Protocol"
@@ -97,7 +97,7 @@ def _row(name: str, agent: Any, finding: Finding | None) -> dict[str, Any]:
 
 
 def _options(agent: Any) -> list[dict[str, Any]]:
-    """The fields with a default; one without is the argument itself."""
+    """Return the fields with a default; a field without one is the argument itself."""
     found = []
     for field in fields(agent):
         is_argument = field.default is MISSING and field.default_factory is MISSING
@@ -186,12 +186,12 @@ def test(options: Namespace) -> Reply | int:
 async def _try(
     options: Namespace, cast: Cast, env: Mapping[str, str], mask: Mask
 ) -> tuple[dict[str, Any], bool]:
-    """The agent's reply or its failure, in the same form, and whether a signal stopped it."""
+    """Return the agent's reply or failure in the same form, and whether a signal stopped it."""
 
-    from rolecall.cli.thread_play import View, attend, gist  # brings the engine, which listing does without
+    from rolecall.cli.thread_play import View, attend, gist  # imports the engine, which listing does not need
 
     class Live(View):
-        """Shows what the agent says and does meanwhile."""
+        """Shows the agent's messages and actions while it runs."""
 
         def event(self, kind: str, body: Mapping[str, Any]) -> None:
             shown = str(body.get("text", "")).strip() if kind == "text" else gist(kind, body)

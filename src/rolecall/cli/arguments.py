@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and the next command to type. On the read path: it imports little."""
+"""Arguments shared by several commands, and the next command to type. Used for reading, so it imports little."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def RUN(parser: ArgumentParser) -> None:
 
 
 def in_this_store(options: Namespace, command: str) -> str:
-    """The next command to type, under the program's name and with this command's --store."""
+    """Return the next command to type, with the program's name and this command's --store."""
     command = under_this_name(hints.command(command))
     if not options.store:
         return command

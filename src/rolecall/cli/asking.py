@@ -1,4 +1,4 @@
-"""Questions to a person on a terminal. They go to standard error; standard output has only the result."""
+"""Questions to a person at a terminal. They are printed on standard error; standard output has only the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 def ask(question: str, check: Callable[[str], T]) -> T:
-    """Return the answer as `check` reads it; explain what it refuses and ask again."""
+    """Return the answer parsed by `check`; if it is refused, explain why and ask again."""
     while True:
         sys.stderr.write(printable(f"{question}: "))
         sys.stderr.flush()
@@ -38,7 +38,7 @@ def ask(question: str, check: Callable[[str], T]) -> T:
 
 
 def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> int | None:
-    """Return the index of the choice, given by number or name; None if the person leaves it out."""
+    """Return the index of the choice, given by number or name, or None if it was skipped."""
     say("\n".join([question, *(f"  {number}) {choice}" for number, choice in enumerate(choices, 1))]))
 
     def check(text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""`rolecall cas`: the verbs of the content-addressed store."""
+"""`rolecall cas`: commands for the content-addressed store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _type_id(store: Store, text: str) -> str:
 
 
 def _read_data(argument: str) -> Any:
-    """JSON given as an argument, as `-` or `@FILE`, or by the bare name of a file or a pipe."""
+    """Parse JSON given as an argument, as `-` or `@FILE`, or by the plain name of a file or a pipe."""
     is_file = os.path.exists(argument) and not os.path.isdir(argument)
     is_marked = argument == "-" or argument.startswith("@")
     return parse_json(read_file(argument) if is_file and not is_marked else read_input(argument))
@@ -137,10 +137,10 @@ def walk(options: Namespace) -> None:
                 else:
                     yield visit
         except Damaged as exc:
-            damage.append(exc)  # reported when the reply is complete
+            damage.append(exc)  # reported after the reply is complete
 
     with _open(options) as store:
-        store.get(store.resolve(options.node))  # a missing node is an error before anything is printed
+        store.get(store.resolve(options.node))  # report a missing node before printing anything
         show_lines(options, "hashes", nodes(store), lambda: {"dangling": dangling} if dangling else {})
     if damage:
         raise damage[0]
@@ -151,7 +151,7 @@ def walk(options: Namespace) -> None:
 
 @verb("cas reindex", "rebuild everything derived from the nodes", "rolecall cas reindex", STORE)
 def reindex(options: Namespace) -> Reply:
-    from rolecall.store.reindex import reindex  # this and below: a read must not pay for maintenance
+    from rolecall.store.reindex import reindex  # like the imports below, not needed for reading
 
     progress = Progress("reindexed")
     with _open(options) as store:
@@ -188,7 +188,7 @@ def verify(options: Namespace) -> Reply:
 
 
 def _duration(text: str) -> int:
-    """Milliseconds of 90s, 30m, 1h, 2d, or 0."""
+    """Parse a duration (90s, 30m, 1h, 2d, or 0) into milliseconds."""
     units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     if text == "0":
         return 0
@@ -218,7 +218,7 @@ def gc(options: Namespace) -> Reply:
     with _open(options) as store:
         done = collect(store, delete=options.delete, grace_ms=options.grace, force=options.force)
         copies: list[str] = []
-        if options.delete:  # copies of Python workflows that no thread of the store was started with
+        if options.delete:  # copies of Python workflows that no thread in the store was started with
             from rolecall.settings import config
             from rolecall.workflow import registry, versions
 
@@ -354,7 +354,7 @@ def put_schema(options: Namespace) -> Reply:
 
 
 def _title(store: Store, type_id: str) -> str:
-    """A schema's title, or else its description or type."""
+    """Return a schema's title, or else its description or type."""
     try:
         schema = store.type(type_id).schema
     except (NotFound, UsageError):

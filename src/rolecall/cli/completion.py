@@ -1,7 +1,7 @@
-"""`rolecall completion`: a script that teaches a shell to complete our commands.
+"""`rolecall completion`: print a script with which a shell completes our commands.
 
-The scripts call the program, so they complete the current workflows, agents and threads: given the words
-typed so far, this command prints candidates for the last one.
+The scripts call the program to complete the current workflows, agents and threads: given the words typed so far, this
+command prints candidates for the last one.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ def complete(options: Namespace) -> None:
 
 
 def _lines(shell: str, words: list[str]) -> Iterator[str]:
-    """The candidates as the shell's script reads them."""
+    """Yield the candidates in the form the shell's script reads."""
     before = ""
     if shell == "bash":
-        # Bash splits `--agent=acp:x` into five words, and replaces only what follows the colon.
+        # Bash splits `--agent=acp:x` into five words and replaces only the part after the colon.
         line = re.sub("\n:\n?", ":", "\n".join(words)).replace("\n=\n", "\n").removesuffix("=")
         words = line.split("\n")
         before = words[-1][: words[-1].rfind(":") + 1]
     try:
         found = [one for one in _candidates(words) if one[0].startswith(words[-1])]
-    except (RolecallError, OSError):  # an error must not appear in the middle of a line that is being typed
+    except (RolecallError, OSError):  # an error message must not appear while a line is being typed
         return
     for text, about in found:
         about = " ".join(about.split())
@@ -151,7 +151,7 @@ def _values(action: Action) -> Iterable[Candidate]:
     return _agents() if action.dest == "agent" else ()
 
 
-# Each of these imports what it completes: most words are completed from the parser alone.
+# Each case imports what it needs, because most words are completed from the parser alone.
 
 
 def _workflows() -> list[Candidate]:
@@ -174,7 +174,7 @@ def _threads() -> Iterator[Candidate]:
     for shown in (
         thread.short_id_length(store),
         26,
-    ):  # the whole id too, in case its beginning is already typed
+    ):  # match the whole id too, in case its beginning is already typed
         for entry in entries:
             yield entry["thread"][-shown:], f"{entry['status']} · {entry['title'] or ''}"
 

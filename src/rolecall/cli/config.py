@@ -1,4 +1,4 @@
-"""`rolecall config`: reads and changes `config.yaml` in the home."""
+"""`rolecall config`: read and change `config.yaml` in the home."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _look_up(path: settings.Path) -> Any:
 
 
 def _mask(name: str, value: Any) -> Any:
-    """The value of a setting with its secrets masked."""
+    """Return a setting's value with its secrets masked."""
     return config.mask().value(masked({name: value}, MASKED))[name]
 
 
@@ -56,7 +56,7 @@ def get(options: Namespace) -> Reply:
     argument("value", "VALUE", "the value; a JSON array for `args`; - reads standard input"),
 )
 def set_value(options: Namespace) -> Reply:
-    from rolecall.settings import config_file  # brings PyYAML, which reading does not always need
+    from rolecall.settings import config_file  # imports PyYAML, which reading does not always need
 
     path, file = settings.path_of(options.key), config.config_path()
     text = read_input("-").removesuffix("\n") if options.value == "-" else options.value
@@ -64,7 +64,7 @@ def set_value(options: Namespace) -> Reply:
 
     def edit(before: str) -> str:
         after = config_file.with_value(before, path, value, source=file)
-        # A name that leads nowhere is refused when it is set, not when a thread needs it.
+        # A name that refers to nothing is refused now, not when a thread needs it.
         for problem in settings.dangling(config.parse(after, file), adapters=_AGENTS):
             if problem.startswith(".".join(path) + ":"):
                 raise UsageError(problem, hint="Nothing was changed.")
@@ -97,7 +97,7 @@ def unset(options: Namespace) -> Reply:
     from rolecall.settings import config_file
 
     path, file = settings.path_of(options.key), config.config_path()
-    value = _look_up(path)  # without a check of the key: an unknown one can be removed, too
+    value = _look_up(path)  # the key is not checked, so that an unknown one can be removed too
     config_file.change(file, lambda text: config_file.without_value(text, path, source=file))
     shown = {"key": options.key, "value": None, "was": _mask(path[-1], value)}
     return Reply(shown, f"{options.key} removed")

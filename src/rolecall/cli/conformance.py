@@ -21,7 +21,7 @@ _OVER = {
     "both": ("tools", "mcp"),
     "all": ("tools", "mcp", "hooks", "hook-command"),
 }
-"""The values of --over, and the doors that each means: two for tools, two for events."""
+"""The values of --over and the interfaces they stand for: two for tools, two for events."""
 _HOOK_DOORS = ("hooks", "hook-command")
 
 
@@ -72,7 +72,7 @@ def run(options: Namespace) -> Reply:
 
 
 def _choose(fixtures: fixture.Fixtures, only: list[str]) -> fixture.Fixtures:
-    """The cases that were named; a mistake without a test_id might belong to any of them."""
+    """Select the named cases; an error without a test_id may belong to any of them, so it is kept."""
     cases = [case for case in fixtures.cases if case.test_id in only]
     mistakes = [mistake for mistake in fixtures.mistakes if mistake.test_id in (*only, "")]
     known = {*(case.test_id for case in cases), *(mistake.test_id for mistake in mistakes)}

@@ -1,4 +1,4 @@
-"""`rolecall doctor`: check that everything the project's workflows need is here, and say what to fix."""
+"""`rolecall doctor`: check that everything the project's workflows need is available, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def doctor(options: Namespace) -> Reply:
     mask = Mask(())
     try:
         settings, place, mask = config.load(), Place(config.environment(), Path.cwd()), config.mask()
-    except RolecallError:  # reported by the checks; without a configuration nobody knows who plays what
+    except RolecallError:  # the checks report it; without a configuration the roles' agents are unknown
         diagnosis = Diagnosis(tuple(checks), (), {})
     else:
         try:
@@ -68,7 +68,7 @@ def doctor(options: Namespace) -> Reply:
         except RolecallError as error:  # an unreadable catalogue, or an unknown mode
             checks.append(Check("hosts", "problem", error.message, error.hint))
         store = None
-        with suppress(RolecallError):  # its check reports why it does not open
+        with suppress(RolecallError):  # its check reports why it cannot be opened
             store = workspace.open_store(options.store, create=False)
         with store or nullcontext():
             diagnosis, others = _diagnose(options, store, settings, place, checks)
@@ -80,7 +80,7 @@ def doctor(options: Namespace) -> Reply:
 def _diagnose(
     options: Namespace, store: Store | None, settings: dict[str, Any], place: Place, checks: list[Check]
 ) -> tuple[Diagnosis, dict[str, bool]]:
-    """The diagnosis, and whether each known agent that it does not cover is installed."""
+    """Return the diagnosis, and whether each known agent outside it is installed."""
 
     def load(name: str) -> Playbook:
         is_file_here = "/" not in name and "." in name and os.path.isfile(name)
@@ -106,7 +106,7 @@ def _diagnose(
     known = known_agents()
     installed = {cast.name: absence(cast.agent, place.env) is None for cast in known}
     needs = needs_of(books, cast_role, load)
-    # For roles without an agent, propose an installed one. The built-in agent needs a model first.
+    # Suggest an installed agent for roles without one. The built-in agent needs a model first.
     proposed = next((name for name, is_there in installed.items() if is_there and name != "builtin"), None)
     if proposed:
         fix = f"{proposed} is installed: `rolecall config set defaultAgent {proposed}`, or use --agent {proposed}."
@@ -117,7 +117,7 @@ def _diagnose(
             for need in needs
         ]
     besides = [*known, *preset_agents()] if options.all else []
-    if name := settings.get("defaultAgent"):  # worth a look before there is a workflow
+    if name := settings.get("defaultAgent"):  # worth checking even before there is a workflow
         with suppress(RolecallError):  # the check of the configuration reports an unknown name
             besides.insert(0, named_agent(settings, str(name), place.env))
     found = asyncio.run(diagnose(needs, place, settings=settings, besides=besides, checks=checks))
@@ -177,7 +177,7 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
         color = "green" if finding.is_ready else "red" if needs else "yellow"
         rows.append(
             (
-                mask.text(finding.agent),  # before the table cuts it
+                mask.text(finding.agent),  # before the table shortens it
                 finding.version or _NONE,
                 _signed_in(finding),
                 _needed_by(needs) or _NONE,

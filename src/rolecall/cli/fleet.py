@@ -1,4 +1,4 @@
-"""`rolecall fleet`: the machines that share a database, what they do, and what waits for them."""
+"""`rolecall fleet`: show the machines that share a database, their work, and what is waiting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def status(options: Namespace) -> Reply:
 
 
 def _ask_machine() -> dict[str, Any] | None:
-    """The fleet as seen by the machine that runs in this home; None if there is no such machine."""
+    """Return the fleet as seen by the machine running in this home, or None if there is none."""
     held = control.held_by(config.home())
     if held is None or not str(held.get("store")).startswith(("postgresql://", "postgres://")):
         return None

@@ -1,4 +1,4 @@
-"""Follow threads that the service runs, or run them here one after the other."""
+"""Follow threads that the service runs, or run them here one at a time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rolecall.threads.state import ThreadRef
 __all__ = ["follow", "follow_each", "play"]
 
 _PATIENCE = 1.0
-"""Seconds between two looks at the store when no message arrives."""
+"""Seconds between checks of the store when no message arrives."""
 _SERVICE_CHECK = 5.0
-"""Seconds between two looks for a service, while none is connected."""
+"""Seconds between checks for a service while none is connected."""
 
 
 def follow(options: Namespace, store: Store, ident: str) -> int:
@@ -42,8 +42,7 @@ def follow(options: Namespace, store: Store, ident: str) -> int:
 def follow_each(
     options: Namespace, store: Store, refs: Iterable[ThreadRef], count: int, *, is_served: bool
 ) -> int:
-    """Follow many threads, one after the other, and show how each has ended. Where no service runs them, each is taken
-    from `refs`, and so started, when the one before it has ended."""
+    """Follow threads one at a time and show how each ended. If no service runs them, `refs` starts each thread when it is taken, after the previous one has ended."""
     codes = []
     last_line = LastLine()
     for place, ref in enumerate(refs):
@@ -63,21 +62,21 @@ def follow_each(
 
 
 def _watch(options: Namespace, store: Store, ident: str, view: View) -> tuple[str | None, bool]:
-    """Show the events of a thread until it ends or waits for a person; return its last step, and whether a signal
-    stopped us before."""
+    """Show a thread's events until it ends or waits for a person; return its last step, and whether a signal stopped us
+    first."""
 
     async def watch() -> tuple[str | None, bool]:
         step, seen = None, 0
         is_served = lambda: control.is_served(config.home(), options.store, store)  # noqa: E731
         async with attend(view) as stopped, _Bell(ident, is_served) as bell:
             while True:
-                # The thread before its events, which then hold what led to its state.
+                # Read the state before the events, so that the events include everything that led to it.
                 status = thread.find(store, ident).state.status
                 while events := store.events(ident, after=seen, limit=500):
                     for event in events:
                         if event.kind == "step":
                             step = event.body["step"]
-                        # That the service queued or started the thread is its own affair.
+                        # Whether the service queued or started the thread does not matter to the user.
                         is_inner = event.kind in ("queued", "started") or event.body.get("by") == "service"
                         if event.kind == "crashed" or not is_inner:
                             stopped.watch(event.kind, event.body)
@@ -93,8 +92,8 @@ def _watch(options: Namespace, store: Store, ident: str, view: View) -> tuple[st
 
 
 class _Bell:
-    """Waits until the service announces a new event of a thread, and for a second at most. Says when there is no
-    service any more that could run it."""
+    """Waits up to a second for the service to announce a new event of a thread, and reports when no service is left to
+    run the thread."""
 
     def __init__(self, ident: str, is_served: Callable[[], bool]) -> None:
         self._ident = ident
@@ -117,9 +116,7 @@ class _Bell:
             await self._connect()
         if self._reader is not None:
             self._is_alone = False
-        elif (
-            monotonic() >= self._check_at
-        ):  # the machines of a fleet are elsewhere: no connection breaks here
+        elif monotonic() >= self._check_at:  # a fleet's machines are elsewhere, so no connection would break
             self._check_at = monotonic() + _SERVICE_CHECK
             if self._is_served():
                 self._is_alone = False

@@ -1,4 +1,4 @@
-"""How the command line words a hint: the command or option that carries it out."""
+"""How the CLI words a hint: with the command or option that carries it out."""
 
 from __future__ import annotations
 
@@ -80,29 +80,28 @@ _PHRASES = {
     "verify_node": "rolecall cas verify {node}",
     "verify_store": "rolecall cas verify",
 }
-"""A command, to which arguments that it does not name are added as options; or a phrase with backticks around the
-commands in it."""
+"""A command, to which arguments it does not name are added as options, or a phrase with commands in backticks."""
 
 
 def word(hint: str) -> str:
-    """A hint as the command line says it; plain advice stays as it is."""
+    """Word a hint for the command line; plain advice is unchanged."""
     if not isinstance(hint, Hint):
         return hint
     return f"{hint.before} {hint.advice}: {phrase(hint)}.".lstrip()
 
 
 def word_problem(problem: Problem) -> Problem:
-    """A problem with its hint as the command line says it."""
+    """Word a problem's hint for the command line."""
     return problem._replace(hint=word(problem.hint))
 
 
 def phrase(hint: Hint) -> str:
-    """The command in backticks, or the option to add."""
+    """Return the command in backticks, or the option to add."""
     return f"`{command(hint)}`" if _PHRASES[hint.code].startswith("rolecall ") else command(hint)
 
 
 def command(hint: str) -> str:
-    """The command to type; one that is already a command stays as it is."""
+    """Return the command to type; a text that is already a command is unchanged."""
     if not isinstance(hint, Hint):
         return hint
     template = _PHRASES[hint.code]

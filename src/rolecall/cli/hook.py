@@ -1,8 +1,9 @@
-"""`rolecall hook HOST EVENT`: hosts run it at their events, with JSON on standard input, and read its answer.
+"""`rolecall hook HOST EVENT`: run by hosts at their events, with JSON on standard input; hosts read the answer.
 
-An error here must not hold up the host: the hook ends with 1, reports it on standard error, and the next session or
-message repeats it. So this never ends with 2, which hosts take for a refusal. Arguments are read by hand, and
-`hook_answer` is imported only inside a project, because hosts do this at every tool call, in every folder.
+An error must not block the host: the hook exits with 1 and reports it on standard error, and the next session or
+message repeats the report. It never exits with 2, which hosts interpret as a refusal. Arguments are parsed without
+argparse, and `hook_answer` is imported only inside a project, because hosts run this at every tool call in every
+folder.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 _BEGINNINGS = frozenset((
     "session_start", "user_message", "SessionStart", "UserPromptSubmit", "session.created", "chat.message",
 ))  # fmt: skip
-"""Events of hosts that can make a repository a project: a session begins, or a user writes a tag."""
+"""Host events that can make a repository a project: the start of a session, or a message with a tag."""
 _USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] [--host-key FILE] < event.json"
 _OPTIONS = {"--project": "project", "--harness": "harness", "--host-key": "key"}
 
 
 class _Words(NamedTuple):
-    """The arguments of the command."""
+    """The command's arguments."""
 
     host: str
     event: str
@@ -60,8 +61,8 @@ def hook(options: Namespace) -> int:
 
 
 def run_directly(args: list[str]) -> NoReturn:
-    """Run the command without a parser. Everything is on disk and in the pipe at the end, so the process just exits:
-    the interpreter's own clean-up takes longer than most gates take to decide."""
+    """Run the command without argparse. All data has been written at the end, so the process exits immediately: the
+    interpreter's cleanup takes longer than most gates need to decide."""
     code = _run(args)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -79,7 +80,7 @@ def _run(args: list[str]) -> int:
     project = words.project if os.path.isdir(words.project) else ""
     try:
         payload = _read_payload()
-        if words.project and not project:  # going on would let every edit pass unchecked
+        if words.project and not project:  # continuing would let every edit pass unchecked
             raise UsageError(
                 f"there is no folder {words.project!r}, so nothing is checked",
                 hint="If the project was moved, run `rolecall install` where it is now.",
@@ -98,7 +99,7 @@ def _run(args: list[str]) -> int:
         answer = hook_answer.answer if project else hook_answer.answer_outside
         place = project or next(_repositories(words.host, payload), "")
         return answer(words.host, words.event, payload, place, harness=words.harness, key=words.key)
-    except Exception as exc:  # behind this door is a host that has to continue
+    except Exception as exc:  # the host must be able to continue
         from rolecall.cli.hook_answer import report_failure
 
         report_failure(words.host, words.event, exc, project=project, harness=words.harness)
@@ -124,7 +125,7 @@ def _read_payload() -> Mapping[str, Any]:
     data = sys.stdin.buffer.read()
     try:
         payload = json.loads(data)
-        if b"\\ud" in data.lower():  # half a pair is not a character; failing on it would let the tool pass
+        if b"\\ud" in data.lower():  # half a pair is not a character, but failing would let the tool pass
             text = json.dumps(payload, ensure_ascii=False)
             payload = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError) as exc:
@@ -135,15 +136,14 @@ def _read_payload() -> Mapping[str, Any]:
 
 
 def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
-    """The repositories around the folders that the session may be in, without the home.
+    """Find the repositories around the session's possible folders, except the home.
 
     Hosts start hooks in the session's folder; the `cwd` they send may be that of a single command. Claude Code starts
-    them where the last command went, perhaps in a repository within the project, and names the session's folder in
-    a variable.
+    them in the last command's folder, perhaps in a nested repository, and names the session's folder in a variable.
     """
     sent = payload.get("cwd")
     folders = [sent] if isinstance(sent, str) and os.path.isabs(sent) else []
-    with suppress(FileNotFoundError):  # the folder we were started in is gone
+    with suppress(FileNotFoundError):  # the current folder no longer exists
         folders.insert(0, os.getcwd())
     if host == "claude" and os.path.isabs(config.session_folder()):
         folders.insert(0, config.session_folder())

@@ -1,6 +1,6 @@
-"""The answer of `rolecall hook` to an event, in a project or where one can begin.
+"""Answers events for `rolecall hook`, in a project or where one can be created.
 
-Imports inside functions: each event pays only for what it needs, because hosts run hooks at every tool call.
+Functions import what they need, because hosts run hooks at every tool call and each must be fast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rolecall.nexus.memory import Thresholds
 
 _LONGEST_WAIT = 5.0
-"""Seconds to wait for a lock: hosts give a hook 10."""
+"""Seconds to wait for a lock; hosts allow a hook 10."""
 
 
 def answer(host: str, name: str, payload: Mapping[str, Any], project: str, *, harness: str, key: str) -> int:
@@ -44,15 +44,15 @@ def answer(host: str, name: str, payload: Mapping[str, Any], project: str, *, ha
     if event is None:
         return 0
     kit = _load_kit(host, harness, event)
-    if not isinstance(event, PreToolUse):  # which writes nothing, so that there is no lock to wait for
+    if not isinstance(event, PreToolUse):  # PreToolUse writes nothing, so it needs no lock
         from rolecall.nexus import state_file
 
-        if kit.restrictions:  # an agent in its own shell must not invent events
+        if kit.restrictions:  # an agent must not invent events from its own shell
             from rolecall.settings import capabilities
 
             command = f"rolecall hook {host} {name}"
             capabilities.check_host(kit.restrictions, command, is_host=config.is_host_key(key))
-        # Not for ever: at some time the host would kill us, and nobody would know why.
+        # Limited, because the host would eventually kill us without an explanation.
         state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
     return _write(events.output(name, lifecycle.handle(project, event, kit, project_paths.now())))
 
@@ -60,8 +60,7 @@ def answer(host: str, name: str, payload: Mapping[str, Any], project: str, *, ha
 def answer_outside(
     host: str, name: str, payload: Mapping[str, Any], repository: str, *, harness: str, key: str
 ) -> int:
-    """Make the repository a project when a session begins in it or a message has a tag. Outside of a repository,
-    answer a tag with what is missing."""
+    """Make the repository a project if a session begins in it or a message has a tag. Elsewhere, answer a tag by saying what is missing."""
     events = _events_of(host)
     event = events.event(name, payload)
     has_tag = isinstance(event, UserMessage) and _has_tag(host, event.text)
@@ -96,7 +95,7 @@ def _events_of(name: str) -> Any:
 
 
 def _load_kit(host: str, harness: str, event: Event) -> Kit:
-    """As much of the configuration and the catalogue as an event needs."""
+    """Load the parts of the configuration and the catalogue that an event needs."""
     if isinstance(event, PreToolUse):
         from rolecall.hosts import gate
 
@@ -106,7 +105,7 @@ def _load_kit(host: str, harness: str, event: Event) -> Kit:
 
         needs_kit, has_tags = True, may_ask(event.text)
     elif isinstance(event, PostToolUse):
-        needs_kit, has_tags = bool(event.call.skill), True  # a skill that was called, perhaps in a mode
+        needs_kit, has_tags = bool(event.call.skill), True  # a called skill may set a mode
     else:
         needs_kit, has_tags = True, False
     kit = hook_context.load(host, with_tags=has_tags) if needs_kit else Kit()
@@ -117,7 +116,7 @@ def _load_kit(host: str, harness: str, event: Event) -> Kit:
         mask=lambda: config.mask(kit.secrets),
         thresholds=_thresholds,
     )
-    if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # they write nothing of the session
+    if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # these do not record a session
         return kit
     from rolecall.hosts import sessions
 
@@ -138,7 +137,7 @@ def _write(output: Output) -> int:
 
 
 def report_failure(host: str, name: str, exc: Exception, *, project: str, harness: str) -> None:
-    """Print what went wrong, and keep it so that it is repeated where a person sees it."""
+    """Print an error, and record it so that it is repeated where a person sees it."""
     is_own = isinstance(exc, RolecallError)
     text = f"{type(exc).__name__}: {exc}"
     if isinstance(exc, RolecallError):
@@ -156,8 +155,8 @@ def report_failure(host: str, name: str, exc: Exception, *, project: str, harnes
     try:
         from rolecall.hosts import tool_log
 
-        with suppress(RolecallError):  # the name of the harness may be the very error
+        with suppress(RolecallError):  # the harness name may itself be the error
             project_paths.use_harness(harness or HARNESS)
         tool_log.note_error(project, f"{project_paths.now()} {line}")
-    except Exception as again:  # perhaps the disk, which caused the first error too
+    except Exception as again:  # perhaps caused by the disk, like the first error
         print(f"rolecall hook: this could not be kept either: {again}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`rolecall init`: make a project to begin with, and show which agents are here. Nothing is ever overwritten."""
+"""`rolecall init`: create a starter project and show the installed agents. Nothing is ever overwritten."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _FIXED = {
     "writer": "---\\ntext: Hello from Rolecall.\\n---\\nThis answer is always the same.\\n",
     "reader": "---\\n$status: good\\nadvice: none\\n---\\nIt says hello.\\n",
 }
-"""The answers of the example's roles where no agent is installed: `printf` is an agent like any other program."""
+"""Fixed answers for the example's roles if no agent is installed, given by `printf` as the agent."""
 
 SENSE = '''\
 """An example of a sense: a trigger with `sense: disk_space` calls it and starts a thread when it returns a signal."""
@@ -111,7 +111,7 @@ def init(options: Namespace) -> Reply:
     casts = [cast for cast in known_agents() if program_of(cast.agent)]
     findings = asyncio.run(examine(casts, Place(config.environment(), Path.cwd()), has_flags=False))
     agent = next((finding.agent for finding in findings if finding.is_ready), None)
-    # Between single quotes YAML leaves everything as it is.
+    # YAML leaves text in single quotes unchanged.
     players = {role: agent or f"'command:printf %b \"{text}\"'" for role, text in _FIXED.items()}
     files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): EXAMPLE.format(**players)}
     if options.senses:
@@ -153,7 +153,7 @@ def init(options: Namespace) -> Reply:
 
 
 def _write(folder: str, name: str, text: str) -> bool:
-    """Write a new file; return False if it exists, or the example does in another form."""
+    """Write a new file; return False if it exists, or if the example exists in another form."""
     path = os.path.join(folder, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     others = [path]
@@ -168,7 +168,7 @@ def _write(folder: str, name: str, text: str) -> bool:
 
 
 def _ignore(folder: str) -> bool:
-    """Add the lines that `.gitignore` does not have; return whether there were any."""
+    """Add missing lines to `.gitignore`; return whether there were any."""
     path = os.path.join(folder, ".gitignore")
     if os.path.lexists(path) and not os.path.isfile(path):
         raise UsageError(f"{path} is not a file")

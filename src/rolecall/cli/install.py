@@ -1,4 +1,4 @@
-"""`rolecall install` and `uninstall`: write what a host needs to use Rolecall, and remove it again."""
+"""`rolecall install` and `uninstall`: write a host's configuration for Rolecall, and remove it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GATE = {
         f"To change this: `{_SETTING} block`, or `warn`.",
     ],
 }
-"""What a host does about edits without tasks, and how to change that."""
+"""How a host treats edits without tasks, and how to change that."""
 _WORDS = {"same": "up to date", "kept": "left alone"}
 
 
@@ -84,7 +84,7 @@ def install(options: Namespace) -> Reply:
     exclusion = _plan_exclusion(options, setup, changes, list({piece.path: None for piece in wiring.pieces}))
     changes += [exclusion] if exclusion else []
     if not options.dry_run:
-        # Only hosts know this name. The file contains it, so that no other file passes for the key.
+        # Only hosts know this name. The file contains it, so that no other file can pass for the key.
         os.makedirs(os.path.dirname(setup.key), mode=0o700, exist_ok=True)
         with open(setup.key, "w", encoding="utf-8") as file:
             file.write(os.path.basename(setup.key))
@@ -112,7 +112,7 @@ def install(options: Namespace) -> Reply:
     _HOST,
 )
 def uninstall(options: Namespace) -> Reply:
-    # Entries are recognised by their form, so our own catalogue is enough, even if the configuration is unreadable.
+    # Entries are recognised by their form, so our own catalogue suffices, even if the configuration is unreadable.
     setup = _setup_for(options, catalog.load(), {})
     plan = plan_removal(wiring_of(options.host, setup), force=options.force)
     changes = [change for change in plan if change.state != "same"]
@@ -128,7 +128,7 @@ def uninstall(options: Namespace) -> Reply:
 def _plan_exclusion(
     options: Namespace, setup: Setup, changes: list[Change], paths: list[str]
 ) -> Change | None:
-    """The change of `.git/info/exclude`, if the option, an earlier installation or a person's answer asks for it."""
+    """Return the change of `.git/info/exclude` if an option, an earlier installation or the user asks for it."""
     file = git_exclude.find(setup.project) if setup.scope == "project" else None
     if file is None:
         if options.exclude:
@@ -159,14 +159,14 @@ def _make(options: Namespace, setup: Setup, changes: list[Change]) -> None:
 
 
 def _other_scope(host: str, setup: Setup) -> str:
-    """The options of the other scope, if hooks are installed in it: for the user, or for the project around here."""
+    """Return the options of the other scope (the user, or the project around here) if hooks are installed there."""
     folder = root_around(os.getcwd()) or "" if setup.scope == "user" else ""
     if setup.scope == "user" and not folder:
         return ""
     other = setup._replace(scope="project" if folder else "user", project=folder)
     try:
         found = host_module(host).commands(other)
-    except RolecallError:  # an unreadable file is reported when that scope is installed
+    except RolecallError:  # an unreadable file is reported when installing in that scope
         return ""
     options = ["--project", folder] if folder else ["--user"]
     return shlex.join(options) if any(found.hooks.values()) else ""
@@ -183,10 +183,10 @@ def _setup_for(options: Namespace, agents: catalog.Catalog, known: Mapping[str, 
             raise UsageError(
                 f"there is no folder {folder!r}", hint="--project names the folder of a project."
             )
-        # Hosts see the folder with links followed.
+        # Hosts see the folder with links resolved.
         project = os.path.realpath(folder) if folder else find(os.getcwd())
         setup = setup._replace(scope="project", project=project)
-    if setup.project == os.path.realpath(setup.home):  # its files are those of the user
+    if setup.project == os.path.realpath(setup.home):  # its files are those of the user scope
         raise UsageError(f"{setup.project} is your home, not a project", hint="Install with --user.")
     for path in (*setup.command, setup.project, config.home()):
         try:
@@ -197,7 +197,7 @@ def _setup_for(options: Namespace, agents: catalog.Catalog, known: Mapping[str, 
 
 
 def setups_here() -> list[Setup]:
-    """Every installation that counts in this folder: for the project around it, for the folder, and for the user."""
+    """Return every installation that applies to this folder: for the project around it, the folder, and the user."""
     user = _user_setup(catalog.load(config.catalog_folder()), config.load())
     home = os.path.realpath(user.home)
     folders = dict.fromkeys((root_around(os.getcwd()), os.getcwd()))
@@ -211,7 +211,7 @@ def _user_setup(agents: catalog.Catalog, known: Mapping[str, Any]) -> Setup:
 
 
 def own_command() -> tuple[str, ...]:
-    """The words that start this very Rolecall from anywhere: its script, or Python with its module."""
+    """Return the command that starts this Rolecall from anywhere: its script, or Python with its module."""
     for program in (sys.argv[0], sys.executable):
         script = os.path.join(os.path.dirname(os.path.abspath(program)), "rolecall")
         if not os.path.isfile(script) or not os.access(script, os.X_OK):
@@ -219,7 +219,7 @@ def own_command() -> tuple[str, ...]:
         with open(script, "rb") as file:
             first = file.readline(4096)
         interpreter = first[2:].split()[:1] if first.startswith(b"#!") else []
-        if all(map(os.path.exists, interpreter)):  # not so in an environment that was moved
+        if all(map(os.path.exists, interpreter)):  # false if the environment was moved
             return (script,)
     return (os.path.abspath(sys.executable), "-P", "-m", "rolecall")
 

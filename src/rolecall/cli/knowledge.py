@@ -21,19 +21,19 @@ from rolecall.settings import config, repository
 from rolecall.settings.capabilities import denied
 
 _MOST_LINES = 12
-"""Lines of a passage that are shown on a terminal."""
+"""The most lines of a passage shown on a terminal."""
 _REPO = argument("--repo", "PATH", "the repository (default: the one around this folder)")
 _SCOPE = either(_REPO, flag("-g --global", "all repositories that were indexed", dest="everywhere"))
 
 
 @cache
 def _note(line: str) -> None:
-    """Print a message on standard error, each only once."""
+    """Print a message on standard error, but only once."""
     print(f"note: {_in_one_line(line)}", file=sys.stderr)
 
 
 def _in_one_line(text: str) -> str:
-    """A path may contain line breaks."""
+    """Escape a path's line breaks and unprintable characters."""
     return printable(text).replace("\n", "\\u000a")
 
 
@@ -81,7 +81,7 @@ def sync(options: Namespace) -> Reply:
         bar.clear()
     for note in report.notes:
         _note(note)
-    assert report.state is not None  # noqa: S101 -- a sync that ended has one
+    assert report.state is not None  # noqa: S101 -- a finished sync has one
     skipped = [{"path": each.path, "reason": each.reason} for each in report.skipped]
     lines = [
         f"{plural(len(report.indexed), 'file')} indexed, {len(report.removed):,} removed, "
@@ -174,7 +174,7 @@ def _head(result: dict[str, Any]) -> str:
 
 
 def _body(result: dict[str, Any]) -> list[str]:
-    """The lines of a passage with the most words of the question in them, those words marked."""
+    """Return the lines of a passage with the most words of the question, and mark those words."""
     begin, end = ("\033[1m", "\033[0m") if has_color(sys.stdout) else ("«", "»")
     marked: list[str] = []
     at = 0
@@ -273,7 +273,7 @@ def show_passages(options: Namespace) -> Reply:
         return Reply({"files": files}, table(list(counts), ("file", "passages")))
     before, colon, after = options.file.rpartition(":")
     path, line = (before, int(after)) if colon and after.isdecimal() else (options.file, None)
-    # The path is seen from here or, as answers have it, from the root.
+    # The path is relative to the current folder or, as in answers, to the root.
     from_root = os.path.relpath(os.path.realpath(path), root)
     if os.path.lexists(path) and not from_root.startswith(".."):
         path = from_root
@@ -337,7 +337,7 @@ def forget(options: Namespace) -> Reply:
     has_reply=False,
 )
 def serve(options: Namespace) -> None:
-    from rolecall.knowledge import serve as application  # for a server only, like the next
+    from rolecall.knowledge import serve as application  # only the server needs these
     from rolecall.service import http
 
     vectors = queries.shared_model(options.model, _note)

@@ -1,4 +1,4 @@
-"""`rolecall memory`: the lessons of a project, kept as notes in its `.nexus/memory/`."""
+"""`rolecall memory`: lessons of a project, kept as notes in its `.nexus/memory/`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rolecall.settings import config
 from rolecall.threads import workspace
 
 _MOST_CHARACTERS = 200
-"""A longer text is not repeated in a command to type."""
+"""The longest text that is repeated in a command to type."""
 
 
 @verb(
@@ -59,7 +59,7 @@ def add(options: Namespace) -> Reply:
 
 
 def _command(options: Namespace, *words: str) -> str:
-    """The next command to type, with the project that was named for this one."""
+    """Return the next command to type, with this command's project."""
     return join(["rolecall", *words, *(["--project", options.project] if options.project else [])])
 
 
@@ -160,7 +160,7 @@ def gc(options: Namespace) -> Reply:
 
 
 def _propose_deletions(options: Namespace, project: str, thresholds: memory.Thresholds) -> Reply:
-    """The notes that signals speak against."""
+    """List the notes that the signals suggest deleting."""
     found, lines = [], []
     for candidate in memory_gc.candidates(project, thresholds=thresholds):
         name = candidate.note.name

@@ -1,4 +1,4 @@
-"""uwf's command names and the commands that replace them. Consulted when a command is unknown."""
+"""uwf's command names and the commands that replace them, for unknown commands."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _NEW_NAMES = {
 
 
 def new_name(args: list[str]) -> str | None:
-    """The hint for a command of uwf; None if uwf has no such command."""
+    """Return the hint for a uwf command, or None if uwf has no such command."""
     return _NEW_NAMES.get(" ".join(args[:2])) or _NEW_NAMES.get(" ".join(args[:1]))

@@ -1,4 +1,4 @@
-"""Print results: as text, or as JSON or YAML on request."""
+"""Prints results as text, or as JSON or YAML on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rolecall.errors import InvalidValue, UsageError
 from rolecall.settings import config
 
 _PREDECESSORS = ("workflow", "thread", "step", "cas", "config", "log", "setup")
-"""The commands that `uwf` had before it became another name of `rolecall`."""
+"""The commands of the original `uwf`, before it became another name for `rolecall`."""
 
 _OWN_WORDS = ("doctor", "fleet", "init", "install", "serve", "setup", "trigger", "uninstall", "validate")
 """Commands that print only our own text, so that every command in it is a suggestion to the user."""
@@ -41,14 +41,14 @@ STORE = argument(
 
 
 def format_of(options: Namespace) -> str:
-    """The requested format, else text; under the name `uwf` the predecessor's commands print JSON in a pipe."""
+    """Return the requested format, by default text; as `uwf`, the predecessor's commands print JSON in a pipe."""
     if options.format is None and program() == "uwf" and options.verb.name.split()[0] in _PREDECESSORS:
         return "text" if sys.stdout.isatty() else "json"
     return options.format or "text"
 
 
 def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = None) -> None:
-    """Print a result; `text` is the terminal's view, indented JSON when there is none."""
+    """Print a result; `text` is the form for a terminal, indented JSON if None."""
     kind = format_of(options)
     if kind == "json":
         try:
@@ -84,8 +84,8 @@ def show_record(
 def show_lines(
     options: Namespace, key: str, items: Iterable[str], rest: Callable[[], dict[str, Any]] = dict
 ) -> None:
-    """Print a long list as it comes: one item a line as text, else one JSON object (which is YAML too) with the list
-    under `key` and, at the end, the further keys that `rest` returns."""
+    """Print a long list as it arrives: as text one item per line, otherwise one JSON object (which is also YAML) with
+    the list under `key`, followed by the keys that `rest` returns."""
     if format_of(options) == "text":
         for item in items:
             print(item)
@@ -103,7 +103,7 @@ def show_lines(
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print a line immediately, coloured on a terminal."""
+    """Print a line immediately, in colour on a terminal."""
     stream = stream or sys.stdout
     if stream is sys.stderr:
         text = under_this_name(text)
@@ -111,7 +111,7 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning on standard error, after everything printed so far."""
+    """Print a warning on standard error, after all previous output."""
     sys.stdout.flush()
     say(f"{colored('warning:', 'yellow')} {text}", sys.stderr)
 
@@ -122,7 +122,7 @@ def warn(text: str) -> None:
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
 _BEGINS = {name: 0xFDD0 + number for number, name in enumerate(_COLORS)}
 _END = 0xFDD0 + len(_COLORS)
-"""Code points that mark colours until a text is printed. Unicode reserves them for use inside a program."""
+"""Code points that mark colours until a text is printed. Unicode reserves them for internal use."""
 _STATUS_COLORS = {
     **dict.fromkeys(("completed", "done", "ok", "ready", "decided"), "green"),
     **dict.fromkeys(("failed", "crashed", "damaged", "killed", "problem"), "red"),
@@ -141,11 +141,11 @@ def has_color(stream: TextIO) -> bool:
 
 
 class Colored(str):
-    """A text with the marks of a colour around it."""
+    """A text with colour marks around it."""
 
 
 def colored(text: str, color: str) -> str:
-    """`text` that `say` and `show` print in a colour if the stream shows colours."""
+    """Mark `text` to be printed in a colour by `say` and `show` if the stream supports colours."""
     return Colored(f"{chr(_BEGINS[color])}{text}{chr(_END)}") if color else text
 
 
@@ -154,25 +154,25 @@ def colored_status(status: str) -> str:
 
 
 def colored_diff(text: str) -> str:
-    """A diff with added and removed lines in colours."""
+    """Colour the added and removed lines of a diff."""
     colors = {"+": "green", "-": "red", "@": "cyan"}
     return "\n".join(colored(line, colors.get(line[:1], "")) for line in text.split("\n"))
 
 
 def printable(text: str) -> str:
-    """`text` with characters escaped that control the terminal, reverse its writing direction, or are invisible."""
+    """Escape characters that control the terminal, reverse the writing direction, or are invisible."""
     return _translate(text, _VISIBLE)
 
 
 def _render(text: str, stream: TextIO) -> str:
-    """`text` ready to print: escaped, and coloured if the stream shows colours."""
+    """Prepare a text for printing: escaped, and coloured if the stream supports colours."""
     return _translate(text, _COLORED if has_color(stream) else _UNCOLORED)
 
 
 def _translate(text: str, table: Mapping[int, str]) -> str:
     text = text.translate(table)
-    # Joiners belong between the letters of some scripts and the parts of an emoji, a variation selector after one
-    # character. Anywhere else, and in a row, they can hide something.
+    # Joiners belong between letters of some scripts and parts of an emoji, and a variation selector after one
+    # character. Elsewhere, or repeated, they can hide something.
     return text if text.isascii() else re.sub(_STRAY, lambda found: _escape(ord(found[0])), text)
 
 
@@ -181,11 +181,11 @@ _STRAY = (
     "|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
 _KEPT_FORMATS = (0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)
-"""Format characters that are not escaped: joiners, see above, and visible signs of Arabic, Syriac and Kaithi."""
+"""Format characters that are not escaped: joiners (see above), and visible signs of Arabic, Syriac and Kaithi."""
 
 
 class _Characters(dict[int, str]):
-    """The printed form of each character, computed at its first use."""
+    """The printed form of each character, computed when first needed."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -219,15 +219,14 @@ _COLORED = _Characters(
 
 
 _LEAST_ROOM = 20
-"""The least width of a table's last column while there is another column to leave out."""
+"""The least width of a table's last column as long as another column can be left out."""
 _WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to install")
-"""Columns that are never cut: users type their values, or look for them first."""
+"""Columns that are never shortened, because users type their values or look for them first."""
 
 
 def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequence[str] = ()) -> str:
-    """Aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
-    are ids. If the last column gets too narrow, columns in `spared` are left out; then the widest columns are
-    cut."""
+    """Format aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
+    are ids. If the last column becomes too narrow, columns in `spared` are left out; then the widest are shortened."""
     columns: list[list[str]] = []
     right: list[bool] = []
     for at, name in enumerate(headings):
@@ -267,7 +266,8 @@ def _cell(value: Any, heading: str) -> str:
 
 
 def _fit(widths: list[int], kept: list[int], least: Mapping[int, int]) -> list[int]:
-    """The widths of the kept columns: those with a least width shrink, the widest first, until all fit the terminal."""
+    """Return the widths of the kept columns; those with a least width shrink, widest first, until all fit the
+    terminal."""
     widths, room = list(widths), columns_of_terminal()
     for at in least:
         widths[at] = min(widths[at], room)
@@ -280,7 +280,7 @@ def _fit(widths: list[int], kept: list[int], least: Mapping[int, int]) -> list[i
 
 
 def _cut_apart(texts: list[str], cells: int) -> list[str]:
-    """Texts cut at the end, or, if they would then look the same, in the middle of what they share."""
+    """Shorten texts at the end or, if they would then look the same, in the middle of the part they share."""
     cut = {text: text if _cells(text) <= cells else _cut(text, cells - 1) + "…" for text in texts}
     groups: dict[str, list[str]] = {}
     for text, shortened in cut.items():
@@ -299,7 +299,7 @@ def _cut_apart(texts: list[str], cells: int) -> list[str]:
 
 
 def columns_of_terminal() -> int:
-    """The width of a line in cells: the terminal's, or 80 (or COLUMNS) if the output is not a terminal."""
+    """Return the line width in cells: the terminal's, or 80 (or COLUMNS) if the output is not a terminal."""
     try:
         return os.get_terminal_size(1).columns or 80
     except (OSError, ValueError):
@@ -307,7 +307,7 @@ def columns_of_terminal() -> int:
 
 
 def _cells(text: str) -> int:
-    """The width of a text in terminal cells: letters of some scripts take two, marks and colours none."""
+    """Return the width of a text in terminal cells: letters of some scripts take two, marks and colours none."""
     return len(text) if text.isascii() else sum(map(_letter_cells, text))
 
 
@@ -320,7 +320,7 @@ def _letter_cells(letter: str) -> int:
 
 
 def _cut(text: str, cells: int) -> str:
-    """As much of a line as so many cells of a terminal hold."""
+    """Return as much of a line as fits into a number of terminal cells."""
     if text.isascii():
         return text[:cells]
     for at, letter in enumerate(text):
@@ -340,7 +340,7 @@ def plural(count: int, what: str) -> str:
 
 
 class LastLine:
-    """The terminal's last line, which shows what is happening now; nothing if there is no terminal."""
+    """The terminal's last line, which shows the current activity; does nothing without a terminal."""
 
     def __init__(self) -> None:
         self._out = sys.stderr if sys.stderr.isatty() else None
@@ -364,7 +364,7 @@ class LastLine:
 
 
 class Progress(LastLine):
-    """A counter while long work runs."""
+    """A counter for long operations."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -378,7 +378,7 @@ class Progress(LastLine):
 
 
 def between(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A whole number from `least` to `most`."""
+    """Return a parser for whole numbers from `least` to `most`."""
 
     def check(text: str) -> int:
         if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
@@ -390,7 +390,7 @@ def between(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """A value of the form NAME=VALUE."""
+    """Parse a value of the form NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -398,14 +398,14 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def read_input(argument: str) -> str:
-    """The text an argument stands for: `-` is standard input, `@FILE` a file, else itself."""
+    """Return the text an argument stands for: `-` is standard input, `@FILE` a file, anything else itself."""
     if argument == "-":
         return _decode(sys.stdin.buffer.read(), "standard input")
     return read_file(argument[1:]) if argument.startswith("@") else argument
 
 
 def read_file(path: str) -> str:
-    """The text of a file, or of standard input for `-`."""
+    """Read a file, or standard input for `-`."""
     if path == "-":
         return read_input(path)
     try:
@@ -423,7 +423,7 @@ def _decode(data: bytes, source: str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Strict JSON: no NaN, no repeated keys, and an error instead of a crash."""
+    """Parse strict JSON: no NaN, no repeated keys, and an error instead of a crash."""
 
     def refuse_constant(name: str) -> None:
         raise InvalidValue(f"{name} is not JSON", hint="Send null or a string instead.")

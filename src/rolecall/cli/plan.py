@@ -11,7 +11,7 @@ from rolecall.cli.project import PROJECT, call, look
 from rolecall.errors import UsageError
 
 _MOST_CHARACTERS = 300
-"""How much of a replaced decision is shown."""
+"""The most characters shown of a replaced decision."""
 _ISSUE = argument("issue_id", "ID", "the issue", type=int)
 
 

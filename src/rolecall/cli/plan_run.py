@@ -1,7 +1,7 @@
-"""`rolecall plan run`: agents carry out the tasks of the cycle.
+"""`rolecall plan run`: let agents carry out the tasks of the cycle.
 
-Exit codes beyond those of every command: 6 a task failed or can never begin, 7 one waits for a person, 130
-interrupted. Tasks that are left for the lead are no failure.
+Exit codes beyond those of every command: 6 a task failed or can never start, 7 a task waits for a person, 130
+interrupted. Tasks left for the lead do not count as failures.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ FAILED, WAITING, INTERRUPTED = 6, 7, 130
 
 
 class Part(NamedTuple):
-    """A role and the agent that plays it, or why none can."""
+    """A role with the agent that plays it, or the reason there is none."""
 
     book: Playbook
     role: str
     agent: str = ""
     model: str = ""
-    """The model for the tier of the role."""
+    """The model for the role's tier."""
     problem: RolecallError | None = None
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def run(options: Namespace) -> int:
     if options.dry_run:
         try:
             found = workspace.open_store(options.store, create=False)
-        except NotFound:  # the first run makes it
+        except NotFound:  # the first run creates it
             found = None
         with found or nullcontext():
             board, jobs = _look(options, project, found, agents)
@@ -119,10 +119,10 @@ def run(options: Namespace) -> int:
 def _look(
     options: Namespace, project: str, store: Store | None, agents: catalog.Catalog
 ) -> tuple[Board, list[Job]]:
-    """The state of the tasks, and those to run; nothing is written."""
+    """Return the state of the tasks, and the tasks to run; nothing is written."""
 
     def assign_tasks(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
-        return assign(tasks, agents, tree=Tree(project))  # a new look each time: the work adds files
+        return assign(tasks, agents, tree=Tree(project))  # read again each time, because tasks add files
 
     board = Board(project, store, assign_tasks, only=frozenset(options.task) if options.task else None)
     board.look()
@@ -136,7 +136,7 @@ def _look(
 
 
 def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: str | None) -> Iterator[Part]:
-    """The agent for each role that may be needed, or why there is none; each once."""
+    """Yield the agent for each role that may be needed, or why there is none, each once."""
     settings, seen = config.load(), set()
     overrides = (settings.get("agentOverrides") or {}).get(taskflow.NAME) or {}
     for job in jobs:
@@ -148,7 +148,7 @@ def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: 
             seen.add((role, chosen))
             try:
                 if not (chosen or overrides.get(role) or settings.get("defaultAgent")):
-                    # The engine's own error would advise to edit the role's file, and there is none.
+                    # The engine's error would suggest editing the role's file, but there is none.
                     raise UsageError(
                         "no agent is named",
                         hint="Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
@@ -163,7 +163,7 @@ def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: 
 
 
 def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
-    """Raise one error for all roles that no agent can play, with the agents that can."""
+    """Raise one error for all roles that no agent can play, and name agents that can."""
     missing = [part for part in parts if part.problem]
     if not missing:
         return
@@ -189,7 +189,7 @@ def _hints(missing: Sequence[Part]) -> list[str]:
 
 
 def _propose(missing: Sequence[Part]) -> str:
-    """Name the configured and the installed agents that can play all of these roles."""
+    """Name the configured and installed agents that can play all of these roles."""
     settings, able = config.load(), []
     adapters = (name for name in ADAPTERS if name not in SPOKEN)
     for name in dict.fromkeys((*(settings.get("agents") or {}), *adapters)):
@@ -223,7 +223,7 @@ def _run_tasks(options: Namespace, project: str, store: Store, board: Board, age
     mask = workspace.mask()
 
     def engine_of(agent: str | None) -> Engine:
-        """One for each agent that threads began with: they keep connections from step to step."""
+        """Return the engine for an agent that threads started with; engines keep connections between steps."""
         if agent not in engines:
             engines[agent] = workspace.engine(store, agent=agent, tiers=tiers, shares_process=True)
         return engines[agent]

@@ -1,6 +1,6 @@
-"""What `plan run` shows: lines while it runs, the result, and the outlook of a dry run.
+"""The output of `plan run`: progress lines, the result, and the preview of a dry run.
 
-Commands are shown as they have to be typed, with the project and the store of this run.
+Commands are shown ready to type, with this run's project and store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_AT_ONCE = 3
 _LONGEST_REASON = 200
-"""Characters of a task's reason in the line that is shown while others run."""
+"""The most characters of a task's reason in a progress line."""
 
 
 # -- what to type next --
@@ -43,7 +43,7 @@ def repeat_command(options: Namespace) -> str:
 
 
 def _here(options: Namespace, command: str) -> str:
-    """The next command to type, for the project and the store of this run."""
+    """Return the next command to type, with this run's project and store."""
     command = hints.command(command)
     is_of_thread = command.startswith("rolecall thread ")
     return in_this_store(options, command if is_of_thread else _in_project(options, command))
@@ -55,7 +55,7 @@ def _in_project(options: Namespace, command: str) -> str:
 
 
 def with_command(options: Namespace, body: Mapping[str, Any]) -> dict[str, Any]:
-    """`body` with the command in it as it has to be typed."""
+    """Return `body` with its command ready to type."""
     return {**body, "command": _here(options, body["command"])} if body.get("command") else dict(body)
 
 
@@ -63,13 +63,13 @@ def with_command(options: Namespace, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TaskLines(View):
-    """A line for each thing that ends, with its task; below them one for what happens now."""
+    """Prints a line for everything that ends, with its task, and below them a line for the current activity."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last = LastLine()
         self._now: dict[Any, tuple[str, float]] = {}
-        """The role of each task at work, and since when."""
+        """The current role of each running task, and when it started."""
         self._latest: dict[Any, str] = {}
         """The last message of each task, the newest last."""
 
@@ -134,7 +134,7 @@ class TaskLines(View):
 
 
 def show_rows(options: Namespace, board: Board, rows: Sequence[Row], mask: Mask, *, id_length: int) -> None:
-    """`id_length` is how much of the end of a thread's id the table shows."""
+    """Print the result; `id_length` is the number of characters at the end of a thread's id that the table shows."""
     if format_of(options) == "yaml":
         print("---")
     is_done = all(task["status"] == "completed" for task in board.tasks.values())
@@ -155,7 +155,7 @@ def _result(
         "tokens": [row.tokens or "" for row in rows],
         "cost $": [f"{row.cost:.4f}".rstrip("0").rstrip(".") if row.cost else "" for row in rows],
         "thread": [row.thread[-id_length:] for row in rows],
-        "title": [mask.text(row.title) for row in rows],  # before the table cuts them
+        "title": [mask.text(row.title) for row in rows],  # before the table shortens them
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
     if rows:
@@ -187,7 +187,7 @@ def _result(
 def show_outlook(
     options: Namespace, board: Board, agents: Mapping[str, str], hints: Iterable[str] = ()
 ) -> None:
-    """`agents` names the agent of each role, or why there is none; `hints` say what to do about that."""
+    """Print the preview; `agents` maps each role to its agent or the reason there is none; `hints` advise on that."""
     state = board.standing()
     words = {number: left.word for number, left in state.left.items()}
     ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)

@@ -1,4 +1,4 @@
-"""What the commands on a project share: which project it is, and calling one of its tools."""
+"""Shared by commands on a project: find the project and call its tools."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def project_of(options: Namespace) -> str:
 
 
 def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
-    """The tool's reply."""
+    """Call a tool and return its reply."""
     for name, value in arguments.items():
         _check_text(name, value)
     return dispatch.call(project_of(options), tool, arguments, mask=config.mask)
 
 
 def look(options: Namespace, tool: str) -> dict[str, Any]:
-    """The reply of a reading tool that is called before a writing one; empty if a file cannot be read, because the
-    writing tool reports that and keeps a copy."""
+    """Call a reading tool before a writing one; return an empty reply if a file is damaged, because the writing tool
+    reports that and keeps a copy."""
     try:
         return call(options, tool)
     except Damaged:
@@ -47,7 +47,7 @@ def look(options: Namespace, tool: str) -> dict[str, Any]:
 
 
 def _check_text(name: str, value: Any) -> None:
-    """Refuse arguments that are not UTF-8: Python passes them as half characters, which would be stored."""
+    """Refuse arguments that are not UTF-8: Python passes their bytes as lone surrogates, which would be stored."""
     if isinstance(value, (list, dict)):
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
             _check_text(name, part)
@@ -71,7 +71,7 @@ def read_text(options: Namespace) -> str:
 
 
 def reply_text(options: Namespace, text: str) -> Reply | None:
-    """A note as it is, also in a pipe, where agents read it; JSON or YAML only on request."""
+    """Print a note unchanged, even in a pipe, where agents read it; JSON or YAML only on request."""
     if options.format not in (None, "text"):
         return Reply({"name": options.name, "text": text})
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)

@@ -1,6 +1,5 @@
-"""`rolecall run`: start threads of a workflow and follow them, through the service if one is running here, otherwise
-in this process. It prints the same as `thread run`, with the same exit codes.
-"""
+"""`rolecall run`: start threads of a workflow and follow them, through the service if one is running here, otherwise in
+this process. Output and exit codes are those of `thread run`."""
 
 from __future__ import annotations
 
@@ -79,7 +78,7 @@ def run(options: Namespace) -> int:
         starter = Starter(options, store, found.node or book, is_queued=is_served or options.detach)
         if options.detach:
             return _detach(options, starter.start_all(tasks), is_served=is_served)
-        from rolecall.cli import follow  # brings asyncio and the engine, which --detach does without
+        from rolecall.cli import follow  # imports asyncio and the engine, which --detach does not need
 
         if len(tasks) > 1:
             refs = starter.start_all(tasks) if is_served else map(starter.start, tasks)
@@ -99,7 +98,7 @@ def _read_tasks(options: Namespace, book: Playbook) -> list[Task]:
     if options.each is None:
         return [replace(default, prompt=read_input(options.prompt))]
     tasks = []
-    # Not splitlines: a text may hold other characters that Python takes for the end of a line.
+    # Not splitlines, which also splits at other characters that a text may contain.
     for number, line in enumerate(read_file(options.each).removeprefix("\ufeff").split("\n"), 1):
         if line.strip():
             tasks.append(_parse_task(line.strip(), f"{options.each}:{number}", default))
@@ -109,13 +108,13 @@ def _read_tasks(options: Namespace, book: Playbook) -> list[Task]:
 
 
 def _parse_task(line: str, place: str, default: Task) -> Task:
-    """A line is a prompt, a JSON object with one, or a JSON string, which may have lines of its own."""
+    """Parse a line: a prompt, a JSON object with one, or a JSON string, which may contain line breaks."""
     given: Any = {"prompt": line}
     if line[0] in '{"':
         try:
             given = json.loads(line)
         except ValueError as error:
-            if line[0] == "{":  # otherwise it is a prompt that begins with a quotation
+            if line[0] == "{":  # otherwise it is a prompt that starts with a quotation
                 raise UsageError(f"{place} begins like JSON but is not JSON: {error}") from error
     given = {"prompt": given} if isinstance(given, str) else given
     if unknown := [key for key in given if key not in _KEYS]:
@@ -127,11 +126,11 @@ def _parse_task(line: str, place: str, default: Task) -> Task:
     )
     if not isinstance(prompt, str) or not isinstance(folder, str):
         raise UsageError(f"{place} must have a `prompt`; it and `cwd` must be strings")
-    if type(priority) is not int or priority not in range(10):  # 5.0 and True equal an integer in the range
+    if type(priority) is not int or priority not in range(10):  # `5.0 in range(10)` and `True in …` hold too
         raise UsageError(f"{place} has the priority {priority!r}", hint="It goes from 0 to 9.")
     task = Task(prompt, os.path.abspath(os.path.join(default.cwd, os.path.expanduser(folder))), priority)
 
-    # What would keep a thread from being made is reported before any is.
+    # Report anything that would prevent a thread before starting any.
     if not task.prompt.strip():
         raise UsageError(f"{place} has an empty prompt", hint="Say what to do.")
     if not os.path.isdir(task.cwd):
@@ -144,7 +143,7 @@ def _parse_task(line: str, place: str, default: Task) -> Task:
 
 
 class Starter:
-    """Makes threads, one after the other."""
+    """Starts threads one after the other."""
 
     def __init__(
         self, options: Namespace, store: Store, workflow: str | Playbook, *, is_queued: bool
@@ -169,13 +168,13 @@ class Starter:
             work=config.work_folder(),
             queue=task.priority if self._is_queued else None,
         )
-        self._workflow = ref.state.workflow  # the file is read once, for all threads
+        self._workflow = ref.state.workflow  # the file is read once for all threads
         tell_omitted(ref)
         workspace.tell_service(ref)
         return ref
 
     def start_all(self, tasks: list[Task]) -> list[ThreadRef]:
-        """Queue all threads. If that fails midway, say how many were queued: those run all the same."""
+        """Queue all threads. If that fails midway, report how many were queued, because those will run."""
         refs: list[ThreadRef] = []
         try:
             for task in tasks:

@@ -70,16 +70,16 @@ def _fleet(parser: ArgumentParser) -> None:
 )
 def serve(options: Namespace) -> Reply | int:
     folder = os.path.abspath(options.project or os.getcwd())
-    project = project_file.load(folder).checked()  # its problems are reported here, not in a log
+    project = project_file.load(folder).checked()  # report its problems here, not in a log
     if problem := project_file.unread(folder):
         print(printable(str(problem)), file=sys.stderr)
     url = _database(options)
     if options.detach:
         return _detach(options, project, url)
-    from rolecall.service import companion, serving  # for the service itself: --detach does without
+    from rolecall.service import companion, serving  # only the service needs these, not --detach
 
     def adjust(policy: ServicePolicy) -> ServicePolicy:
-        """The project's policy with what the command line overrides."""
+        """Apply the command line's overrides to the project's policy."""
         if options.at_once:
             policy = replace(policy, limit=options.at_once)
         if options.concurrency:
@@ -126,7 +126,7 @@ def serve(options: Namespace) -> Reply | int:
 
 
 def _database(options: Namespace) -> str | None:
-    """The database of the fleet to join; None if this machine works alone."""
+    """Return the database of the fleet to join, or None if this machine works alone."""
     if options.database is None:
         if given := [name for name in _FOR_FLEET if getattr(options, name) is not None]:
             raise UsageError(f"--{given[0]} is for a machine of a fleet", hint="Say which: --database URL.")
@@ -141,7 +141,7 @@ def _database(options: Namespace) -> str | None:
 
 
 def _detach(options: Namespace, project: Project, url: str | None) -> Reply | int:
-    """Start the service in a session of its own, and wait until it answers."""
+    """Start the service in its own session, and wait until it answers."""
     home = config.home()
     if control.held_by(home) is not None:
         raise control.running_already(home)
@@ -152,19 +152,19 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
         raise control.unwritable(home, error) from error
     taken = _check_port(project)
     read, write = os.pipe()
-    # -P: a file of the project must not stand in for one of the modules that are imported.
+    # -P, so that a file in the project cannot replace an imported module.
     words = [sys.executable, "-P", "-m", "rolecall", "serve", "--ready-fd", str(write)]
     words += [] if options.database is None else ["--database"]
     for name in ("project", "at_once", "concurrency", *_FOR_FLEET):
         if value := getattr(options, name):
             words += [f"--{name.replace('_', '-')}", str(value)]
-    # An address may hold a password, and everybody on a machine sees the words of its commands.
+    # Passed in the environment: an address may contain a password, and every user can see command lines.
     address = url or options.store
     with errors:
-        child = subprocess.Popen(  # noqa: S603 -- ourselves
+        child = subprocess.Popen(  # noqa: S603 -- our own program
             words,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # the log has the same
+            stdout=subprocess.DEVNULL,  # the log has the same output
             stderr=errors,
             env=config.inherited(**({} if address is None else {"ROLECALL_STORE": address})),
             pass_fds=[write],
@@ -178,7 +178,7 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
         with open(control.errors_path(home), encoding="utf-8", errors="replace") as said:
             print(said.read().strip(), file=sys.stderr)
         return child.returncode or 1
-    child.returncode = 0  # it outlives us on purpose, so nothing waits for it
+    child.returncode = 0  # the service outlives us on purpose, so nothing waits for it
     if taken:
         warn(taken)
     triggers = [f"{one.id}: {one.describe()}" for one in project.triggers]
@@ -188,7 +188,7 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
 
 
 def _check_port(project: Project) -> str:
-    """Why the service cannot listen for the project's hooks; empty if it can, or if there are none."""
+    """Explain why the service cannot listen for the project's hooks; empty if it can, or if there are none."""
     if not any(isinstance(one.source, Hook) for one in project.triggers):
         return ""
     host, port = project.hooks.host, project.hooks.port

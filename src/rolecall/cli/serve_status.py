@@ -1,4 +1,4 @@
-"""`rolecall serve status`, `stop` and `logs`: talk to the service that runs in this home."""
+"""`rolecall serve status`, `stop` and `logs`: commands for the service running in this home."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def _print_lines(options: Namespace, lines: list[str]) -> None:
 
 
 def _follow(options: Namespace, file: IO[str], path: str) -> None:
-    """Print new lines until interrupted, through restarts of the service too; a killed one writes no last line."""
+    """Print new lines until interrupted, even through restarts of the service; a killed service writes no last line."""
     was_running = True
     while True:
-        # Both are asked before the file is read to its end, so nothing is missed.
+        # Check both before reading the file to its end, so that nothing is missed.
         is_running, is_current = control.held_by(config.home()) is not None, False
         with suppress(FileNotFoundError):
             is_current = os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
-        _print_lines(options, file.readlines())  # lines are written whole
+        _print_lines(options, file.readlines())  # lines are always written completely
         if was_running and not is_running:
             print("no service is running; waiting for the next one", file=sys.stderr, flush=True)
         was_running = is_running

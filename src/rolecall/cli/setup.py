@@ -1,6 +1,6 @@
-"""`rolecall setup`: writes the first configuration, from flags or by asking on a terminal.
+"""`rolecall setup`: write the first configuration, from flags or by asking at a terminal.
 
-A key goes into `.env` of the home, where only its owner can read it; `config.yaml` only names the variable.
+A key is stored in the home's `.env`, which only its owner can read; `config.yaml` only names the variable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BASE_URLS = {
 }
 
 MODEL = "default"
-"""The alias under which the model is kept."""
+"""The model's alias in the configuration."""
 
 _PROVIDER_FLAGS = ("provider", "base_url", "model", "api_key")
 _AGENTS = (*ADAPTERS, "human")
@@ -39,10 +39,10 @@ class Answers(NamedTuple):
     provider: str | None
     base_url: str | None
     api_key: str | None
-    """None keeps the key there is; empty means that none is needed."""
+    """None keeps the current key; an empty string means that none is needed."""
     model: str | None
     agent: str | None
-    """None keeps the present one; an empty text removes it."""
+    """None keeps the current agent; an empty string removes it."""
 
 
 @verb(
@@ -99,7 +99,7 @@ def _has_key(settings: dict[str, Any], environment: dict[str, str], provider: st
 
 
 def _variable(provider: str) -> str:
-    """The variable that holds a provider's key."""
+    """Return the variable for a provider's key."""
     name = "".join(character if character.isalnum() else "_" for character in provider.upper())
     return f"{name}_API_KEY" if name[:1].isalpha() else f"_{name}_API_KEY"
 
@@ -126,13 +126,13 @@ def _from_flags(options: Namespace, settings: dict[str, Any], environment: dict[
 
 
 def _ask(settings: dict[str, Any], environment: dict[str, str], programs: list[dict[str, str]]) -> Answers:
-    """Check every answer at its question, and ask again if it is wrong."""
+    """Ask for the settings, checking each answer immediately and asking again if it is wrong."""
     for one in programs:
         asking.say(f"found {one['program']} ({one['path']}): adapter {one['adapter']}")
     offered = settings.get("defaultAgent") or next((one["adapter"] for one in programs), "")
 
     def check_agent(text: str) -> str:
-        """The agent, or an empty text for no agent."""
+        """Return the agent, or an empty string for no agent."""
         agent = "" if text == "-" else text or offered
         if agent:
             _check_agent(agent, settings)
@@ -174,7 +174,7 @@ def _ask_needed(question: str, default: str, key: Key) -> str:
 
 
 def _check(answers: Answers, settings: dict[str, Any]) -> None:
-    """Refuse everything wrong before anything is written."""
+    """Refuse invalid answers before anything is written."""
     if answers.agent:
         _check_agent(answers.agent, settings)
     if answers.provider is None:
@@ -221,7 +221,7 @@ def _write(answers: Answers, settings: dict[str, Any]) -> dict[str, Any]:
             unset += [key, named]
         elif answers.api_key or not (entry.get("apiKey") or entry.get("apiKeyEnv")):
             values[named] = _variable(answers.provider)
-            unset.append(key)  # it would take precedence
+            unset.append(key)  # otherwise it would take precedence
     file, env_path = config.config_path(), os.path.join(config.home(), ".env")
     if answers.api_key:
         variable, secret = _variable(str(answers.provider)), answers.api_key

@@ -1,4 +1,4 @@
-"""`rolecall status`: the project here, the threads that run or wait, the service, and the next command."""
+"""`rolecall status`: show the project here, the running and waiting threads, the service, and the next command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rolecall.threads.workspace import store_if_any
 from rolecall.workflow import registry
 
 _MOST = 10
-"""How many threads are listed."""
+"""The most threads listed."""
 _ORDER = ("crashed", "damaged", "suspended", "running", "queued", "idle")
 
 

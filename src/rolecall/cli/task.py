@@ -1,4 +1,4 @@
-"""`rolecall task`, `history` and `artifact`: the current cycle's tasks and files, and the cycles that were closed."""
+"""`rolecall task`, `history` and `artifact`: the current cycle's tasks and files, and the closed cycles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rolecall.nexus import overview, task_graph
 
 _MOST_TASKS = 20
 _LONG = ("context", "approach", "acceptance", "risk")
-"""Fields that may come from a file or from standard input."""
+"""Fields that may come from a file or standard input."""
 
 
 # -- tasks --

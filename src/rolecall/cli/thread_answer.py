@@ -1,4 +1,4 @@
-"""`rolecall thread answer`: show a person the question and take the answer: a role's output, or a text for an agent."""
+"""`rolecall thread answer`: show a person the question and take the answer, a role's output or a text for an agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rolecall.workflow.reply import Shape
 from rolecall.workflow.route import STATUS_KEYS, Next, Route, Suspended
 
 _MOST_LINES = 20
-"""Lines that are shown of the previous answer."""
+"""The most lines shown of the previous answer."""
 _EMPTY_NAME = (
     "Your shell replaces $status by the value of a variable, which is empty. "
     "Write status=…, or use single quotes: '$status=…'."
@@ -75,7 +75,7 @@ def answer(options: Namespace) -> int:
         chain = Chain(store, ref.head)
         turn = Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow))
         way = next_of(turn)
-        lifecycle.refuse_running(store, ref)  # before anybody thinks about an answer
+        lifecycle.refuse_running(store, ref)  # before the person thinks about an answer
         if isinstance(way, Next) or ref.state.status != "suspended":
             moved = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
         else:
@@ -84,7 +84,7 @@ def answer(options: Namespace) -> int:
             return CODES["suspended"] if options.run else 0
         workspace.tell_service(moved)
         if options.run:
-            from rolecall.cli.thread_play import play  # brings asyncio and the engine
+            from rolecall.cli.thread_play import play  # imports asyncio and the engine
 
             return play(options, store, moved, steps=None, is_run=True)
         show_state(options, store, moved, step=moved.head)
@@ -99,7 +99,7 @@ def _can_ask(options: Namespace) -> bool:
 def _answer_question(
     options: Namespace, store: Store, ref: ThreadRef, turn: Turn, way: Route
 ) -> ThreadRef | None:
-    """Give the role the text it waits for. None if there is no answer and no terminal to ask on."""
+    """Give the role the text it waits for. Return None if there is no answer and no terminal to ask on."""
     if options.output is not None or options.field:
         raise UsageError(
             f"thread {turn.thread} waits for a text, not for fields: {ref.state.reason}",
@@ -134,7 +134,7 @@ def _answer_question(
 def _play_role(
     options: Namespace, store: Store, ref: ThreadRef, turn: Turn, way: Next | None
 ) -> ThreadRef | None:
-    """Take the step of the role whose turn it is. None if there is no answer and no terminal to ask on."""
+    """Take the step of the next role. Return None if there is no answer and no terminal to ask on."""
     is_asking = options.output is None and not options.field and options.body is None
     if not is_asking or way is None or ref.state.has_ended:
         output = _read_output(options, turn.role(way.role).schema if way else {})
@@ -161,7 +161,7 @@ def _read_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any
     if "" in output:
         raise UsageError("a field of --output has no name", hint=_EMPTY_NAME)
     shape = Shape(schema)
-    # A shell expands `$status`, so `status` means `$status` unless there is a field of that name.
+    # A shell expands `$status`, so `status` means `$status` unless there is a field named `status`.
     names = {"status": "$status"} if "$status" in shape.declared and "status" not in shape.declared else {}
     output = {names.get(name, name): value for name, value in output.items()}
     for given, text in options.field:
@@ -171,7 +171,7 @@ def _read_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any
 
 
 def _parse_value(text: str) -> Any:
-    """JSON if the text is JSON, else the text itself: the schema judges it either way."""
+    """Parse a text as JSON, or return it unchanged if it is not JSON; the schema validates it in either case."""
     try:
         return parse_json(text)
     except UsageError:
@@ -179,7 +179,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for the fields one after the other and check each at once; ask for all again if they do not fit together."""
+    """Ask for the fields one by one and check each; ask for all again if they do not fit together."""
     whole = Shape(schema)
     while True:
         form, output = schema, dict[str, Any]()
@@ -201,7 +201,7 @@ def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *, is_required: bool) -> Any:
-    """The value of a field; None if the person leaves it out."""
+    """Ask for the value of a field; return None if the person skips it."""
     if "const" in item:
         return item["const"]
     shown = name.lstrip("$")
@@ -292,12 +292,12 @@ def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
 
 
 def _example_command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
-    # The store sorts names; the status is what a person decides first.
+    # The store sorts names, but a person decides the status first.
     example = dict(sorted(example_output(schema).items(), key=lambda field: field[0] not in STATUS_KEYS))
     words = [f"rolecall thread answer {ident}"]
     for name, value in example.items():
         if name == "$status" and "status" not in example:
-            name = "status"  # which no shell takes for a variable
+            name = "status"  # not `$status`, which a shell would expand
         text = value if isinstance(value, str) else json.dumps(value)
         words.append(f"--field {quote(f'{name}={text}')}")
     return in_this_store(options, " ".join([*words, "--body 'Your report.'"]))

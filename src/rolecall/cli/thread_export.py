@@ -1,4 +1,4 @@
-"""`rolecall thread export`: write a thread as a report."""
+"""`rolecall thread export`: write a report of a thread."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def export(options: Namespace) -> Reply:
 
 
 def _write_file(path: str, data: bytes, *, overwrite: bool) -> None:
-    """Write the whole file or nothing; a link, unlike a rename, never replaces a file."""
+    """Write the whole file or nothing; a hard link, unlike a rename, never replaces a file."""
     scratch = f"{path}.{os.getpid()}.part"
     try:
         with open(scratch, "xb") as file:

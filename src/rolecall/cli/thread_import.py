@@ -1,4 +1,4 @@
-"""`rolecall thread import`: take over threads that the predecessor wrote."""
+"""`rolecall thread import`: import threads that the predecessor wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command leaves behind of a thread: its state, its result, an exit code, and the command that continues it.
+"""Reports a thread's outcome: its state, its result, an exit code, and the command that continues it.
 
 Exit codes beyond those of every command: 6 failed, 7 suspended, 8 killed, 9 discarded, 130 interrupted.
 """
@@ -25,7 +25,7 @@ from rolecall.threads.report import money
 from rolecall.threads.state import ThreadRef
 
 CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
-"""Exit codes by the status a thread was left in; 0 for the others."""
+"""Exit codes by a thread's final status; 0 for all others."""
 CRASHED = 5
 INTERRUPTED = 130
 INTERRUPTION = "interrupted"
@@ -45,7 +45,7 @@ def show_state(
     is_after_events: bool = False,
     is_brief: bool = False,
 ) -> None:
-    """Print the state of a thread, and its result if it has ended. As text, `is_brief` leaves out the result."""
+    """Print the state of a thread, and its result if it has ended. `is_brief` omits the result from text output."""
     status = views.status_of(store, ref)
     has_ended = status in thread.ENDED
     shown: dict[str, Any] = {
@@ -80,7 +80,7 @@ def _state_text(shown: Mapping[str, Any]) -> str:
 
 
 def _result(options: Namespace, store: Store, ref: ThreadRef) -> dict[str, Any] | None:
-    """The result of an ended thread, with the commands that read and merge it."""
+    """Return the result of an ended thread, with the commands that read and merge it."""
     found = views.result(store, ref)
     if found is None:
         return None
@@ -91,7 +91,7 @@ def _result(options: Namespace, store: Store, ref: ThreadRef) -> dict[str, Any] 
             handover,
         )  # starts git; most threads work in the folder they were started in
 
-        with suppress(RolecallError):  # the repository is gone or broken: the agents' reports remain
+        with suppress(RolecallError):  # the repository is gone or broken, but the agents' reports remain
             changed = [handover.changed_files(kind, folder) for kind, folder in folders.items()]
     if any(files is not None for files in changed):
         found["files"] = list(dict.fromkeys(file for files in changed for file in files or ()))

@@ -1,4 +1,4 @@
-"""Run a thread in this process: show it while it runs, stop it on a signal, and leave behind how to continue."""
+"""Run a thread in this process: show its progress, stop it on a signal, and print how to continue it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from rolecall.workflow.route import status_of
 
 _REFRESH = 0.2
 _AGENT_LENGTH = 24
-"""Characters of an agent's name that are shown: a command is one, and may be long."""
+"""The most characters shown of an agent's name, which may be a long command."""
 
 
 def play(options: Namespace, store: Store, ref: ThreadRef, *, steps: int | None, is_run: bool) -> int:
     """Take steps, show them, and print how to continue; return the exit code."""
     status = ref.state.status
     if status == "suspended" or (is_run and status in thread.ENDED):
-        # There is no step to take, and the exit code tells why. One step that was asked for and cannot be
-        # taken any more is wrong use; the engine says so.
+        # There is no step to take, and the exit code tells why. Asking for a single step of an ended thread is wrong
+        # usage, which the engine reports.
         return leave(options, store, ref, step=None, is_run=is_run, is_cancelled=False)
     ident = thread.id_of(ref)
     step, is_cancelled = None, False
@@ -63,7 +63,7 @@ def play(options: Namespace, store: Store, ref: ThreadRef, *, steps: int | None,
 def leave(
     options: Namespace, store: Store, ref: ThreadRef, *, step: str | None, is_run: bool, is_cancelled: bool
 ) -> int:
-    """Show the state of the thread and how it continues; return the exit code."""
+    """Show the thread's state and how to continue it; return the exit code."""
     status = ref.state.status
     is_interrupted = is_cancelled and status not in CODES and status != "completed"
     reason = INTERRUPTION if is_interrupted else ""
@@ -74,7 +74,7 @@ def leave(
 
 
 def _other_command(options: Namespace, ref: ThreadRef, error: RolecallError) -> str | None:
-    """The command that continues where the same one could only fail again; None if the same one may succeed."""
+    """Return the command that continues the thread if repeating this one would fail again; None if it may succeed."""
     if isinstance(error, FileChanged):
         return f"rolecall thread fork {thread.id_of(ref)} --workflow {quote(error.place)}"
     if isinstance(error, FileGone):
@@ -87,7 +87,7 @@ def _other_command(options: Namespace, ref: ThreadRef, error: RolecallError) -> 
 def take_steps(
     options: Namespace, store: Store, ref: ThreadRef, view: View, *, steps: int | None, is_run: bool
 ) -> tuple[str | None, bool]:
-    """Return the last step that was taken, and whether a signal stopped the run."""
+    """Take steps; return the last step taken, and whether a signal stopped the run."""
     ident, agent = thread.id_of(ref), options.agent or ref.state.agent
 
     async def run() -> tuple[str | None, bool]:
@@ -116,20 +116,20 @@ def take_steps(
 
 
 class View:
-    """Shows the events of a run; this one shows nothing."""
+    """Shows the events of a run; this base class shows nothing."""
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         pass
 
     def tick(self) -> None:
-        """A fifth of a second has passed."""
+        """Called every fifth of a second."""
 
     def close(self) -> None:
         pass
 
 
 class EventRecords(View):
-    """Prints one record per event immediately; `head` is added to each."""
+    """Prints each event as a record immediately, with the fields of `head` added."""
 
     def __init__(self, options: Namespace, **head: str) -> None:
         self._options = options
@@ -140,7 +140,7 @@ class EventRecords(View):
 
 
 class StepLines(View):
-    """A line per finished step, and below them one that shows what happens now."""
+    """Prints a line per finished step, and below them a line for the current activity."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -149,7 +149,7 @@ class StepLines(View):
         self._since = 0.0
         self._tokens = 0
         self._failure = ""
-        """A failed attempt that is not shown yet: a suspension that follows also reports it."""
+        """A failed attempt that has not been shown yet, because a following suspension also reports it."""
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         if kind == "suspended" and self._failure and str(body.get("reason", "")).startswith(self._failure):
@@ -201,7 +201,7 @@ def view_of(options: Namespace, store: Store, ident: str, *, has_events: bool) -
 
 
 def step_line(step: Step) -> str:
-    """A finished step: number, role, status, how long, how many tokens."""
+    """Describe a finished step: number, role, status, duration, tokens."""
     ms = step.payload["completed_at"] - step.payload["started_at"]
     tokens = tokens_of(step.payload.get("usage", {}))
     parts = [
@@ -225,7 +225,7 @@ def duration(seconds: float) -> str:
 
 
 def gist(kind: str, body: Mapping[str, Any]) -> str:
-    """An event in a few words of one line."""
+    """Summarize an event in a few words on one line."""
     if kind == "text":
         lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
         return lines[-1] if lines else ""
@@ -241,7 +241,7 @@ def gist(kind: str, body: Mapping[str, Any]) -> str:
 
 
 class Stopped:
-    """Whether and how the run was asked to stop; `cancel` is what the engine looks at."""
+    """Whether and how the run was asked to stop; the engine checks `cancel`."""
 
     def __init__(self, view: View) -> None:
         self.cancel = asyncio.Event()
@@ -251,10 +251,10 @@ class Stopped:
         self._view = view
         self._is_asked = False
         self._children: dict[str, int] = {}
-        """Every process that was started, by its run: several threads may be at work."""
+        """The processes started, by run, because several threads may be running."""
 
     def watch(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Pass an event on to the view. If its reader is gone, the run stops, but not in the middle of a step."""
+        """Pass an event on to the view. If it cannot be printed, ask the run to stop."""
         if kind == "process":
             self._children[str(body["run"])] = int(body["pid"])
         if self.error is not None:
@@ -266,7 +266,7 @@ class Stopped:
             self.cancel.set()
 
     def on_signal(self, _number: int, _frame: object) -> None:
-        """Ask the agent to end and the engine to record that; at the second signal kill everything."""
+        """Ask the agent to stop and the engine to record that; kill everything at the second signal."""
         if self._is_asked:
             for run, leader in self._children.items():
                 for pid in survivors(run, leader):
@@ -289,7 +289,7 @@ async def attend(view: View) -> AsyncIterator[Stopped]:
                 await asyncio.sleep(_REFRESH)
 
     task = asyncio.create_task(refresh())
-    # Not the loop's own signal handlers: those wait for the loop, which code that hangs would hold up.
+    # Not the loop's own signal handlers, which would not run while code blocks the loop.
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in handled:

@@ -1,6 +1,6 @@
 """`rolecall thread`, the verbs that read: show, list, steps, read, step-details, diff.
 
-People and scripts call these all the time, so this module imports next to nothing.
+People and scripts call these often, so this module imports very little.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def show_thread(options: Namespace) -> Reply:
 
 
 def with_command(options: Namespace, entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry whose command that continues the thread names the store as this command did."""
+    """Return an entry with this command's store in the command that continues the thread."""
     command = entry["continue"]
     return {**entry, "continue": in_this_store(options, command)} if command else entry
 
@@ -90,7 +90,7 @@ def _card_text(card: Mapping[str, Any]) -> str:
     if used := report.usage_table(card["usage"]):
         headings, rows = used
         lines += ["", table(rows, headings)]
-    # The card has the newest attempt first; a person reads them in the order in which they were made.
+    # The card lists the newest attempt first; people read them in chronological order.
     lines += [
         f"failed attempt of {one['role']}: {short(one['error'], 200)}" for one in reversed(card["attempts"])
     ]
@@ -103,9 +103,9 @@ def _card_text(card: Mapping[str, Any]) -> str:
 class Listing(NamedTuple):
     entries: list[dict[str, Any]]
     now: int = 0
-    """The time of the store's clock."""
+    """The current time of the store's clock."""
     id_length: int = 26
-    """How much of the end of an id is shown."""
+    """How many characters at the end of an id are shown."""
 
     def text(self) -> str:
         rows = []
@@ -137,7 +137,7 @@ def _ago(ms: int) -> str:
 
 
 def _when(text: str) -> int:
-    """A moment in milliseconds: so long ago, or a date with or without a time (UTC unless it says otherwise)."""
+    """Parse a time as milliseconds: an age, or a date with or without a time (UTC by default)."""
     units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
     if text[-1:] in units and text[:-1].isdecimal():
         return max(time_ns() // 1_000_000 - int(text[:-1]) * units[text[-1]], 0)
@@ -176,7 +176,7 @@ def list_threads(options: Namespace) -> Reply | None:
 
 
 def _look(options: Namespace) -> tuple[Listing, str]:
-    """The requested threads (one more than is shown if there are more), and the list as text."""
+    """Return the requested threads (one more than shown if there are more), and the list as text."""
     known = set(Status)
     words = [word.strip() for word in (options.status or "").split(",") if word.strip()]
     wanted: set[str] = set() if words else set(_ACTIVE)
@@ -211,7 +211,7 @@ def _look(options: Namespace) -> tuple[Listing, str]:
 
 
 def _watch_list(options: Namespace) -> None:
-    """Show the list until Ctrl-C: redraw it on a terminal; elsewhere print it again when it changes."""
+    """Show the list until Ctrl-C: redraw it on a terminal; elsewhere print it again whenever it changes."""
     is_drawn = sys.stdout.isatty() and format_of(options) == "text"
     before = None
     with suppress(KeyboardInterrupt):
@@ -229,22 +229,22 @@ def _watch_list(options: Namespace) -> None:
 
 
 def active_threads(options: Namespace, store: Store) -> Listing:
-    """All threads that have not ended, newest first."""
+    """Return all threads that have not ended, newest first."""
     entries = [with_command(options, entry) for entry in listed(store, Filter(_ACTIVE, None, 0, None, ()))]
     return Listing(entries, store.now(), thread.short_id_length(store))
 
 
 def _explain_empty(store: Store | None) -> str:
-    """Why the list is empty, and what to do."""
+    """Explain why the list is empty, and what to do."""
     if store is not None and store.backend.names("thread/", limit=1):
         return "no such threads (--all includes ended ones)"
     return under_this_name(f"no threads yet; start with: {first_command(store)}")
 
 
 def first_command(store: Store | None) -> str:
-    """The command to type if there is no thread: run the first workflow whose agents are all here. Checking a workflow
-    in Python would run its code, so it counts as ready."""
-    from rolecall.threads.workspace import miscast  # for an empty list only: these bring PyYAML
+    """Return the command to type if there are no threads: run the first workflow whose agents are all available.
+    Checking a Python workflow would run its code, so it counts as ready."""
+    from rolecall.threads.workspace import miscast  # only for an empty list: these import PyYAML
     from rolecall.workflow import registry
 
     entries = registry.listed(store, folder=os.getcwd())
@@ -294,7 +294,7 @@ def list_steps(options: Namespace) -> Reply:
 
 
 def _fields_text(output: Any) -> str:
-    """An output in a line, without its status, which has a column of its own."""
+    """Format an output in one line, without its status, which has its own column."""
     if not isinstance(output, Mapping):
         return json.dumps(output, ensure_ascii=False)
     return ", ".join(

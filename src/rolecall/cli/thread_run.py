@@ -1,6 +1,6 @@
-"""`rolecall thread`: the verbs that make a thread, take its steps and steer it.
+"""`rolecall thread`: the verbs that create, run and control a thread.
 
-A thread that stopped before its end is left with the command that continues it as the last line on standard error.
+If a thread stops before its end, the last line on standard error is the command that continues it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def start(options: Namespace) -> None:
         )
         check_limits(limits, book.workflow.roles)
         tell_of_successors(book, options.agent)
-        if options.agent:  # named here and now, so that it is an error; others only would stop a later step
+        if options.agent:  # a problem with other agents matters only at a later step
             workspace.refuse_miscast(book, options.agent)
         elif missing := workspace.miscast(book, None):
             lines = [f"{colored('warning:', 'yellow')} {role}: {error.message}" for role, error in missing]
@@ -150,7 +150,7 @@ def print_problem(problem: Problem) -> None:
 
 
 def tell_omitted(ref: ThreadRef) -> None:
-    """Say which uncommitted changes a new thread's own folder does not have: people look for them in it."""
+    """Say how many uncommitted changes a new thread's own folder lacks, because people look for them there."""
     for folder in ref.state.folders.values():
         if count := folder.get("omitted"):
             whose = printable(folder.get("from", folder["source"]))
@@ -161,12 +161,12 @@ def tell_omitted(ref: ThreadRef) -> None:
 
 @cache
 def _note_once(note: str) -> None:
-    """Print a message once: roles and threads that start alike have the same message."""
+    """Print a message once: similar roles and threads have the same message."""
     print(note, file=sys.stderr)
 
 
 def tell_of_successors(book: Playbook, override: str | None) -> None:
-    """Say which built-in adapter plays a role that the configuration gives to an agent of uwf."""
+    """Tell which built-in adapter plays a role that the configuration assigns to a uwf agent."""
     settings = config.load()
     for name, role in book.workflow.roles.items():
         with suppress(UsageError):
@@ -191,7 +191,7 @@ def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
 def step(options: Namespace) -> int:
     from rolecall.cli.thread_play import (
         play,
-    )  # brings asyncio and the engine, which start, kill and fork do without
+    )  # imports asyncio and the engine, which start, kill and fork do not need
 
     with workspace.open_store(options.store, create=False) as store:
         return play(options, store, thread.find(store, options.thread), steps=1, is_run=False)
@@ -294,7 +294,7 @@ def watch(options: Namespace) -> int:
     with workspace.open_store(options.store, create=False) as store:
         ident = thread.id_of(thread.find(store, options.thread))
         while True:
-            ref = thread.find(store, ident)  # before its events, which then hold what led to its state
+            ref = thread.find(store, ident)  # before its events, which then include what led to its state
             while events := store.events(ident, after=seen, limit=500):
                 for event in events:
                     _show_event(options, event)

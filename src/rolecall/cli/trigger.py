@@ -1,4 +1,4 @@
-"""`rolecall trigger`: list the triggers of a project, fire one by hand, pause and resume it."""
+"""`rolecall trigger`: list the triggers of a project, fire one manually, pause and resume it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _now() -> int:
 
 
 def _retry(move: Callable[[], Any]) -> Any:
-    """Move a ref that the service moves too: if it was first, look again and retry."""
+    """Move a ref that the service also moves; if the service was first, look again and retry."""
     for _ in range(_ATTEMPTS):
         try:
             return move()
@@ -129,7 +129,7 @@ def _row(store: Store | None, project: Project, trigger: Trigger) -> dict[str, A
     STORE,
 )
 def fire(options: Namespace) -> Reply:
-    import asyncio  # to look at the source, which the other verbs do not
+    import asyncio  # only this verb reads the source
 
     project = _load_project()
     trigger = _find(project, options.trigger)
@@ -163,7 +163,7 @@ def fire(options: Namespace) -> Reply:
 
 
 async def _signal(options: Namespace, project: Project, trigger: Trigger) -> Signal:
-    """What the source says now, or what --data gives in its place."""
+    """Return what the source reports now, or the value of --data."""
     from rolecall.service.triggers import sources
 
     given = parse_json(read_input(options.data)) if options.data is not None else None

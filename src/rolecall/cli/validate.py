@@ -1,4 +1,4 @@
-"""`rolecall validate`: report everything that is wrong with a project at once."""
+"""`rolecall validate`: report all problems of a project at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def validate(options: Namespace) -> Reply:
             for problem in problems
         ],
     }
-    # A problem that has no line shows its file alone.
+    # A problem without a line shows only its file.
     lines = [str(one) if one.line else str(one).replace(":0:0:", ":", 1) for one in problems]
     parts = [plural(len(found.reports), "workflow"), plural(len(project.triggers), "trigger")]
     for kind in ("error", "warning"):
@@ -69,7 +69,7 @@ def validate(options: Namespace) -> Reply:
 
 
 def _stored_names(url: str | None) -> list[str]:
-    """The workflows that were put; none if the configured store is missing or does not open."""
+    """Return the names of stored workflows; none if the configured store is missing or cannot be opened."""
     try:
         with open_store(url, create=False) as store:
             return [ref.name.partition("/")[2] for ref in store.refs("workflow/")]

@@ -24,14 +24,14 @@ from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.registry import Checked, Entry
 
 LOCAL = "(local)"
-"""Stands for the id of a workflow that is a file of the project."""
+"""Shown instead of an id for a workflow that is a file of the project."""
 
 _PICTURES = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid"}
 _WORKFLOW = argument("workflow", "WORKFLOW", "an id, a path, or a name here or in the registry")
 
 
 class Chosen(NamedTuple):
-    """The workflow an argument names."""
+    """The workflow that an argument names."""
 
     workflow: Workflow
     node: Node
@@ -39,7 +39,7 @@ class Chosen(NamedTuple):
 
 
 class Finder:
-    """Looks for workflows in the current folder and, when there is one, in the store."""
+    """Finds workflows in the current folder and, if there is one, in the store."""
 
     def __init__(self, options: Namespace) -> None:
         self._address = options.store
@@ -57,7 +57,7 @@ class Finder:
 
     def find(self, text: str) -> registry.Found:
         name = _as_path(text)
-        # A store takes longer to open than a file to check.
+        # Opening a store takes longer than checking a file.
         return registry.find(None if registry.is_path(name) else self.store, name, folder=os.getcwd())
 
     def choose(self, text: str) -> Chosen:
@@ -76,7 +76,7 @@ class Finder:
         return Chosen(registry.read_node(self.store, node)[0], registry.workflow_node(self.store, node), None)
 
     def playbook(self, text: str) -> Playbook:
-        """The workflow that `text` names, with the Python functions it has."""
+        """Load the workflow that `text` names, with its Python functions."""
         found = self.find(text)
         if found.path is not None:
             return registry.load_file(found.path)
@@ -86,7 +86,7 @@ class Finder:
 
 
 def _as_path(text: str) -> str:
-    """A file in this folder may be named without `./`, whatever its ending."""
+    """Add `./` to the plain name of a file in this folder, whatever its suffix."""
     return f"./{text}" if "/" not in text and "." in text and os.path.isfile(text) else text
 
 
@@ -129,7 +129,7 @@ def put(options: Namespace) -> Reply | int:
     STORE,
 )
 def show_workflow(options: Namespace) -> Reply | None:
-    from rolecall.workflow.document import to_document, to_yaml  # here and below: listing does without
+    from rolecall.workflow.document import to_document, to_yaml  # not needed for listing, like those below
 
     with Finder(options) as finder:
         workflow, node, path = finder.choose(options.workflow)
@@ -145,7 +145,7 @@ def show_workflow(options: Namespace) -> Reply | None:
         "hash": node.id,
         "name": workflow.name,
         "type": node.type,
-        # JSON has it as stored; elsewhere a person reads it, with the schemas written out.
+        # JSON shows it as stored; other formats are for people and show the schemas in full.
         "payload": node.payload if format_of(options) == "json" else to_document(workflow),
         "timestamp": node.created or None,
         "origin": "local" if path else "global",
@@ -181,7 +181,7 @@ def list_workflows(options: Namespace) -> Reply | None:
 
 
 def _description(store: Store | None, entry: Entry) -> str | None:
-    """None for a workflow in Python: a listing runs no code. A damaged entry is described by its error."""
+    """Return a workflow's description or its error; None for Python, because a listing runs no code."""
     try:
         if entry.path is None:
             found = registry.workflow_node(store, entry.node).payload if store and entry.node else {}
@@ -219,7 +219,7 @@ def validate(options: Namespace) -> Reply:
 
 
 def _check(finder: Finder, text: str) -> dict[str, Any]:
-    from rolecall.checks import agents  # brings every adapter, which no other verb needs
+    from rolecall.checks import agents  # imports every adapter, which no other verb needs
 
     try:
         found = finder.find(text)
@@ -247,7 +247,7 @@ def _check(finder: Finder, text: str) -> dict[str, Any]:
 
 
 def _check_stored(store: Store | None, node: str) -> Checked:
-    """A stored workflow by today's rules; the lines are those of `workflow show --yaml`."""
+    """Check a stored workflow by the current rules; lines are those of `workflow show --yaml`."""
     from rolecall.workflow.document import to_yaml
 
     if store is None:
@@ -261,7 +261,7 @@ def _check_stored(store: Store | None, node: str) -> Checked:
 
 def _report_lines(report: dict[str, Any]) -> Iterator[str]:
     problems = [Problem(**problem) for problem in report["problems"]]
-    for one in problems:  # a problem outside of the definition has no line
+    for one in problems:  # a problem outside the definition has no line
         yield str(one) if one.line else str(one).replace(":None:None:", ":", 1)
     counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
     found = ", ".join(plural(count, kind) for kind, count in counts.items() if count)
@@ -386,7 +386,7 @@ def compare(options: Namespace) -> Reply:
 
 
 def _choose_two(finder: Finder, options: Namespace) -> tuple[Chosen, Chosen]:
-    """The two to compare, the older first: both by name, or one and the registered version."""
+    """Return the two workflows to compare, the older first: both by name, or one and the registered version."""
     first = finder.choose(options.first)
     if options.second is not None:
         return first, finder.choose(options.second)

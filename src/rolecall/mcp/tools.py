@@ -242,7 +242,7 @@ def encode(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         return text.encode("utf-8")
-    except UnicodeEncodeError:  # half of a pair: many clients would refuse the whole message for its escape
+    except UnicodeEncodeError:  # half a pair, whose escape would make many clients refuse the message
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
