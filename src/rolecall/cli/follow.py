@@ -42,7 +42,8 @@ def follow(options: Namespace, store: Store, ident: str) -> int:
 def follow_each(
     options: Namespace, store: Store, refs: Iterable[ThreadRef], count: int, *, is_served: bool
 ) -> int:
-    """Follow threads one at a time and show how each ended. If no service runs them, `refs` starts each thread when it is taken, after the previous one has ended."""
+    """Follow threads one at a time and show how each ended. If no service runs them, `refs` starts each thread when it
+    is taken, after the previous one has ended."""
     codes = []
     last_line = LastLine()
     for place, ref in enumerate(refs):

@@ -60,7 +60,8 @@ def answer(host: str, name: str, payload: Mapping[str, Any], project: str, *, ha
 def answer_outside(
     host: str, name: str, payload: Mapping[str, Any], repository: str, *, harness: str, key: str
 ) -> int:
-    """Make the repository a project if a session begins in it or a message has a tag. Elsewhere, answer a tag by saying what is missing."""
+    """Make the repository a project if a session begins in it or a message has a tag. Elsewhere, answer a tag by saying
+    what is missing."""
     events = _events_of(host)
     event = events.event(name, payload)
     has_tag = isinstance(event, UserMessage) and _has_tag(host, event.text)
