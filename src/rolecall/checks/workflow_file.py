@@ -160,7 +160,7 @@ def _looked_at(path: str, folder: str, keep: str) -> dict[str, Any]:
 
 
 def _fields_of(problem: Problem) -> dict[str, Any]:
-    hint = problem.hint  # as JSON it would only be a text
+    hint = problem.hint  # JSON alone would reduce it to a plain string
     return {**problem._asdict(), "action": vars(hint) if isinstance(hint, Hint) else None}
 
 

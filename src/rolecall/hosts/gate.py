@@ -156,8 +156,8 @@ def _denier(words: Collection[str], classes: Collection[str]) -> str:
 
 
 def _own_actions(call: ToolCall) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """What a call does with Rolecall, through a tool of our server or in a shell: its name, its classes, and whether
-    only Lead may do it."""
+    """The actions of a call on Rolecall, by a tool of our server or in a shell: the name, its classes, and whether it
+    is reserved for Lead."""
     if own := _our_tool(call.tool):
         yield own, CHANGES[own], own in FOR_LEAD
     if call.calls:

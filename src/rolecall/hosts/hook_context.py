@@ -30,7 +30,7 @@ Stamp = list[Any]
 
 
 class Rules(NamedTuple):
-    """The rules for an agent of the catalogue that hooks need."""
+    """The properties of a catalogue agent that hooks need."""
 
     capabilities: tuple[str, ...] = ()
     tier: str = ""

@@ -286,7 +286,7 @@ def _write_failures(
     *,
     tracker_file: str = "",
 ) -> Iterator[Failure]:
-    """Changes where nothing may be written, and files that are malformed."""
+    """Report changes where nothing may be written, and malformed files."""
     for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
         name = path.removeprefix("project/")
         if name not in files and not name.startswith(folders or ("\0",)):

@@ -31,7 +31,7 @@ _UNDER_WAY = {
 
 
 class Kept(NamedTuple):
-    """A note with the version of it that git has."""
+    """A note that git has with its current content."""
 
     name: str
     data: bytes

@@ -48,7 +48,7 @@ class Tag(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """A skill that the user activated, how, and the text that came with it."""
+    """A skill that the user activated, its mode, and the text that came with it."""
 
     skill: str
     mode: str = ""
