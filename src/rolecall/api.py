@@ -1,4 +1,4 @@
-"""Everything a program can do with Rolecall: `rolecall.open()` gives a `Rolecall`, which starts and finds threads.
+"""The Python API: `rolecall.open()` returns a `Rolecall`, which starts and finds threads.
 
 Every front door calls the methods below. A `Thread` is a handle: its properties read the store each time, so they are
 up to date even if another process moved the thread.
@@ -82,7 +82,7 @@ def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in a thread while it ran: `step`, `text`, `tool_call`, `usage`, `suspended`, …"""
+    """An event in a running thread. Kinds are `step`, `text`, `tool_call`, `usage`, `suspended`, …"""
 
     thread: str
     kind: str
@@ -254,7 +254,7 @@ class Rolecall:
         return Project(project_paths.find(self.folder))
 
     def query(self, question: str, *, max: int = 5, path: str | None = None) -> list[Answer]:
-        """The passages of this repository that answer a question best."""
+        """Find the passages of this repository that best answer a question."""
         asking = queries.Desk(now=project_paths.now, tell=lambda _text: None)
         try:
             return list(asking.ask(question, place.root_of(self.folder), limit=max, path=path).answers)
@@ -283,7 +283,7 @@ def _address(workflow: Workflow) -> str:
 
 
 class Thread:
-    """One run of a workflow. Properties read the store; verbs change it."""
+    """One run of a workflow. Properties read the store; methods such as `resume` change it."""
 
     def __init__(self, rolecall: Rolecall, ident: ThreadId) -> None:
         self._rolecall = rolecall
@@ -517,7 +517,7 @@ class Thread:
         return Thread(self._rolecall, ref.id)
 
     def kill(self, reason: str = "killed by a program") -> Thread:
-        """End the thread for good, the process that runs it, and its agent."""
+        """End the thread for good, and stop the process that runs it and its agent."""
         killing.kill(self._store, self._ref, reason, mask=config.mask())
         return self
 
@@ -557,7 +557,7 @@ class Thread:
         return handover.merge(self._store, self._ref)
 
     def remove_folders(self, *, force: bool = False) -> dict[str, Any]:
-        """Remove the thread's own folders and branch; work that exists nowhere else only with `force`."""
+        """Remove the thread's own folders and branch. Work that exists nowhere else is removed only with `force`."""
         return handover.remove(self._store, self._ref, force=force)
 
 
@@ -670,7 +670,7 @@ class Project:
         return tools.history_search(self.folder, query=query, last_n=last)
 
     def memories(self) -> list[dict[str, Any]]:
-        """The notes of the project, with how often each was read."""
+        """The notes of the project, with the number of times each was read."""
         return memory.listed(self.folder)
 
     def remember(self, name: str, text: str) -> dict[str, Any]:

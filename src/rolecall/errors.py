@@ -87,7 +87,7 @@ class InvalidSchema(UsageError):
 
 
 class InvalidPayload(UsageError):
-    """A payload that does not fit its type; `problems` lists every misfit with its path."""
+    """A payload that does not fit its type; `problems` lists every mismatch with its path."""
 
     def __init__(self, message: str, problems: Sequence[str], *, hint: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -123,7 +123,7 @@ def scan(folder: str, *, most: int = MOST_ENTRIES) -> State:
         inner = waiting.pop()
         try:
             with os.scandir(os.path.join(folder, inner)) as found:
-                # Sorted, so that of a folder that is too large the same part is read each time.
+                # Sorted, so that the same part of a folder that is too large is read each time.
                 listed = sorted(found, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue

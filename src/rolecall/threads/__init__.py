@@ -1,1 +1,1 @@
-"""The heart: a thread's chain, its steps, and its life between them."""
+"""The core of Rolecall: threads, their steps, and the engine that runs them."""

@@ -203,7 +203,7 @@ async def _extract(
 
 
 class Attempt:
-    """The records of one step, from before its agent is asked until it is in the chain."""
+    """Keeps the records of one step, from before its agent is asked until the step is in the chain."""
 
     def __init__(
         self,
@@ -613,7 +613,7 @@ class Attempt:
         self._ref, self.previous = there, there.attempt if there else None
 
     def _write(self, note: Note, kind: str = "", body: Mapping[str, Any] | None = None) -> None:
-        """Write the note, together with an event if one is given."""
+        """Write the note, and an event if one is given."""
         self.note = note
         if not self._is_owner:
             return

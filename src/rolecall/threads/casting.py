@@ -21,7 +21,7 @@ from rolecall.threads.setup import HUMAN, Cast
 from rolecall.workflow.playbook import Playbook
 
 _UNBOUND = ("env", "mcp")
-"""Options that may hold secrets: a thread does not store them, but reads them from the configuration at each step."""
+"""Options that may contain secrets. They are not stored with a thread but read from the configuration at each step."""
 
 
 def cast(

@@ -1,4 +1,4 @@
-"""The end of a step: put it into the chain and move the thread, in one transaction."""
+"""Commits a step: adds it to the chain and moves the thread, in one transaction."""
 
 from __future__ import annotations
 

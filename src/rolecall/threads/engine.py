@@ -1,4 +1,4 @@
-"""The heart: advance one thread by one step.
+"""The engine: it advances one thread by one step.
 
 A step is: take the thread, find the next role, ask its agent, parse the answer, commit. The lease is part of the
 thread's ref, so the commit that moves the head also proves that no other process ran the thread. `attempt.py` asks the
@@ -128,7 +128,7 @@ class Engine(Setup):
         if isinstance(error, ExtractError) and attempt.turn.playbook.moderator:
             return self._commit(held, attempt, attempt.unreadable(error))
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
-        if is_interrupted and cancel is not None and cancel.is_set():  # an agent may only claim it
+        if is_interrupted and cancel is not None and cancel.is_set():  # not just claimed by the agent
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
         hint = f". {error.hint}" if error.hint else ""

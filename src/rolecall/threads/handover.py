@@ -39,7 +39,7 @@ def show(kind: str, folder: Folder) -> dict[str, Any]:
         shown |= {"into": git.branch(source), "ahead": ahead, "behind": behind}
         if is_there:
             shown |= {"checkedOut": git.branch(path), "uncommitted": git.uncommitted(path)}
-    except RolecallError as error:  # the repository is gone or broken; the rest can still be shown
+    except RolecallError as error:  # the repository is missing or broken; the rest can still be shown
         return shown | {"problem": error.message}
     return shown
 
@@ -225,7 +225,7 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
                 kept.append({"thread": ref.id, "why": why})
                 continue
             held = [] if is_dry else remove(store, ref)["kept"]
-        except RolecallError as error:  # the repository is gone, or somebody runs the thread
+        except RolecallError as error:  # the repository is missing, or a process runs the thread
             kept.append({"thread": ref.id, "why": error.message})
             continue
         paths = [folder["path"] for folder in folders.values()]

@@ -145,7 +145,7 @@ def page(
             changed = handover.changed_files(kind, folder)
             if changed is not None:
                 files, diffs[kind] = dict.fromkeys(changed), handover.diff(kind, folder)
-        except RolecallError as error:  # the repository is gone or broken
+        except RolecallError as error:  # the repository is missing or broken
             warn(f"the thread's {kind} is not in the report: {error.message}")
     graph = _path_taken(store, card, steps)
     return render(card, steps, graph=graph, files=list(files), diffs=diffs, limit=limit)
@@ -155,7 +155,7 @@ def _path_taken(store: Store, card: View, steps: Sequence[View]) -> str:
     """The workflow as SVG with the thread's path highlighted; empty if it cannot be drawn."""
     try:
         workflow = registry.load_node(store, card["workflow"]).workflow
-    except RolecallError:  # such as a Python file that is gone
+    except RolecallError:  # for example, its Python file no longer exists
         return ""
     if not workflow.graph:
         return ""
@@ -212,12 +212,12 @@ def _plain(value: Any) -> str:
 
 
 def _safe(value: Any) -> str:
-    """Escaped text."""
+    """The value as escaped HTML."""
     return escape(_plain(value))
 
 
 def _text(text: str, limit: int | None) -> str:
-    """The text of an agent or a person, rendered as Markdown."""
+    """The HTML of a Markdown text from an agent or a person."""
     whole = text.strip()
     cut = whole if limit is None else whole[:limit]
     if not cut:
@@ -434,7 +434,7 @@ def _usage(card: View, steps: Sequence[View]) -> str:
 
 
 def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
-    """A bar per step: its time upwards, its tokens downwards."""
+    """A bar chart of the steps: time upwards, tokens downwards."""
     width = min(1000 / len(steps), 80)
     longest = max((step.get("durationMs") or 0 for step in steps), default=0) or 1
     most = max(tokens(step.get("usage")) for step in steps)

@@ -1,4 +1,4 @@
-"""Ends a thread for good: first in the store, then the process that runs it, then what its agents left running."""
+"""Ends a thread for good: first in the store, then the process that runs it, then the processes of its agents."""
 
 from __future__ import annotations
 

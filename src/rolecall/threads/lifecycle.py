@@ -1,4 +1,4 @@
-"""A thread's life outside its steps: start, fork, resume, kill. Each is one transaction."""
+"""Starts, forks, resumes and kills threads. Each of these is one transaction."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def start(
     node = workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow)
     fields = {"workflow": node, "prompt": mask.text(prompt), "cwd": os.path.realpath(cwd)}
     head = draft.put_as(START_SCHEMA, fields)
-    draft.put_schema(STEP_SCHEMA)  # so that an agent can put the first step
+    draft.put_schema(STEP_SCHEMA)  # an external agent needs it to store the first step
     draft.commit()
     book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
     for role in sessions or ():

@@ -158,7 +158,7 @@ def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] =
 
 
 def _calls_in_brief(calls: Sequence[View], more: str) -> str:
-    """Tool calls, one per line with name, arguments and result; `more` tells how to see the rest."""
+    """Tool calls, one per line with name, arguments and result; `more` says how to see the rest."""
     lines = [_call_in_brief(call) for call in calls[:_BRIEF_CALLS]]
     if len(calls) > _BRIEF_CALLS:
         lines.append(f"- and {len(calls) - _BRIEF_CALLS} more" + (f": {more}" if more else ""))

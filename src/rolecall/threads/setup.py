@@ -74,11 +74,11 @@ class Setup:
     environment: Mapping[str, str]
     mask: Mask
     bind: Callable[[Playbook], Mapping[str, Any]] = lambda _book: {}
-    """Binds agents to the roles of a new thread, for roles that a workflow plays."""
+    """Binds agents to the roles of a new child thread, for roles that are played by a workflow."""
     keeps_agents: bool = True
     """Whether a thread uses the agents that were bound when it started."""
     find_workflow: Callable[[str, str], str] = no_workflows
-    """(name, folder) -> the id of the stored workflow, for roles that a workflow plays."""
+    """(name, folder) -> the id of the stored workflow, for roles that are played by a workflow."""
     work: str | None = None
     """Where those threads' own folders are created."""
     recall: Recaller = no_knowledge

@@ -92,7 +92,7 @@ class ThreadState(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing happens in the thread until a person acts."""
+        """Whether the thread has ended or waits for a person."""
         return self.status in ENDED or self.status == Status.SUSPENDED
 
     def moved(self, status: Status, **fields: Any) -> "ThreadState":

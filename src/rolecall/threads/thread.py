@@ -385,7 +385,7 @@ class Step:
 
     @property
     def detail_id(self) -> str | None:
-        """The node of its detail; only older steps may lack one."""
+        """The id of its detail node; only older steps may have none."""
         return self._stored.get("detail")
 
     @property

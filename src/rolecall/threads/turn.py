@@ -266,7 +266,7 @@ def _ask_moderator(
 
 
 class Messages(Sequence[Message]):
-    """The steps of a chain as Python code sees them, oldest first; read from the newest on demand."""
+    """The steps of a chain as Python code sees them, oldest first. They are read on demand, newest first."""
 
     def __init__(self, chain: Chain, *, newest: Message | None = None) -> None:
         """`newest` is a step that is not in the chain yet."""

@@ -274,8 +274,8 @@ def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterat
 
 
 def result(store: Store, ref: ThreadRef) -> View | None:
-    """The result of a thread: its last answer, the files its agents reported, and its usage. None before any role has
-    answered."""
+    """The result of a thread: its last answer, the files its agents reported, and its usage. None if no role has
+    answered yet."""
     steps = [step for step in Chain(store, ref.head) if not step.role.startswith("$")]
     if not steps:
         return None

@@ -512,7 +512,7 @@ class _Earlier:
 
 
 def _drop_branches(variant: Variant) -> dict[str, Any]:
-    """A schema with only this variant."""
+    """A schema that allows only this variant."""
     branching = ("allOf", "anyOf", "oneOf", "if", "then", "else")
     return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}
 

@@ -80,13 +80,13 @@ class Role:
     output: str = ""
     schema: Mapping[str, Any] = field(default_factory=dict)
     agent: str | None = None
-    """The adapter that plays the role; None leaves it to the configuration."""
+    """The adapter that plays the role; None uses the configured one."""
     resume: Resume | None = None
     limits: Limits = Limits()
     extract: Mapping[str, Any] | None = None
     """Overrides of the configured extract model for this role."""
     workdir: Workdir | None = None
-    """None leaves it to the workflow."""
+    """The folder it works in; None uses the workflow's setting."""
     knowledge: Recall | None = None
     """Passages from the repository to include in the prompt; None: no passages."""
     may_start_threads: bool = False
@@ -120,7 +120,7 @@ def workdir_of(workflow: Workflow, role: str) -> Workdir:
 
 
 def own_folders(workflow: Workflow) -> list[Workdir]:
-    """The kinds of its own folders that a thread of this workflow needs; roles with the same kind share one."""
+    """The kinds of separate folders that a thread of this workflow needs; roles with the same kind share one."""
     wanted = {workdir_of(workflow, role) for role in workflow.roles}
     return [kind for kind in get_args(Workdir) if kind in wanted and kind != "shared"]
 

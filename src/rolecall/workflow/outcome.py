@@ -212,7 +212,7 @@ class Unmet(NamedTuple):
     """The path of the name in `required`."""
     name: str
     known: tuple[str, ...]
-    """The fields that are declared instead."""
+    """The fields that are declared."""
     where: str
     """The outputs for which it is required, if not for all."""
     is_top: bool

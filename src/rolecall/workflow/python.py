@@ -229,7 +229,7 @@ class _Reader:
         self._workflow = workflow
         self.problems: list[Problem] = []
         self.places: dict[str, Place] = {}
-        """Where each role is written."""
+        """The position of each role's definition."""
         self.prompts: dict[str, PromptFunction] = {}
         self.functions: dict[str, RoleFunction] = {}
         self.agents: dict[str, AgentFunction] = {}

@@ -169,7 +169,7 @@ def project_files(folder: str) -> Iterator[str]:
 
 
 def name_of(path: str) -> str:
-    """The name that a workflow file gives its workflow."""
+    """The name of the workflow in a file, which follows from its path."""
     stem = os.path.splitext(os.path.basename(path))[0]
     return os.path.basename(os.path.dirname(path)) if stem == "index" else stem
 

@@ -403,7 +403,7 @@ def _without_outer_fence(rest: list[str]) -> list[str]:
 def _rival_problem(
     result: Reply | Suspension, block: _Block, blocks: list[_Block], lines: list[str], shape: Shape
 ) -> Problem | None:
-    """The problem with an answer that a later block contradicts."""
+    """Return a problem if a later block contradicts the answer."""
     rivals = [
         other for other in blocks if other.opening > block.opening and shape.is_mentioned_in(other.text)
     ]
