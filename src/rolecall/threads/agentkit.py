@@ -21,12 +21,13 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
 from rolecall.settings.stores import open_store
-from rolecall.threads import compose, thread
+from rolecall.threads import compose, nested, thread
 from rolecall.threads.attempt import Attempt, perform
 from rolecall.threads.commit import put_step
 from rolecall.threads.setup import Cast
@@ -95,7 +96,8 @@ async def _take_step(function: AgentFunction, name: str, role: str, instruction:
         attempt = Attempt(store, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall)
         cast = Cast(attempt.agent or name_of(function), function)
         try:
-            result = await perform(engine, attempt, cast, cancel=cancel)
+            play = partial(nested.play, engine, engine.run_child)
+            result = await perform(engine, attempt, cast, cancel=cancel, play=play)
         except ExtractError as error:
             if turn.playbook.moderator is None:
                 raise
