@@ -179,7 +179,7 @@ class Link:
         """Ask the agent to stop, and wait briefly until it does."""
         if self._session is None or self.connection is None:
             return
-        with suppress(ConnectionError, TimeoutError):  # it is ended anyway
+        with suppress(ConnectionError, TimeoutError):  # the process is ended anyway
             await asyncio.wait_for(self.connection.cancel(session_id=self._session), _PATIENCE)
             await asyncio.wait({asked}, timeout=_PATIENCE)
 

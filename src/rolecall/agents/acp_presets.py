@@ -116,7 +116,7 @@ def _claude(wish: Wish) -> Launch:
     options: dict[str, Any] = {
         "disallowedTools": list(wish.tools),
         "allowDangerouslySkipPermissions": False,
-        "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could do what is denied
+        "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could bypass a restriction
         "promptSuggestions": False,  # it would cost a model request after every answer
     }
     if wish.model:

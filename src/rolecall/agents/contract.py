@@ -1,4 +1,4 @@
-# ruff: noqa: S101 -- a shipped test suite asserts
+# ruff: noqa: S101 -- this is a test suite
 """The tests that every adapter must pass. Subclass `AgentContract` in a test module and provide the agents.
 
     class TestMyAgent(AgentContract):

@@ -1,4 +1,4 @@
-"""List the names in a folder, and find the lines of its files that match a pattern. Links are not followed.
+"""Lists the files in a folder and finds lines that match a pattern. Links are not followed.
 
 Run as a program, it carries out a model's search: a JSON request on stdin, one line per match on stdout. It is a
 separate process because Python cannot stop a regular expression that backtracks endlessly; an alarm ends it even if its

@@ -391,7 +391,7 @@ class _Child:
                 rest = rest[os.write(pipe.fileno(), rest[:_PIPE_SIZE]) :]
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # a child need not read its prompt
+            except BrokenPipeError:  # a child may ignore its prompt
                 rest = rest[:0]
             if not rest:
                 self._close_input()

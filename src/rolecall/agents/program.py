@@ -25,7 +25,7 @@ _KEPT_OUTPUT = 256 * 1024
 _NOISE = 4_000
 _MOST = 10**15
 _BY_SIGNAL = (130, 137, 143)
-"""Exit codes of programs that catch a signal: SIGINT, SIGKILL of their child, SIGTERM."""
+"""Exit codes of programs that catch SIGINT, a child's SIGKILL, or SIGTERM."""
 
 
 @dataclass(frozen=True)

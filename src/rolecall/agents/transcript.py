@@ -86,7 +86,7 @@ class Transcript:
         self._latest_message = _Turn()
         self.session: str | None = None
 
-    # -- what is seen --
+    # -- recording --
 
     def in_session(self, session: str) -> None:
         """Set the agent's own session id and pass it on once, as soon as it is known."""
@@ -150,7 +150,7 @@ class Transcript:
         if self._told <= _LIVE_EVENTS:
             self._context.emit(kind, body | ({"more": True} if self._told == _LIVE_EVENTS else {}))
 
-    # -- what is kept --
+    # -- the record --
 
     @property
     def answer(self) -> str:

@@ -186,7 +186,7 @@ def under_this_name(text: str) -> str:
 
 
 def command() -> int:
-    """Run the program: `main` with the process set up for it."""
+    """Set up the process and run `main`."""
     import gc
 
     gc.set_threshold(

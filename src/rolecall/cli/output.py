@@ -59,7 +59,9 @@ def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = 
                 hint="--format yaml shows it.",
             ) from exc
     elif kind == "yaml":
-        from rolecall.workflow.document import dump  # needs PyYAML, which takes as long as a whole read
+        from rolecall.workflow.document import (
+            dump,
+        )  # imports PyYAML, which takes as long as a whole read command
 
         print(dump(value), end="")
     elif text is None:

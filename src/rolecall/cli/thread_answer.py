@@ -151,7 +151,7 @@ def _play_role(
     )
 
 
-# -- the output of a role, from options or asked for --
+# -- a role's output, from options or from questions --
 
 
 def _read_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def take_steps(
     return asyncio.run(run())
 
 
-# -- what is shown --
+# -- views --
 
 
 class View:

@@ -1,4 +1,4 @@
-"""Patterns as in a .gitignore, matched against paths with `/` between their parts. Pure.
+"""Matches `.gitignore` patterns against paths separated by `/`. Pure.
 
 A pattern becomes a regular expression, and neighbouring patterns with the same verdict become one, because a large
 repository is matched against many. Patterns are untrusted, so the time to match each part of a path is limited to the

@@ -198,7 +198,7 @@ def any_pair_of(pairs: Iterable[tuple[str, str]]) -> str:
     return " OR ".join(f'"{first} {second}"' for first, second in pairs)
 
 
-# -- what speaks for a passage --
+# -- scoring --
 
 
 class Candidate(NamedTuple):

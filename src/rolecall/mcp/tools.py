@@ -154,7 +154,7 @@ def checked_tool(
 
 
 class Toolbox:
-    """The tools of some groups, for one place."""
+    """The selected groups' tools for one project and caller."""
 
     def __init__(self, place: Place, groups: Iterable[str] = tuple(GROUPS)) -> None:
         self._place = place

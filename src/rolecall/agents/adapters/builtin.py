@@ -32,7 +32,7 @@ class Builtin:
     can_resume: ClassVar[bool] = True
     can_fork: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset(capabilities.CLASSES)
-    """Every class: a denied tool is not offered."""
+    """Every class of actions, because a denied tool is not offered."""
 
     model: str = ""
     base_url: str = ""
