@@ -49,6 +49,9 @@ TESTS = (
 COUNT, SEED = 120, 10
 EQUIVALENT = {
     "artifact.py write_artifact: without: os.fsync(folder)": "only a power failure would show it",
+    "history.py remove_sources: without: state_file.sync_folder(project_paths.state(project))": (
+        "only a power failure would show it"
+    ),
     "artifact.py write_artifact: len(os.fsencode(path)) > _LONGEST_PATH -> len(os.fsencode(path)) >= _LONGEST_PATH": (
         "the limit is a round number; one byte more or less is as good"
     ),
@@ -120,6 +123,11 @@ def _changes(function: ast.FunctionDef, tree: ast.Module) -> Iterator[tuple[int,
     words = {part for node in ast.walk(function) if isinstance(node, ast.Raise) for part in ast.walk(node)}
     words |= {
         part for node in ast.walk(function) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
+    }
+    words |= {
+        node.args[0]
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Hint"
     }
     for node in ast.walk(function):
         if isinstance(node, ast.If | ast.IfExp | ast.While):

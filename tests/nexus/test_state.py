@@ -581,3 +581,9 @@ def test_a_harness_has_a_name_of_lower_case_letters_digits_and_hyphens(name: str
     with pytest.raises(UsageError, match="is not the name of a harness"):
         project_paths.use_harness(name)
     project_paths.check_harness("claude-nexus2")
+
+
+def test_a_long_history_without_plans_counts_none(tmp_path: Path) -> None:
+    add(tmp_path, context="x" * 200_000)
+    call(tmp_path, "task_close")
+    assert start(tmp_path)["plan_id"] == 1
