@@ -32,7 +32,7 @@ Also = Callable[[str, Draft], object]
 KILLED = 137
 """The exit code of a killed thread, the same as that of a process ended by SIGKILL."""
 MAKING_MS = 600_000
-"""How long another host waits for the process that makes a thread's folders before it assumes that process dead."""
+"""How long another host waits for the process that makes a thread's folders before it treats that process as dead."""
 
 
 def start(

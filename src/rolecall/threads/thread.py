@@ -359,7 +359,7 @@ class Step:
 
     @property
     def number(self) -> int:
-        """Its position in the chain; counted if the predecessor wrote the step, which stores no number."""
+        """Its position in the chain. The predecessor's steps have no number, so they are counted."""
         return int(self.payload["number"]) or sum(1 for _ in Chain(self._store, self.id))
 
     @property

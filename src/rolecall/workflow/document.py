@@ -129,7 +129,7 @@ def dump(value: Any) -> str:
 
     def text(dumper: Any, value: str) -> Any:
         style = '"' if _OTHER_BREAKS.search(value) else "|" if "\n" in value else None
-        # PyYAML quotes for YAML 1.1; YAML 1.2 reads some more texts as numbers, for instance 0o14 and 1e3.
+        # PyYAML quotes for YAML 1.1, but YAML 1.2 reads more texts as numbers, for instance 0o14 and 1e3.
         if style is None and value[:1] in _BEGINS_NUMBERS and " " not in value:
             style = "'"
         return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style=style)
