@@ -171,10 +171,7 @@ def _threads() -> Iterator[Candidate]:
         return
     everything = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
     entries = list(islice(listed(store, everything), _MOST_THREADS))
-    for shown in (
-        thread.short_id_length(store),
-        26,
-    ):  # match the whole id too, in case its beginning is already typed
+    for shown in (thread.short_id_length(store), 26):  # the whole id too, if its beginning is already typed
         for entry in entries:
             yield entry["thread"][-shown:], f"{entry['status']} · {entry['title'] or ''}"
 

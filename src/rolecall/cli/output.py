@@ -59,9 +59,7 @@ def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = 
                 hint="--format yaml shows it.",
             ) from exc
     elif kind == "yaml":
-        from rolecall.workflow.document import (
-            dump,
-        )  # imports PyYAML, which takes as long as a whole read command
+        from rolecall.workflow.document import dump  # imports PyYAML, which is slow
 
         print(dump(value), end="")
     elif text is None:

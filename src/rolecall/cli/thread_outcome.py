@@ -87,9 +87,7 @@ def _result(options: Namespace, store: Store, ref: ThreadRef) -> dict[str, Any] 
     ident, folders = thread.id_of(ref), ref.state.folders
     changed: list[list[str] | None] = []
     if folders:
-        from rolecall.threads import (
-            handover,
-        )  # starts git; most threads work in the folder they were started in
+        from rolecall.threads import handover  # runs git, which most threads do not need
 
         with suppress(RolecallError):  # the repository is gone or broken, but the agents' reports remain
             changed = [handover.changed_files(kind, folder) for kind, folder in folders.items()]

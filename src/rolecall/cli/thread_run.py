@@ -189,9 +189,7 @@ def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
 
 @verb("thread step", "take exactly one step", "rolecall thread step 01M7F72S", THREAD, AGENT, STORE)
 def step(options: Namespace) -> int:
-    from rolecall.cli.thread_play import (
-        play,
-    )  # imports asyncio and the engine, which start, kill and fork do not need
+    from rolecall.cli.thread_play import play  # imports asyncio and the engine, which other verbs do not need
 
     with workspace.open_store(options.store, create=False) as store:
         return play(options, store, thread.find(store, options.thread), steps=1, is_run=False)
