@@ -55,6 +55,7 @@ EQUIVALENT = {
     "artifact.py write_artifact: len(os.fsencode(path)) > _LONGEST_PATH -> len(os.fsencode(path)) >= _LONGEST_PATH": (
         "the limit is a round number; one byte more or less is as good"
     ),
+    "history.py _parse: 0 -> 1": "a file that was read has its list, so this end is never needed",
     **dict.fromkeys(
         (
             "history.py save_with: without: state.remember(path, stamp, longer)",

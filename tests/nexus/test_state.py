@@ -565,7 +565,7 @@ print("typing_extensions" in sys.modules)
 
 
 def test_half_a_character_in_a_history_costs_nothing_else_in_it(tmp_path: Path) -> None:
-    write(tmp_path, HISTORY, {"schema_version": "0.5", "cycles": [cycle(1, branch="\ud83d"), cycle(2)]})
+    write(tmp_path, HISTORY, {"cycles": [cycle(1, branch="\ud83d"), cycle(2)], "schema_version": "0.5"})
     start(tmp_path)
     start(tmp_path)
     after = read(tmp_path, HISTORY)
