@@ -250,6 +250,17 @@ def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(tmp_path: Pa
     assert [(e.seq, e.kind) for e in backend.events()] == [(1, "one"), (2, "two")]
 
 
+def test_many_nodes_put_without_waiting_are_synced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    with Store(FilesBackend(str(tmp_path / "store"))) as store:
+        store.put_many([(BUILTIN["string"], f"text {number}") for number in range(600)])
+        store.put_text("the last", durable=True)
+    assert 0 < len(synced) < 50
+
+
 def test_deleted_nodes_leave_files_index_and_hashes(tmp_path: Path) -> None:
     backend = FilesBackend(str(tmp_path))
     put(backend, text("a"), text("b"))

@@ -46,6 +46,7 @@ from rolecall.store.refview import RefView, find_unlisted
 
 _T = TypeVar("_T")
 
+_MANY_UNSYNCED = 500
 _LOOKS = 50
 
 
@@ -128,9 +129,12 @@ class FilesBackend:
             os.utime(temporary, ns=(stamp, stamp))
             stamp += 1000
         if durable:  # a ref may be about to point at nodes that were put without waiting
-            for path in self._unsynced:
-                if path.exists():
-                    sync(path)
+            if len(self._unsynced) > _MANY_UNSYNCED:  # one by one takes milliseconds for each
+                os.sync()
+            else:
+                for path in self._unsynced:
+                    if path.exists():
+                        sync(path)
             self._unsynced.clear()
         write_journal(journal, self._root, durable=durable)
 
