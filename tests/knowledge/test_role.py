@@ -124,7 +124,7 @@ def test_a_role_that_wants_none_is_told_nothing_and_needs_no_index(stage: Stage)
 def test_where_it_cannot_be_had_the_agent_and_the_person_are_told_and_the_step_is_taken(stage: Stage) -> None:
     (stage.repo.folder / "knowledge.yaml").unlink()
     assert stage.run(True)["status"] == "completed"
-    assert "# From this repository\n\nThere is no search of the repository to be had" in stage.prompt
+    assert "# From this repository\n\nThe repository cannot be searched for this task" in stage.prompt
     assert "has no knowledge.yaml" in stage.report() and "Write one" in stage.report()
 
 
@@ -152,7 +152,7 @@ def test_an_endpoint_that_is_down_is_told_and_the_step_is_taken(stage: Stage, se
     stage.repo.use(server)
     server.faults = [Fault(401, b"no such key")]
     assert stage.run(True)["status"] == "completed"
-    assert "HTTP 401: no such key" in stage.report() and "no search" in stage.prompt
+    assert "HTTP 401: no such key" in stage.report() and "cannot be searched" in stage.prompt
 
 
 def test_that_an_index_was_made_anew_is_told(stage: Stage) -> None:

@@ -136,7 +136,7 @@ def test_another_model_embeds_everything_anew_and_says_so(remote: Repo, server: 
     )
     assert remote.first("ConfigParser", "--words") == "src/parser.py"
     status = remote("status", "--format", "text").stdout
-    assert "embeds everything anew" in status
+    assert "embeds everything again" in status
     done = remote.sync()
     assert len(done["indexed"]) == 3 and done["computed"] == done["passages"]
     assert any("the model was tiny of" in note and "large of" in note for note in done["notes"])

@@ -188,7 +188,7 @@ def test_a_step_for_which_no_machine_has_the_agent_waits_and_the_status_says_for
     assert fleet.until(stuck) == [
         {"workflow": "do-steps", "threads": 1, "reason": "there is no agent 'someone-else'"}
     ]
-    assert "nobody can run do-steps" in elsewhere(fleet, "fleet", "status", "--format", "text").stdout
+    assert "no machine can run do-steps" in elsewhere(fleet, "fleet", "status", "--format", "text").stdout
     assert fleet.status(name) == "idle"
     assert elsewhere(fleet, "thread", "kill", name).returncode == 0
     assert fleet.store.backend.names("slot/") == []

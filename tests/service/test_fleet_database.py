@@ -143,7 +143,7 @@ def test_an_address_is_shown_without_user_and_password() -> None:
         (["--database"], "a fleet needs the address of a PostgreSQL database"),
         (["--database", "store.db"], "a fleet needs the address of a PostgreSQL database"),
         (["--database", "files:x"], "rolecall serve --database postgresql://user@host/database"),
-        (["--database", "postgresql://me@db.example/x", "--lease", "1"], "'1' is no number of seconds"),
+        (["--database", "postgresql://me@db.example/x", "--lease", "1"], "'1' is not a number of seconds"),
     ],
 )
 def test_a_machine_that_cannot_join_says_why_before_anything_is_made(
