@@ -1,0 +1,116 @@
+"""The map of ARCHITECTURE.md as a test: imports point down, and only `settings/` reads the environment."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+ROOMS = [
+    {"cli", "mcp"},
+    {"service"},
+    {"plan_run"},
+    {"api"},
+    {"checks"},
+    {"hosts"},
+    {"nexus"},
+    {"threads"},
+    {"knowledge"},
+    {"agents"},
+    {"files"},
+    {"workflow"},
+    {"settings"},
+    {"store"},
+    {"errors"},
+]
+"""From the doors down to the ground. A room imports rooms below its own, never one beside or above it."""
+
+LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
+ENTRANCES = {"rolecall", "rolecall.__main__"}
+"""The public names and `python -m rolecall`: they may name any room, and their names belong to no room."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    found = {}
+    for path in sorted((SOURCE / "rolecall").rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return found
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Modules of ours that a module imports, at its top or inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules())
+        elif isinstance(node, ast.ImportFrom) and node.module in modules():
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in modules() else node.module
+
+
+@cache
+def edges() -> set[tuple[str, str]]:
+    inside = {name: tree for name, tree in modules().items() if name not in ENTRANCES}
+    return {
+        (name, other) for name, tree in inside.items() for other in imported(tree) if other not in ENTRANCES
+    }
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_every_module_has_a_room() -> None:
+    assert {room(name) for name in modules() if name not in ENTRANCES} <= set(LEVEL)
+
+
+def test_imports_point_down() -> None:
+    up = [
+        f"{name} imports {other}"
+        for name, other in sorted(edges())
+        if room(name) != room(other) and LEVEL[room(name)] >= LEVEL[room(other)]
+    ]
+    assert not up, "\n".join(up)
+
+
+def test_there_is_no_ring() -> None:
+    # A module may import its own package, whose `__init__` lists the names of the room.
+    below: dict[str, set[str]] = {}
+    for name, other in edges():
+        if not name.startswith(f"{other}."):
+            below.setdefault(name, set()).add(other)
+
+    def reach(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [start]
+        while waiting:
+            new = below.get(waiting.pop(), set()) - found
+            found |= new
+            waiting += new
+        return found
+
+    reached = {name: reach(name) for name in below}
+    rings = [
+        f"{name} imports {other}" for name in below for other in below[name] if name in reached.get(other, ())
+    ]
+    assert not rings, "\n".join(sorted(rings))
+
+
+def test_only_the_settings_read_the_environment() -> None:
+    reads = []
+    for name, tree in modules().items():
+        if name.startswith("rolecall.settings"):
+            continue
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "environb" | "getenv"):
+                    reads.append(f"{name}, line {node.lineno}")
+                case ast.ImportFrom(module="os"):
+                    if {alias.name for alias in node.names} & {"environ", "environb", "getenv"}:
+                        reads.append(f"{name}, line {node.lineno}")
+    assert not reads, "\n".join(reads)
