@@ -382,27 +382,6 @@ def test_the_example_runs_to_its_end_and_its_prompt_follows_the_review(store: St
     assert "Remove 9 words" in played.steps[2].prompt
 
 
-def test_the_example_passes_the_strict_type_checker() -> None:
-    pytest.importorskip("mypy")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--cache-dir=/dev/null",
-            "--follow-imports=silent",
-            EXAMPLE,
-        ],
-        capture_output=True,
-        text=True,
-        cwd=EXAMPLE.parents[1],
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-
-
 def test_a_role_reads_its_output_as_the_type_it_declares() -> None:
     @dataclass(frozen=True)
     class Verdict:
