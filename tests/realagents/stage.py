@@ -149,7 +149,7 @@ def taped(agent: Program, tape: Tape) -> Program:
     class Taped(kind):  # type: ignore[misc]
         def reader(self, context: Context) -> Reader:
             reader: Any = super().reader(context)
-            event, ended = reader.event, reader.ended
+            event, finish = reader.event, reader.finish
 
             def seen(value: Mapping[str, Any]) -> None:
                 tape.events.append(value)
@@ -160,10 +160,10 @@ def taped(agent: Program, tape: Tape) -> Program:
                 tape.end = {"exit": exit.code, **({"stderr": exit.stderr} if exit.stderr else {})}
                 if (figures := file_text(reader.folder / "usage.json")) is not None:
                     tape.end["leaves"] = {"usage.json": json.loads(figures)}
-                reply: Reply = ended(exit)
+                reply: Reply = finish(exit)
                 return reply
 
-            reader.event, reader.ended = seen, seen_end
+            reader.event, reader.finish = seen, seen_end
             made: Reader = reader
             return made
 
