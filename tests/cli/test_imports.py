@@ -90,3 +90,16 @@ def test_a_program_that_reads_threads_starts_no_event_loop() -> None:
     )
     assert "rolecall.api" in done.stdout.split()
     assert not set(done.stdout.split()) & {"asyncio", "rolecall.threads.engine", "rolecall.knowledge"}
+
+
+def test_a_step_imports_no_reader_of_workflows(rolecall: Rolecall, tmp_path: Path) -> None:
+    (tmp_path / "say-hello.yaml").write_text(
+        "name: say-hello\nroles: {writer: {prompt: Write., schema: {type: object}}}\n"
+        "graph: {$START: writer, writer: {_: {role: $END}}}\n"
+    )
+    flow, agent = str(tmp_path / "say-hello.yaml"), "command:printf %s ---\\n---\\nHello"
+    thread = rolecall.json("thread", "start", flow, "-p", "x", "--agent", agent)["thread"]
+    modules = modules_of(rolecall, "thread", "step", thread)
+    heavy = {"shutil", "tempfile", "difflib", "importlib.util", "lzma", "jsonata"}
+    assert not modules & heavy
+    assert not modules & {"rolecall.workflow.python", "rolecall.workflow.yaml", "rolecall.workflow.lint"}

@@ -28,7 +28,7 @@ from rolecall.threads.engine import HUMAN
 from rolecall.threads.report import call_text
 from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import Step
-from rolecall.workflow.python import FileChanged, FileGone
+from rolecall.workflow.playbook import FileChanged, FileGone
 from rolecall.workflow.route import status_of
 
 _REFRESH = 0.2

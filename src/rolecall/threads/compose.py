@@ -21,7 +21,7 @@ from rolecall.store.store import Store
 from rolecall.threads.casting import binder, cast
 from rolecall.threads.engine import Engine
 from rolecall.threads.setup import Cast, Recalled, Watch
-from rolecall.workflow import registry, versions
+from rolecall.workflow import registry
 from rolecall.workflow.model import Recall
 from rolecall.workflow.playbook import Playbook
 
@@ -135,6 +135,8 @@ def load_workflow(
     playbook = registry.load_file(path, warn=warn)
     if not path.endswith(".py"):
         return playbook
+    from rolecall.workflow import versions  # brings shutil and tempfile, which a step does without
+
     return registry.load_file(versions.keep(path, config.versions_folder(store)))
 
 

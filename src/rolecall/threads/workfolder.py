@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -204,6 +203,8 @@ def _make_copy(folder: Folder) -> None:
 def _delete(folder: str) -> None:
     if not os.path.lexists(folder):
         return
+    import shutil  # brings the compression modules, which a step does without
+
     try:
         shutil.rmtree(folder)
     except PermissionError:  # read-only folders, such as some package caches

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rolecall.errors import ExtractError, UsageError
+from rolecall.errors import ExtractError, NotFound, UsageError
 from rolecall.workflow.model import Workflow
 
 AgentFunction = Callable[[str, Any], Awaitable[Any]]
@@ -106,3 +106,15 @@ class Playbook:
     """The agents bound to the roles of a thread, as returned by `workspace.binder`."""
     schema_ids: Mapping[str, str] = field(default_factory=dict)
     """The node of each role's schema."""
+
+
+class FileGone(NotFound):
+    """The file of a workflow has been removed."""
+
+
+class FileChanged(UsageError):
+    """A workflow has changed since its thread started; `place` is the file or the module."""
+
+    def __init__(self, message: str, *, place: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.place = place

@@ -22,13 +22,15 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
 
-from rolecall.errors import Hint, NotFound, RolecallError, UsageError
+from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.settings.yaml12 import Place, Problem
 from rolecall.workflow import document, typed, yaml
 from rolecall.workflow.model import Limits, Resume, Workdir
 from rolecall.workflow.model import Workflow as StoredWorkflow
 from rolecall.workflow.playbook import (
     AgentFunction,
+    FileChanged,
+    FileGone,
     Message,
     Moderator,
     Playbook,
@@ -373,18 +375,6 @@ def _kind(value: Any) -> str:
 
 
 # -- loading --
-
-
-class FileGone(NotFound):
-    """The file of a workflow has been removed."""
-
-
-class FileChanged(UsageError):
-    """A workflow has changed since its thread started; `place` is the file or the module."""
-
-    def __init__(self, message: str, *, place: str, hint: str) -> None:
-        super().__init__(message, hint=hint)
-        self.place = place
 
 
 class _Unloadable(UsageError):
