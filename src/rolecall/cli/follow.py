@@ -6,6 +6,7 @@ import asyncio
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic
 
 from rolecall.cli.arguments import in_this_store
@@ -68,7 +69,7 @@ def _watch(options: Namespace, store: Store, ident: str, view: View) -> tuple[st
 
     async def watch() -> tuple[str | None, bool]:
         step, seen = None, 0
-        is_served = lambda: control.is_served(config.home(), options.store, store)  # noqa: E731
+        is_served = partial(control.is_served, config.home(), options.store, store)
         async with attend(view) as stopped, _Bell(ident, is_served) as bell:
             while True:
                 # Read the state before the events, so that the events include everything that led to it.
