@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
 from rolecall.agents.presence import find_program
 from rolecall.agents.protocol import Cancel, Ending
@@ -95,41 +95,50 @@ async def run(
     """
     if cancel is not None and cancel.is_set():
         return Exit("interrupted", f"{argv[0]!r} was cancelled before it started", None, "", "")
-    child = _start(argv, cwd=cwd, env=env, stdout=_Output(max_output, on_text))
+    child = _Child(argv, cwd=cwd, env=env)
+    stdout = _Output(max_output, on_text)
+    ending: Ending | None = None
     try:
         # Before reading any output, so that the start is reported before the text.
         if on_start is not None:
-            on_start(Started(child.popen.pid, child.run))
-        await child.listen()
-        child.send(prompt)
-        ending = await child.wait(timeout, cancel)
+            on_start(child.started)
+        stdin = await child.connect(stdout)
+        stdin.write(prompt.encode("utf-8", "replace"))
+        stdin.write_eof()
+
+        signs = [child.exited.wait(), stdout.failed.wait(), *([cancel.wait()] if cancel else [])]
+        waits = [asyncio.ensure_future(sign) for sign in signs]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if child.exited.is_set():
+            await child.drain(stdout)
+        elif stdout.failure is not None or (cancel is not None and cancel.is_set()):
+            ending = "interrupted"
+        else:
+            ending = "timeout"
     finally:
-        left = await child.end(grace)
-    if child.stdout.failure is not None:
-        raise child.stdout.failure
-    return child.exit(ending, timeout=timeout, left=left)
+        left = await child.end(grace, stdout)
+    if stdout.failure is not None:
+        raise stdout.failure
+    return child.exit(ending, stdout, timeout=timeout, left=left)
 
 
 @asynccontextmanager
 async def conversation(
-    argv: Sequence[str],
-    *,
-    cwd: Path,
-    env: Mapping[str, str],
-    max_line: int,
-    grace: float = DEFAULT_GRACE,
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], max_line: int, grace: float = DEFAULT_GRACE
 ) -> AsyncIterator[Conversation]:
     """Start `argv` and keep it running; leaving the block ends everything it started.
 
     Because this is an async generator, an event loop that shuts down ends a child that was not closed.
     """
-    lines = _Lines(argv[0], max_line)
-    talk = Conversation(_start(argv, cwd=cwd, env=env, stdout=lines), lines)
+    talk = Conversation(_Child(argv, cwd=cwd, env=env), max_line)
     try:
-        await talk.child.listen()
+        await talk.open()
         yield talk
     finally:
-        lines.discard()
         talk.left = await talk.child.end(grace)
 
 
@@ -141,64 +150,19 @@ async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int,
 def survivors(run: str, leader: int | None = None) -> list[int]:
     """Return the living processes of a run; `leader` adds those of its group and session. `run` may include the runs it
     is nested in, as in the mark."""
-    if not _HAS_PROC:
+    if _HAS_PROC:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if pid != os.getpid() and _is_member(pid, run, leader)]
+    with suppress(ProcessLookupError, PermissionError):
         if leader is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(leader, 0)
-                return [leader]
-        return []
-    others = (name for name in os.listdir("/proc") if name.isdigit())
-    return [int(pid) for pid in others if _belongs(pid, run, leader) and int(pid) != os.getpid()]
+            os.killpg(leader, 0)
+            return [leader]
+    return []
 
 
 def marked(env: Mapping[str, str], run: str) -> dict[str, str]:
     """Return an environment that marks processes as part of `run` and of the runs it is nested in."""
     return {**env, RUN_VARIABLE: f"{env[RUN_VARIABLE]}/{run}" if RUN_VARIABLE in env else run}
-
-
-def _start(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: _Output) -> _Child:
-    _check_startable(argv[0], cwd=cwd, env=env)
-    run_id = os.urandom(8).hex()
-    try:
-        popen = subprocess.Popen(  # noqa: S603 -- running the user's agent is the purpose; no shell is involved
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            cwd=cwd,
-            env={**marked(env, run_id), "PWD": str(cwd)},  # some programs trust PWD more than the kernel
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        hint = "Run it by hand in that folder; a script needs a first line such as #!/bin/sh."
-        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-            hint = "Allow more open files: `ulimit -n 1024`, for example."
-        raise AgentError(
-            f"{argv[0]!r} cannot be started in {str(cwd)!r}: {error}", ending="failed", hint=hint
-        ) from error
-    return _Child(popen, run_id, stdout=stdout)
-
-
-def _check_startable(program: str, *, cwd: Path, env: Mapping[str, str]) -> None:
-    if not cwd.is_dir():
-        raise AgentError(
-            f"the work folder {str(cwd)!r} does not exist",
-            ending="failed",
-            hint="Create it, or name another work folder.",
-        )
-    path, is_runnable = find_program(program, env=env, folder=cwd)
-    if path is None:
-        looked = str(cwd) if "/" in program else env.get("PATH", os.defpath)
-        raise AgentError(
-            f"the program {program!r} was not found",
-            ending="failed",
-            hint=f"Install it or correct the name; looked in {looked}.",
-        )
-    if not is_runnable:
-        raise AgentError(
-            f"the program {program!r} is not executable", ending="failed", hint=f"chmod +x {program}"
-        )
 
 
 class _Output(asyncio.Protocol):
@@ -237,10 +201,9 @@ class _Output(asyncio.Protocol):
         return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
 
     def _trim(self) -> None:
-        excess = len(self._tail) - self._tail_limit
-        if excess > 0:
-            del self._tail[:excess]
-            self.dropped += excess
+        excess = max(0, len(self._tail) - self._tail_limit)
+        del self._tail[:excess]
+        self.dropped += excess
 
     def _pass_on(self, data: bytes, *, final: bool = False) -> None:
         if self._on_text is None or self.failure is not None:
@@ -253,257 +216,195 @@ class _Output(asyncio.Protocol):
             self.failed.set()
 
 
-class _Lines(_Output):
-    """An output pipe that is read line by line; unread lines stay in the pipe, not in memory."""
-
-    def __init__(self, program: str, limit: int) -> None:
-        super().__init__(0, None)
-        self._program = program
-        self._limit = limit
-        self._waiting = bytearray()
-        self._searched = 0
-        self._news = asyncio.Event()
-        self._transport: asyncio.ReadTransport | None = None
-        self._is_discarding = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.ReadTransport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self._is_discarding:
-            return
-        self._waiting += data
-        self._news.set()
-        if len(self._waiting) > _PIPE_SIZE and self._transport is not None:
-            self._transport.pause_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._news.set()
-
-    async def next(self) -> bytes | None:
-        """Return the next line, or None at the end; text after the last line break is ignored."""
-        while (end := self._waiting.find(b"\n", self._searched)) < 0 or end > self._limit:
-            self._searched = len(self._waiting)
-            if end > self._limit or self._searched > self._limit:
-                raise AgentError(
-                    f"{self._program!r} sent a line of more than {self._limit // 1024 // 1024} MB",
-                    ending="failed",
-                    hint="One message of an agent is held in memory whole; have it send less at once.",
-                )
-            if self.closed.is_set():
-                return None
-            self._news.clear()
-            self._resume()
-            await self._news.wait()
-        line = bytes(self._waiting[:end])
-        del self._waiting[: end + 1]
-        self._searched = 0
-        return line
-
-    def discard(self) -> None:
-        """Read and discard the remaining output, so that the end of the pipe is noticed."""
-        self._is_discarding = True
-        self._waiting.clear()
-        self._resume()
-
-    def _resume(self) -> None:
-        if self._transport is not None and not self.closed.is_set():
-            self._transport.resume_reading()
-
-
 class Conversation:
     """A child process that exchanges lines with us."""
 
-    def __init__(self, child: _Child, lines: _Lines) -> None:
+    def __init__(self, child: _Child, max_line: int) -> None:
         self.child = child
-        self._lines = lines
-        self._writing = asyncio.Lock()
+        self._max_line = max_line
+        # Unread lines stay in the pipe, not in memory.
+        self._lines = asyncio.StreamReader(limit=_PIPE_SIZE)
+        self._stdin: asyncio.StreamWriter
         self.left: tuple[int, ...] = ()
         """Processes that could not be ended, set after the end."""
-        os.set_blocking(self._stdin, False)
+
+    async def open(self) -> None:
+        self._stdin = await self.child.connect(asyncio.StreamReaderProtocol(self._lines))
 
     @property
     def started(self) -> Started:
-        return Started(self.child.popen.pid, self.child.run)
+        return self.child.started
 
     @property
     def is_open(self) -> bool:
-        return not self.child.has_exited and not self._lines.closed.is_set()
+        return not self.child.has_exited and not self._lines.at_eof()
 
     async def read(self) -> bytes | None:
         """Return the next line, or None at the end of the output. Raises AgentError for an overlong line."""
-        return await self._lines.next()
+        line = bytearray()
+        while len(line) <= self._max_line:
+            try:
+                line += await self._lines.readuntil(b"\n")
+                return bytes(line[:-1])
+            except asyncio.LimitOverrunError as error:
+                line += await self._lines.readexactly(error.consumed)
+            except asyncio.IncompleteReadError:  # text after the last line break is ignored
+                return None
+        raise AgentError(
+            f"{self.child.program!r} sent a line of more than {self._max_line // 1024 // 1024} MB",
+            ending="failed",
+            hint="One message of an agent is held in memory whole; have it send less at once.",
+        )
 
     async def write(self, line: bytes) -> None:
         """Write a line as fast as the child reads. Raises OSError if the child no longer reads."""
-        loop, pipe = asyncio.get_running_loop(), self._stdin
-        async with self._writing:
-            rest = memoryview(line)
-            while rest:
-                try:
-                    rest = rest[os.write(pipe, rest[:_PIPE_SIZE]) :]
-                except BlockingIOError:
-                    ready = asyncio.Event()
-                    loop.add_writer(pipe, ready.set)
-                    try:
-                        await ready.wait()
-                    finally:
-                        loop.remove_writer(pipe)
+        self._stdin.write(line)
+        await self._stdin.drain()
 
     async def exit(self) -> Exit | None:
         """Return how the child ended by itself, or None while it runs."""
-        if not await self.child.exits_within(_LINGER):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                await self.child.exited.wait()
+        if not self.child.exited.is_set():
             return None
-        return self.child.exit(None, timeout=None, left=())
-
-    @property
-    def _stdin(self) -> int:
-        return cast("IO[bytes]", self.child.popen.stdin).fileno()
+        await self.child.drain()
+        return self.child.exit(None)
 
 
 class _Child:
     """A started process with its pipes, for one call of run() or one conversation."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], run_id: str, *, stdout: _Output) -> None:
-        self.popen = popen
-        self.run = run_id
-        self.stdout = stdout
-        self._stderr = _Output(_MAX_STDERR, None, head=False)
-        self._exited = asyncio.Event()
-        self._readers: list[asyncio.ReadTransport] = []
+    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
+        self.program = argv[0]
+        if not cwd.is_dir():
+            raise _cannot_start(
+                f"the work folder {str(cwd)!r} does not exist", "Create it, or name another work folder."
+            )
+        path, is_runnable = find_program(self.program, env=env, folder=cwd)
+        if path is None:
+            looked = str(cwd) if "/" in self.program else env.get("PATH", os.defpath)
+            hint = f"Install it or correct the name; looked in {looked}."
+            raise _cannot_start(f"the program {self.program!r} was not found", hint)
+        if not is_runnable:
+            raise _cannot_start(f"the program {self.program!r} is not executable", f"chmod +x {self.program}")
 
-    async def listen(self) -> None:
+        run_id = os.urandom(8).hex()
+        try:
+            self.popen = subprocess.Popen(  # noqa: S603 -- running the user's agent is the purpose; no shell is involved
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                cwd=cwd,
+                env={**marked(env, run_id), "PWD": str(cwd)},  # some programs trust PWD more than the kernel
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            hint = "Run it by hand in that folder; a script needs a first line such as #!/bin/sh."
+            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                hint = "Allow more open files: `ulimit -n 1024`, for example."
+            message = f"{self.program!r} cannot be started in {str(cwd)!r}: {error}"
+            raise _cannot_start(message, hint) from error
+        self.started = Started(self.popen.pid, run_id)
+        self.exited = asyncio.Event()
+        self._stderr = _Output(_MAX_STDERR, None, head=False)
+        self._readers: list[asyncio.ReadTransport] = []
+        self._writer: asyncio.WriteTransport | None = None
+
+    async def connect(self, stdout: asyncio.Protocol) -> asyncio.StreamWriter:
+        """Pass the child's output to `stdout`, watch for its exit, and return its stdin."""
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._watch, args=(loop,), daemon=True).start()
-        for pipe, output in ((self.popen.stdout, self.stdout), (self.popen.stderr, self._stderr)):
+
+        def watch() -> None:
+            if hasattr(os, "waitid"):
+                with suppress(ChildProcessError):  # a hasty ending has already reaped it
+                    # Not reaped here: no other process can get its id while the child is a zombie.
+                    os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
+            else:
+                self.popen.wait()
+            with suppress(RuntimeError):  # the loop is gone if the caller was torn down
+                loop.call_soon_threadsafe(self.exited.set)
+
+        threading.Thread(target=watch, daemon=True).start()
+        for pipe, output in ((self.popen.stdout, stdout), (self.popen.stderr, self._stderr)):
             reader, _ = await loop.connect_read_pipe(lambda output=output: output, pipe)  # type: ignore[misc]
             self._readers.append(reader)
-
-    def send(self, prompt: str) -> None:
-        """Write the prompt as fast as the child reads it, then close the pipe."""
-        pipe, loop = cast("IO[bytes]", self.popen.stdin), asyncio.get_running_loop()
-        rest = memoryview(prompt.encode("utf-8", "replace"))
-
-        def write() -> None:
-            nonlocal rest
-            try:
-                rest = rest[os.write(pipe.fileno(), rest[:_PIPE_SIZE]) :]
-            except BlockingIOError:
-                return
-            except BrokenPipeError:  # a child may ignore its prompt
-                rest = rest[:0]
-            if not rest:
-                self._close_input()
-
-        os.set_blocking(pipe.fileno(), False)
-        loop.add_writer(pipe.fileno(), write)
-
-    def _close_input(self) -> None:
-        pipe = cast("IO[bytes]", self.popen.stdin)
-        if not pipe.closed:
-            asyncio.get_running_loop().remove_writer(pipe.fileno())
-            pipe.close()
+        flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+        self._writer, _ = await loop.connect_write_pipe(lambda: flow, self.popen.stdin)
+        return asyncio.StreamWriter(self._writer, flow, None, loop)
 
     @property
     def has_exited(self) -> bool:
         """Whether the child has exited, according to the system, because the event loop may not know yet."""
-        if self._exited.is_set() or not hasattr(os, "waitid"):
-            return self._exited.is_set()
+        if self.exited.is_set() or not hasattr(os, "waitid"):
+            return self.exited.is_set()
         try:
             return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # already reaped
             return True
 
-    async def exits_within(self, patience: float) -> bool:
+    async def drain(self, stdout: _Output | None = None) -> None:
+        """Wait until the pipes end; give up on a pipe held open by a process we cannot reach."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._exited.wait()
-                await self._stderr.closed.wait()
-        return self._exited.is_set()
+            async with asyncio.timeout(_LINGER):
+                for output in (stdout, self._stderr):
+                    if output is not None:
+                        await output.closed.wait()
 
-    async def wait(self, timeout: float | None, cancel: Cancel | None) -> Ending | None:
-        """Wait for exit, timeout, cancellation or a failing callback; return None for an exit."""
-        signs = [
-            self._exited.wait(),
-            self.stdout.failed.wait(),
-            *([cancel.wait()] if cancel is not None else []),
-        ]
-        waits = [asyncio.ensure_future(sign) for sign in signs]
-        try:
-            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if self._exited.is_set():
-            await self._drain(_LINGER)
-            return None
-        if self.stdout.failure is not None or (cancel is not None and cancel.is_set()):
-            return "interrupted"
-        return "timeout"
-
-    async def end(self, grace: float) -> tuple[int, ...]:
+    async def end(self, grace: float, stdout: _Output | None = None) -> tuple[int, ...]:
         """End what still runs, read its output and reap the child. Return processes that could not be ended."""
+        run, leader = self.started.run, self.popen.pid
         try:
-            left = await _end_members(self.run, self.popen.pid, grace=grace)
-            await self._drain(_LINGER)
+            left = await _end_members(run, leader, grace=grace)
+            await self.drain(stdout)
         except asyncio.CancelledError:
-            _send(signal.SIGKILL, survivors(self.run, self.popen.pid), leader=self.popen.pid)
+            _send(signal.SIGKILL, survivors(run, leader), leader=leader)
             raise
         finally:
-            self._close()
+            pipes = [pipe for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr) if pipe]
+            if self._writer is not None and not pipes[0].closed:
+                self._writer.abort()  # drops the rest of a prompt that nobody reads
+            for reader in self._readers:
+                reader.close()
+            for pipe in pipes:  # after the transports have closed, and for pipes never connected
+                asyncio.get_running_loop().call_soon(pipe.close)
+            with suppress(subprocess.TimeoutExpired):  # it is reported as `left`
+                self.popen.wait(_LINGER)
         await asyncio.sleep(0)  # the pipes close in the loop's next iteration
         return left
 
-    def exit(self, ending: Ending | None, *, timeout: float | None, left: tuple[int, ...]) -> Exit:
-        code = self.popen.poll()
-        program = str(self.popen.args[0])  # type: ignore[index]
-        stderr = self._stderr.text()
-        how: Ending
+    def exit(
+        self,
+        ending: Ending | None,
+        stdout: _Output | None = None,
+        *,
+        timeout: float | None = None,
+        left: tuple[int, ...] = (),
+    ) -> Exit:
+        """Describe how the child ended: by itself, or by a timeout or a cancellation (`ending`)."""
+        code, program, stderr = self.popen.poll(), self.program, self._stderr.text()
         if ending == "timeout":
-            how, reason = "timeout", f"{program!r} ran longer than {timeout:g} s and was ended"
+            reason = f"{program!r} ran longer than {timeout:g} s and was ended"
         elif ending == "interrupted":
-            how, reason = "interrupted", f"{program!r} was cancelled"
-        elif code == 0:
-            how, reason = "completed", f"{program!r} exited with status 0"
+            reason = f"{program!r} was cancelled"
         elif code is not None and code < 0:
             known = {number.value: number.name for number in signal.Signals}
-            how, reason = "killed", f"{program!r} was ended by {known.get(-code, f'signal {-code}')}"
+            ending, reason = "killed", f"{program!r} was ended by {known.get(-code, f'signal {-code}')}"
         else:
-            how, reason = "failed", f"{program!r} exited with status {code}"
-        if how in ("failed", "killed") and stderr.strip():
+            ending, reason = "failed" if code else "completed", f"{program!r} exited with status {code}"
+        if ending in ("failed", "killed") and stderr.strip():
             reason += f": {stderr.strip()[-_QUOTED_STDERR:]}"
         if left:
             reason += f" (processes that could not be ended: {', '.join(map(str, left))})"
-        stdout = self.stdout.text()
-        return Exit(how, reason, code, stdout, stderr, self.stdout.dropped, left)
+        if stdout is None:
+            return Exit(ending, reason, code, "", stderr)
+        return Exit(ending, reason, code, stdout.text(), stderr, stdout.dropped, left)
 
-    async def _drain(self, patience: float) -> None:
-        """Wait until both pipes end; give up on a pipe held open by a process we cannot reach."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self.stdout.closed.wait()
-                await self._stderr.closed.wait()
 
-    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):  # a hasty ending has already reaped it
-                # Not reaped here: no other process can get its id while the child is a zombie.
-                os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
-        else:
-            self.popen.wait()
-        with suppress(RuntimeError):  # the loop is gone if the caller was torn down
-            loop.call_soon_threadsafe(self._exited.set)
-
-    def _close(self) -> None:
-        self._close_input()
-        for reader in self._readers:
-            reader.close()
-        for pipe in (self.popen.stdout, self.popen.stderr):
-            if pipe is not None:  # after the readers have closed, and for pipes never attached
-                asyncio.get_running_loop().call_soon(pipe.close)
-        with suppress(subprocess.TimeoutExpired):  # it is reported as `left`
-            self.popen.wait(_LINGER)
+def _cannot_start(message: str, hint: str) -> AgentError:
+    return AgentError(message, ending="failed", hint=hint)
 
 
 async def _end_members(run: str, leader: int | None, *, grace: float) -> tuple[int, ...]:
@@ -539,7 +440,7 @@ def _send(number: signal.Signals, members: Sequence[int], *, leader: int | None)
                 os.kill(pid, number)
 
 
-def _belongs(pid: str, run: str, leader: int | None) -> bool:
+def _is_member(pid: int, run: str, leader: int | None) -> bool:
     mark = RUN_VARIABLE.encode() + b"="
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
