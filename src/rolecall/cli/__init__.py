@@ -189,7 +189,7 @@ def command() -> int:
     """Set up the process and run `main`."""
     import gc
 
-    gc.set_threshold(20_000)  # most commands end before there is any garbage to collect
+    gc.set_threshold(100_000)  # most commands end before there is any garbage to collect
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _fill_closed_streams()
     if sys.stdout is None:
