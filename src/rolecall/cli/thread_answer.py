@@ -21,8 +21,9 @@ from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow import registry
+from rolecall.workflow.model import STATUS_KEYS
 from rolecall.workflow.reply import Shape
-from rolecall.workflow.route import STATUS_KEYS, Next, Route, Suspended
+from rolecall.workflow.route import Next, Route, Suspended
 
 _MOST_LINES = 20
 """The most lines shown of the previous answer."""

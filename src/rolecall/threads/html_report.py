@@ -38,8 +38,7 @@ from rolecall.threads.report import (
 from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import FORK, PERSON
 from rolecall.workflow import draw, registry
-from rolecall.workflow.model import END, FAIL, START
-from rolecall.workflow.route import STATUS_KEYS
+from rolecall.workflow.model import END, FAIL, START, STATUS_KEYS
 
 LONGEST_MARKDOWN = 100_000
 """Longer texts are shown as plain text instead of rendered Markdown."""

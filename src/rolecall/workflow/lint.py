@@ -12,9 +12,19 @@ from typing import Any, Literal, NamedTuple
 from rolecall.settings.capabilities import RESTRICTIONS, restrictions
 from rolecall.settings.form import did_you_mean
 from rolecall.workflow import condition, outcome, template
-from rolecall.workflow.model import END, FAIL, START, SUSPEND, Edge, Limits, Role, Workflow
+from rolecall.workflow.model import (
+    END,
+    FAIL,
+    STANDARD_FIELDS,
+    START,
+    STATUS_KEYS,
+    SUSPEND,
+    Edge,
+    Limits,
+    Role,
+    Workflow,
+)
 from rolecall.workflow.outcome import Resolved, Variant
-from rolecall.workflow.route import STANDARD_FIELDS, STATUS_KEYS
 
 Path = tuple[str | int, ...]
 

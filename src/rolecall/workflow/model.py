@@ -20,6 +20,11 @@ ANY_STATUS = "_"
 START_STATUS = "new"
 """The key under which later versions of the predecessor store the edge out of $START."""
 
+STATUS_KEYS = ("$status", "status")
+"""The fields of an output that may carry its status, the preferred one first."""
+STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
+"""Fields that an output may have although its schema does not declare them."""
+
 Resume = Literal["ephemeral", "bounded", "persistent"]
 Workdir = Literal["shared", "worktree", "copy"]
 """The folder a role works in: the one in which the thread was started, or one of the thread's own."""
@@ -54,6 +59,8 @@ class Edge:
 
 @dataclass(frozen=True)
 class Condition:
+    """A named expression that decides whether an edge is taken."""
+
     expression: str
     """JSONata over {start, steps}."""
     description: str = ""
@@ -73,6 +80,8 @@ class Recall:
 
 @dataclass(frozen=True)
 class Role:
+    """A part in a workflow: what its agent is asked to do, and the schema of its output."""
+
     description: str = ""
     prompt: str = ""
     capabilities: tuple[str, ...] = ()
@@ -95,6 +104,8 @@ class Role:
 
 @dataclass(frozen=True)
 class Workflow:
+    """Roles, and the edges between them."""
+
     name: str
     description: str = ""
     version: str = ""

@@ -12,7 +12,7 @@ from itertools import islice, product
 from typing import Any, NamedTuple
 
 from rolecall.store.schema import pattern_test
-from rolecall.workflow.route import STATUS_KEYS
+from rolecall.workflow.model import STATUS_KEYS
 
 Variant = tuple[Mapping[str, Any], ...]
 Path = tuple[str | int, ...]

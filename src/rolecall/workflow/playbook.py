@@ -96,6 +96,8 @@ Moderator = Callable[[ThreadContext], str]
 
 @dataclass(frozen=True)
 class Playbook:
+    """A workflow and the functions that belong to it."""
+
     workflow: Workflow
     moderator: Moderator | None = None
     prompts: Mapping[str, PromptFunction] = field(default_factory=dict)

@@ -20,8 +20,7 @@ from rolecall.errors import InvalidValue, UsageError
 from rolecall.settings import yaml12
 from rolecall.store import canonical
 from rolecall.store.schema import Type, pattern_test
-from rolecall.workflow.model import SUSPEND
-from rolecall.workflow.route import STANDARD_FIELDS, STATUS_KEYS
+from rolecall.workflow.model import STANDARD_FIELDS, STATUS_KEYS, SUSPEND
 
 MAX_FRONTMATTER = 256 * 1024
 """The maximum size of frontmatter; longer texts belong below it."""
@@ -35,6 +34,8 @@ MAX_LINES = 100_000
 
 @dataclass(frozen=True)
 class Reply:
+    """The output and the body of an answer."""
+
     output: Mapping[str, Any]
     """Fits the schema and has a canonical form."""
     body: str = ""
@@ -53,6 +54,8 @@ class Suspension:
 
 @dataclass(frozen=True)
 class Problem:
+    """Why an answer has no usable output."""
+
     reason: str
     misfits: tuple[str, ...] = ()
     """Every mismatch between the output and the schema, with its path."""

@@ -12,18 +12,15 @@ from typing import Any
 
 from rolecall.errors import UsageError
 from rolecall.workflow import template
-from rolecall.workflow.model import END, FAIL, SUSPEND, Edge, Workflow
-
-STATUS_KEYS = ("$status", "status")
-"""The fields of an output that may carry its status, the preferred one first."""
-STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
-"""Fields that an output may have although its schema does not declare them."""
+from rolecall.workflow.model import END, FAIL, STATUS_KEYS, SUSPEND, Edge, Workflow
 
 _FORK_HINT = "Answer the thread, or correct the workflow and fork the thread here."
 
 
 @dataclass(frozen=True)
 class Next:
+    """The thread continues with a role."""
+
     role: str
     prompt: str
     location: str | None
