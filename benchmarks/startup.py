@@ -20,6 +20,7 @@ from benchmarks.measure import Row, Timing, interleaved, print_table, timed, tim
 
 _REPOSITORY = Path(__file__).parent.parent
 _TARGET = 4.0
+_CHECKING = 6.0
 
 
 def main(*, quick: bool = False) -> None:
@@ -31,26 +32,32 @@ def main(*, quick: bool = False) -> None:
             [rolecall, "cas", "put-text", "hello", "--format", "json"],
             env=environ, check=True, capture_output=True, text=True,
         )  # fmt: skip
+        file = str(_REPOSITORY / "examples" / "fix-issue.yaml")
         commands = {
-            "rolecall --version": [rolecall, "--version"],
-            "rolecall cas get ID": [rolecall, "cas", "get", json.loads(put.stdout)["hash"]],
+            "rolecall --version": (_TARGET, [rolecall, "--version"]),
+            "rolecall cas get ID": (_TARGET, [rolecall, "cas", "get", json.loads(put.stdout)["hash"]]),
+            "rolecall workflow validate FILE": (_CHECKING, [rolecall, "workflow", "validate", file]),
         }
-        runs = [run_of(command, environ) for command in ([python, "-c", "pass"], *commands.values())]
+        argvs = [[python, "-c", "pass"], *(argv for _, argv in commands.values())]
+        runs = [run_of(argv, environ) for argv in argvs]
         interleaved(2, *runs)  # the first runs read the files from the disk
         bare, *found = interleaved(rounds, *runs)
-    rows = [_row(name, timing, bare) for name, timing in zip(commands, found, strict=True)]
+    rows = [
+        _row(name, timing, bare, target=target)
+        for (name, (target, _)), timing in zip(commands.items(), found, strict=True)
+    ]
     print_table(f"Start-up (median of {rounds} interleaved runs; peer: python -c pass)", rows)
 
 
-def _row(name: str, timing: Timing, bare: Timing) -> Row:
+def _row(name: str, timing: Timing, bare: Timing, *, target: float) -> Row:
     return Row(
         name,
         f"{timing.wall * 1e3:.1f} ms",
         f"{bare.wall * 1e3:.1f} ms",
         times(timing.wall, bare.wall),
         times(timing.cpu, bare.cpu),
-        f"≤ {_TARGET:g}",
-        timing.wall <= _TARGET * bare.wall,
+        f"≤ {target:g}",
+        timing.wall <= target * bare.wall,
     )
 
 
