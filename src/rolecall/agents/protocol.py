@@ -150,6 +150,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class ToolCall:
+    """One use of a tool by an agent."""
+
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     result: str = ""
@@ -157,6 +159,8 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Turn:
+    """One turn of an agent's conversation."""
+
     role: str
     """Who spoke: `assistant`, `user` or `system`."""
     text: str = ""
@@ -165,6 +169,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Reply:
+    """The result of one call of an agent."""
+
     text: str
     session: str | None = None
     usage: Usage | None = None

@@ -48,6 +48,8 @@ class LiveText:
 
 @dataclass
 class _Turn:
+    """A turn that is still being read."""
+
     pieces: list[str] = field(default_factory=list)
     size: int = 0
     calls: dict[str, ToolCall] = field(default_factory=dict)

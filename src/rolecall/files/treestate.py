@@ -26,6 +26,8 @@ Mark = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class State:
+    """The files of a folder at one moment."""
+
     head: str
     """The commit and the branch that are checked out; empty outside git."""
     entries: Mapping[str, Mark]

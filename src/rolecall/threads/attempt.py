@@ -53,6 +53,8 @@ Play = Callable[["Attempt", protocol.Cancel, str, str, str | None], Any]
 
 @dataclass(frozen=True)
 class Answer:
+    """The text that an agent gave, and its session."""
+
     text: str
     session: str
     step: str = ""

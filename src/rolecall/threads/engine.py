@@ -29,6 +29,8 @@ from rolecall.workflow.route import Failed, Next, Route, Suspended
 
 @dataclass(frozen=True, kw_only=True)
 class Engine(Setup):
+    """Takes the steps of threads."""
+
     async def run(self, name: str, *, cancel: Cancel, steps: int | None = None) -> AsyncIterator[Outcome]:
         """Take steps until the thread ends, is suspended or interrupted, or `steps` have been taken."""
         taken = 0

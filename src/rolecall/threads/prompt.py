@@ -40,6 +40,8 @@ class PastStep:
 
 @dataclass(frozen=True)
 class Part:
+    """One named part of a prompt."""
+
     name: str
     text: str
     step: int | None = None
@@ -48,6 +50,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Prompt:
+    """The prompt of a step, in the parts it is stored in."""
+
     parts: tuple[Part, ...]
 
     @property

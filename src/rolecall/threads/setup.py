@@ -61,6 +61,8 @@ async def close_nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
+    """What the engine works with: the store, the agents and the world around them."""
+
     store: Store = field(kw_only=False)
     playbook: Callable[[str], Playbook]
     """Loads a playbook by the id of its stored workflow."""

@@ -21,6 +21,8 @@ DEFAULT_TIMEOUT = 3600.0
 
 @dataclass(frozen=True)
 class Command:
+    """A program that gets the prompt on standard input and prints the answer."""
+
     argv: tuple[str, ...]
     timeout: float | None = DEFAULT_TIMEOUT
     env: Mapping[str, str] = field(default_factory=dict)
