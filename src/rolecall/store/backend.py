@@ -111,6 +111,9 @@ class Change(NamedTuple):
     events: Sequence[NewEvent] = ()
     types: Sequence[str] = ()
     """Ids that must be stored at commit time: types of the new nodes that are not new themselves."""
+    bumps: Sequence[str] = ()
+    """Names of refs whose version rises, whatever it is, while target and state stay. A ref that does not exist is
+    skipped. Two changes never conflict over a bump, and nobody who compares versions misses it."""
 
 
 class Damage(NamedTuple):

@@ -276,6 +276,32 @@ class StoreContract:
         backend.commit(Change(moves=moves), now=1, durable=True)
         assert backend.ref("r") == Ref("r", None, {"n": 2}, 2, 1)
 
+    def test_a_bump_raises_the_version_alone_whatever_it_is(self, store: Store, reopen: Reopen) -> None:
+        node = store.put_text("x")
+        seen = store.move("r", None, node, {"a": 1})
+        with Store(reopen()) as other:
+            for writer in (store, other, store):  # none of them has read the ref
+                draft = writer.draft()
+                draft.bump("r")
+                draft.bump("absent")
+                draft.move("s", writer.ref("s"), node)
+                assert _names(draft.commit()) == "s"
+        bumped = store.ref("r")
+        assert bumped is not None and store.ref("absent") is None
+        assert (bumped.target, bumped.state, bumped.version) == (node, {"a": 1}, seen.version + 3)
+        with pytest.raises(Conflict):
+            store.move("r", seen, node)
+        assert [moved.target for moved in store.history("r")] == [node]
+
+    def test_a_lost_compare_and_swap_bumps_nothing(self, store: Store) -> None:
+        seen = store.move("r", None, state={"a": 1})
+        draft = store.draft()
+        draft.bump("r")
+        draft.move("r", None, state={})
+        with pytest.raises(Conflict):
+            draft.commit()
+        assert store.ref("r") == seen
+
     def test_a_removed_ref_is_gone_with_its_history_and_can_be_made_again(self, store: Store) -> None:
         a = store.put_text("a")
         ref = store.move("r", None, a)

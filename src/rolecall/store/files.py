@@ -94,6 +94,8 @@ class FilesBackend:
             require(change.types, self.stored(change.types))
             fresh, known = self._nodes.compare(change.nodes)
             moved = [view.plan_move(move, now) for move in change.moves]
+            for name in change.bumps:
+                view.plan_bump(name, now)
             for event in change.events:
                 view.plan_event(event, now)
             self._nodes.plan(view.over, fresh)

@@ -128,13 +128,14 @@ class PostgresBackend(SqlTables):
         with self._writing("pg_advisory_xact_lock_shared", durable=durable):
             require(change.types, self.stored(change.types))
             self._put_records(change.nodes, now)
-            if not (change.moves or change.events):
+            if not (change.moves or change.events or change.bumps):
                 return []
             # A sequence hands out numbers before the commit, so a transaction with a lower number may become visible
             # later, and a reader that follows events by number would miss it. Therefore only one transaction at a time
             # takes numbers, until it ends. The same lock prevents races and deadlocks when several refs are swapped.
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._order,))
             moved = [self._move(move, now) for move in change.moves]
+            self._bump(change.bumps, now)
             self._add_events(change.events, now)
         return moved
 

@@ -199,6 +199,12 @@ class RefView:
                 self.over.add_line(self._root, HISTORY, json_text(ending._asdict()), shared=True)
         return ref
 
+    def plan_bump(self, name: str, now: int) -> None:
+        entry = self._own_entry(name)
+        if entry is not None:
+            self.over.counters["change"] += 1
+            self.over.refs[name] = {**entry, "version": entry["version"] + 1, "updated": now}
+
     def _plan_removal(self, name: str, entry: dict[str, Any] | None) -> None:
         file, key = self._shared_place(name)
         self.over.refs[name] = None

@@ -69,6 +69,10 @@ class SqlTables:
             self._run("INSERT INTO moves (name, target, at) VALUES (?, ?, ?)", [(ref.name, ref.target, at)])
         return ref
 
+    def _bump(self, names: Sequence[str], now: int) -> None:
+        rows = [(now, name) for name in names]
+        self._run("UPDATE refs SET version = version + 1, updated = ? WHERE name = ?", rows)
+
     def _add_events(self, events: Sequence[NewEvent], now: int) -> None:
         rows = [
             (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)

@@ -122,6 +122,7 @@ class SqliteBackend(SqlTables):
             require(change.types, self.stored(change.types))
             self._put_records(change.nodes, now)
             moved = [self._move(move, now) for move in change.moves]
+            self._bump(change.bumps, now)
             self._add_events(change.events, now)
         return moved
 

@@ -363,6 +363,7 @@ class Draft:
         self._registering: dict[int, tuple[Record, dict[str, Any]]] = {}
         self._moves: list[Move] = []
         self._events: list[NewEvent] = []
+        self._bumps: list[str] = []
 
     def put(self, type_id: str, payload: Any) -> str:
         """Add one node and return its id."""
@@ -421,6 +422,10 @@ class Draft:
         version = expected.version if expected else 0
         self._moves.append(Move(checked_name(name), version, target, state, at))
 
+    def bump(self, name: str) -> None:
+        """Raise the version of a ref, if it exists, so that whoever compares it sees that something has happened."""
+        self._bumps.append(checked_name(name))
+
     def event(self, stream: str, kind: str, body: Mapping[str, Any], *, at: int | None = None) -> None:
         self._events.append(NewEvent(stream, kind, body, at))
 
@@ -430,10 +435,10 @@ class Draft:
         By default, a commit waits for the disk only if it moves a ref.
         """
         nodes = {record.id: record for record in (*self._store.builtins(), *self._records.values())}
-        if not (nodes or self._moves or self._events):
+        if not (nodes or self._moves or self._events or self._bumps):
             return []
         types = [type_id for type_id in self._used if type_id not in nodes]
-        change = Change(list(nodes.values()), self._moves, self._events, types)
+        change = Change(list(nodes.values()), self._moves, self._events, types, self._bumps)
         moved = self._store.backend.commit(
             change, now=self._store.now(), durable=bool(self._moves) if durable is None else durable
         )
