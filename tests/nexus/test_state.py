@@ -481,6 +481,20 @@ def test_changes_to_a_file_of_any_writing_do_what_they_do_to_its_value(
     assert json.loads(tools.task_list_json(project))["tasks"] == content["tasks"]
 
 
+def test_a_large_list_is_written_and_replied_as_it_is_after_every_kind_of_change(tmp_path: Path) -> None:
+    content = tasks_file(*(task(number, context="c" * 400) for number in range(1, 301)), goal="\ud800")
+    write(tmp_path, TASKS, json.dumps(content, indent=2))
+    assert json.loads(tools.task_list_json(tmp_path))["tasks"] == content["tasks"]
+    for number in range(301, 304):
+        content["tasks"].append(tools.task_add(tmp_path, title="Half \ud800", context="C")["task"])
+        assert json.loads(tools.task_list_json(tmp_path))["tasks"] == content["tasks"]
+        content["tasks"][number - 300] = tools.task_update(tmp_path, id=number - 299, status="completed")[
+            "task"
+        ]
+        assert read(tmp_path, TASKS) == content
+        assert json.loads(tools.task_list_json(tmp_path)) == tools.task_list(tmp_path)
+
+
 # -- what a dead writer noted --
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from rolecall import __version__
@@ -33,6 +33,8 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 UNSUPPORTED_VERSION = -32022
 
+PIECE = 64 * 1024
+"""How many bytes of a long reply are written at once: as many as a pipe holds."""
 _META = "io.modelcontextprotocol/"
 _HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair: JSON can express it, but no reply can contain it."""
@@ -62,19 +64,22 @@ class Call:
         self.version = version
         self.cancel = Cancel()
 
-    def reply(self, outcome: Outcome) -> bytes:
-        """Build the reply's frame. The reply may be megabytes long, so its JSON is inserted unchanged."""
-        # Only these two characters need escaping when a line of JSON becomes a JSON string.
-        text = outcome.json.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-        parts = [b'{"jsonrpc": "2.0", "id": ', encode(self.ident)]
-        parts += [b', "result": {"content": [{"type": "text", "text": "', text, b'"}]']
+    def reply(self, outcome: Outcome) -> Iterator[bytes]:
+        """Yield the frame in pieces, because it may be megabytes long. The JSON of the reply is inserted unchanged."""
+        yield b'{"jsonrpc": "2.0", "id": %b, "result": {"content": [{"type": "text", "text": "' % encode(
+            self.ident
+        )
+        for at in range(0, len(outcome.json), PIECE):
+            # Only these two characters need escaping when a line of JSON becomes a JSON string.
+            yield outcome.json[at : at + PIECE].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+        yield b'"}]'
         if self.version >= _WITH_STRUCTURE and outcome.is_sent_twice:
-            parts += [b', "structuredContent": ', outcome.json]
+            yield b', "structuredContent": ' + outcome.json
         if outcome.is_error:
-            parts.append(b', "isError": true')
+            yield b', "isError": true'
         for key, value in _stamp(self.version).items():
-            parts += [b", ", encode(key), b": ", encode(value)]
-        return b"".join([*parts, b"}}"])
+            yield b", %b: %b" % (encode(key), encode(value))
+        yield b"}}"
 
 
 class Session:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import F_GETFL, fcntl
+from itertools import chain
 from queue import Full, Queue
 from select import POLLIN, poll
 from threading import Lock, Thread
@@ -93,13 +94,13 @@ class _Server:
         """Process a line from the client; None stands for a line that was too long."""
         if line is None:
             limit = f"a message is at most {LONGEST} bytes long"
-            return self._write(failure(None, protocol.INVALID_REQUEST, limit))
+            return self._write([failure(None, protocol.INVALID_REQUEST, limit)])
         if not line.strip():
             return None
         try:
             message = protocol.decode(line)
         except Refusal as refusal:
-            return self._write(failure(None, refusal.code, refusal.message))
+            return self._write([failure(None, refusal.code, refusal.message)])
         if isinstance(message, list) and message and self.session.takes_batches:
             job = _Job([self._receive(each, is_in_batch=True) for each in message], is_batch=True)
         else:
@@ -141,30 +142,39 @@ class _Server:
         self._threads = [*(each for each in self._threads if each[0].is_alive()), (thread, is_long)]
 
     def _do(self, job: _Job) -> None:
-        replies = []
-        for part in job.parts:
-            reply = part if not isinstance(part, Call) else self._carry_out(part)
-            replies += [reply] if reply is not None else []
-        if replies:
-            self._write(b"[%b]" % b", ".join(replies) if job.is_batch else replies[0])
+        replies = [reply for part in job.parts if (reply := self._answer(part)) is not None]
+        if replies and job.is_batch:
+            self._write([b"[%b]" % b", ".join(b"".join(reply) for reply in replies)])
+        elif replies:
+            self._write(replies[0])
 
-    def _carry_out(self, call: Call) -> bytes | None:
+    def _answer(self, part: bytes | Call | None) -> Iterable[bytes] | None:
+        """Return the frame of a reply in pieces, or None if there is no reply."""
+        if not isinstance(part, Call):
+            return None if part is None else [part]
         try:
-            if call.cancel.is_set:
+            if part.cancel.is_set:
                 return None
-            outcome = self._toolbox.run(call.tool, call.arguments, call.cancel)
-            return None if call.cancel.is_set else call.reply(outcome)
+            outcome = self._toolbox.run(part.tool, part.arguments, part.cancel)
+            return None if part.cancel.is_set else part.reply(outcome)
         finally:
-            self.session.running.pop(call.ident, None)
+            self.session.running.pop(part.ident, None)
 
-    def _write(self, frame: bytes) -> None:
-        data = memoryview(frame + b"\n")
-        with self._writing:
-            while data:
-                try:
-                    data = data[os.write(self._sink, data) :]
-                except OSError:  # nobody reads any more; the input will end too
-                    return
+    def _write(self, frame: Iterable[bytes]) -> None:
+        """Write a frame as one line; the client can read the beginning of a long one while the rest is prepared."""
+        held = b""
+        with self._writing, suppress(OSError):  # nobody reads any more; the input will end too
+            for piece in chain(frame, [b"\n"]):
+                held += piece
+                if len(held) >= protocol.PIECE:
+                    self._send(held)
+                    held = b""
+            self._send(held)
+
+    def _send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._sink, rest) :]
 
     def finish(self, *, within: float | None = None) -> None:
         """Wait for running calls. Long ones are stopped, because the client is gone; one that waits for a lock gives up

@@ -249,7 +249,9 @@ def encode(value: Any) -> bytes:
 def _encode(reply: Reply) -> bytes:
     if not isinstance(reply, bytes):
         return encode(reply)
-    if _MAYBE_HALF.search(reply):  # JSON allows an escape of half a pair, but many clients refuse it
+    if b"\\" in reply and _MAYBE_HALF.search(
+        reply
+    ):  # JSON allows an escape of half a pair, but many clients refuse it
         return encode(json.loads(reply))
     # In JSON these occur only between values, and a message must be one line.
     return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")

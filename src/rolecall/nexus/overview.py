@@ -56,7 +56,11 @@ def summarize(tasks: Sequence[HasProgress]) -> Reply:
 def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
     """The pending tasks whose dependencies are all completed; a missing dependency counts as incomplete."""
     done = {task.id for task in tasks if task.status == "completed"}
-    return [task.id for task in tasks if task.status == "pending" and done.issuperset(task.deps)]
+    return [
+        task.id
+        for task in tasks
+        if task.status == "pending" and (not task.deps or done.issuperset(task.deps))
+    ]
 
 
 def summarize_plan(statuses: Sequence[str]) -> Reply:

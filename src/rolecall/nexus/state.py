@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
 
@@ -189,11 +189,14 @@ def encode_lines(items: list[Any]) -> bytes:
 class _Known(NamedTuple):
     stamp: state_file.Stamp
     value: Any
+    lines: Sequence[bytes] = ()
+    """The entries of its list as JSON, in parts; empty until they are encoded."""
 
 
 _known: dict[str, _Known] = {}
 """The large files that this process has read or written, by path. These values are never changed."""
 _MOST_KNOWN = 4
+_MOST_PARTS = 100
 
 
 def load(path: str, parse: Callable[[bytes], T]) -> T | None:
@@ -217,12 +220,12 @@ def _parse(path: str, data: bytes, parse: Callable[[bytes], T]) -> T:
         raise state_file.DamagedFile(path, data, str(exc)) from exc
 
 
-def remember(path: str, stamp: state_file.Stamp | None, value: Any) -> None:
+def remember(path: str, stamp: state_file.Stamp | None, value: Any, lines: Sequence[bytes] = ()) -> None:
     """Keep the value of a large file for the next call."""
     global _known
     others = [each for each in _known.items() if each[0] != path][1 - _MOST_KNOWN :]
     # Replace the dictionary instead of changing it, because other threads may be reading it.
-    _known = dict([*others, (path, _Known(stamp, value))] if stamp else others)
+    _known = dict([*others, (path, _Known(stamp, value, lines))] if stamp else others)
 
 
 def load_plan(project: Folder) -> Plan | None:
@@ -241,11 +244,31 @@ def load_tasks(project: Folder) -> TaskFile | None:
     return load(project_paths.state(project, project_paths.TASKS), TASK_FILE.read)
 
 
-def save_tasks(project: Folder, file: TaskFile) -> None:
-    opening = encode(replace(file, tasks=[])).removesuffix(b"]}")
+def save_tasks(project: Folder, file: TaskFile, *, longer_than: TaskFile | None = None) -> None:
+    """Write the tasks. If they are those of `longer_than` and more at the end, only these are encoded."""
     path = project_paths.state(project, project_paths.TASKS)
-    stamp = state_file.replace(project, path, opening, b"\n", encode_lines(file.tasks), b"\n]}\n")
-    remember(path, stamp, file)
+    known = _known.get(path)
+    if longer_than and known and known.value is longer_than and known.lines:
+        lines = [*known.lines, b",\n" + encode_lines(file.tasks[len(longer_than.tasks) :])]
+    else:
+        lines = [encode_lines(file.tasks)]
+    if len(lines) > _MOST_PARTS:
+        lines = [b"".join(lines)]
+    opening = encode(replace(file, tasks=[])).removesuffix(b"]}")
+    stamp = state_file.replace(project, path, opening, b"\n", *lines, b"\n]}\n")
+    remember(path, stamp, file, lines)
+
+
+def encoded_tasks(project: Folder, file: TaskFile) -> Sequence[bytes]:
+    """The loaded tasks as the entries of a JSON list, in parts. Those of a large file are encoded once."""
+    path = project_paths.state(project, project_paths.TASKS)
+    known = _known.get(path)
+    if known is None or known.value is not file:
+        return [encode_lines(file.tasks)]
+    if not known.lines:
+        known = known._replace(lines=[encode_lines(file.tasks)])
+        remember(path, *known)
+    return known.lines
 
 
 def digest_of(project: Folder, name: str) -> str:

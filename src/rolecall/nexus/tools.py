@@ -167,7 +167,7 @@ def _brief(issue: Issue) -> Reply:
 
 
 def _next_id(entries: Sequence[Issue] | Sequence[Task]) -> int:
-    return int(max((entry.id for entry in entries), default=0)) + 1
+    return int(max([entry.id for entry in entries], default=0)) + 1
 
 
 # -- tasks --
@@ -215,7 +215,7 @@ def task_add(
             decisions=[*file.decisions, *binding],
             tasks=[*file.tasks, task],
         )
-        state.save_tasks(project, longer)
+        state.save_tasks(project, longer, longer_than=file)
     return {"task": _plain(task)}
 
 
@@ -230,25 +230,25 @@ def _topic(project: Folder) -> str:
 
 def task_list(project: Folder) -> Reply:
     """The tasks of the running cycle, and which of them can be started."""
-    reply: Reply = _plain(_list_tasks(project))
-    return reply
-
-
-def task_list_json(project: Folder) -> bytes:
-    """Like `task_list`, but return JSON."""
-    return to_json(_list_tasks(project))
-
-
-def to_json(reply: Reply) -> bytes:
-    data: bytes = state.encode(reply)
-    return data
-
-
-def _list_tasks(project: Folder) -> Reply:
     file = state.load_tasks(project)
     if file is None:
         return {"exists": False}
-    return {"goal": file.goal, "tasks": file.tasks, "summary": overview.summarize(file.tasks)}
+    return {"goal": file.goal, "tasks": _plain(file.tasks), "summary": overview.summarize(file.tasks)}
+
+
+def task_list_json(project: Folder) -> bytes:
+    """Like `task_list`, but return JSON, which takes a fraction of the time."""
+    file = state.load_tasks(project)
+    if file is None:
+        return to_json({"exists": False})
+    goal, summary = to_json(file.goal), to_json(overview.summarize(file.tasks))
+    tasks = state.encoded_tasks(project, file)
+    return b"".join([b'{"goal":', goal, b',"tasks":[', *tasks, b'],"summary":', summary, b"}"])
+
+
+def to_json(reply: Any) -> bytes:
+    data: bytes = state.encode(reply)
+    return data
 
 
 def task_update(project: Folder, *, id: float, status: str) -> Reply:
