@@ -68,6 +68,8 @@ class _Parsed(NamedTuple):
     window: int | None
     fields: tuple[Field, ...]
     is_cheap: bool = True
+    path: tuple[str | int, ...] | None = None
+    """A plain path: ("steps", -1, "output", "files") for `steps[-1].output.files`; None for any other expression."""
 
 
 def check(expression: str) -> str | None:
@@ -97,6 +99,51 @@ def evaluate(
 
     `steps` are the latest of the thread's `steps_count` steps, oldest first.
     """
+    return bool(_compute(expression, _view(expression, start, steps, steps_count), seconds, is_list=False))
+
+
+def select(
+    expression: str,
+    *,
+    start: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    steps_count: int | None = None,
+    seconds: float = 5.0,
+) -> list[Any]:
+    """The list that an expression gives. Raise `UsageError` if it gives something else.
+
+    JSONata turns a selection of one into that one, and an empty one into nothing, so a filter, a function or a path
+    through a list gives a list here whatever it selects. A plain path must lead to a list.
+    """
+    view = _view(expression, start, steps, steps_count)
+    value: Any = view
+    for name in _parse(expression).path or ():
+        if isinstance(name, int):
+            value = value[name] if len(value) >= -name else None
+        elif isinstance(value, list):  # the rest of the path is taken from each of its items
+            break
+        else:
+            value = value.get(name) if isinstance(value, Mapping) else None
+    else:
+        if value is not view:
+            if not isinstance(value, list):
+                raise UsageError(f"the expression {expression!r} gives {_kind(value)}, not a list")
+            return value
+    found = _compute(expression, view, seconds, is_list=True)
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    kinds = {str: "a text", bool: "true or false", dict: "an object", int: "a number", float: "a number"}
+    return kinds.get(type(value), type(value).__name__)
+
+
+def _view(
+    expression: str, start: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], steps_count: int | None
+) -> dict[str, Any]:
+    """The data that an expression sees."""
     parsed = _parse(expression)
     if parsed.problem:
         raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
@@ -108,13 +155,17 @@ def evaluate(
             hint="Look at recent steps with steps[-1], steps[-2], …, and at steps_count for their number.",
         )
     first = 0 if parsed.window is None else max(0, len(steps) - parsed.window)
-    view = {"start": dict(start), "steps": [dict(step) for step in steps[first:]], "steps_count": count}
-    if parsed.is_cheap:
-        return _run(parsed.program, view, expression, seconds)
-    return _run_in_child(view, expression, seconds)
+    return {"start": dict(start), "steps": [dict(step) for step in steps[first:]], "steps_count": count}
 
 
-def _run(program: Any, view: dict[str, Any], expression: str, seconds: float) -> bool:
+def _compute(expression: str, view: dict[str, Any], seconds: float, *, is_list: bool) -> Any:
+    """The value of an expression; with `is_list` as it is, else whether it is true."""
+    if _parse(expression).is_cheap:
+        return _run(expression, view, seconds, is_list=is_list)
+    return _run_in_child(expression, view, seconds, is_list=is_list)
+
+
+def _run(expression: str, view: dict[str, Any], seconds: float, *, is_list: bool) -> Any:
     from jsonata import Jsonata
 
     deadline = monotonic() + seconds
@@ -124,21 +175,31 @@ def _run(program: Any, view: dict[str, Any], expression: str, seconds: float) ->
             raise _TooLong
 
     try:
-        return bool(Jsonata.boolize(program.evaluate(view, {"__evaluate_entry": enter})))
+        value = _parse(expression).program.evaluate(view, {"__evaluate_entry": enter})
+        return _plain(value) if is_list else bool(Jsonata.boolize(value))
     except _TooLong:
         raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
     except Exception as exc:  # odd data can make the interpreter raise any Python error
         raise UsageError(f"the condition {expression!r} failed: {_describe(exc)}") from exc
 
 
+def _plain(value: Any) -> Any:
+    """A result as JSON has it; the interpreter returns lists and null as types of its own."""
+    from jsonata import Utils
+
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return None if value is Utils.NULL_VALUE else value
+
+
 class _TooLong(Exception):
     pass
 
 
-def _run_in_child(view: dict[str, Any], expression: str, seconds: float) -> bool:
+def _run_in_child(expression: str, view: dict[str, Any], seconds: float, *, is_list: bool) -> Any:
     import subprocess
 
-    order = json.dumps({"expression": expression, "view": view, "seconds": seconds})
+    order = json.dumps({"expression": expression, "view": view, "seconds": seconds, "is_list": is_list})
     # -P: a file in the work folder must not shadow an imported module.
     command = [sys.executable, "-P", "-m", "rolecall.workflow.condition"]
     try:
@@ -150,10 +211,10 @@ def _run_in_child(view: dict[str, Any], expression: str, seconds: float) -> bool
         answer = {}
     if "error" in answer:
         raise UsageError(answer["error"])
-    if "holds" not in answer:
+    if "value" not in answer:
         most = f"{seconds:g} s or {MAX_CHILD_MEMORY >> 20} MB"
         raise UsageError(f"the condition {expression!r} was stopped after {most}")
-    return bool(answer["holds"])
+    return answer["value"]
 
 
 def _main() -> None:
@@ -161,14 +222,12 @@ def _main() -> None:
     import resource
 
     order = json.loads(sys.stdin.buffer.read())
-    parsed = _parse(order["expression"])
+    _parse(order["expression"])
     resource.setrlimit(resource.RLIMIT_AS, (MAX_CHILD_MEMORY, MAX_CHILD_MEMORY))
     allowed = math.ceil(process_time() + order["seconds"])
     resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
     try:
-        answer: dict[str, Any] = {
-            "holds": _run(parsed.program, order["view"], order["expression"], order["seconds"])
-        }
+        answer: dict[str, Any] = {"value": _run(**order)}
     except UsageError as exc:
         answer = {"error": exc.message}
     sys.stdout.write(json.dumps(answer))
@@ -203,7 +262,29 @@ def _parse(expression: str) -> _Parsed:
         where = f" (at character {location})" if isinstance(location, int) and location > 0 else ""
         return _Parsed(None, f"it is not JSONata: {_describe(exc)}{where}", 0, ())
     problem = "; ".join(dict.fromkeys(walk.problems)) or None
-    return _Parsed(program, problem, walk.window, tuple(dict.fromkeys(walk.fields)), walk.is_cheap)
+    fields = tuple(dict.fromkeys(walk.fields))
+    return _Parsed(program, problem, walk.window, fields, walk.is_cheap, _plain_path(program.ast))
+
+
+def _plain_path(symbol: Any) -> tuple[str | int, ...] | None:
+    """The path of an expression that only follows names, after `start` or `steps[-k]`."""
+    steps = symbol.steps if symbol.type == "path" else []
+    if not steps or any(step.type != "name" or step.keep_array for step in steps):
+        return None
+    recent, rest = _recent(steps[0]), [step.value for step in steps[1:]]
+    if any(step.stages or step.predicate for step in steps[1:]) or (steps[0].value == "steps") != bool(
+        recent
+    ):
+        return None
+    return (steps[0].value, *([-recent] if recent else []), *rest)
+
+
+def _recent(step: Any) -> int | None:
+    """k if the first name of a path is followed by [-k], else None."""
+    stages = getattr(step, "stages", None) or getattr(step, "predicate", None)
+    index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
+    is_recent = isinstance(index, int) and not isinstance(index, bool) and index < 0
+    return -index if is_recent and index is not None else None
 
 
 class _Walk:
@@ -265,11 +346,7 @@ class _Walk:
         if first.value == "start":
             self._expect(names[0], START_FIELDS, "start")
         elif first.value == "steps":
-            # k if the step is selected as [-k], else None.
-            stages = getattr(first, "stages", None) or getattr(first, "predicate", None)
-            index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
-            is_recent = isinstance(index, int) and not isinstance(index, bool) and index < 0
-            recent = -index if is_recent and index is not None else None
+            recent = _recent(first)
             self.window = None if recent is None or self.window is None else max(self.window, recent)
             self._expect(names[0], STEP_FIELDS, "a step")
             if names[0] == "output" and names[1] is not None:

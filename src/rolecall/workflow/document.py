@@ -13,7 +13,16 @@ from dataclasses import asdict
 from difflib import unified_diff
 from typing import Any, Literal, NamedTuple
 
-from rolecall.workflow.model import ANY_STATUS, START, Edge, Role, Workflow, given, recall_payload
+from rolecall.workflow.model import (
+    ANY_STATUS,
+    START,
+    Edge,
+    Role,
+    Workflow,
+    given,
+    group_payload,
+    recall_payload,
+)
 
 _FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
 _OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
@@ -86,8 +95,13 @@ def _role(role: Role, title: str) -> dict[str, Any]:
         "extract": _sort_keys(role.extract),
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
+        "group": None,
     }
-    return {**_without_empty(fields), "schema": schema}
+    if role.group is None:
+        return {**_without_empty(fields), "schema": schema}
+    group = group_payload(role.group)
+    fields |= {"agent": group.pop("agents", role.agent)} | group
+    return {**_without_empty(fields), **({} if role.group.roles else {"schema": schema})}
 
 
 def _sort_keys(value: Any) -> Any:

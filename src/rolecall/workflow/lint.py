@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from rolecall.settings.capabilities import RESTRICTIONS, restrictions
 from rolecall.settings.form import did_you_mean
-from rolecall.workflow import condition, outcome, template
+from rolecall.workflow import condition, group, outcome, template
 from rolecall.workflow.model import (
     END,
     FAIL,
@@ -21,7 +21,6 @@ from rolecall.workflow.model import (
     SUSPEND,
     Edge,
     Limits,
-    Role,
     Workflow,
 )
 from rolecall.workflow.outcome import Resolved, Variant
@@ -100,6 +99,8 @@ class _Lint:
         self._workflow = workflow
         self._roles = workflow.roles
         self._unread = unread
+        self._outputs = {name: group.output_schema(workflow, name) for name in workflow.roles}
+        """The schema of each role's step, which for a group is that of its joined members."""
         self._unusable = set(unread.schemas)
         """Roles whose schema cannot be checked."""
         for name, role in workflow.roles.items():
@@ -161,6 +162,7 @@ class _Lint:
 
     def _check_reach(self) -> None:
         targets = {edge.role for _, _, edge in self._edges()}
+        teams = {name for role in self._roles.values() if role.group for name in role.group.roles}
         reached = _reachable(self._workflow)
         # If $START leads nowhere, only that is reported, not every role as unreachable.
         starts_nowhere = reached.isdisjoint(self._roles)
@@ -172,7 +174,7 @@ class _Lint:
             elif name in targets:
                 hint = f"Add `{name}: {END}` or another target to the graph."
                 self._error(("roles", name), f"the role {name!r} has no edge out of it", hint, at_key=True)
-            else:
+            elif name not in teams:
                 hint = "Lead to it from another role, or remove it."
                 message = f"the role {name!r} is defined but not in the graph"
                 self._error(("roles", name), message, hint, at_key=True)
@@ -251,7 +253,7 @@ class _Lint:
         owners = sources if is_last else list(self._roles)
         if any(owner in self._unusable or owner not in self._roles for owner in owners):
             return
-        variants = [variant for owner in owners for variant in outcome.variants_of(self._roles[owner].schema)]
+        variants = [variant for owner in owners for variant in outcome.variants_of(self._outputs[owner])]
         known = outcome.names_in(variants)
         if field.name not in known and field.name not in UNDECLARED_FIELDS:
             whose = " or ".join(dict.fromkeys(owners)) if is_last else "any role"
@@ -270,19 +272,19 @@ class _Lint:
                     message = f"an edge for the status {SUSPEND} is never taken: it suspends the thread"
                     hint = "Remove this edge."
                 self._error(("graph", source, routed.pop(status)), message, hint, at_key=True)
-            role = self._roles.get(source)
             has_status = any(edge.status is not None for edge in edges)
-            if has_status and role is not None and source not in self._unusable:
-                self._check_routing(source, role, routed)
+            if has_status and source in self._roles and source not in self._unusable:
+                self._check_routing(source, routed)
 
-    def _check_routing(self, source: str, role: Role, routed: dict[str, int]) -> None:
-        statuses = outcome.statuses_of(role.schema)
+    def _check_routing(self, source: str, routed: dict[str, int]) -> None:
+        output = self._outputs[source]
+        statuses = outcome.statuses_of(output)
         schema, wanted = ("roles", source, "schema"), ", ".join(routed)
         example = f'`"$status": {{enum: [{wanted}]}}` among its properties, and in `required`'
         if statuses.not_text:
             message = f"statuses of {source} that are not text: {', '.join(map(repr, statuses.not_text))}"
             self._error((*schema, "properties", statuses.key or ""), message, "Quote them.", at_key=True)
-        if len(outcome.variants_of(role.schema)) > 1 and (statuses.key is None or statuses.is_open):
+        if len(outcome.variants_of(output)) > 1 and (statuses.key is None or statuses.is_open):
             key = statuses.key or "$status"
             message = (
                 f"{source} is routed by status, but not every variant of its schema has a constant {key!r}"
@@ -318,7 +320,7 @@ class _Lint:
     # -- templates --
 
     def check_templates(self) -> None:
-        earlier = _Earlier(self._workflow, self._unusable, has_all=not self._unread.edges)
+        earlier = _Earlier(self._workflow, self._outputs, self._unusable, has_all=not self._unread.edges)
         for source, index, edge in self._edges():
             for field, text in (("prompt", edge.prompt), ("location", edge.location)):
                 if text is None or "{{" not in text:
@@ -331,7 +333,7 @@ class _Lint:
 
     def _check_variables(self, source: str, edge: Edge, path: Path, text: str, earlier: _Earlier) -> None:
         uses = [use for use in template.variables(text) if use.path != (".",)]
-        given = () if source == START else outcome.variants_with(self._roles[source].schema, edge.status)
+        given = () if source == START else outcome.variants_with(self._outputs[source], edge.status)
         named = [use.path[1] for use in uses if use.path[0] == "steps" and use.path[1:]]
         steps = earlier.outputs(source, edge, dict.fromkeys(named))
         always: Variant = (*_ALWAYS, {"properties": {"steps": steps}, "required": ["steps"]})
@@ -442,7 +444,8 @@ class _Lint:
             if name.startswith("$"):
                 hint = f"Reserved are {', '.join(RESERVED)} and every name that begins with $."
                 self._error(path, f"the role name {name!r} is reserved", hint, at_key=True)
-            if not (role.prompt.strip() or role.procedure.strip() or name in instructed):
+            is_team = role.group is not None and bool(role.group.roles)
+            if not (role.prompt.strip() or role.procedure.strip() or name in instructed or is_team):
                 missing = "has neither a prompt nor a procedure, so its agent only knows what to deliver"
                 hint = "Say in `prompt` who it is and in `procedure` what to do."
                 self._warn(path, f"the role {name!r} {missing}", hint, at_key=True)
@@ -483,9 +486,19 @@ def _reachable(workflow: Workflow, start: str = START, *, without: str | None = 
 class _Earlier:
     """The schema of `steps` in a template: the latest output of each role that has run by then."""
 
-    def __init__(self, workflow: Workflow, unusable: Collection[str], *, has_all: bool) -> None:
-        """`has_all` means that every edge could be read; one that could not be may lead anywhere."""
+    def __init__(
+        self,
+        workflow: Workflow,
+        schemas: Mapping[str, Mapping[str, Any]],
+        unusable: Collection[str],
+        *,
+        has_all: bool,
+    ) -> None:
+        """`schemas` are those of the roles' steps.
+
+        `has_all` means that every edge could be read; one that could not be may lead anywhere."""
         self._workflow = workflow
+        self._schemas = schemas
         self._unusable = unusable
         self._is_ordered = has_all and len(workflow.roles) <= _MOST_ORDERED
         self._reached: dict[tuple[str, str | None], set[str]] = {}
@@ -512,8 +525,7 @@ class _Earlier:
             is_met = name in self._reach(START)
             ways = [way for way in ways if is_met and source in self._reach(way.role)]
         statuses = dict.fromkeys(way.status for way in ways)
-        schema = self._workflow.roles[name].schema
-        return [one for status in statuses for one in outcome.variants_with(schema, status)]
+        return [one for status in statuses for one in outcome.variants_with(self._schemas[name], status)]
 
     def _reach(self, start: str, without: str | None = None) -> set[str]:
         if (start, without) not in self._reached:

@@ -7,7 +7,7 @@ workflow as a node, with each role's schema as a separate node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 START = "$START"
@@ -78,6 +78,44 @@ class Recall:
     """Whether the role must not begin without the passages."""
 
 
+Join = Literal["all", "any", "first"]
+OnFailure = Literal["collect", "stop"]
+OnLimit = Literal["suspend", "wait"]
+Merge = Literal["none", "queue"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """How a role is played by many members at once. Exactly one of `each`, `times` and `roles` is given."""
+
+    each: str | None = None
+    """JSONata over {start, steps} that gives a list; each of its items has a member."""
+    times: int | None = None
+    """How many members work on the same task."""
+    roles: tuple[str, ...] = ()
+    """The roles of a team: one member for each, with different work on the same task."""
+    agents: tuple[str, ...] = ()
+    """The agents that members take in turn; empty: the role's agent."""
+    at_once: int = 8
+    """How many members run at the same time."""
+    join: Join | int = "all"
+    """How many members must be done for the group to be done: all, any, the first, or at least a number of them."""
+    on_failure: OnFailure = "collect"
+    """Whether the others go on after a member has failed."""
+    on_limit: OnLimit = "suspend"
+    """What a group does if its next member needs more than the thread's limits have left."""
+    deadline: float | None = None
+    """After how many minutes unfinished members are stopped; None: never."""
+    merge: Merge = "none"
+    """Whether members' worktrees are merged into the thread's folder, one by one in the order they finish."""
+    check: tuple[str, ...] = ()
+    """The command that must succeed after each merge."""
+
+    @property
+    def kind(self) -> Literal["each", "times", "team"]:
+        return "each" if self.each is not None else "times" if self.times is not None else "team"
+
+
 @dataclass(frozen=True)
 class Role:
     """A part in a workflow: what its agent is asked to do, and the schema of its output."""
@@ -100,6 +138,8 @@ class Role:
     """Passages from the repository to include in the prompt; None: no passages."""
     may_start_threads: bool = False
     """Whether its agent may start and run threads with our own commands."""
+    group: Group | None = None
+    """How it is played by many; None: by one agent. The other fields then describe one member."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +168,12 @@ def is_any_status(source: str, status: str) -> bool:
 def workdir_of(workflow: Workflow, role: str) -> Workdir:
     own = workflow.roles[role].workdir if role in workflow.roles else None
     return own or workflow.workdir or "shared"
+
+
+def member_roles(workflow: Workflow, role: str) -> tuple[str, ...]:
+    """The roles that the members of a group play: the roles of a team, or the group's own."""
+    group = workflow.roles[role].group
+    return group.roles if group is not None and group.roles else (role,)
 
 
 def own_folders(workflow: Workflow) -> list[Workdir]:
@@ -215,7 +261,33 @@ _RECALL = {
 _WITH_FOLDERS = _extend(WORKFLOW_SCHEMA, {"workdir": _WORKDIR}, workdir=_WORKDIR)
 _WITH_KNOWLEDGE = _extend(_WITH_FOLDERS, {"knowledge": _RECALL})
 _WITH_THREADS = _extend(_WITH_KNOWLEDGE, {"may_start_threads": {"const": True}})
-SCHEMAS = (WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS)
+_TEXTS = {"type": "array", "items": _TEXT, "minItems": 1}
+_GROUP = {
+    "type": "object",
+    "properties": {
+        "each": _TEXT,
+        **dict.fromkeys(("times", "at_once"), _COUNT),
+        **dict.fromkeys(("roles", "agents", "check"), _TEXTS),
+        "join": {
+            "oneOf": [
+                {"type": "string", "enum": list(get_args(Join))},
+                {
+                    "type": "object",
+                    "properties": {"at_least": _COUNT},
+                    "required": ["at_least"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+        "on_failure": {"type": "string", "enum": list(get_args(OnFailure))},
+        "on_limit": {"type": "string", "enum": list(get_args(OnLimit))},
+        "deadline": _AMOUNT,
+        "merge": {"type": "string", "enum": list(get_args(Merge))},
+    },
+    "additionalProperties": False,
+}
+_WITH_GROUPS = _extend(_WITH_THREADS, {"group": _GROUP})
+SCHEMAS = (WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS, _WITH_GROUPS)
 """Every type of a stored workflow, oldest first."""
 
 
@@ -223,6 +295,8 @@ def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The type of a stored form. A node's id also depends on its type, so a workflow gets the oldest type that has
     all its fields."""
     used = {*payload, *(key for role in payload["roles"].values() for key in role)}
+    if "group" in used:
+        return _WITH_GROUPS
     if "may_start_threads" in used:
         return _WITH_THREADS
     if "knowledge" in used:
@@ -265,6 +339,7 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "workdir": role.workdir,
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
+        "group": role.group and group_payload(role.group),
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -272,6 +347,21 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
 def recall_payload(recall: Recall) -> dict[str, Any]:
     payload = {"tokens": recall.tokens, "path": recall.path, "required": recall.is_required or None}
     return {key: value for key, value in payload.items() if value is not None}
+
+
+def group_payload(group: Group) -> dict[str, Any]:
+    """The fields of a group that are not at their defaults."""
+    payload = {one.name: getattr(group, one.name) for one in fields(group)}
+    payload = {key: value for key, value in payload.items() if value != getattr(Group, key)}
+    if isinstance(group.join, int):
+        payload["join"] = {"at_least": group.join}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in payload.items()}
+
+
+def read_group(payload: Mapping[str, Any]) -> Group:
+    lists = {key: tuple(payload[key]) for key in ("roles", "agents", "check") if key in payload}
+    join = payload.get("join", Group.join)
+    return Group(**{**payload, **lists, "join": join["at_least"] if isinstance(join, Mapping) else join})
 
 
 def given(limits: Limits) -> dict[str, int | float]:
@@ -319,6 +409,7 @@ def _read_role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         workdir=payload.get("workdir"),
         knowledge=recall and Recall(recall["tokens"], recall.get("path"), recall.get("required", False)),
         may_start_threads=payload.get("may_start_threads", False),
+        group=read_group(payload["group"]) if "group" in payload else None,
     )
 
 

@@ -43,7 +43,12 @@ from rolecall.workflow.model import (
     START_STATUS,
     Condition,
     Edge,
+    Group,
+    Join,
     Limits,
+    Merge,
+    OnFailure,
+    OnLimit,
     Recall,
     Resume,
     Role,
@@ -167,8 +172,70 @@ _RECALL = Record(
     },
 )
 _SCHEMA_KEYS = ("schema", "meta", "frontmatter")
-_ROLE = Record(
-    Role,
+_AGENT = Text("the name of an agent", least=1, hint="Options of an agent belong in the configuration.")
+_TEXTS = ListOf(Text(least=1), least=1)
+_JOIN = Either(
+    f"{', '.join(get_args(Join))}, or {{at_least: N}}",
+    {
+        str: Choice(*get_args(Join)),
+        dict: Record(
+            lambda at_least: at_least,
+            "join",
+            {"at_least": Field(Number(whole=True, least=1), required=True, nullable=False)},
+        ),
+    },
+)
+_GROUP_FIELDS: dict[str, Field] = {
+    "each": Field(
+        Text("an expression, such as steps[-1].output.files", least=1),
+        description="JSONata that gives a list: one member for each item. Its goal may use {{item}}.",
+    ),
+    "times": Field(Number(whole=True, least=1), description="How many members work on the same task."),
+    "roles": Field(_TEXTS, description="The roles of a team, which work at the same time."),
+    "at_once": Field(Number(whole=True, least=1), description="How many members run at the same time."),
+    "join": Field(_JOIN, description="How many members must be done for the group to be done."),
+    "on_failure": Field(
+        Choice(*get_args(OnFailure)), description="Whether the others go on after a member has failed."
+    ),
+    "on_limit": Field(
+        Choice(*get_args(OnLimit)),
+        description="What happens if the next member needs more than the limits have left.",
+    ),
+    "deadline": Field(Number(above=0), description="After how many minutes unfinished members are stopped."),
+    "merge": Field(
+        Choice(*get_args(Merge)), description="Whether members' worktrees are merged, one by one."
+    ),
+    "check": Field(_TEXTS, description="The command that must succeed after each merge, as a list of words."),
+}
+
+
+def _make_role(**given: Any) -> Role:
+    """A role, with the keys of a group gathered in its `group`."""
+    group = {key: given.pop(key) for key in _GROUP_FIELDS if key in given}
+    if isinstance(given.get("agent"), tuple):
+        group["agents"] = given.pop("agent")
+    return Role(**given, group=Group(**group) if group else None)
+
+
+class _RoleForm(Record[Role]):
+    """A role; one that is played by a team has no schema."""
+
+    def read(self, value: Any, at: At) -> Role | Unreadable:
+        if (
+            isinstance(value, Mapping)
+            and value.get("roles") is not None
+            and not value.keys() & set(_SCHEMA_KEYS)
+        ):
+            value = {**value, "schema": {}}
+        return super().read(value, at)
+
+    def schema(self) -> form.Schema:
+        found = super().schema()
+        return {**found, "allOf": [{"anyOf": [{"required": ["roles"]}, *found["allOf"]]}]}
+
+
+_ROLE = _RoleForm(
+    _make_role,
     "a role",
     {
         "description": _TEXT,
@@ -191,8 +258,12 @@ _ROLE = Record(
             hint="Add `schema:` with a JSON Schema of type object; its fields are what the role must deliver.",
         ),
         "agent": Field(
-            Text("the name of an agent", least=1, hint="Options of an agent belong in the configuration."),
-            description="The agent that plays the role.",
+            Either(
+                "the name of an agent",
+                {str: _AGENT, list: ListOf(_AGENT, least=1)},
+                hint="Options of an agent belong in the configuration.",
+            ),
+            description="The agent that plays the role; members of a group take those of a list in turn.",
         ),
         "resume": Choice(*get_args(Resume)),
         "limits": _LIMITS,
@@ -208,6 +279,7 @@ _ROLE = Record(
         "may_start_threads": Field(
             Flag(), description="Whether the agent may start and move threads itself."
         ),
+        **_GROUP_FIELDS,
     },
 )
 _CONDITION = Either(

@@ -1,0 +1,98 @@
+"""Groups: the items of the members, the role that each plays, and the output of the step that joins them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rolecall.errors import UsageError
+from rolecall.workflow import condition, template
+from rolecall.workflow.model import Group, Role, Workflow, member_roles
+
+STATUSES = ("done", "partly", "failed")
+"""How a group ends: enough of its members are done; some are, but not enough; none is."""
+MEMBER_STATUSES = ("done", "failed", "stopped", "set_aside")
+"""How a member ends. One that is set aside is done, but its files could not be merged."""
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+
+
+def output_schema(workflow: Workflow, role: str) -> Mapping[str, Any]:
+    """The schema of a step's output: that of the role, or for a group that of its joined members."""
+    group = workflow.roles[role].group
+    if group is None:
+        return workflow.roles[role].schema
+    names = [name for name in dict.fromkeys(member_roles(workflow, role)) if name in workflow.roles]
+    outputs = [dict(workflow.roles[name].schema) for name in names]
+    member = {
+        "type": "object",
+        "properties": {
+            "number": {"type": "integer", "minimum": 1},
+            "status": {"type": "string", "enum": list(MEMBER_STATUSES)},
+            "output": {"anyOf": [*outputs, {"type": "null"}]},
+            "id": _TEXT,
+            "reason": _TEXT,
+            "branch": _TEXT,
+            "conflict": {"type": "object"},
+            **({"item": {}} if group.each is not None else {}),
+            **({"role": {"type": "string", "enum": list(group.roles)}} if group.roles else {}),
+        },
+        "required": ["number", "status", "output", "id"],
+        "additionalProperties": False,
+    }
+    return {
+        "title": f"{workflow.name}.{role}.group",
+        "type": "object",
+        "properties": {
+            "status": {"type": "string", "enum": list(STATUSES)},
+            "members": {"type": "array", "items": member},
+            **dict.fromkeys(("count", *MEMBER_STATUSES), _COUNT),
+        },
+        "required": ["status", "members", "count", *MEMBER_STATUSES],
+        "additionalProperties": False,
+    }
+
+
+def status_of(group: Group, *, count: int, done: int) -> str:
+    """The status of a group whose members have all ended, `done` of `count` with a result that was kept."""
+    least = {"all": count, "any": min(1, count), "first": min(1, count)}
+    enough = group.join if isinstance(group.join, int) else least[group.join]
+    if done >= enough or not count:
+        return "done"
+    return "partly" if done else "failed"
+
+
+def items_of(
+    group: Group, *, start: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], steps_count: int
+) -> list[Any]:
+    """One item for each member, in order: those of the list, the roles of a team, or None for each of `times`.
+
+    The arguments are those of `condition.evaluate`. Raise `UsageError` if `each` does not give a list.
+    """
+    if group.each is not None:
+        return condition.select(group.each, start=start, steps=steps, steps_count=steps_count)
+    return list(group.roles) if group.roles else [None] * (group.times or 0)
+
+
+def role_of(workflow: Workflow, role: str, *, number: int, count: int, item: Any) -> tuple[str, Role]:
+    """The name and the role that a member plays, with the item in its texts and its agent chosen from the list.
+
+    `number` counts from 1. Raise `UsageError` if a text uses a field that the item does not have.
+    """
+    group = workflow.roles[role].group
+    if group is None or group.roles:
+        name = role if group is None else group.roles[number - 1]
+        return name, workflow.roles[name]
+    found = workflow.roles[role]
+    view = {"number": number, "count": count, **({"item": item} if group.each is not None else {})}
+    texts = {}
+    for key, text in (("goal", found.prompt), ("procedure", found.procedure)):
+        try:
+            texts[key] = template.render(text, view)
+        except UsageError as exc:
+            message = f"the {key} of {role!r} cannot be written for member {number}: {exc.message}"
+            raise UsageError(message, hint=exc.hint) from None
+    agent = group.agents[(number - 1) % len(group.agents)] if group.agents else found.agent
+    return role, replace(found, prompt=texts["goal"], procedure=texts["procedure"], agent=agent, group=None)
