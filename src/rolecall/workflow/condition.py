@@ -69,7 +69,6 @@ class _Parsed(NamedTuple):
     fields: tuple[Field, ...]
     is_cheap: bool = True
     path: tuple[str | int, ...] | None = None
-    """A plain path: ("steps", -1, "output", "files") for `steps[-1].output.files`; None for any other expression."""
 
 
 def check(expression: str) -> str | None:
@@ -85,6 +84,11 @@ def window(expression: str) -> int | None:
 def output_fields(expression: str) -> tuple[Field, ...]:
     """The fields directly below `steps….output` that the expression looks at."""
     return _parse(expression).fields
+
+
+def plain_path(expression: str) -> tuple[str | int, ...] | None:
+    """The path of an expression that only follows names: ("steps", -1, "output", "files"). None for any other."""
+    return _parse(expression).path
 
 
 def evaluate(
@@ -263,10 +267,10 @@ def _parse(expression: str) -> _Parsed:
         return _Parsed(None, f"it is not JSONata: {_describe(exc)}{where}", 0, ())
     problem = "; ".join(dict.fromkeys(walk.problems)) or None
     fields = tuple(dict.fromkeys(walk.fields))
-    return _Parsed(program, problem, walk.window, fields, walk.is_cheap, _plain_path(program.ast))
+    return _Parsed(program, problem, walk.window, fields, walk.is_cheap, _path_of(program.ast))
 
 
-def _plain_path(symbol: Any) -> tuple[str | int, ...] | None:
+def _path_of(symbol: Any) -> tuple[str | int, ...] | None:
     """The path of an expression that only follows names, after `start` or `steps[-k]`."""
     steps = symbol.steps if symbol.type == "path" else []
     if not steps or any(step.type != "name" or step.keep_array for step in steps):

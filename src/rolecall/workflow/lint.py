@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from rolecall.settings.capabilities import RESTRICTIONS, restrictions
+from rolecall.settings.capabilities import RESTRICTIONS, must_not_write, restrictions
 from rolecall.settings.form import did_you_mean
 from rolecall.workflow import condition, group, outcome, template
 from rolecall.workflow.model import (
@@ -20,8 +20,13 @@ from rolecall.workflow.model import (
     STATUS_KEYS,
     SUSPEND,
     Edge,
+    Group,
     Limits,
+    Role,
     Workflow,
+    group_payload,
+    member_roles,
+    member_workdir,
 )
 from rolecall.workflow.outcome import Resolved, Variant
 
@@ -32,6 +37,11 @@ RESERVED = (START, END, FAIL, SUSPEND)
 UNDECLARED_FIELDS = (*STATUS_KEYS, *STANDARD_FIELDS, "reason")
 """Fields that an output may have although its schema does not declare them."""
 
+_OF_MEMBERS = (
+    *("prompt", "procedure", "output", "capabilities", "agent", "resume", "extract", "knowledge"),
+    *("may_start_threads", "limits"),
+)
+"""Keys that a team leaves to the roles of its members."""
 _MOST_ORDERED = 300
 """With more roles than this, the order of roles is not computed: any role may have run before any other."""
 _TEXT = {"type": "string"}
@@ -90,6 +100,7 @@ def check(
     lint.check_templates()
     lint.check_loops()
     lint.check_roles({*functions, *prompts})
+    lint.check_groups(functions)
     return lint.findings
 
 
@@ -349,6 +360,9 @@ class _Lint:
                 self.findings.append(Finding(problem[0], path, f"{tag} {problem[1]}{line}", problem[2]))
             elif found is None:
                 hint = did_you_mean(use.name, _names([*scopes, *inner]), what="Available")
+                target = self._roles.get(edge.role)
+                if use.path[0] in ("item", "number") and target is not None and target.group is not None:
+                    hint = f"All members get the edge's prompt; write {tag} into the goal of {edge.role}."
                 if use.path[0] == "steps" and use.path[1:2] and use.path[1] in self._roles:
                     hint = f"The output of {source} has a field 'steps' of its own, which hides the earlier roles."
                 self._error(path, f"{tag} has no value after {whose}{line}", hint)
@@ -458,6 +472,160 @@ class _Lint:
             for number, word in enumerate(role.capabilities):
                 self._check_capability(word, (*path, "capabilities", number))
 
+    # -- groups --
+
+    def check_groups(self, functions: Collection[str]) -> None:
+        for name, role in self._roles.items():
+            if role.group is None:
+                continue
+            path, given = ("roles", name), group_payload(role.group)
+            kinds = [key for key in ("each", "times", "roles") if key in given]
+            if not kinds:
+                key = next((key for key in given if key != "agents"), "agent" if "agents" in given else "")
+                message = (
+                    f"the role {name!r} has {f'{key!r}' if key else 'keys'} of a group, but is played by one"
+                )
+                hint = "Add `each`, `times` or `roles`, which say who plays it."
+                self._error((*path, key) if key else path, message, hint, at_key=True)
+                continue
+            if len(kinds) > 1:
+                message = f"the role {name!r} has both {kinds[0]!r} and {kinds[1]!r}"
+                self._error((*path, kinds[1]), message, "A group has one of them.", at_key=True)
+                continue
+            if role.group.roles:
+                self._check_team(name, role.group)
+            else:
+                self._check_item_uses(name, role.group)
+            self._check_join(name, role.group)
+            self._check_member_folders(name, role.group, functions)
+
+    def _check_team(self, name: str, group: Group) -> None:
+        path = ("roles", name)
+        own = {"schema"} if self._roles[name].schema.keys() - {"title"} else set[str]()
+        own |= {key for key in _OF_MEMBERS if getattr(self._roles[name], key) != getattr(Role, key)}
+        own |= {"agent"} if group.agents else set()
+        for key in sorted(own):
+            message = f"the team {name!r} has {key!r}, which belongs to the roles of its members"
+            self._error((*path, key), message, f"Move it to {', '.join(group.roles)}.", at_key=True)
+        for number, member in enumerate(group.roles):
+            place = (*path, "roles", number)
+            if member == name:
+                self._error(place, f"the team {name!r} is its own member")
+            elif member not in self._roles or member in RESERVED:
+                hint = did_you_mean(member, [one for one in self._roles if one != name], what="Roles")
+                self._error(place, f"{member!r} is not a role", hint)
+            elif self._roles[member].group is not None:
+                hint = "Let the member be played by a workflow that has the group: `agent: workflow:NAME`."
+                self._error(place, f"the member {member!r} of {name!r} is a group itself", hint)
+
+    def _check_item_uses(self, name: str, group: Group) -> None:
+        """Check `each`, and the names that the goal and the procedure of the members use."""
+        properties: dict[str, Any] = {"number": {"type": "integer"}, "count": {"type": "integer"}}
+        scope: list[Variant] = [({"properties": properties, "required": [*properties]},)]
+        if group.each is not None:
+            items = self._check_each(name, group.each) or ((),)
+            item = {"oneOf": [_drop_branches(one) for one in items]}
+            with_item = {**properties, "item": item}
+            scope = [({"properties": with_item, "required": [*with_item]},)]
+        role = self._roles[name]
+        for key, text in (("prompt", role.prompt), ("procedure", role.procedure)):
+            path = ("roles", name, key)
+            for flaw in template.problems(text):
+                self._error(path, f"{flaw.message}{_line_in(text, flaw.line)}")
+            for use in [use for use in template.variables(text) if use.path != (".",)]:
+                inner = _section_scopes(use.inside, [tuple(scope)])
+                found = _resolve(use.path, [tuple(scope)], inner)
+                tag, line = "{{" + use.name + "}}", _line_in(text, use.line)
+                if found is None:
+                    known = [*outcome.names_in(scope), *_fields_of_item(scope)]
+                    hint = did_you_mean(use.name, known, what="Available")
+                    self._error(path, f"{tag} has no value for a member of {name}{line}", hint)
+                elif use.kind == "variable" and not found.always and not _is_guarded(use):
+                    hint = f"Make it required, or write {{{{#{use.name}}}}}…{{{{/{use.name}}}}} around it."
+                    self._warn(path, f"{tag} may have no value for a member of {name}{line}", hint)
+
+    def _check_each(self, name: str, expression: str) -> tuple[Variant, ...]:
+        """Check the expression of a list, and return the variants of its items as far as they are known."""
+        path = ("roles", name, "each")
+        if problem := condition.check(expression):
+            self._error(path, f"the list of {name!r} cannot be read: {problem}")
+            return ()
+        # An edge that could not be read may lead here as well.
+        edges = [] if self._unread.edges else [entry for entry in self._edges() if entry[2].role == name]
+        sources = list(dict.fromkeys(source for source, _, _ in edges))
+        fields = condition.output_fields(expression)
+        if fields and START in sources:
+            message = f"the list of {name!r} comes from a step, but {START} leads to it before there is one"
+            self._error(path, message, "Let a role that makes the list go first.")
+            return ()
+        before = len(self.findings)
+        for field in fields:
+            self._check_field(path, field, sources)
+        way = condition.plain_path(expression) or ()
+        is_checked = len(self.findings) == before and not any(
+            source in self._unusable or source not in self._roles for source in sources
+        )
+        if way[:3] != ("steps", -1, "output") or not sources or not is_checked:
+            return ()
+
+        names = [str(part) for part in way[3:]]
+        outputs = [
+            one
+            for source, _, edge in edges
+            for one in outcome.variants_with(self._outputs[source], edge.status)
+        ]
+        found = outcome.find(outputs, names)
+        if found is not None and outcome.may_be_list(found.variants):
+            return outcome.items_of(found.variants)
+        if found is not None or names[0] not in UNDECLARED_FIELDS:
+            whose = f"the output of {' or '.join(sources)}"
+            what = f"a field of {whose}" if found is None else "a list"
+            self._error(path, f"{'.'.join(names) or 'output'!r} is not {what}", f"Name a list in {whose}.")
+        return ()
+
+    def _check_join(self, name: str, group: Group) -> None:
+        path = ("roles", name)
+        most = group.times or len(group.roles)
+        if isinstance(group.join, int) and most and group.join > most:
+            message = f"{name!r} needs {group.join} members that are done, but has only {most}"
+            self._error((*path, "join"), message)
+        folders = {
+            member_workdir(self._workflow, name, member) for member in member_roles(self._workflow, name)
+        }
+        if group.merge == "queue" and folders != {"worktree"}:
+            message = f"{name!r} merges its members, but they have no worktrees of their own"
+            self._error((*path, "merge"), message, "Add `workdir: worktree`.")
+        if group.check and group.merge != "queue":
+            message = f"the check of {name!r} never runs, because nothing is merged"
+            self._error((*path, "check"), message, "Add `merge: queue`.", at_key=True)
+
+    def _check_member_folders(self, name: str, group: Group, functions: Collection[str]) -> None:
+        """Refuse members that may write into one folder at the same time, unless the workflow says so."""
+        if group.at_once == 1 or group.times == 1 or self._roles[name].workdir == "shared":
+            return
+        for member in member_roles(self._workflow, name):
+            role = self._roles.get(member)
+            if role is None or role.workdir == "shared" or member in functions:
+                continue
+            if member_workdir(self._workflow, name, member) != "shared" or must_not_write(role.capabilities):
+                continue
+            if {"no_file_edit", "no_shell_exec"} <= set(role.capabilities):
+                continue
+            # A person is asked, and another workflow says itself in which folders its roles work.
+            agents = group.agents or (role.agent or "",)
+            if all(agent == "human" or agent.startswith("workflow:") for agent in agents):
+                continue
+            message = f"members of {name!r} may write at the same time into one folder"
+            hint = (
+                "Add `workdir: worktree` for a folder each, `capabilities: [read_only]` if they only read, "
+                "or `workdir: shared` if this is intended."
+            )
+            if group.roles:
+                message = (
+                    f"{member!r} and other members of {name!r} may write at the same time into one folder"
+                )
+            self._error(("roles", member), message, hint, at_key=True)
+
     def _check_capability(self, word: str, path: Path) -> None:
         """Report a misspelt restriction, which would have no effect."""
         meant = {_letters(known): known for known in RESTRICTIONS}
@@ -559,6 +727,11 @@ def _resolve(
     # An object without declared fields may contain the name, so nothing is reported.
     is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
     return Resolved(((),), True) if is_open else None
+
+
+def _fields_of_item(scope: Sequence[Variant]) -> list[str]:
+    item = outcome.find(scope, ("item",))
+    return [f"item.{name}" for name in outcome.names_in(item.variants)] if item else []
 
 
 def _names(scopes: Sequence[tuple[Variant, ...]]) -> list[str]:

@@ -176,6 +176,12 @@ def member_roles(workflow: Workflow, role: str) -> tuple[str, ...]:
     return group.roles if group is not None and group.roles else (role,)
 
 
+def member_workdir(workflow: Workflow, role: str, member: str) -> Workdir:
+    """The folder in which a member works that plays the role `member` in the group `role`."""
+    own = workflow.roles[member].workdir if member in workflow.roles else None
+    return own or workdir_of(workflow, role)
+
+
 def own_folders(workflow: Workflow) -> list[Workdir]:
     """The kinds of separate folders that a thread of this workflow needs; roles with the same kind share one."""
     wanted = {workdir_of(workflow, role) for role in workflow.roles}

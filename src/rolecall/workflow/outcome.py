@@ -147,6 +147,11 @@ def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = 
     return found
 
 
+def may_be_list(variants: Sequence[Variant]) -> bool:
+    """Whether a value of these variants can be a list."""
+    return any(all("array" in types for types in _types(variant)) for variant in variants)
+
+
 def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     """The context inside a template section over this value: the items of a list, else the value itself."""
     contexts: list[Variant] = []

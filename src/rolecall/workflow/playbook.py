@@ -57,6 +57,12 @@ class ThreadContext:
     workdir: str
     error: ExtractError | None = None
     """Set for a moderator if the last answer could not be parsed."""
+    item: Any = None
+    """The item of a member of a group with `each`."""
+    number: int | None = None
+    """The number of a member in its group, from 1; None outside groups."""
+    count: int | None = None
+    """How many members the group has."""
 
 
 class RoleResult:

@@ -14,7 +14,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -25,7 +26,7 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.settings.yaml12 import Place, Problem
 from rolecall.workflow import document, typed, yaml
-from rolecall.workflow.model import Limits, Resume, Workdir
+from rolecall.workflow.model import Join, Limits, Merge, OnFailure, OnLimit, Resume, Workdir
 from rolecall.workflow.model import Workflow as StoredWorkflow
 from rolecall.workflow.playbook import (
     AgentFunction,
@@ -61,12 +62,57 @@ class RoleOptions(TypedDict, total=False):
     may_start_threads: bool
 
 
+class GroupOptions(TypedDict, total=False):
+    """Options of a group, with the same meaning as the keys in YAML."""
+
+    at_once: int
+    join: Join | Mapping[str, int]
+    on_failure: OnFailure
+    on_limit: OnLimit
+    deadline: float
+    merge: Merge
+    check: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Member(Generic[M]):
+    """One member in the output of a group."""
+
+    number: int
+    status: str
+    """done, failed, stopped or set_aside."""
+    output: M | None
+    id: str
+    """Its thread."""
+    item: Any = None
+    role: str | None = None
+    reason: str = ""
+    branch: str | None = None
+    conflict: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Joined(Generic[M]):
+    """The output of a group, which `Role.read` returns."""
+
+    status: str
+    """done, partly or failed."""
+    members: tuple[Member[M], ...]
+    """In the order of the list."""
+
+    @property
+    def outputs(self) -> list[M]:
+        """The outputs of the members that are done."""
+        return [one.output for one in self.members if one.status == "done" and one.output is not None]
+
+
 class Role(Generic[M]):
     """A role: its agent, its instructions (`prompt`) and the form of its output (`schema`).
 
     Args:
         agent: an adapter, an async function of (prompt, context), an agent spec such as
-            `command:prog`, or None to use the configured agent.
+            `command:prog`, or None to use the configured agent. Members of a group take
+            the specs of a list in turn.
         prompt: a text, or an async function of the ThreadContext that returns one.
         schema: a JSON Schema, a dataclass or a pydantic model. `meta` is an older name for it.
     """
@@ -74,7 +120,7 @@ class Role(Generic[M]):
     @overload
     def __init__(
         self: Role[dict[str, Any]],
-        agent: AgentFunction | str | None,
+        agent: AgentFunction | str | Sequence[str] | None,
         prompt: str | PromptFunction,
         schema: dict[str, Any],
         **options: Unpack[RoleOptions],
@@ -83,7 +129,7 @@ class Role(Generic[M]):
     @overload
     def __init__(
         self,
-        agent: AgentFunction | str | None,
+        agent: AgentFunction | str | Sequence[str] | None,
         prompt: str | PromptFunction,
         schema: type[M],
         **options: Unpack[RoleOptions],
@@ -97,6 +143,7 @@ class Role(Generic[M]):
         self.schema = meta if schema is None else schema
         self.options = options
         self.call: RoleFunction | None = None
+        self.group: dict[str, Any] | None = None
         self.place = _caller()
 
     @overload
@@ -118,11 +165,40 @@ class Role(Generic[M]):
         role.place = _caller()
         return role
 
+    @staticmethod
+    def each(items: str, role: Role[T], **options: Unpack[GroupOptions]) -> Role[Joined[T]]:
+        """Let a role be played for each item of a list: JSONata over {start, steps}, as in
+        `Role.each("steps[-1].output.files", Role(None, "Review {{item}}.", Review))`."""
+        return _make_group(role, {"each": items, **options}, _caller())
+
+    @staticmethod
+    def times(number: int, role: Role[T], **options: Unpack[GroupOptions]) -> Role[Joined[T]]:
+        """Let a role be played several times, with the same task."""
+        return _make_group(role, {"times": number, **options}, _caller())
+
+    @staticmethod
+    def team(*roles: str, **options: Unpack[GroupOptions]) -> Role[Joined[dict[str, Any]]]:
+        """Let several roles of the workflow work on the same task at once."""
+        return _make_group(Role(None, "", {}), {"roles": list(roles), **options}, _caller())
+
     def read(self, message: Message) -> M:
-        """The typed output of a step of this role."""
-        if typed.is_type(self.schema):
-            return cast(M, typed.instance_of(self.schema, message.output))
-        return cast(M, dict(message.output))
+        """The typed output of a step of this role; a group's is `Joined`."""
+        if self.group is None:
+            return cast(M, self._read_output(message.output))
+        members = []
+        for one in message.output["members"]:
+            output = one["output"] and self._read_output(one["output"])
+            members.append(Member(**{**one, "output": output}))
+        return cast(M, Joined(message.output["status"], tuple(members)))
+
+    def _read_output(self, output: Mapping[str, Any]) -> Any:
+        return typed.instance_of(self.schema, output) if typed.is_type(self.schema) else dict(output)
+
+
+def _make_group(role: Role[Any], group: dict[str, Any], place: Place) -> Role[Any]:
+    made = copy(role if isinstance(role, Role) else Role.function(role))
+    made.group, made.place = group, place
+    return made
 
 
 AnyRole = Union["Role[Any]", RoleFunction]
@@ -289,8 +365,12 @@ class _Reader:
             player = (
                 self._read_agent(name, role) if role.call is None else self._read_function(name, role.call)
             )
-            schema = self._read_schema(name, role.schema)
-            yield name, {**player, **self._read_options(name, role.options), "schema": schema}
+            options = self._read_options(name, role.options)
+            group = self._plain(role.group or {}, f"the group {name!r}", name) or {}
+            if "roles" in group:
+                yield name, {**options, **group}
+                continue
+            yield name, {**player, **options, "schema": self._read_schema(name, role.schema), **group}
 
     def _read_function(self, name: str, call: RoleFunction) -> dict[str, Any]:
         if not _is_async(call):
@@ -299,7 +379,7 @@ class _Reader:
         return {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
 
     def _read_agent(self, name: str, role: Role[Any]) -> dict[str, Any]:
-        found = {}
+        found: dict[str, Any] = {}
         if isinstance(role.prompt, str):
             found["prompt"] = role.prompt
         elif _is_async(role.prompt):
@@ -310,6 +390,8 @@ class _Reader:
             )
         if isinstance(role.agent, str):
             found["agent"] = role.agent
+        elif isinstance(role.agent, (list, tuple)):
+            found["agent"] = self._plain(role.agent, f"the agent of {name!r}", name)
         elif callable(role.agent) and not isinstance(role.agent, type):
             self.agents[name] = role.agent
         elif role.agent is not None:

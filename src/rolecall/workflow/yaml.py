@@ -456,7 +456,7 @@ def judge(
     Without a `graph` a moderator decides the route, so only the rest is checked. `functions` are the roles played by
     Python functions, `prompts` those with a Python prompt."""
     is_moderated = "graph" not in value
-    # A graph that leads through every role once has no problems, so only the rest is checked.
+    # A graph that leads through every role once stands for the moderator, which may lead anywhere.
     steps = [START, *value["roles"], END]
     graph = dict(pairwise(steps)) if is_moderated else value["graph"]
     root, roles = Node({**value, "graph": graph}, place), Node(value["roles"], place)
@@ -464,7 +464,9 @@ def judge(
     for role, where in places.items():
         roles.add(role, Node(value["roles"].get(role), where), where)
     reading = Reading(root)
-    workflow = _read(root.value, reading, name, functions=functions, prompts=prompts)
+    workflow = _read(
+        root.value, reading, name, functions=functions, prompts=prompts, is_moderated=is_moderated
+    )
     has_error = any(problem.severity == "error" for problem in reading.problems)
     if workflow is not None and is_moderated:
         workflow = replace(workflow, graph={})
@@ -478,6 +480,7 @@ def _read(
     *,
     functions: Collection[str] = (),
     prompts: Collection[str] = (),
+    is_moderated: bool = False,
 ) -> Workflow | None:
     found = _WORKFLOW.read(value, At(reading))
     if isinstance(found, Unreadable):
@@ -503,7 +506,9 @@ def _read(
     }
     unread = lint.Unread(
         schemas={str(role) for role in broken_roles | broken_schemas},
-        edges={str(path[1]) for path in wrong if path[:1] == ("graph",) and len(path) > 1},
+        edges=set(found["graph"])
+        if is_moderated
+        else {str(path[1]) for path in wrong if path[:1] == ("graph",) and len(path) > 1},
         has_limits=any("limits" in (path[:1] + path[2:3]) for path in wrong),
     )
     untold = {str(path[1]) for path in wrong if path[:1] == ("roles",) and len(path) > 1}
