@@ -51,6 +51,7 @@ def ask(
     env: Mapping[str, str] | None = None,
     with_hooks: bool = False,
     holding: tuple[int, ...] = (),
+    stdin: bytes = b"",
 ) -> Result:
     """Run a git command in `folder` and return its result, even if it failed. Git inherits the open lock files in
     `holding`, so they stay locked until git ends, even if we end first."""
@@ -61,7 +62,7 @@ def ask(
     argv += [f"{key}={value}" for key, value in (env or {}).items()]
     argv += ["git", "-C", folder, *(word for setting in given for word in ("-c", setting)), *args]
     done = subprocess.run(  # noqa: S603 -- no shell is involved
-        argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, pass_fds=holding
+        argv, input=stdin, capture_output=True, check=False, pass_fds=holding
     )
     if done.returncode == 127:
         raise UsageError("git is not installed", hint="Install it, or let the workflow use other folders.")
@@ -75,9 +76,10 @@ def run(
     settings: tuple[str, ...] = (),
     env: Mapping[str, str] | None = None,
     holding: tuple[int, ...] = (),
+    stdin: bytes = b"",
 ) -> Result:
     """Like `ask`, but raise an error if the command fails."""
-    result = ask(folder, *args, settings=settings, env=env, holding=holding)
+    result = ask(folder, *args, settings=settings, env=env, holding=holding, stdin=stdin)
     if result.code:
         raise StorageError(
             f"git {args[0]} failed in {folder}: {result.err}", hint="Repair that, then try again."

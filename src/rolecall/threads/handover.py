@@ -15,6 +15,7 @@ from typing import Any
 
 from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.files import git, treestate
+from rolecall.files import merge as merge_files
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
@@ -118,32 +119,28 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
         )
     _refuse_running(store, ref)
     source, path, branch = folder["source"], folder["path"], folder["branch"]
-    into = _check_mergeable(folder)
-    title = f"{ref.id}: {ref.state.title}"
-    is_committed = os.path.isdir(path) and bool(git.uncommitted(path))
-    if is_committed:
-        git.run(path, "add", "--all")
-        settings = (*git.identity(path), "commit.gpgSign=false")
-        git.run(path, "commit", "--quiet", "-m", f"Thread {title}", settings=settings)
-
-    before = git.commit(source, "HEAD")
-    # The user asked for this merge into their own branch, so their hooks run as usual.
-    words = ("merge", "--quiet", "--no-edit", "-m", f"Merge thread {title}", branch)
-    result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
-    if result.code:
-        if git.commit(source, "MERGE_HEAD") is None:
+    title = f"thread {ref.id}: {ref.state.title}"
+    with merge_files.lock(source):
+        into = merge_files.check_target(source)
+        is_committed = merge_files.commit_work(merge_files.Work(ref.id, title, branch, path))
+        before = git.commit(source, "HEAD")
+        # The user asked for this merge into their own branch, so their hooks run as usual.
+        words = ("merge", "--quiet", "--no-edit", "-m", f"Merge {title}", branch)
+        result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
+        if result.code:
+            if git.commit(source, "MERGE_HEAD") is None:
+                raise UsageError(
+                    f"git did not begin to merge {branch} into {into}: {result.err}",
+                    hint=f"{source} is as it was. Put that right, by a commit of your own perhaps, and merge again.",
+                )
+            conflicts = git.ask(source, "diff", "--name-only", "--diff-filter=U", "-z").words
+            git.run(source, "merge", "--abort")
+            why = f"conflicts in {', '.join(conflicts)}" if conflicts else result.err
             raise UsageError(
-                f"git did not begin to merge {branch} into {into}: {result.err}",
-                hint=f"{source} is as it was. Put that right, by a commit of your own perhaps, and merge again.",
+                f"{branch} could not be merged into {into}: {why}",
+                hint=f"{source} is as it was. Merge {into} into it first (`git -C {quote(path)} merge {into}`), "
+                f"or merge by hand: `git -C {quote(source)} merge {branch}`.",
             )
-        conflicts = git.ask(source, "diff", "--name-only", "--diff-filter=U", "-z").words
-        git.run(source, "merge", "--abort")
-        why = f"conflicts in {', '.join(conflicts)}" if conflicts else result.err
-        raise UsageError(
-            f"{branch} could not be merged into {into}: {why}",
-            hint=f"{source} is as it was. Merge {into} into it first (`git -C {quote(path)} merge {into}`), "
-            f"or merge by hand: `git -C {quote(source)} merge {branch}`.",
-        )
     head = git.commit(source, "HEAD")
     merged = {
         "branch": branch,
@@ -157,30 +154,6 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
         draft.event(ref.id, "folder_merged", merged)
         draft.commit()
     return merged
-
-
-def _check_mergeable(folder: Folder) -> str:
-    """Check that both sides can be merged, and return the branch to merge into."""
-    source, path, branch = folder["source"], folder["path"], folder["branch"]
-    into = git.branch(source)
-    if into is None:
-        raise UsageError(
-            f"no branch is checked out in {source}, so there is nothing to merge into",
-            hint="Check one out first.",
-        )
-    if git.commit(source, "MERGE_HEAD"):
-        raise UsageError(f"{source} is in the middle of another merge", hint="Finish or abort it first.")
-    if not os.path.isdir(path):
-        return into
-    checked_out = git.branch(path)
-    if checked_out != branch:
-        raise UsageError(
-            f"the thread's worktree has {checked_out or 'no branch'} checked out instead of {branch}",
-            hint=f"Go back to it: `git -C {quote(path)} switch {branch}`; or merge by hand what is meant.",
-        )
-    if git.run(path, "ls-files", "--unmerged").text:
-        raise UsageError(f"{path} has conflicts that are not resolved", hint="Resolve them there first.")
-    return into
 
 
 # -- removing --

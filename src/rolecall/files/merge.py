@@ -1,0 +1,364 @@
+"""Merges a thread's branch into a folder, or sets it aside with the conflict as data.
+
+A merge is computed before the folder is touched, so a conflict changes nothing. The folder then moves to the finished
+merge commit, which git refuses if a file to be written has uncommitted changes; all other uncommitted changes stay as
+they are. A merge whose check fails or does not end is undone: the per-worktree ref `_UNCHECKED` names it until its
+check has passed, so after a crash the next merge undoes it first. Hooks do not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from shlex import quote
+from typing import IO, Any, NamedTuple
+
+from rolecall.errors import Conflict, StorageError, UsageError
+from rolecall.files import git
+
+MOST_FILES = 100
+MOST_HUNKS = 10
+MOST_TEXT = 4000
+"""How many files, hunks of a file and characters of a hunk a conflict lists."""
+
+_UNCHECKED = "refs/worktree/rolecall/unchecked"
+_TRAILER = "Rolecall-Thread"
+_PAUSE = 0.1
+
+
+class Work(NamedTuple):
+    """What a thread did: the commits on its branch, and the uncommitted changes in its worktree."""
+
+    thread: str
+    title: str
+    """For messages, such as `thread 01…: Fix the parser`."""
+    branch: str
+    path: str
+    """The worktree, which may have been removed."""
+
+
+class Change(NamedTuple):
+    """A commit in the folder that a branch conflicts with."""
+
+    commit: str
+    title: str
+    thread: str
+    """The thread whose work it merged; empty if it is nobody's merge."""
+
+
+class ConflictingFile(NamedTuple):
+    path: str
+    kind: str
+    """Git's word for it, such as `contents` or `modify/delete`."""
+    message: str
+    hunks: tuple[str, ...]
+    """The lines that both sides changed, with conflict markers."""
+    changed_by: tuple[Change, ...]
+    """Who else changed the file, newest first."""
+
+
+class Checked(NamedTuple):
+    """How a check command ended."""
+
+    command: tuple[str, ...]
+    is_passed: bool
+    reason: str
+    output: str
+
+
+class Merged(NamedTuple):
+    commit: str | None
+    """The merge commit; None if the folder had all of the work already."""
+    left: str = ""
+    """As in SetAside."""
+
+
+class SetAside(NamedTuple):
+    """Work that is not merged. Its branch is kept."""
+
+    branch: str
+    reason: str
+    files: tuple[ConflictingFile, ...] = ()
+    check: Checked | None = None
+    left: str = ""
+    """The branch that keeps what others changed in the merged files until the merge was undone."""
+
+    def as_json(self) -> dict[str, Any]:
+        files = [
+            {
+                **file._asdict(),
+                "hunks": list(file.hunks),
+                "changed_by": [by._asdict() for by in file.changed_by],
+            }
+            for file in self.files
+        ]
+        check = {"command": list(self.check.command), "output": self.check.output} if self.check else None
+        told = {"branch": self.branch, "files": files, "check": check, "left": self.left}
+        return {key: value for key, value in told.items() if value}
+
+
+Check = Callable[[], Awaitable[Checked]]
+
+
+async def merge(folder: str, work: Work, check: Check | None = None) -> Merged | SetAside:
+    """Merge a thread's work into the branch that is checked out in `folder`, then run the check. Work that is merged
+    already is not merged again. Raises UsageError if the folder cannot take any merge now."""
+    async with _wait_for(folder) as lock:
+        left = _undo_unchecked(folder)
+        check_target(folder)
+        try:
+            commit_work(work)
+        except UsageError as error:
+            return SetAside(work.branch, error.message, left=left)
+        before, head = git.commit(folder, "HEAD"), git.commit(folder, f"refs/heads/{work.branch}")
+        if before is None or head is None:
+            return SetAside(work.branch, f"the branch {work.branch} is gone", left=left)
+        if git.contains(folder, before, head):
+            return Merged(None, left)
+
+        answer = git.ask(
+            folder,
+            "merge-tree",
+            "--write-tree",
+            "-z",
+            "HEAD",
+            work.branch,
+            settings=("merge.conflictStyle=zdiff3",),
+        )
+        if answer.code > 1 or not answer.out:
+            if not git.ask(folder, "merge-base", before, head).out:
+                return SetAside(
+                    work.branch, f"the branch {work.branch} has no commit in common with the folder"
+                )
+            raise StorageError(f"git merge-tree failed in {folder}: {answer.err}", hint="It needs git 2.38.")
+        if answer.code:
+            files = tuple(_conflicts(folder, before, head, answer.out))
+            listed = ", ".join(file.path for file in files[:5]) + (", …" if files[5:] else "")
+            return SetAside(work.branch, f"conflicts in {listed}", files[:MOST_FILES], left=left)
+
+        tree = answer.words[0]
+        message = f"Merge {work.title}\n\n{_TRAILER}: {work.thread}\n"
+        after = git.run(
+            folder,
+            "commit-tree",
+            tree,
+            "-p",
+            before,
+            "-p",
+            head,
+            "-m",
+            message,
+            settings=git.identity(folder),
+        ).text
+        # Git itself would bring back a file that somebody deleted.
+        added = _names(folder, "--diff-filter=A", before, after)
+        hidden = (path for path in added if os.path.lexists(os.path.join(folder, path)))
+        _refuse({*git.uncommitted(folder), *hidden}, _names(folder, before, after), folder)
+        git.run(folder, "update-ref", _UNCHECKED, after)
+        words = ("merge", "--quiet", "--ff-only", "--no-overwrite-ignore", after)
+        moved = git.ask(folder, *words, holding=(lock.fileno(),))
+        if moved.code:
+            _undo_unchecked(folder)
+            raise UsageError(
+                f"{work.branch} cannot be merged into {folder}: {moved.err}",
+                hint="Nothing was changed. Commit or stash what you changed there, then go on.",
+            )
+        try:
+            checked = await check() if check else None
+        except BaseException:
+            _undo_unchecked(folder)
+            raise
+        if checked is None or checked.is_passed:
+            git.run(folder, "update-ref", "-d", _UNCHECKED)
+            return Merged(after, left)
+        return SetAside(work.branch, checked.reason, check=checked, left=_undo_unchecked(folder) or left)
+
+
+def refuse_overlaps(folder: str, works: Iterable[Work]) -> None:
+    """Raise UsageError if the folder has uncommitted changes in files that are to be merged."""
+    mine = set(git.uncommitted(folder))
+    theirs: set[str] = set()
+    for work in works if mine else ():
+        if git.has_branch(folder, work.branch):
+            theirs.update(_names(folder, f"HEAD...refs/heads/{work.branch}"))
+    _refuse(mine, theirs, folder)
+
+
+def _refuse(mine: set[str], theirs: Iterable[str], folder: str) -> None:
+    if shared := sorted(map(_readable, mine.intersection(theirs))):
+        listed = ", ".join(shared[:10]) + (", …" if shared[10:] else "")
+        raise UsageError(
+            f"{folder} has uncommitted changes in files that are to be merged: {listed}",
+            hint="They were left alone. Commit or stash them, then go on.",
+        )
+
+
+# -- the two sides --
+
+
+def check_target(folder: str) -> str:
+    """Return the branch that is checked out in a folder, or raise UsageError if nothing can be merged into it."""
+    into = git.branch(folder)
+    if into is None:
+        raise UsageError(
+            f"no branch is checked out in {folder}, so there is nothing to merge into",
+            hint="Check one out first.",
+        )
+    if git.commit(folder, "MERGE_HEAD"):
+        raise UsageError(f"{folder} is in the middle of another merge", hint="Finish or abort it first.")
+    return into
+
+
+def commit_work(work: Work) -> bool:
+    """Commit what is uncommitted in a thread's worktree, and return whether there was anything."""
+    path = work.path
+    if not os.path.isdir(path):
+        return False
+    if (now := git.branch(path)) != work.branch:
+        raise UsageError(
+            f"the thread's worktree has {now or 'no branch'} checked out instead of {work.branch}",
+            hint=f"Go back to it: `git -C {quote(path)} switch {work.branch}`; or merge by hand what is meant.",
+        )
+    if git.run(path, "ls-files", "--unmerged").text:
+        raise UsageError(f"{path} has conflicts that are not resolved", hint="Resolve them there first.")
+    if not git.uncommitted(path):
+        return False
+    git.run(path, "add", "--all")
+    settings = (*git.identity(path), "commit.gpgSign=false")
+    git.run(path, "commit", "--quiet", "-m", work.title[:1].upper() + work.title[1:], settings=settings)
+    return True
+
+
+@contextmanager
+def lock(folder: str) -> Iterator[IO[str]]:
+    """Keep others from merging into a folder; raises Conflict while somebody does."""
+    place = os.path.join(folder, git.run(folder, "rev-parse", "--git-path", "rolecall-merge.lock").text)
+    with open(place, "w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                f"other work is being merged into {folder}", hint="Wait until it is done."
+            ) from None
+        yield file
+
+
+@asynccontextmanager
+async def _wait_for(folder: str) -> AsyncIterator[IO[str]]:
+    with ExitStack() as stack:
+        while True:
+            try:
+                file = stack.enter_context(lock(folder))
+                break
+            except Conflict:
+                await asyncio.sleep(_PAUSE)
+        yield file
+
+
+# -- undoing --
+
+
+def _undo_unchecked(folder: str) -> str:
+    """Undo a merge whose check has not passed, wherever it was interrupted. If others changed the merged files
+    meanwhile, keep their version on a branch and return its name."""
+    after = git.commit(folder, _UNCHECKED)
+    if after is None:
+        return ""
+    before, head = git.commit(folder, f"{after}^1"), git.commit(folder, "HEAD")
+    if before is None or head not in (before, after):
+        git.run(folder, "update-ref", "-d", _UNCHECKED)
+        raise UsageError(
+            f"{folder} has other commits on top of a merge that did not pass its check",
+            hint=f"Undo that merge by hand: `git -C {quote(folder)} revert -m 1 {after[:12]}`. Then go on.",
+        )
+    paths = _names(folder, before, after)
+    update = ("update-index", "--add", "--remove", "-z", "--stdin")
+    with tempfile.TemporaryDirectory() as scratch:
+        private = {"GIT_INDEX_FILE": os.path.join(scratch, "index")}
+        git.run(folder, "read-tree", after, env=private)
+        git.run(folder, *update, env=private, stdin=_joined(paths))
+        found = git.run(folder, "write-tree", env=private).text
+    others = set(_names(folder, found, after)) & set(_names(folder, found, before))
+    left = ""
+    if head == before:  # git died while it wrote the files, and a file that differs from both is not git's
+        paths = [path for path in paths if path not in others]
+    elif others:
+        message = f"What was changed while {after[:12]} was checked"
+        words = ("commit-tree", found, "-p", after, "-m", message)
+        kept = git.run(folder, *words, settings=git.identity(folder)).text
+        left = f"rolecall/left-{kept[:12]}"
+        git.run(folder, "update-ref", f"refs/heads/{left}", kept)
+
+    # With the files as they are now in the index, git takes exactly these back, and keeps what else is staged.
+    git.run(folder, *update, stdin=_joined(paths))
+    git.run(folder, "read-tree", "-m", "-u", found, before)
+    if head == after:
+        git.run(folder, "update-ref", "-m", "rolecall: undo an unchecked merge", "HEAD", before, after)
+    git.run(folder, "update-ref", "-d", _UNCHECKED)
+    return left
+
+
+def _joined(paths: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
+
+
+def _names(folder: str, *commits: str) -> list[str]:
+    return git.run(folder, "diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", *commits).words
+
+
+# -- conflicts as data --
+
+
+def _conflicts(folder: str, ours: str, theirs: str, told: bytes) -> Iterator[ConflictingFile]:
+    """The conflicts that `git merge-tree -z` told: a tree, the stages of each file, then messages."""
+    fields = [os.fsdecode(field) for field in told.split(b"\0")]
+    tree, end = fields[0], fields.index("")
+    paths = dict.fromkeys(record.partition("\t")[2] for record in fields[1:end])
+    kinds: dict[str, tuple[str, str]] = {}
+    at = end + 1
+    while at < len(fields) and fields[at].isdigit():
+        last = at + int(fields[at])
+        kind, message = fields[last + 1 : last + 3]
+        if kind.startswith("CONFLICT"):
+            word = kind.removeprefix("CONFLICT (").removesuffix(")")
+            kinds |= dict.fromkeys(fields[at + 1 : last + 1], (word, message.partition(": ")[2].strip()))
+        at = last + 3
+    base = git.run(folder, "merge-base", ours, theirs).text
+    for path in paths:
+        kind, message = kinds.get(path, ("contents", ""))
+        text = git.ask(folder, "cat-file", "blob", f"{tree}:{path}").out.decode("utf-8", "replace")
+        changes = tuple(_changes(folder, base, ours, path))
+        yield ConflictingFile(_readable(path), kind, _readable(message), tuple(_hunks(text)), changes)
+
+
+def _hunks(text: str) -> Iterator[str]:
+    lines, count = text.split("\n"), 0
+    starts = [at for at, line in enumerate(lines) if line.startswith("<<<<<<< ")]
+    for start in starts[:MOST_HUNKS]:
+        end = next((at for at in range(start, len(lines)) if lines[at].startswith(">>>>>>> ")), start)
+        hunk = "\n".join(lines[start : end + 1])
+        yield (
+            hunk
+            if len(hunk) <= MOST_TEXT
+            else f"{hunk[:MOST_TEXT]}\n… {len(hunk) - MOST_TEXT} more characters"
+        )
+        count += 1
+    if starts[count:]:
+        yield f"… {len(starts) - count} more"
+
+
+def _changes(folder: str, base: str, head: str, path: str) -> Iterator[Change]:
+    form = f"--format=%H%x1f%s%x1f%(trailers:key={_TRAILER},valueonly,separator=%x2C)"
+    words = ("log", "--first-parent", "-z", form, f"{base}..{head}", "--", path)
+    for record in git.run(folder, *words, env={"GIT_LITERAL_PATHSPECS": "1"}).words:
+        commit, title, thread = record.split("\x1f")
+        yield Change(commit, _readable(title), _readable(thread))
+
+
+def _readable(text: str) -> str:
+    """Text from git that can be stored, whatever bytes it has."""
+    return os.fsencode(text).decode("utf-8", "replace")
