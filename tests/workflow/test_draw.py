@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.workflow import draw
-from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workflow
+from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Group, Limits, Role, Workflow
 
 SOLVE = Workflow(
     "solve-issue",
@@ -67,6 +67,53 @@ notApproved  steps[-1].output.approved = false
 Suspended after 30 steps.
 """
     )
+
+
+def test_groups_show_who_plays_them() -> None:
+    team = ("backend", "docs")
+    workflow = Workflow(
+        "do-work",
+        roles={
+            "reviewer": Role(group=Group(each="steps[-1].output.files", agents=("claude", "codex"))),
+            "judge": Role(group=Group(times=3)),
+            "team": Role(group=Group(roles=team)),
+            **dict.fromkeys(team, Role()),
+        },
+        graph={
+            START: (Edge("reviewer"),),
+            "reviewer": (Edge("judge"),),
+            "judge": (Edge("team"),),
+            "team": (Edge(END),),
+        },
+    )
+    assert draw.to_text(workflow) == (
+        """\
+do-work
+
+         $START
+           │
+┌──────────▼───────────┐
+│   reviewer × each    │
+└──────────┬───────────┘
+           │
+┌──────────▼───────────┐
+│      judge × 3       │
+└──────────┬───────────┘
+           │
+┌──────────▼───────────┐
+│ team: backend + docs │
+└──────────┬───────────┘
+           │
+           ▼
+          $END
+"""
+    )
+    assert 'n1[["reviewer × each"]]' in draw.to_mermaid(workflow)
+    svg = draw.to_svg(workflow)
+    assert [
+        text for text in ("× each claude, codex", "× 3", "backend + docs") if f">{text}<" not in svg
+    ] == []
+    assert svg.count('<rect class="box"') == 6
 
 
 def test_rails_of_branches_cross_and_meet() -> None:

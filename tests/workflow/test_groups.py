@@ -199,6 +199,10 @@ def test_templates_in_other_roles_stay_text(tmp_path: Path) -> None:
     assert not find(tmp_path, "goal: List the files.", "goal: 'Write {{name}} and {{'")
 
 
+def test_a_section_over_an_output_is_left_out_without_one(tmp_path: Path) -> None:
+    assert not find(tmp_path, "{{output.finding}}", "{{finding}}")
+
+
 # -- members --
 
 
@@ -325,7 +329,7 @@ def test_python_has_the_same_groups() -> None:
         "lister": LISTER,
         "reviewer": REVIEWER,
         "judge": Role.times(3, Role(None, "Judge {{number}}.", Review, workdir="worktree"), join="any"),
-        "team": Role.team("lister", "writer", join={"at_least": 1}, at_once=1),
+        "team": Role.team("lister", "writer", join={"at_least": 1}, workdir="worktree"),
         "writer": Role(None, "Write.", Review),
     }
     graph = {"$START": "lister", "lister": "reviewer", "reviewer": "judge", "judge": "team", "team": "$END"}
@@ -335,8 +339,9 @@ def test_python_has_the_same_groups() -> None:
     assert groups == {
         "reviewer": Group(each="steps[-1].output.files", agents=("claude", "codex"), at_once=4),
         "judge": Group(times=3, join="any"),
-        "team": Group(roles=("lister", "writer"), join=1, at_once=1),
+        "team": Group(roles=("lister", "writer"), join=1),
     }
+    assert book.workflow.roles["team"].workdir == "worktree"
 
 
 def test_a_moderator_may_lead_to_a_group_from_anywhere() -> None:

@@ -46,7 +46,9 @@ class Picture(NamedTuple):
 
 def picture(workflow: Workflow) -> Picture:
     named = [edge.role for edges in workflow.graph.values() for edge in edges]
-    inner = [START, *roles_in_order(workflow), *(name for name in named if name not in _ENDINGS)]
+    teams = {name for role in workflow.roles.values() if role.group for name in role.group.roles}
+    roles = [name for name in roles_in_order(workflow) if name not in teams or name in workflow.graph]
+    inner = [START, *roles, *(name for name in named if name not in _ENDINGS)]
     places = [*dict.fromkeys(inner), *(name for name in _ENDINGS if name in named)]
     targets = {
         place: list(dict.fromkeys(edge.role for edge in workflow.graph.get(place, ()))) for place in places
@@ -109,6 +111,14 @@ def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def caption(workflow: Workflow, place: str) -> str:
+    """Who plays a group, such as `× each`, `× 3` or `backend + docs`; empty for any other place."""
+    group = workflow.roles[place].group if place in workflow.roles else None
+    if group is None:
+        return ""
+    return " + ".join(group.roles) or f"× {group.times or 'each'}"
+
+
 def limits_text(limits: Limits) -> str:
     """Limits in words, such as `30 steps, 2.5 cost`; empty without limits."""
     return ", ".join(f"{value} {name}" for name, value in asdict(limits).items() if value is not None)
@@ -135,6 +145,13 @@ def _title(workflow: Workflow) -> str:
     return f"{workflow.name} {one_line(workflow.version)}" if workflow.version else workflow.name
 
 
+def _name(workflow: Workflow, place: str) -> str:
+    about = caption(workflow, place)
+    return (
+        place if not about else one_line(f"{place} {about}" if about[0] == "×" else f"{place}: {about}", 60)
+    )
+
+
 @dataclass
 class _Rail:
     """The vertical line to one place from places that are not directly above it."""
@@ -153,7 +170,8 @@ class _Rails:
     def __init__(self, shown: Picture, workflow: Workflow) -> None:
         self._places = shown.places
         self._roles = workflow.roles
-        self._box = max(map(_width, shown.places)) + 4
+        self._names = {place: _name(workflow, place) for place in shown.places}
+        self._box = max(map(_width, self._names.values())) + 4
         self._middle = (self._box - 1) // 2
         below = dict(pairwise(shown.places))
         self._straight = {line.source: line for line in shown.lines if below.get(line.source) == line.target}
@@ -178,7 +196,7 @@ class _Rails:
             self._rows.append(f"┌{self._draw_edge('▼' if above else '─')}┐")
         if place in self._rails:
             self._meet(len(self._rows), " ◀─", place)
-        names = [place, *[""] * (len(leaving) - (place not in self._rails))]
+        names = [self._names[place], *[""] * (len(leaving) - (place not in self._rails))]
         for name in names:
             width = self._box - 2
             inside = _pad(" " * ((width - _width(name)) // 2) + name, width)
@@ -258,7 +276,9 @@ def to_mermaid(workflow: Workflow) -> str:
     lines = ["flowchart TD"]
     for place, name in ids.items():
         opened, closed = ("[", "]") if place in workflow.roles else ("([", "])")
-        lines.append(f'    {name}{opened}"{_mermaid_text(place)}"{closed}')
+        if caption(workflow, place):
+            opened, closed = "[[", "]]"
+        lines.append(f'    {name}{opened}"{_mermaid_text(_name(workflow, place))}"{closed}')
     for line in shown.lines:
         arrow = "-.->" if line.is_loop else "-->"
         label = f'|"{_mermaid_text(line.label)}"|' if line.label else ""
@@ -268,7 +288,7 @@ def to_mermaid(workflow: Workflow) -> str:
 
 def _mermaid_text(text: str) -> str:
     """Escape characters that could be syntax or HTML as Mermaid's entities, the only escapes it has."""
-    return re.sub(r"[^\w $.,:=+()/…-]", lambda match: f"#{ord(match[0])};", text)
+    return re.sub(r"[^\w $.,:=+()/…×-]", lambda match: f"#{ord(match[0])};", text)
 
 
 # -- SVG --
@@ -345,7 +365,10 @@ class _Layout:
 
     def subtitle(self, place: str) -> str:
         role = self._workflow.roles.get(place)
-        return one_line(role.agent) if role and role.agent else ""
+        if role is None:
+            return ""
+        agents = ", ".join(role.group.agents) if role.group else ""
+        return one_line(" ".join(filter(None, (caption(self._workflow, place), agents or role.agent))))
 
     def _add_chain(self, line: Line) -> _Chain:
         ends = [self.boxes[line.source], self.boxes[line.target]]
@@ -522,10 +545,13 @@ class _Svg:
         yield f'<g class="{"taken" if place in self._met else "unused"}">' if self._taken else "<g>"
         if role and role.description.strip():
             yield f"<title>{_xml(one_line(role.description, 300))}</title>"
-        yield (
-            f'<rect class="{kind}" x="{x - width / 2:.1f}" y="{y - _BOX_HEIGHT / 2:.1f}" width="{width:.1f}"'
-            f' height="{_BOX_HEIGHT}" rx="{round_by:g}"/>'
-        )
+        # A group is a stack of boxes.
+        for behind in (4, 0) if role and role.group else (0,):
+            left, top = x - width / 2 + behind, y - _BOX_HEIGHT / 2 - behind
+            yield (
+                f'<rect class="{kind}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}"'
+                f' height="{_BOX_HEIGHT}" rx="{round_by:g}"/>'
+            )
         subtitle = self._layout.subtitle(place)
         yield f'<text class="name" x="{x:.1f}" y="{y - (8 if subtitle else 0):.1f}" dy="0.35em">{_xml(place)}</text>'
         if subtitle:

@@ -153,9 +153,14 @@ def may_be_list(variants: Sequence[Variant]) -> bool:
 
 
 def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """The context inside a template section over this value: the items of a list, else the value itself."""
+    """The context inside a template section over this value: the items of a list, else the value itself.
+
+    Null has no context, because the section is then left out.
+    """
     contexts: list[Variant] = []
     for variant in variants:
+        if {"null"} in _types(variant):
+            continue
         items = [schema["items"] for schema in variant if "items" in schema]
         if items:
             contexts += [deeper for item in items for deeper in variants_of(item)]

@@ -74,6 +74,11 @@ class GroupOptions(TypedDict, total=False):
     check: Sequence[str]
 
 
+class TeamOptions(GroupOptions, total=False):
+    description: str
+    workdir: Workdir
+
+
 @dataclass(frozen=True)
 class Member(Generic[M]):
     """One member in the output of a group."""
@@ -177,7 +182,7 @@ class Role(Generic[M]):
         return _make_group(role, {"times": number, **options}, _caller())
 
     @staticmethod
-    def team(*roles: str, **options: Unpack[GroupOptions]) -> Role[Joined[dict[str, Any]]]:
+    def team(*roles: str, **options: Unpack[TeamOptions]) -> Role[Joined[dict[str, Any]]]:
         """Let several roles of the workflow work on the same task at once."""
         return _make_group(Role(None, "", {}), {"roles": list(roles), **options}, _caller())
 
