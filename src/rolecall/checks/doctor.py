@@ -14,20 +14,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
 
-from rolecall.agents import ADAPTERS, PROGRAMS
+from rolecall.agents import ADAPTERS, PROGRAMS, process
+from rolecall.agents.acp_presets import PRESETS
 from rolecall.agents.presence import adapter_of, check_present, env_of, find_program, locate, program_of
 from rolecall.agents.program import Program
 from rolecall.checks.machine import Check, check_extract
 from rolecall.errors import AgentError, NotFound, RolecallError
-from rolecall.workflow.model import workdir_of
-
-if TYPE_CHECKING:
-    from rolecall.agents.process import Exit
-    from rolecall.threads.setup import Cast, Casting
-    from rolecall.workflow.model import Role, Workdir
-    from rolecall.workflow.playbook import Playbook
+from rolecall.threads.setup import Cast, Casting
+from rolecall.workflow.model import Role, Workdir, workdir_of
+from rolecall.workflow.playbook import Playbook
 
 _AT_ONCE = 2
 _MAX_OUTPUT = 512 * 1024
@@ -187,17 +185,12 @@ def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], 
 
 def known_agents() -> list[Cast]:
     """The agents that have their own adapters, without options."""
-    from rolecall.threads.engine import Cast  # not needed to validate a workflow
-
     return [Cast(name, import_module(ADAPTERS[name]).default) for name in (*PROGRAMS, "builtin")]
 
 
 def preset_agents() -> list[Cast]:
     """The agents with a preset for the Agent Client Protocol."""
-    from rolecall.agents.acp_presets import PRESETS
-    from rolecall.agents.adapters.acp import acp
-    from rolecall.threads.engine import Cast
-
+    acp = import_module(ADAPTERS["acp"]).acp
     return [Cast(f"acp:{name}", acp(name)) for name in PRESETS]
 
 
@@ -222,11 +215,11 @@ async def examine(casts: Iterable[Cast], place: Place, *, has_flags: bool = True
     """Check the agents, a few at a time; `has_flags` also compares their flags with those the adapters use."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(cast: Cast) -> Finding:
+    async def examine_one(cast: Cast) -> Finding:
         async with gate:
             return await _examine(cast, place, has_flags=has_flags)
 
-    return await asyncio.gather(*map(one, casts))
+    return await asyncio.gather(*map(examine_one, casts))
 
 
 async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
@@ -238,49 +231,40 @@ async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
         return replace(found, state="not installed", troubles=(trouble,))
     if program:
         found = replace(found, path=locate(agent, env=place.env, folder=place.folder))
+
     # An unknown command is not asked for its version, because running it could do anything.
     if isinstance(agent, Program):
-        found = await _ask_program(agent, found, place, has_flags=has_flags)
-    if found.signed_in is None or found.signed_in.state != "no" or found.state == "does not run":
-        return found
+        path, around, help = found.path or "", place._replace(env=env_of(agent, place.env)), None
+        try:
+            version = await _run([path, "--version"], around)
+            if version.ending != "completed":
+                raise version.error()
+            if has_flags and agent.needed_flags:
+                help = await _run([path, *agent.help_arguments], around)
+                if help.ending == "timeout":
+                    raise help.error()
+        except AgentError as error:
+            fix = f"Run it by hand, or install it again: {agent.install}"
+            return replace(found, state="does not run", troubles=(Trouble(error.message[:_MAX_QUOTE], fix),))
+        found = replace(found, version=_version_in(f"{version.stdout}\n{version.stderr}"))
+        words = set(re.findall(r"[\w-]+", f"{help.stdout}\n{help.stderr}")) if help else agent.needed_flags
+        if missing := tuple(flag for flag in agent.needed_flags if flag not in words):
+            text = f"its help does not name {', '.join(missing)}, which the adapter uses: another version is needed"
+            trouble = Trouble(text, agent.install)
+            found = replace(found, missing_flags=missing, state="does not fit", troubles=(trouble,))
+
     known = _find_program(agent)
-    signs = known.signed_in if known else ()
-    variable = next((sign for sign in signs if not sign.startswith("~")), "")
-    fix = f"Run `{known.command if known else ''}` and sign in{f', or set {variable}' if variable else ''}."
+    if known is None or found.signed_in is None or found.signed_in.state != "no":
+        return found
+    variable = next((sign for sign in known.signed_in if not sign.startswith("~")), "")
+    fix = f"Run `{known.command}` and sign in{f', or set {variable}' if variable else ''}."
     trouble = Trouble(f"no sign that it is signed in ({found.signed_in.how})", fix)
     state: State = "not signed in" if found.is_ready else found.state
     return replace(found, state=state, troubles=(*found.troubles, trouble))
 
 
-async def _ask_program(agent: Program, found: Finding, place: Place, *, has_flags: bool) -> Finding:
-    """Add a program's version, and the flags that its help does not mention."""
-    path, place = found.path or "", place._replace(env=env_of(agent, place.env))
-    try:
-        version = await _run([path, "--version"], place)
-        if version.ending != "completed":
-            raise version.error()
-        help = await _run([path, *agent.help_arguments], place) if has_flags and agent.needed_flags else None
-        if help is not None and help.ending == "timeout":
-            raise help.error()
-    except AgentError as error:
-        fix = f"Run it by hand, or install it again: {agent.install}"
-        return replace(found, state="does not run", troubles=(Trouble(error.message[:_MAX_QUOTE], fix),))
-    found = replace(found, version=_version_in(f"{version.stdout}\n{version.stderr}"))
-    words = set(re.findall(r"[\w-]+", f"{help.stdout}\n{help.stderr}")) if help else set(agent.needed_flags)
-    missing = tuple(flag for flag in agent.needed_flags if flag not in words)
-    if not missing:
-        return found
-    text = f"its help does not name {', '.join(missing)}, which the adapter uses: another version is needed"
-    trouble = Trouble(text, agent.install)
-    return replace(found, missing_flags=missing, state="does not fit", troubles=(trouble,))
-
-
-async def _run(argv: Sequence[str], place: Place) -> Exit:
+async def _run(argv: Sequence[str], place: Place) -> process.Exit:
     """Run a program that only prints something: in a temporary folder, without input, with limits."""
-    from tempfile import TemporaryDirectory  # not needed to validate a workflow
-
-    from rolecall.agents import process
-
     with TemporaryDirectory(prefix="rolecall-") as folder:
         return await process.run(
             argv,
@@ -294,8 +278,7 @@ async def _run(argv: Sequence[str], place: Place) -> Exit:
 def _version_in(text: str) -> str:
     """The first text that looks like a version, else the first line."""
     found = re.search(r"\d+(?:\.\d+)+[\w.+-]*", text)
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return found[0].rstrip(".") if found else first[:40]
+    return found[0].rstrip(".") if found else text.strip().partition("\n")[0][:40]
 
 
 # -- sign-ins --

@@ -11,8 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from rolecall.agents import ADAPTERS
@@ -20,9 +19,7 @@ from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.mask import secrets_of
 from rolecall.settings.settings import extract_endpoint, problems
-
-if TYPE_CHECKING:
-    from rolecall.store.store import Store
+from rolecall.store.store import Store
 
 PATIENCE = 5.0
 """Seconds to wait for an endpoint."""
@@ -37,64 +34,46 @@ class Check(NamedTuple):
     fix: str = ""
 
 
-# -- the home --
-
-
 def check_home(open_store: Callable[[str], Store], *, url: str | None = None) -> list[Check]:
     """Check Python, the home folder and its contents; `open_store` opens a store (at `url`, or the configured one)
     without creating it."""
-    python = Check("python", "ok", f"{sys.version.split()[0]} ({sys.executable})")
-    return [python, _check_folder(), *_check_configuration(), *_check_keys(), _check_store(open_store, url)]
+    checks = [Check("python", "ok", f"{sys.version.split()[0]} ({sys.executable})")]
 
-
-def _check_folder() -> Check:
     home = nearest = config.home()
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
-    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+    if os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK):
+        checks.append(Check("home", "ok", home if nearest == home else f"{home} (made when it is needed)"))
+    else:
         fix = f"Make {nearest} a folder you can write, or name another home with ROLECALL_HOME."
-        return Check("home", "problem", f"the home {home} cannot be written", fix)
-    return Check("home", "ok", home if nearest == home else f"{home} (made when it is needed)")
+        checks.append(Check("home", "problem", f"the home {home} cannot be written", fix))
 
-
-def _check_configuration() -> list[Check]:
-    path = config.config_path()
+    path, private = config.config_path(), [os.path.join(home, ".env")]
     try:
         settings = config.load()
+        private += [path] if secrets_of(settings) else []
         config.env_file()
-    except RolecallError as error:
-        return [Check("configuration", "problem", error.message, error.hint)]
-    found = problems(settings, adapters=(*ADAPTERS, "human"))
-    if found:
+        found = problems(settings, adapters=(*ADAPTERS, "human"))
         fix = Hint("Correct it", "change_setting")
-        return [Check("configuration", "problem", f"{path}: {problem}", fix) for problem in found]
-    return [Check("configuration", "ok", path if os.path.exists(path) else f"{path} (not written yet)")]
+        checks += [Check("configuration", "problem", f"{path}: {problem}", fix) for problem in found]
+        if not found:
+            there = path if os.path.exists(path) else f"{path} (not written yet)"
+            checks.append(Check("configuration", "ok", there))
+    except RolecallError as error:
+        checks.append(Check("configuration", "problem", error.message, error.hint))
+    for path in private:
+        if os.path.exists(path) and os.stat(path).st_mode & 0o077:
+            checks.append(Check("keys", "warning", f"{path} can be read by others", f"chmod 600 {path}"))
 
-
-def _check_keys() -> list[Check]:
-    """Warn about files with keys that other users can read."""
-    paths = [os.path.join(config.home(), ".env")]
-    with suppress(RolecallError):  # an unreadable configuration is reported by its own check
-        paths += [config.config_path()] if secrets_of(config.load()) else []
-    return [
-        Check("keys", "warning", f"{path} can be read by others", f"chmod 600 {path}")
-        for path in paths
-        if os.path.exists(path) and os.stat(path).st_mode & 0o077
-    ]
-
-
-def _check_store(open_store: Callable[[str], Store], url: str | None) -> Check:
     try:
         url = url or config.store_settings().url
         with open_store(url):
-            return Check("store", "ok", _without_password(url))
+            checks.append(Check("store", "ok", _without_password(url)))
     except NotFound:
-        return Check("store", "ok", f"{_without_password(url or '')} (made when it is needed)")
+        checks.append(Check("store", "ok", f"{_without_password(url or '')} (made when it is needed)"))
     except RolecallError as error:
-        return Check("store", "problem", error.message, error.hint)
-
-
-# -- the endpoint that reads answers --
+        checks.append(Check("store", "problem", error.message, error.hint))
+    return checks
 
 
 async def check_extract(
@@ -120,35 +99,34 @@ async def check_extract(
 async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIENCE) -> Check:
     """Check that a model endpoint answers, by asking for its list of models, which is free."""
     place, key = _without_password(endpoint["base_url"]), endpoint["api_key"] or ""
+    fault = ""
     try:
         async with asyncio.timeout(patience):
-            status, kind = await _get(endpoint["base_url"], key)
+            status, kind = await _get_head(endpoint["base_url"], key)
+        if status in (401, 403):
+            what = "refused the key" if key else "wants a key"
+            fix = Hint("Set the key of the extract model", "set_up")
+            return Check("extract", "problem", f"{place} {what} (HTTP {status})", fix)
+        if 300 <= status < 400:
+            fault = f"redirects (HTTP {status}), which is not followed"
+        elif status == 404 and "html" in kind:
+            fault = "sent a web page (HTTP 404), so it is not a model endpoint"
     except TimeoutError:
-        return _no_answer(place, f"did not answer within {patience:g} s")
+        fault = f"did not answer within {patience:g} s"
     except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
-        return _no_answer(place, f"cannot be reached: {error or type(error).__name__}")
-    if status in (401, 403):
-        what = "refused the key" if key else "wants a key"
-        fix = Hint("Set the key of the extract model", "set_up")
-        return Check("extract", "problem", f"{place} {what} (HTTP {status})", fix)
-    if 300 <= status < 400:
-        return _no_answer(place, f"redirects (HTTP {status}), which is not followed")
-    if status == 404 and "html" in kind:
-        return _no_answer(place, "sent a web page (HTTP 404), so it is not a model endpoint")
+        fault = f"cannot be reached: {error or type(error).__name__}"
+    if fault:
+        fix = Hint("Check that the extract model is up, and its base URL", "list_settings")
+        return Check("extract", "problem", f"{place} {fault}", fix)
     state: Literal["ok", "warning"] = "warning" if status >= 500 else "ok"
     return Check("extract", state, f"{place} answers (HTTP {status}), model {endpoint['model']}")
-
-
-def _no_answer(place: str, what: str) -> Check:
-    fix = Hint("Check that the extract model is up, and its base URL", "list_settings")
-    return Check("extract", "problem", f"{place} {what}", fix)
 
 
 def _without_password(url: str) -> str:
     return re.sub(r"(?<=://)[^/@]*@", "", url)
 
 
-async def _get(base_url: str, key: str) -> tuple[int, str]:
+async def _get_head(base_url: str, key: str) -> tuple[int, str]:
     """Status and content type of GET base_url/models, without proxy or redirects, reading only the head."""
     url = urlsplit(base_url)
     if not url.hostname or not re.fullmatch(r"[\x21-\x7e]*", key + url.path + url.query):
