@@ -27,7 +27,7 @@ from rolecall.store import scratch
 from rolecall.store.backend import Damage, Event, Record, Ref
 from rolecall.store.files import FilesBackend
 from rolecall.store.ids import is_node_id, node_number
-from rolecall.store.store import META, Dangling, Draft, Store, check, sha256_of
+from rolecall.store.store import META, Dangling, Store, check, sha256_of
 from rolecall.store.verify import Problem
 
 _BATCH = 500
@@ -98,8 +98,19 @@ def import_from(
     progress: Progress = lambda _: None,
 ) -> Copied:
     """Import a bundle or a folder. `repair` also replaces nodes that are damaged here."""
-    with _open_source(path) as source:
-        return _copy(source, store, (), repair=repair, keep_going=keep_going, progress=progress)
+    is_folder = os.path.isdir(path)
+    with nullcontext(Path(path)) if is_folder else scratch.folder("rolecall-import-") as place:
+        if not is_folder:
+            _unpack(path, str(place))
+        try:
+            backend = FilesBackend(str(place), create=False)
+        except NotFound as exc:
+            raise NotFound(
+                f"there are no nodes in {path}",
+                hint="Name a bundle, or a folder in the files layout: its nodes lie in cas/.",
+            ) from exc
+        with Store(backend) as source:
+            return _copy(source, store, (), repair=repair, keep_going=keep_going, progress=progress)
 
 
 # -- copying --
@@ -119,13 +130,22 @@ def _copy(
         problems = list(_find_damage(source)) if keep_going or not nodes else []
         damaged = {problem.node for problem in problems}
         if not nodes:
-            _check_refs_and_events(source, problems)
-            if not problems or keep_going:
-                _check_reachable(source, target, damaged, problems)
+            _check_refs(source, target, problems, damaged, keep_going=keep_going)
         if problems and not keep_going:
-            raise _refuse(problems)
-        if repair:
-            _repair(target, source, damaged, problems)
+            shown = "".join(f"\n  {problem.node}: {problem.text}" for problem in problems[:20])
+            more = f"\n  and {len(problems) - 20} more" if problems[20:] else ""
+            raise Damaged(
+                f"nothing was copied: the source is damaged, {len(problems)} times:{shown}{more}",
+                node=problems[0].node,
+                hint=Hint("Copy what is intact and name the rest", "keep_going"),
+            )
+        if repair:  # replace nodes that are damaged here
+            found = [problem.node for problem in _find_damage(target) if is_node_id(problem.node)]
+            for node in sorted(source.backend.stored(found) - damaged):
+                record = _complete(source, source.record(node), problems)
+                with target.backend.exclusive():
+                    target.backend.delete([node])
+                    _add(target, [record])
         count = 0
         # Types first, so that an interrupted copy has no node without its type.
         for schemas_first in (True, False):
@@ -169,20 +189,20 @@ def _find_damage(source: Store) -> Iterator[Problem]:
         yield Problem(exc.node, "container", exc.message)
 
 
-def _check_refs_and_events(source: Store, problems: list[Problem]) -> None:
+def _check_refs(
+    source: Store, target: Store, problems: list[Problem], damaged: set[str], *, keep_going: bool
+) -> None:
+    """Report damaged refs and events, and nodes that refs lead to, now or in their history, but neither side has."""
     with _note_damage(problems):
         for name in reversed(source.backend.names()):
             with _note_damage(problems, name):
                 source.ref(name)
-        for _ in source.backend.roots():
-            pass
     with _note_damage(problems):
-        for _ in _events(source):
-            pass
-
-
-def _check_reachable(source: Store, target: Store, damaged: set[str], problems: list[Problem]) -> None:
-    """Report nodes that refs lead to, now or in their history, but that neither side has."""
+        deque(source.backend.roots(), maxlen=0)
+    with _note_damage(problems):
+        deque(_events(source), maxlen=0)
+    if problems and not keep_going:
+        return
     with _note_damage(problems):
         names = {moved.target: moved.name for moved in source.backend.roots()}
         seen = {node_number(node) for node in damaged if is_node_id(node)}
@@ -190,16 +210,6 @@ def _check_reachable(source: Store, target: Store, damaged: set[str], problems: 
             if isinstance(visit, Dangling) and not target.backend.stored([visit.id]):
                 referrer = visit.referrer or names[visit.id]
                 problems.append(Problem(referrer, "missing", f"leads to {visit.id}, which is not stored"))
-
-
-def _refuse(problems: list[Problem]) -> Damaged:
-    shown = "".join(f"\n  {problem.node}: {problem.text}" for problem in problems[:20])
-    more = f"\n  and {len(problems) - 20} more" if problems[20:] else ""
-    return Damaged(
-        f"nothing was copied: the source is damaged, {len(problems)} times:{shown}{more}",
-        node=problems[0].node,
-        hint=Hint("Copy what is intact and name the rest", "keep_going"),
-    )
 
 
 def _records(
@@ -242,16 +252,6 @@ def _add(target: Store, records: Sequence[Record], *, durable: bool = True) -> N
     draft.commit(durable=durable)
 
 
-def _repair(store: Store, source: Store, unusable: set[str], problems: list[Problem]) -> None:
-    """Replace nodes that are damaged here with the intact ones of `source`."""
-    damaged = [problem.node for problem in _find_damage(store) if is_node_id(problem.node)]
-    for node in sorted(source.backend.stored(damaged) - unusable):
-        record = _complete(source, source.record(node), problems)
-        with store.backend.exclusive():
-            store.backend.delete([node])
-            _add(store, [record])
-
-
 # -- refs and events --
 
 
@@ -268,21 +268,18 @@ def _copy_refs(
                 if ref is None:
                     continue
                 if present is None:
-                    _copy_ref(source, draft, ref)
+                    version: Ref | None = None
+                    for number, moved in enumerate(
+                        source.history(name), 1
+                    ):  # so that older targets stay reachable
+                        draft.move(name, version, moved.target, {}, at=moved.at)
+                        version = ref._replace(version=number)
+                    draft.move(name, version, ref.target, ref.state, at=ref.updated)
                     count += 1
                 elif present.target != ref.target or (ref.target is None and present.state != ref.state):
                     kept.append(name)
     draft.commit(durable=durable)
     return count
-
-
-def _copy_ref(source: Store, draft: Draft, ref: Ref) -> None:
-    """Replay a new ref's history, so that older targets stay reachable here too."""
-    version: Ref | None = None
-    for number, moved in enumerate(source.history(ref.name), 1):
-        draft.move(ref.name, version, moved.target, {}, at=moved.at)
-        version = ref._replace(version=number)
-    draft.move(ref.name, version, ref.target, ref.state, at=ref.updated)
 
 
 def _copy_events(
@@ -322,24 +319,6 @@ def _mark(event: Event) -> int:
 
 
 # -- bundle files --
-
-
-@contextmanager
-def _open_source(path: str) -> Iterator[Store]:
-    """Open a bundle or a folder as a store to read from."""
-    is_folder = os.path.isdir(path)
-    with nullcontext(Path(path)) if is_folder else scratch.folder("rolecall-import-") as place:
-        if not is_folder:
-            _unpack(path, str(place))
-        try:
-            backend = FilesBackend(str(place), create=False)
-        except NotFound as exc:
-            raise NotFound(
-                f"there are no nodes in {path}",
-                hint="Name a bundle, or a folder in the files layout: its nodes lie in cas/.",
-            ) from exc
-        with Store(backend) as source:
-            yield source
 
 
 def _unpack(path: str, folder: str) -> None:

@@ -9,7 +9,6 @@ that would decode to a different one is refused, never adjusted.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
@@ -68,74 +67,62 @@ def _write(value: Any, out: bytearray, depth: int) -> None:
         text = _utf8(value)
         _write_head(0x60, len(text), out)
         out += text
-    elif kind is dict:
-        _write_object(value, out, depth)
+    elif kind is dict or kind is list or kind is tuple:
+        _write_container(value, out, depth)
     elif value is None:
         out.append(0xF6)
     elif kind is bool:
         out.append(0xF5 if value else 0xF4)
     elif kind is int:
         _write_integer(value, out)
-    elif kind is list or kind is tuple:
-        _write_list(value, out, depth)
     elif kind is float:
-        _write_float(value, out)
+        if not isfinite(value):
+            raise _Refused(f"is {value}, which JSON cannot say", "Send null or a string instead.")
+        if value.is_integer() and abs(value) <= _SAFE_INTEGER:
+            _write_integer(int(value), out)
+        else:
+            out.append(0xFB)
+            out += _FLOAT.pack(value)
+    elif isinstance(value, str):
+        # A subclass is written as the plain value it extends. Not str(value): an enum member's own __str__ is its name.
+        _write(str.__str__(value), out, depth)
     else:
-        _write_subclass(value, out, depth)
+        plain_kinds: tuple[Any, ...] = (int, float, dict, list)
+        plain = next((plain for plain in plain_kinds if isinstance(value, plain)), None)
+        if plain is None:
+            raise _Refused(
+                f"is a {kind.__name__}, which JSON does not have",
+                "Use only objects, arrays, strings, numbers, true, false and null.",
+            )
+        _write(plain(value), out, depth)
 
 
-def _write_list(value: list[Any] | tuple[Any, ...], out: bytearray, depth: int) -> None:
+def _write_container(value: dict[Any, Any] | list[Any] | tuple[Any, ...], out: bytearray, depth: int) -> None:
     if depth >= MAX_DEPTH:
         raise _Refused(f"nests deeper than {MAX_DEPTH} levels", "Flatten the value.")
-    _write_head(0x80, len(value), out)
-    index = 0
+    step: Any = None
     try:
-        for index, item in enumerate(value):  # noqa: B007 - the handler needs the index
-            _write(item, out, depth + 1)
+        if isinstance(value, dict):
+            keys = []
+            for step in value:
+                if not isinstance(step, str):
+                    raise _Refused("is a key that is not a string", "JSON objects have string keys only.")
+                text = _utf8(step)
+                keys.append((len(text), text, step))
+            # Sorting by length, then bytes, equals sorting by the encoded form, because the head carries the length.
+            keys.sort()
+            _write_head(0xA0, len(keys), out)
+            for length, text, step in keys:
+                _write_head(0x60, length, out)
+                out += text
+                _write(value[step], out, depth + 1)
+        else:
+            _write_head(0x80, len(value), out)
+            for step, item in enumerate(value):  # noqa: B007 - the handler needs the index
+                _write(item, out, depth + 1)
     except _Refused as refused:
-        refused.path.append(index)
+        refused.path.append(step)
         raise
-
-
-def _write_object(value: dict[Any, Any], out: bytearray, depth: int) -> None:
-    if depth >= MAX_DEPTH:
-        raise _Refused(f"nests deeper than {MAX_DEPTH} levels", "Flatten the value.")
-    _write_head(0xA0, len(value), out)
-    key: Any = None
-    try:
-        encoded = []
-        for key in value:
-            if not isinstance(key, str):
-                raise _Refused("is a key that is not a string", "JSON objects have string keys only.")
-            encoded.append((_utf8(key), key))
-        # Sorting by length, then bytes, equals sorting by the encoded form, because the head carries the length.
-        encoded.sort(key=_by_length)
-        for text, key in encoded:
-            _write_head(0x60, len(text), out)
-            out += text
-            _write(value[key], out, depth + 1)
-    except _Refused as refused:
-        refused.path.append(key)
-        raise
-
-
-def _by_length(pair: tuple[bytes, str]) -> tuple[int, bytes]:
-    return len(pair[0]), pair[0]
-
-
-def _write_subclass(value: Any, out: bytearray, depth: int) -> None:
-    """Write an enum member, a str subclass and the like as the plain value it extends."""
-    if isinstance(value, str):
-        # Not str(value), because an enum member's own __str__ returns its name.
-        return _write(str.__str__(value), out, depth)
-    plain_kinds: tuple[Any, ...] = (int, float, dict, list)
-    for plain in plain_kinds:
-        if isinstance(value, plain):
-            return _write(plain(value), out, depth)
-    raise _Refused(
-        f"is a {type(value).__name__}, which JSON does not have",
-        "Use only objects, arrays, strings, numbers, true, false and null.",
-    )
 
 
 def _write_integer(value: int, out: bytearray) -> None:
@@ -145,44 +132,28 @@ def _write_integer(value: int, out: bytearray) -> None:
         _write_head(0x20, -1 - value, out)
     else:
         out.append(0xFB)
-        out += _FLOAT.pack(_float_of_integer(value))
+        out += _FLOAT.pack(_float_of(value))
 
 
-def _float_of_integer(value: int) -> float:
-    """The float that a large integer denotes.
+def _float_of(value: int) -> float:
+    """The float that a large integer denotes; one that denotes none would change when read back and is refused.
 
     JavaScript writes 2^53 exactly and 123456789012345680000 rounded to its significant digits; each denotes one float.
-    An integer that denotes none would change when read back, so it is refused.
     """
     try:
         number = float(value)
     except OverflowError:
         number = 0.0
-    if number and (int(number) == value or _written_as(number) == value):
+    mantissa, _, exponent = repr(number).partition("e")
+    whole, _, fraction = mantissa.removesuffix(".0").partition(".")
+    shortest = int(whole + fraction) * 10 ** max(int(exponent or 0) - len(fraction), 0)
+    if value in (int(number), shortest):
         return number
     text = str(value) if value.bit_length() < 256 else f"of {value.bit_length()} bits"
     raise _Refused(
         f"is the integer {text}, which no float64 holds exactly",
         "Integers beyond 2^53-1 are kept as float64. Send this one as a string.",
     )
-
-
-def _written_as(number: float) -> int:
-    """The integer written by JavaScript's shortest digits for `number`."""
-    mantissa, _, exponent = repr(number).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = int(whole + fraction.rstrip("0"))
-    return int(digits * 10 ** (int(exponent or 0) - len(fraction.rstrip("0"))))
-
-
-def _write_float(value: float, out: bytearray) -> None:
-    if not isfinite(value):
-        raise _Refused(f"is {value}, which JSON cannot say", "Send null or a string instead.")
-    if value.is_integer() and abs(value) <= _SAFE_INTEGER:
-        _write_integer(int(value), out)
-    else:
-        out.append(0xFB)
-        out += _FLOAT.pack(value)
 
 
 def _write_head(major: int, number: int, out: bytearray) -> None:
@@ -215,16 +186,54 @@ def _utf8(text: str) -> bytes:
 # -- reading --
 
 
+_UNDEFINED = object()
+"""JavaScript's undefined: left out of objects, null elsewhere."""
+_SIMPLE = {20: False, 21: True, 22: None, 23: _UNDEFINED}
+
+
 def decode_at(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
     """Return the value that begins at `at`, and the offset where it ends."""
-    head, number, at = _read_head(data, at)
-    major = head >> 5
-    reader = _READERS.get(major)
-    if reader is None:
-        raise Damaged(f"byte {head:#04x} at {at - 1} begins nothing this format has")
+    value, at = _read(data, at, depth)
+    return None if value is _UNDEFINED else value, at
+
+
+def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    start, (head, number, at) = at, _read_head(data, at)
     if depth > MAX_DEPTH:
         raise InvalidValue(f"the value nests deeper than {MAX_DEPTH} levels")
-    return reader(data, at, number, head, depth)
+    match head >> 5:
+        case 0:
+            return number, at
+        case 1:
+            return -1 - number, at
+        case 3:
+            return _read_text(data, at, number)
+        case 4:
+            if number > len(data) - at:
+                raise Damaged(f"the list at byte {at} claims {number} items and has fewer bytes")
+            items = []
+            for _ in range(number):
+                item, at = _read(data, at, depth + 1)
+                items.append(None if item is _UNDEFINED else item)
+            return items, at
+        case 5:
+            if number > len(data) - at:
+                raise Damaged(f"the object at byte {at} claims {number} keys and has fewer bytes")
+            result: dict[str, Any] = {}
+            for _ in range(number):
+                key_head, length, at = _read_head(data, at)
+                if key_head >> 5 != 3:
+                    raise Damaged(f"the key before byte {at} is not a string")
+                key, at = _read_text(data, at, length)
+                value, at = _read(data, at, depth + 1)
+                if value is not _UNDEFINED:
+                    result[key] = value
+            return result, at
+        case 7 if head == 0xFB:
+            return _FLOAT.unpack(number.to_bytes(8, "big"))[0], at
+        case 7 if head & 31 in _SIMPLE:
+            return _SIMPLE[head & 31], at
+    raise _no_such_head(head, start)
 
 
 def _read_head(data: bytes, at: int) -> tuple[int, int, int]:
@@ -236,14 +245,18 @@ def _read_head(data: bytes, at: int) -> tuple[int, int, int]:
     if short < 24:
         return head, short, at
     if short > 27:
-        raise Damaged(f"byte {head:#04x} at {at - 1} begins nothing this format has")
+        raise _no_such_head(head, at - 1)
     width = 1 << (short - 24)
     if at + width > len(data):
         raise Damaged(f"the bytes end at {len(data)}, in the middle of a number")
     return head, int.from_bytes(data[at : at + width], "big"), at + width
 
 
-def _read_text(data: bytes, at: int, length: int, _head: int, _depth: int) -> tuple[str, int]:
+def _no_such_head(head: int, at: int) -> Damaged:
+    return Damaged(f"byte {head:#04x} at {at} begins nothing this format has")
+
+
+def _read_text(data: bytes, at: int, length: int) -> tuple[str, int]:
     end = at + length
     if end > len(data):
         raise Damaged(f"the bytes end at {len(data)}, in the middle of a string")
@@ -251,52 +264,3 @@ def _read_text(data: bytes, at: int, length: int, _head: int, _depth: int) -> tu
         return data[at:end].decode(), end
     except UnicodeDecodeError as exc:
         raise Damaged(f"the string at byte {at} is not UTF-8") from exc
-
-
-def _read_list(data: bytes, at: int, length: int, _head: int, depth: int) -> tuple[list[Any], int]:
-    if length > len(data) - at:
-        raise Damaged(f"the list at byte {at} claims {length} items and has fewer bytes")
-    items = []
-    for _ in range(length):
-        item, at = decode_at(data, at, depth + 1)
-        items.append(None if item is _UNDEFINED else item)
-    return items, at
-
-
-def _read_object(data: bytes, at: int, length: int, _head: int, depth: int) -> tuple[dict[str, Any], int]:
-    if length > len(data) - at:
-        raise Damaged(f"the object at byte {at} claims {length} keys and has fewer bytes")
-    result: dict[str, Any] = {}
-    for _ in range(length):
-        head, size, at = _read_head(data, at)
-        if head >> 5 != 3:
-            raise Damaged(f"the key before byte {at} is not a string")
-        key, at = _read_text(data, at, size, head, depth)
-        value, at = decode_at(data, at, depth + 1)
-        # JavaScript encodes properties that are present but undefined; JSON omits them.
-        if value is not _UNDEFINED:
-            result[key] = value
-    return result, at
-
-
-_UNDEFINED = object()
-_SIMPLE = {20: False, 21: True, 22: None, 23: _UNDEFINED}
-
-
-def _read_simple(_data: bytes, at: int, number: int, head: int, depth: int) -> tuple[Any, int]:
-    if head == 0xFB:
-        return _FLOAT.unpack(number.to_bytes(8, "big"))[0], at
-    if head & 31 not in _SIMPLE:
-        raise Damaged(f"byte {head:#04x} before {at} begins nothing this format has")
-    value = _SIMPLE[head & 31]
-    return (None if value is _UNDEFINED and depth == 0 else value), at
-
-
-_READERS: dict[int, Callable[[bytes, int, int, int, int], tuple[Any, int]]] = {
-    0: lambda _data, at, number, _head, _depth: (number, at),
-    1: lambda _data, at, number, _head, _depth: (-1 - number, at),
-    3: _read_text,
-    4: _read_list,
-    5: _read_object,
-    7: _read_simple,
-}

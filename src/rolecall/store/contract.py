@@ -25,15 +25,9 @@ from typing import Any
 
 import pytest
 
-from rolecall.errors import (
-    Collision,
-    Conflict,
-    Damaged,
-    NotFound,
-)
+from rolecall.errors import Collision, Conflict, Damaged, NotFound
 from rolecall.store import canonical
 from rolecall.store.backend import FRESH_MS, Backend, Change, Move, NewEvent, Record, Ref
-from rolecall.store.collect import collect
 from rolecall.store.ids import is_node_id
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
 
@@ -140,13 +134,6 @@ class StoreContract:
     def test_a_megabyte_comes_back_whole(self, store: Store) -> None:
         text = "0123456789abcdef" * 65_536
         assert store.get(store.put_text(text)).payload == text
-
-    def test_the_first_commit_stores_the_builtin_types(self, store: Store) -> None:
-        assert store.backend.record(META) is None
-        store.put_text("first")
-        assert store.get(META).type == META
-        assert [store.get(node).payload for node in BUILTIN.values()] == [{"type": name} for name in BUILTIN]
-        assert store.backend.size()["nodes"] == 1 + len(BUILTIN) + 1
 
     # -- nodes: refused changes --
 
@@ -452,20 +439,6 @@ class StoreContract:
         assert [put.id for put in store.backend.puts()].count(node) == 1
         assert store.backend.record(node) == before
 
-    @pytest.mark.parametrize("grace_ms", [1_000, 60_000, 3_600_000])
-    def test_a_node_put_again_within_the_grace_time_is_spared(
-        self, store: Store, clock: Clock, grace_ms: int
-    ) -> None:
-        node = store.put_text("again")
-        for wait in (1, FRESH_MS, grace_ms // 2):
-            clock.ms += wait
-            store.put_text("again")
-            clock.ms += grace_ms - 1
-            assert collect(store, delete=True, grace_ms=grace_ms).collected == 0
-            assert store.has(node)
-        clock.ms += FRESH_MS + 1
-        assert collect(store, delete=True, grace_ms=grace_ms).sample == (node,)
-
     def test_roots_tell_every_move_beyond_a_position(self, store: Store) -> None:
         a, b = store.put_text("a"), store.put_text("b")
         ref = store.move("r", None, a)
@@ -560,9 +533,8 @@ class StoreContract:
         size = store.backend.size()
         assert [size[figure] for figure in ("nodes", "refs", "events")] == [9, 1, 1]
         assert size["types"] == {META: 8, BUILTIN["string"]: 1}
-        assert size["bytes"] == sum(
-            len(record.data) for record in store.backend.records([META, *_stored(store)[1:]])
-        )
+        nodes = [put.id for put in store.backend.puts()]
+        assert size["bytes"] == sum(len(record.data) for record in store.backend.records(nodes))
         assert size["disk"] > size["bytes"]
 
     def test_a_sound_container_has_no_problems(self, store: Store) -> None:
@@ -614,35 +586,11 @@ class StoreContract:
             store.move("r", ref, a)
         assert [moved.target for moved in store.history("r")] == [a, b]
 
-    def test_a_type_put_by_one_writer_serves_the_other(self, store: Store, reopen: Reopen) -> None:
-        other = Store(reopen())
-        link = store.put_schema(LINK)
-        assert store.get(other.put(link, {"name": "x"})).type == link
-
-    def test_what_another_writer_deleted_is_not_found(self, store: Store, reopen: Reopen) -> None:
-        node = store.put_text("soon gone")
-        assert store.get(node).payload == "soon gone"
-        _delete(Store(reopen()), node)
-        assert not store.has(node)
-        with pytest.raises(NotFound, match=node):
-            store.get(node)
-
-    def test_linked_nodes_are_read_once_and_got_only_while_they_are_stored(
-        self, store: Store, reopen: Reopen
-    ) -> None:
-        one, other = store.put_text("one"), store.put_text("other")
-        store.fetch([one, None, ABSENT, "../one", {}, other])
-        _delete(Store(reopen()), other)
-        assert [store.linked(node).payload for node in (one, other)] == ["one", "other"]
-        for node in (other, ABSENT):
-            with pytest.raises(NotFound, match=node):
-                store.get(node)
-
     def test_a_type_that_another_writer_deleted_is_refused_and_nothing_written(
         self, store: Store, link: str, reopen: Reopen
     ) -> None:
         store.put(link, {"name": "first"})
-        _delete(Store(reopen()), link)
+        delete_nodes(Store(reopen()), link)
         draft = store.draft()
         node = draft.put(link, {"name": "second"})
         draft.move("r", None, node)
@@ -652,43 +600,11 @@ class StoreContract:
         assert store.put_schema(LINK) == link
         assert store.get(store.put(link, {"name": "second"})).type == link
 
-    def test_a_type_of_the_program_is_registered_again_when_it_was_deleted(
-        self, store: Store, reopen: Reopen
-    ) -> None:
-        for name in ("first", "second"):
-            draft = store.draft()
-            node = draft.put_as(LINK, {"name": name})
-            draft.commit()
-            type_id = store.get(node).type
-            assert store.get(type_id).payload == LINK
-            _delete(Store(reopen()), type_id)
 
-    def test_builtin_types_that_were_lost_come_back_with_the_next_writer(
-        self, store: Store, reopen: Reopen
-    ) -> None:
-        store.put_text("x")
-        _delete(store, BUILTIN["string"])
-        other = Store(reopen())
-        other.put(BUILTIN["integer"], 1)
-        assert other.has(BUILTIN["string"])
-
-    def test_two_writers_each_bring_the_builtin_types_once(self, store: Store, reopen: Reopen) -> None:
-        other = Store(reopen())
-        draft = other.draft()
-        draft.put_text("second")
-        store.put_text("first")
-        draft.commit()
-        assert store.backend.size()["types"][META] == 8
-
-
-def _delete(store: Store, *nodes: str) -> None:
+def delete_nodes(store: Store, *nodes: str) -> None:
     with store.backend.exclusive():
         assert store.backend.delete(nodes) == len(nodes)
 
 
 def _names(refs: list[Any]) -> str:
     return " ".join(ref.name.removeprefix("thread/") for ref in refs)
-
-
-def _stored(store: Store) -> list[str]:
-    return [put.id for put in store.backend.puts()]

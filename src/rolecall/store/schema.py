@@ -81,10 +81,6 @@ _MANY_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NAMED_SCHEMAS = ("properties", "patternProperties")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -97,7 +93,9 @@ _PLAIN: dict[str, tuple[Callable[[Any], bool], str]] = {
         ("uniqueItems", "readOnly", "writeOnly", "deprecated"),
         (lambda value: isinstance(value, bool), "true or false"),
     ),
-    **dict.fromkeys(_NUMBERS, (_is_number, "a number")),
+    **dict.fromkeys(
+        _NUMBERS, (lambda value: isinstance(value, (int, float)) and not isinstance(value, bool), "a number")
+    ),
     "required": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of strings"),
     "enum": (lambda value: isinstance(value, list) and bool(value), "a list of at least one value"),
     "examples": (lambda value: isinstance(value, list), "a list"),
@@ -330,8 +328,6 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
     keys = _ref_finder(schema.get("propertyNames"))
     if not (keys or others or any(named.values()) or any(finder for _, finder in patterns)):
         return None
-    if not (keys or patterns or others):
-        return _named_refs({name: finder for name, finder in named.items() if finder})
 
     def find(value: Any, found: dict[str, None]) -> None:
         if not isinstance(value, dict):
@@ -339,15 +335,15 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
         for key, item in value.items():
             if keys:
                 keys(key, found)
-            matching = [(matches, finder) for matches, finder in patterns if not matches or matches(key)]
-            finders = [finder for _, finder in matching]
-            if key in named:
-                finders.append(named[key])
-            elif not any(matches for matches, _ in matching):
-                finders.append(others)
-            for finder in finders:
-                if finder:
-                    finder(item, found)
+            is_extra = key not in named
+            for matches, finder in patterns:
+                if not matches or matches(key):
+                    is_extra = is_extra and not matches
+                    if finder:
+                        finder(item, found)
+            finder = others if is_extra else named.get(key)
+            if finder:
+                finder(item, found)
 
     return find
 
@@ -370,16 +366,3 @@ def _literal(pattern: str) -> Callable[[str], bool] | None:
     if start:
         return lambda key: key.startswith(text)
     return (lambda key: key.endswith(text)) if end else (lambda key: text in key)
-
-
-def _named_refs(named: dict[str, _Finder]) -> _Finder:
-    """Find references in the common case, where only some declared properties contain them."""
-    pairs = tuple(named.items())
-
-    def find(value: Any, found: dict[str, None]) -> None:
-        if isinstance(value, dict):
-            for name, finder in pairs:
-                if name in value:
-                    finder(value[name], found)
-
-    return find
