@@ -490,7 +490,7 @@ def test_what_a_killed_copy_left_is_removed_by_the_next(
         "import os, signal, sys\n"
         "from rolecall import cli\n"
         "from rolecall.store import bundle\n"
-        "bundle.Store.events = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "bundle.FilesBackend.events = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "cli.main(sys.argv[1:])\n"
     )
     env = {**os.environ, "TMPDIR": str(place), "ROLECALL_HOME": str(rolecall.home)}

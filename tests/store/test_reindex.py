@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from rolecall.store.reindex import Reindexed, reindex
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
+from rolecall.store.verify import Reindexed, reindex
 
 LIST = {"type": "array", "items": {"type": "string", "format": "ocas_ref"}}
 

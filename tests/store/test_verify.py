@@ -13,10 +13,9 @@ from rolecall.errors import Damaged, InvalidValue, NotFound
 from rolecall.store import canonical
 from rolecall.store.backend import Change
 from rolecall.store.collect import collect
-from rolecall.store.reindex import reindex
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Store, make_record
-from rolecall.store.verify import DAMAGE, Problem, verify
+from rolecall.store.verify import DAMAGE, Problem, reindex, verify
 
 LIST = {"type": "array", "items": {"type": "string", "format": "ocas_ref"}}
 

@@ -151,7 +151,7 @@ def walk(options: Namespace) -> None:
 
 @verb("cas reindex", "rebuild everything derived from the nodes", "rolecall cas reindex", STORE)
 def reindex(options: Namespace) -> Reply:
-    from rolecall.store.reindex import reindex  # like the imports below, not needed for reading
+    from rolecall.store.verify import reindex  # like the imports below, not needed for reading
 
     progress = Progress("reindexed")
     with _open(options) as store:

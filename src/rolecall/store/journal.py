@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from rolecall.store.backend import Moved, is_time
 from rolecall.store.disk import (
@@ -260,7 +259,6 @@ def numbered(
     path = root / name
     if path.exists():
         with path.open("rb") as file:
-            _seek_beyond(file, after)
             for raw in file:
                 # A line without a newline is still being written, or was never finished.
                 if not raw.endswith(b"\n"):
@@ -271,20 +269,3 @@ def numbered(
     for text in journal.lines.get(name, ()):
         if text and (entry := json.loads(text))["seq"] > after:
             yield entry
-
-
-def _seek_beyond(file: BinaryIO, seq: int) -> None:
-    """Seek to the start of a line shortly before or at `seq`; the numbers increase along the file."""
-    low, high = 0, os.fstat(file.fileno()).st_size
-    while seq and high - low > 4096:
-        middle = (low + high) // 2
-        file.seek(middle)
-        file.readline()
-        match = re.match(rb'\{"seq":(\d+),.*\n', file.readline())
-        if match and int(match[1]) <= seq:
-            low = middle
-        else:
-            high = middle
-    file.seek(low)
-    if low:
-        file.readline()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rolecall.errors import Damaged, Hint, InvalidValue
 from rolecall.store import canonical
@@ -25,7 +24,7 @@ _HASHES = "cas/_sha256"
 
 _HEAD = b"\xa3dtype\x6d"
 _PAYLOAD = b"gpayload"
-_TIMESTAMP = b"itimestamp\x1b"
+_TIMESTAMP = b"itimestamp"
 
 
 class NodeFolder:
@@ -56,15 +55,10 @@ class NodeFolder:
     def record(self, node: str) -> Record | None:
         # A file may be missed once while a journal or the predecessor moves it into place, but not twice.
         for _ in range(2):
-            for path in self._candidates(node):
-                if (data := read(path)) is not None:
-                    return parse_node(data, path, node=node)._replace(sha256=self._sha256(node))
+            path = self.find(node) or self._pending().get(node)
+            if path is not None and (data := read(path)) is not None:
+                return parse_node(data, path, node=node)._replace(sha256=self._sha256(node))
         return None
-
-    def _candidates(self, node: str) -> Iterator[Path]:
-        yield from self._places(node)
-        if (pending := self._pending().get(node)) is not None:
-            yield pending
 
     def _sha256(self, node: str) -> bytes | None:
         data = b"\n" + (read(self._hashes / node[:2]) or b"")
@@ -265,46 +259,25 @@ def _hash_in(line: str) -> bytes | None:
 
 def node_bytes(record: Record) -> bytes:
     """The deterministic CBOR of {type, payload, timestamp}; shorter keys come first."""
-    head = b"\xa3" + canonical.encode("type") + canonical.encode(record.type) + canonical.encode("payload")
-    return head + record.data + canonical.encode("timestamp") + canonical.encode(record.created)
+    head = _HEAD + record.type.encode() + _PAYLOAD
+    return head + record.data + _TIMESTAMP + canonical.encode(record.created)
 
 
 def parse_node(data: bytes, path: Path, *, node: str) -> Record:
-    try:
-        return _cut_record(node, data) or _decode_record(node, data)
-    except (Damaged, InvalidValue) as exc:
-        raise Damaged(
-            f"node {node} is damaged: {path}: {exc.message}",
-            node=node,
-            hint=Hint("Restore it from a bundle that holds it", "repair_store"),
-        ) from exc
-
-
-def _cut_record(node: str, data: bytes) -> Record | None:
-    """Extract a record by position without decoding its payload, but only if its id confirms the result."""
-    if not (data.startswith(_HEAD) and data[20:28] == _PAYLOAD and data[-19:-8] == _TIMESTAMP):
-        return None
-    type_id, payload = data[7:20].decode("ascii", "replace"), data[28:-19]
-    created = int.from_bytes(data[-8:], "big")
-    if not is_time(created) or not is_id_of(node, type_id, payload):
-        return None
-    return Record(node, type_id, payload, created, None, None)
-
-
-def _decode_record(node: str, data: bytes) -> Record:
-    if data[:1] != b"\xa3":
-        raise Damaged("the file is empty" if not data else "it does not begin like a node file")
-    found: dict[str, Any] = {}
-    at = 1
-    for _ in range(3):
-        key, start = canonical.decode_at(data, at)
-        value, at = canonical.decode_at(data, start)
-        # Keep the payload's bytes, because an undefined property would not survive decoding.
-        found[str(key)] = data[start:at] if key == "payload" else value
-    if at != len(data):
-        raise Damaged(f"{len(data) - at} bytes follow the node")
-    if found.keys() != {"type", "payload", "timestamp"}:
-        raise Damaged("it has other fields than type, payload and timestamp")
-    if not isinstance(found["type"], str) or not is_time(found["timestamp"]):
-        raise Damaged("its type is not a text, or its timestamp not a time")
-    return Record(node, found["type"], found["payload"], int(found["timestamp"]), None, None)
+    """Cut the record out of a node file, without decoding its payload."""
+    reason = "it does not begin like a node file" if data else "the file is empty"
+    at = data.rfind(_TIMESTAMP)
+    if data.startswith(_HEAD) and data[20:28] == _PAYLOAD and at >= 28:
+        reason = "its bytes do not give its id, or its timestamp is not a time"
+        try:
+            created, end = canonical.decode_at(data, at + len(_TIMESTAMP))
+        except (Damaged, InvalidValue):
+            created, end = None, 0
+        record = Record(node, data[7:20].decode("ascii", "replace"), data[28:at], created, None, None)
+        if end == len(data) and is_time(created) and is_id_of(node, record.type, record.data):
+            return record._replace(created=int(created))
+    raise Damaged(
+        f"node {node} is damaged: {path}: {reason}",
+        node=node,
+        hint=Hint("Restore it from a bundle that holds it", "repair_store"),
+    )

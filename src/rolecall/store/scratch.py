@@ -20,15 +20,6 @@ def folder(prefix: str = "rolecall-run-", place: str | None = None) -> Iterator[
     """Make a folder whose name begins with `prefix`, in the system's temporary folder or in `place`."""
     place = place or tempfile.gettempdir()
     remove_unheld(prefix, place)
-    path, lock = _make_held(prefix, place)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
-
-
-def _make_held(prefix: str, place: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         # Until it is locked, another process may take it for an abandoned one and remove it.
@@ -37,8 +28,13 @@ def _make_held(prefix: str, place: str) -> tuple[Path, int]:
             with suppress(OSError):  # a file system without locks, where no other process removes the folder
                 fcntl.flock(lock, fcntl.LOCK_SH)
             if path.exists():
-                return path, lock
+                break
             os.close(lock)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 def remove_unheld(prefix: str = "rolecall-run-", place: str | None = None) -> None:
@@ -46,19 +42,13 @@ def remove_unheld(prefix: str = "rolecall-run-", place: str | None = None) -> No
     place = place or tempfile.gettempdir()
     names: list[str] = []
     with suppress(OSError):  # the place may be unreadable, or missing
-        names = os.listdir(place)
+        names = [name for name in os.listdir(place) if name.startswith(prefix)]
     for name in names:
-        if name.startswith(prefix):
-            # It is locked, belongs to another user, or is already gone.
-            with suppress(OSError):
-                _remove_if_unheld(os.path.join(place, name))
-
-
-def _remove_if_unheld(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if os.fstat(descriptor).st_uid == os.geteuid():
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path)
-    finally:
-        os.close(descriptor)
+        with suppress(OSError):  # it is already gone
+            path = os.path.join(place, name)
+            held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            with suppress(OSError):  # it is locked
+                if os.fstat(held).st_uid == os.geteuid():
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path)
+            os.close(held)

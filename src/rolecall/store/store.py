@@ -7,31 +7,12 @@ that are read are checked against their name, so damage is reported and never re
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.errors import (
-    Damaged,
-    Hint,
-    InvalidPayload,
-    InvalidValue,
-    NotFound,
-    RolecallError,
-    UsageError,
-)
+from rolecall.errors import Damaged, Hint, InvalidPayload, InvalidValue, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
-from rolecall.store.backend import (
-    Backend,
-    Change,
-    Event,
-    Move,
-    Moved,
-    NewEvent,
-    Record,
-    Ref,
-    is_time,
-    missing_type,
-)
+from rolecall.store.backend import Backend, Change, Move, NewEvent, Record, Ref, is_time, missing_type
 from rolecall.store.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
 from rolecall.store.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
 
@@ -67,7 +48,9 @@ class Store:
 
     def __init__(self, backend: Backend, *, now: Callable[[], int] | None = None) -> None:
         self.backend = backend
-        self.now = now or backend.clock or _wall_ms
+        self.now = now or backend.clock or (lambda: time.time_ns() // 1_000_000)
+        self.ref, self.refs = backend.ref, backend.refs
+        self.history, self.events = backend.history, backend.events
         self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
         self._has_builtins = False
         self.registered: dict[int, tuple[Record, dict[str, Any]]] = {}
@@ -170,10 +153,8 @@ class Store:
         if not found:
             raise NotFound(f"no node id begins with {wanted}")
         if len(found) > 1:
-            raise UsageError(
-                f"{wanted} is short for several nodes: {', '.join(found[:5])}{' …' if found[5:] else ''}",
-                hint="Give more characters.",
-            )
+            listed = f"{', '.join(found[:5])}{' …' if found[5:] else ''}"
+            raise UsageError(f"{wanted} is short for several nodes: {listed}", hint="Give more characters.")
         return found[0]
 
     def refs_of(self, node: str) -> tuple[str, ...]:
@@ -259,28 +240,6 @@ class Store:
         known = self._types[type_id] = Type(schema)
         return known
 
-    # -- reading refs and events --
-
-    def ref(self, name: str) -> Ref | None:
-        return self.backend.ref(name)
-
-    def refs(
-        self,
-        prefix: str = "",
-        *,
-        where: Mapping[str, Sequence[str]] | None = None,
-        before: str | None = None,
-        newest_first: bool = False,
-        limit: int | None = None,
-    ) -> list[Ref]:
-        return self.backend.refs(prefix, where=where, before=before, newest_first=newest_first, limit=limit)
-
-    def history(self, name: str) -> list[Moved]:
-        return self.backend.history(name)
-
-    def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
-        return self.backend.events(stream, after=after, limit=limit)
-
     def close(self) -> None:
         self.backend.close()
 
@@ -296,10 +255,7 @@ class Store:
         """A node as stored, unchecked; for verification and export."""
         record = self.backend.record(_checked_id(node))
         if record is None:
-            raise NotFound(
-                f"node {node} is not in the store",
-                hint=Hint("See what is", "list_nodes"),
-            )
+            raise NotFound(f"node {node} is not in the store", hint=Hint("See what is", "list_nodes"))
         return record
 
     def _refs_in(self, record: Record, *, checked: bool = False) -> tuple[str, ...]:
@@ -310,11 +266,8 @@ class Store:
         except (NotFound, UsageError) as exc:
             if record.refs is not None:
                 return record.refs  # its type is missing, not its references
-            raise Damaged(
-                f"what node {record.id} refers to cannot be known: {exc.message}",
-                node=record.id,
-                hint=exc.hint,
-            ) from exc
+            message = f"what node {record.id} refers to cannot be known: {exc.message}"
+            raise Damaged(message, node=record.id, hint=exc.hint) from exc
         # Compare as sets: the order is that of the original object, which its bytes do not preserve.
         if record.refs is not None and set(record.refs) != set(derived):
             raise _wrong_refs(record.id)
@@ -454,19 +407,16 @@ def make_record(type_id: str, data: bytes, refs: tuple[str, ...], created: int) 
 
 
 def sha256_of(type_id: str, data: bytes) -> bytes:
-    from hashlib import sha256
+    from hashlib import sha256  # slow to import, and not needed for reading
 
     return sha256(type_id.encode("ascii") + data).digest()
 
 
 def check(record: Record) -> None:
     """Raise `Damaged` unless the id was made from these bytes."""
-    # A damaged or manually edited database may contain anything in place of bytes or text.
-    if (
-        not isinstance(record.data, bytes)
-        or not isinstance(record.type, str)
-        or not is_id_of(record.id, record.type, record.data)
-    ):
+    # A damaged database may contain anything in place of bytes or text.
+    is_readable = isinstance(record.data, bytes) and isinstance(record.type, str)
+    if not is_readable or not is_id_of(record.id, record.type, record.data):
         raise _damaged(record.id, "its bytes do not give its id")
     if not is_time(record.created):
         raise _damaged(record.id, "the time kept with it is not a time")
@@ -529,10 +479,6 @@ def checked_name(name: str) -> str:
             hint="Use segments of letters, digits and @ . _ $ - joined by /, at most 200 characters.",
         )
     return name
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 # -- builtin types --

@@ -1,15 +1,15 @@
-"""Verification: whether every stored node is still what was put, fits its type, and refers only to existing nodes.
-
-Works through the store in bounded memory and yields problems; it repairs nothing.
+"""Verify that every stored node is still what was put, fits its type, and refers only to existing nodes; rebuild the
+data that is derived from nodes. Both work through the store in bounded memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from rolecall.errors import Damaged, InvalidValue, NotFound, UsageError
+from rolecall.errors import Damaged, InvalidValue, NotFound, RolecallError, UsageError
 from rolecall.store.backend import Damage, Record
 from rolecall.store.store import Store, check, payload_of, sha256_of
 
@@ -117,3 +117,35 @@ def _find_lost_types(store: Store, types: set[str]) -> Iterator[Problem]:
 def _find_missing(store: Store, nodes: Sequence[str]) -> list[str]:
     stored = store.backend.stored(nodes)
     return [node for node in nodes if node not in stored]
+
+
+class Reindexed(NamedTuple):
+    types: int
+    nodes: int
+    corrected: int
+    """Nodes whose stored references were wrong."""
+
+
+def reindex(store: Store, *, progress: Callable[[int], None] = lambda _: None) -> Reindexed:
+    """Reindex every intact node; `verify` reports the damaged ones."""
+    store.backend.reindex()
+    types: set[str] = set()
+    nodes = corrected = 0
+    scan = store.backend.scan()
+    while batch := list(islice(scan, _BATCH)):
+        wrong: dict[str, tuple[str, ...]] = {}
+        for record in batch:
+            if not isinstance(record, Record):
+                continue
+            nodes += 1
+            types.add(record.type)
+            with suppress(RolecallError):
+                check(record)
+                refs = store.derive_refs(record)
+                if record.refs is not None and set(refs) != set(record.refs):
+                    wrong[record.id] = refs
+        if wrong:
+            store.backend.reindex(wrong)
+        corrected += len(wrong)
+        progress(nodes)
+    return Reindexed(len(types), nodes, corrected)
