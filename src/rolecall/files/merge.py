@@ -13,7 +13,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from shlex import quote
 from typing import IO, Any, NamedTuple
 
@@ -183,6 +183,8 @@ def refuse_overlaps(folder: str, works: Iterable[Work]) -> None:
     mine = set(git.uncommitted(folder))
     theirs: set[str] = set()
     for work in works if mine else ():
+        with suppress(UsageError):  # it is set aside when it is its turn
+            commit_work(work)
         if git.has_branch(folder, work.branch):
             theirs.update(_names(folder, f"HEAD...refs/heads/{work.branch}"))
     _refuse(mine, theirs, folder)

@@ -52,6 +52,15 @@ def plan(
     return {key: value for key, value in plan_kind(ident, cwd, place, parent).items() if value}
 
 
+def plan_like(folder: Folder, ident: str) -> Folder:
+    """The plan for another thread whose folder begins as the planned one does."""
+    place, name = os.path.split(folder["path"])
+    path = os.path.join(os.path.dirname(place), ident, name)
+    cwd = os.path.normpath(os.path.join(path, os.path.relpath(folder["cwd"], folder["path"])))
+    planned = {**folder, "path": path, "cwd": cwd}
+    return {**planned, "branch": f"{BRANCHES}{ident}"} if "branch" in folder else planned
+
+
 def _plan_worktree(ident: str, cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
     answer = git.ask(cwd, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
     inside, _, top = answer.text.partition("\n")

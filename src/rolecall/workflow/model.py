@@ -183,8 +183,16 @@ def member_workdir(workflow: Workflow, role: str, member: str) -> Workdir:
 
 
 def own_folders(workflow: Workflow) -> list[Workdir]:
-    """The kinds of separate folders that a thread of this workflow needs; roles with the same kind share one."""
-    wanted = {workdir_of(workflow, role) for role in workflow.roles}
+    """The kinds of separate folders that a thread of this workflow needs; roles with the same kind share one. Members
+    of groups have folders of their own."""
+    teams = {name for role in workflow.roles.values() if role.group for name in role.group.roles}
+    called = {edge.role for edges in workflow.graph.values() for edge in edges}
+    only_members = teams - called if workflow.graph else set()  # without a graph any role may be called
+    wanted = {
+        workdir_of(workflow, name)
+        for name, role in workflow.roles.items()
+        if role.group is None and name not in only_members
+    }
     return [kind for kind in get_args(Workdir) if kind in wanted and kind != "shared"]
 
 

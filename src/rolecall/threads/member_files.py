@@ -1,0 +1,111 @@
+"""The files of a group's members: the folders they begin in, and the queue that merges their work.
+
+A member's worktree begins at the parent's state: at the branch of the parent's own worktree, with what is uncommitted
+there, or at the commit that is checked out where the parent was started. The queue merges members into that worktree or
+that folder, in the order in which they finished. Merging again is safe, so a crash needs no record of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rolecall.agents import process
+from rolecall.agents.protocol import Cancel
+from rolecall.files import git, merge
+from rolecall.files.merge import Checked, Merged, SetAside, Work
+from rolecall.threads import workfolder
+from rolecall.threads.setup import Setup
+from rolecall.threads.state import ThreadRef
+from rolecall.threads.turn import Turn
+from rolecall.threads.workfolder import Folder
+from rolecall.workflow.model import Group, member_workdir
+
+CHECK_SECONDS = 1800
+"""How long a check may take."""
+MOST_OUTPUT = 20_000
+"""How many bytes of a check's output are kept."""
+
+
+class MemberFiles:
+    def __init__(self, setup: Setup, turn: Turn, parent: ThreadRef, role: str) -> None:
+        """`role` is the role that the group plays for the thread `parent`."""
+        self._setup = setup
+        self._turn = turn
+        self._parent = parent
+        self._role = role
+        self._plans: dict[str, Folder] = {}
+        """The plan of the first member's folder by kind; those of the others begin alike."""
+
+    # -- folders --
+
+    def plan(self, member: str, role: str) -> dict[str, Folder]:
+        """Plan the folders of a new member that plays `role`. Nothing is made yet."""
+        kind = member_workdir(self._turn.workflow, self._role, role)
+        if kind == "shared":
+            return {}
+        if kind not in self._plans:
+            own = self._own(kind)
+            if own is not None and kind == "worktree":
+                workfolder.for_step(self._setup.store, self._parent.id, self._turn.chain, kind)
+                merge.commit_work(work_of(self._parent, own))
+            cwd = self._turn.chain.start.cwd
+            self._plans[kind] = workfolder.plan(kind, member, cwd=cwd, work=self._setup.work, parent=own)
+        return {kind: workfolder.plan_like(self._plans[kind], member)}
+
+    def _own(self, kind: str) -> Folder | None:
+        """The parent's own folder of this kind."""
+        folder = self._parent.state.folders.get(kind)
+        return None if folder is None or "removed" in folder else folder
+
+    # -- merging --
+
+    async def merge(self, members: Mapping[int, ThreadRef], cancel: Cancel) -> dict[int, Merged | SetAside]:
+        """Merge the work of members, given by their numbers, in the order in which they finished. Raise UsageError
+        before anything is merged if the folder has uncommitted changes in the same files."""
+        group = self._turn.workflow.roles[self._role].group or Group()
+        if group.merge != "queue":
+            return {}
+        order = sorted(members.items(), key=lambda one: (one[1].ref.updated, one[0]))
+        works = {number: work_of(ref, ref.state.folders["worktree"]) for number, ref in order}
+        own, cwd = self._own("worktree"), self._turn.chain.start.cwd
+        if own is not None:
+            folder, cwd = own["path"], own["cwd"]
+        else:
+            folder = git.run(cwd, "rev-parse", "--show-toplevel").text
+        merge.refuse_overlaps(folder, works.values())
+
+        check = partial(self._check, group.check, Path(cwd), cancel) if group.check else None
+        results: dict[int, Merged | SetAside] = {}
+        for number, work in works.items():
+            results[number] = result = await merge.merge(folder, work, check)
+            self._tell(number, work, result)
+        return results
+
+    async def _check(self, command: tuple[str, ...], cwd: Path, cancel: Cancel) -> Checked:
+        env = self._setup.environment_of(self._turn.workflow.roles[self._role])
+        done = await process.run(
+            command, cwd=cwd, env=env, timeout=CHECK_SECONDS, cancel=cancel, max_output=MOST_OUTPUT
+        )
+        if done.ending == "interrupted":
+            raise done.error()
+        output = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip()[-MOST_OUTPUT:])))
+        reason = f"the check failed: {done.reason.partition(': ')[0]}"
+        return Checked(command, done.ending == "completed", reason, output)
+
+    def _tell(self, number: int, work: Work, result: Merged | SetAside) -> None:
+        told: dict[str, Any] = {"number": number, "thread": work.thread, "branch": work.branch}
+        if isinstance(result, SetAside):
+            kind, told = "member_set_aside", {**told, "reason": result.reason}
+        else:
+            kind, told = "member_merged", {**told, "commit": result.commit}
+        draft = self._setup.store.draft()
+        draft.event(self._parent.id, kind, told)
+        draft.commit()
+        self._setup.watch(kind, told)
+
+
+def work_of(ref: ThreadRef, folder: Folder) -> Work:
+    return Work(ref.id, f"thread {ref.id}: {ref.state.title}", folder["branch"], folder["path"])
