@@ -88,6 +88,7 @@ class SetAside(NamedTuple):
     """The branch that keeps what others changed in the merged files until the merge was undone."""
 
     def as_json(self) -> dict[str, Any]:
+        """The conflict as data, without the branch and the reason."""
         files = [
             {
                 **file._asdict(),
@@ -97,7 +98,7 @@ class SetAside(NamedTuple):
             for file in self.files
         ]
         check = {"command": list(self.check.command), "output": self.check.output} if self.check else None
-        told = {"branch": self.branch, "files": files, "check": check, "left": self.left}
+        told = {"files": files, "check": check, "left": self.left}
         return {key: value for key, value in told.items() if value}
 
 

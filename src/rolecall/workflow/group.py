@@ -18,6 +18,26 @@ MEMBER_STATUSES = ("done", "failed", "stopped", "set_aside")
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
 
+_LIST = {"type": "array", "items": _TEXT}
+_CHANGE = {"type": "object", "properties": dict.fromkeys(("commit", "title", "thread"), _TEXT)}
+_CONFLICTING_FILE = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("path", "kind", "message"), _TEXT),
+        "hunks": _LIST,
+        "changed_by": {"type": "array", "items": _CHANGE},
+    },
+}
+_CONFLICT = {
+    "type": "object",
+    "properties": {
+        "files": {"type": "array", "items": _CONFLICTING_FILE},
+        "check": {"type": "object", "properties": {"command": _LIST, "output": _TEXT}},
+        "left": _TEXT,
+    },
+}
+"""What a member that is set aside conflicts with, as `files/merge.py` reports it."""
+
 
 def output_schema(workflow: Workflow, role: str) -> Mapping[str, Any]:
     """The schema of a step's output: that of the role, or for a group that of its joined members."""
@@ -35,7 +55,7 @@ def output_schema(workflow: Workflow, role: str) -> Mapping[str, Any]:
             "id": _TEXT,
             "reason": _TEXT,
             "branch": _TEXT,
-            "conflict": {"type": "object"},
+            "conflict": _CONFLICT,
             **({"item": {}} if group.each is not None else {}),
             **({"role": {"type": "string", "enum": list(group.roles)}} if group.roles else {}),
         },
@@ -55,8 +75,11 @@ def output_schema(workflow: Workflow, role: str) -> Mapping[str, Any]:
     }
 
 
-def status_of(group: Group, *, count: int, done: int) -> str:
-    """The status of a group whose members have all ended, `done` of `count` with a result that was kept."""
+def status_of(group: Group, *, count: int, done: int, set_aside: int = 0) -> str:
+    """The status of a group whose members have all ended, `done` of `count` with a result that was kept. One that has
+    set members aside is never done, so that an edge can send them on."""
+    if set_aside:
+        return "partly"
     least = {"all": count, "any": min(1, count), "first": min(1, count)}
     enough = group.join if isinstance(group.join, int) else least[group.join]
     if done >= enough or not count:
